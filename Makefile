@@ -1,0 +1,64 @@
+# `make run` and `make test` need python3 (3.11 or newer), make and pip; they set up .venv by themselves.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+
+# The caller's own environment must not leak into ours.
+unexport VIRTUAL_ENV
+unexport PYTHONPATH
+unexport PYTHONHOME
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# The variable pins the build backend too, which -c does not reach.
+PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet -c constraints.txt
+SETUP := pyproject.toml constraints.txt src/redrive/_version.py
+TYPED := $(wildcard src tests examples bench)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-fast check prove bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+run: $(VENV)/dev.stamp ## Set up if needed, then take the tour: examples/tour.py
+	@$(PY) examples/tour.py
+
+# Work stealing, because one engine's conformance tests are one big file: loadfile would leave a core idle.
+test: $(VENV)/dev.stamp ## Set up if needed, then run the whole suite on two cores
+	$(PY) -m pytest -n 2 --dist worksteal
+
+test-fast: $(VENV)/dev.stamp ## The suite without slow tests
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not prove"
+
+check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the tests
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy $(TYPED)
+	$(VENV)/bin/lint-imports --no-logo
+
+prove: $(VENV)/dev.stamp ## The long proofs: crashes, soak, many processes
+	$(PY) -m pytest -m prove --timeout 300
+
+bench: $(VENV)/bench.stamp ## Measure redrive beside a peer
+	$(PY) -m bench
+
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
+	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(VENV)/created:
+	@command -v "$(PYTHON)" >/dev/null || { echo "redrive: '$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "redrive: needs Python 3.11 or newer, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1). Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { echo "redrive: '$(PYTHON)' cannot make virtual environments (venv or ensurepip is missing). On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "redrive: making $(VENV)"
+	@"$(PYTHON)" -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/dev.stamp: $(SETUP) | $(VENV)/created
+	@echo "redrive: installing into $(VENV)"
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/dev.stamp
+	@$(PIP_INSTALL) -e '.[dev,bench]'
+	@touch $@

@@ -1,0 +1,93 @@
+"""`python -m bench [--rows drain,bulk] [--repeats 3] [--profile drain,fail]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import report, rows
+from bench.harness import RESULTS, CannotMeasure, machine, scratch_folder
+from bench.rows import Lab, Reading
+
+CONCURRENCY = 100
+
+
+def main() -> int:
+    options = _options()
+    try:
+        with scratch_folder(options.dir) as scratch:
+            lab = Lab(scratch, options.concurrency)
+            facts = machine(scratch)
+            print("  ".join(f"{name}: {value}" for name, value in facts.items()), f"concurrency: {lab.concurrency}")
+            if options.profile:
+                _print_profiles(rows.profile(lab, options.profile))
+                return 0
+            readings = _measure(lab, options.rows, options.repeats)
+            after = machine(scratch)["fsync_per_s"]
+    except CannotMeasure as error:
+        print(f"bench: could not measure: {error}", file=sys.stderr)
+        return 1
+    facts |= {"fsync_per_s_after": after, "concurrency": lab.concurrency, "seconds": round(time.monotonic() - STARTED)}
+    report.write(RESULTS / "latest.jsonl", facts, readings, lab.facts)
+    lines = report.lines_of(readings)
+    print(f"\n{report.table(lines)}\n")
+    print(
+        f"took {facts['seconds']} s; fsync/s {facts['fsync_per_s']} before, {after} after; {RESULTS / 'latest.jsonl'}"
+    )
+    for line in lines:
+        if line.verdict == "SHORT":
+            figure = line.value if line.ratio is None else line.ratio
+            print(f"*** SHORT: {line.line}: {figure:.3g}, the target is {line.target:g} ***")
+    return 0
+
+
+def _measure(lab: Lab, names: list[str], repeats: int) -> list[Reading]:
+    """Repeat by repeat and not row by row, so that a disk that changes its mood meets every row."""
+    readings: list[Reading] = []
+    for repeat in range(repeats):
+        lab.next_repeat()
+        for name in names:
+            if repeat and name in rows.ONCE:
+                continue
+            print(
+                f"\r{time.monotonic() - STARTED:4.0f} s  repeat {repeat + 1}/{repeats}  {name:10}", end="", flush=True
+            )
+            readings += rows.ROWS[name](lab)
+    return readings
+
+
+def _print_profiles(found: dict[str, dict[str, Any]]) -> None:
+    for name, facts in found.items():
+        print(f"\n== {name}: {facts['rate']:,.0f}/s unprofiled; CPU µs/item by thread: {facts['cpu_us_per_item']}")
+        for thread, text in facts["profile"].items():
+            print(f"\n-- {thread}\n{text}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--rows", type=_names(rows.ROWS), default=list(rows.ROWS), help=", ".join(rows.ROWS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help="of the handler; so the worker's batch")
+    parser.add_argument("--profile", type=_names(rows.PROFILES), default=[], help=", ".join(rows.PROFILES))
+    parser.add_argument("--dir", type=Path, default=RESULTS, help="where the databases go: a real disk")
+    return parser.parse_args()
+
+
+def _names(known: dict[str, Any]) -> Any:
+    def parse(text: str) -> list[str]:
+        chosen = text.split(",")
+        for name in chosen:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return chosen
+
+    return parse
+
+
+STARTED = time.monotonic()
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""The processes of a measurement: `python -m bench.worker <role> <JSON>`; each says its figures as JSON lines."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def say(**fields: object) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+class Boom(Exception):
+    pass
+
+
+class Meter:
+    first = 0.0
+    calls = 0
+
+
+async def drain(config: dict[str, Any]) -> dict[str, Any]:
+    """Work a queue until it is empty; the clock runs from the first handler call until the store has settled all."""
+    from bench.harness import PAYLOAD, QUEUE, cpu_seconds
+    from bench.profiling import threads_cpu
+    from redrive import Policy, Redrive
+
+    app = Redrive(config["url"], log=False, traceback=config["traceback"])
+    meter = Meter()
+
+    @app.handler(QUEUE, policy=Policy(max_attempts=1), concurrency=config["concurrency"])
+    async def handle(user_id: int, kind: str, body: str, tags: list[str], amount: int) -> None:  # noqa: ARG001
+        meter.calls += 1
+        if meter.calls == 1:
+            meter.first = time.monotonic()
+        if config["fail"]:
+            raise Boom("always")
+
+    async with app:
+        if config["fill"]:
+            await app.enqueue_many(QUEUE, [PAYLOAD] * config["fill"])
+        before = threads_cpu(cpu_seconds)
+        await app.run(until_idle=True)
+        took = time.monotonic() - meter.first
+        after = threads_cpu(cpu_seconds)
+        (row,) = (await app.tally()).queues
+    settled = row.open if config["fail"] else row.done
+    assert settled == meter.calls, f"{meter.calls} were handled, {settled} are settled"
+    assert row.ready == row.leased == 0, f"{row.ready} are ready and {row.leased} leased still"
+    cpu = {name: round((spent - before.get(name, 0.0)) / settled * 1e6, 2) for name, spent in after.items()}
+    return {"count": settled, "rate": settled / took, "cpu_us_per_item": cpu}
+
+
+def run_drain(config: dict[str, Any]) -> None:
+    import asyncio
+
+    if not config["profile"]:
+        say(**asyncio.run(drain(config)))
+        return
+    from bench.profiling import profiler
+
+    tool = profiler()
+    tool.start()
+    found = asyncio.run(drain(config))
+    say(**found, profile=tool.report(found["count"]))
+
+
+def run_stamp(config: dict[str, Any]) -> None:
+    """A worker that waits for single items and says when each reached its handler."""
+    import asyncio
+
+    from bench.harness import QUEUE
+    from redrive import Redrive
+
+    app = Redrive(config["url"], log=False)
+
+    @app.handler(QUEUE)
+    async def handle(sent: float) -> None:
+        say(latency=time.monotonic() - sent)
+
+    async def main() -> None:
+        async with app:
+            await app.run()
+
+    asyncio.run(main())
+
+
+def run_own(config: dict[str, Any]) -> None:
+    from bench.raw import Own
+
+    engine = Own(Path(config["path"]))
+    say(rate=engine.drain(config["batch"]))
+
+
+def run_minimal(config: dict[str, Any]) -> None:
+    from bench.harness import PAYLOAD
+    from bench.raw import Minimal
+
+    engine = Minimal(Path(config["path"]))
+    engine.fill(PAYLOAD, config["count"])
+    say(rate=engine.drain())
+
+
+def run_huey(config: dict[str, Any]) -> None:
+    import logging
+
+    from bench.peers import Huey
+
+    logging.disable(logging.CRITICAL)  # its log lines are not what is measured
+    Huey(Path(config["path"]), config["count"]).work()
+
+
+ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "drain": run_drain,
+    "stamp": run_stamp,
+    "own": run_own,
+    "minimal": run_minimal,
+    "huey": run_huey,
+}
+
+
+def main() -> None:
+    # Never outlive the harness: set before the slow imports, then look for a parent that was gone already.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ["BENCH_PARENT"]):
+        sys.exit("the harness is gone")
+    role, config = sys.argv[1:]
+    ROLES[role](json.loads(config))
+
+
+if __name__ == "__main__":
+    main()

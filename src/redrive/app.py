@@ -1,0 +1,296 @@
+"""The application object: one store, its handlers, the client, the office and the workers, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from redrive.core.durations import Duration, parse
+from redrive.core.item import Item
+from redrive.core.policy import Policy
+from redrive.core.select import parse as parse_filter
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Cancel,
+    CauseTally,
+    QueueChange,
+    StoreInfo,
+    Tally,
+    Tombstone,
+    WorkerBeat,
+)
+from redrive.engine.client import Client
+from redrive.engine.ids import ItemId, new_id
+from redrive.engine.registry import Function, Handler, Registry, Signature, check_queue_name
+from redrive.engine.runner import current
+from redrive.engine.worker import Worker
+from redrive.errors import AppClosed, ConfigError
+from redrive.events import Events
+from redrive.observe.logs import log_event
+from redrive.office.letters import Letters, amend_in_chunks, check_reason, default_actor
+from redrive.stores.base import Clock, Store, SystemClock
+from redrive.stores.url import store_from_url
+
+F = TypeVar("F", bound=Function)
+
+MAX_PAYLOAD = 1024 * 1024
+ASYNC_CONCURRENCY = 50
+THREAD_CONCURRENCY = 8
+
+
+class Redrive:
+    """A durable work queue on one store.
+
+    `store` is a URL (`memory:`, `sqlite:///file`) or a store object. `traceback=False` keeps frames out of evidence.
+    """
+
+    def __init__(
+        self,
+        store: str | Store = "sqlite:///redrive.db",
+        *,
+        max_payload: int = MAX_PAYLOAD,
+        traceback: bool = True,
+        log: bool = True,
+        actor: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if max_payload < 1:
+            raise ConfigError(f"{max_payload!r} is not a size in bytes", field="max_payload", hint="use 1 or more")
+        self._clock: Clock = clock or SystemClock()
+        self._store = store_from_url(store, clock=clock) if isinstance(store, str) else store
+        self._frames = traceback
+        self._max_payload = max_payload
+        self._registry = Registry()
+        self._stops: set[_Stop] = set()
+        self._actor = actor or default_actor()
+        self._state = "new"
+        self.events = Events()
+        if log:
+            self.events.subscribe(log_event)
+        self._client = Client(self._store, self._registry, self.events, self._clock, max_payload)
+        self._letters = Letters(self._store, self.events, actor=self._actor)
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        if self._state == "closed":
+            raise AppClosed("this app was closed", hint="make a new Redrive")
+        if self._state == "new":
+            await self._store.open()
+            self._state = "open"
+            for queue in sorted(self._registry.declared):
+                await self._store.configure(queue, QueueChange())
+        return self
+
+    async def close(self) -> None:
+        """Stops workers that still run, then lets go of the store. May be called twice."""
+        if self._state == "open":
+            await self.stop(grace=0)
+            self._state = "closed"
+            await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            what = "was closed" if self._state == "closed" else "is not open"
+            raise AppClosed(f"the app {what}; nothing was written", hint="use it inside `async with app:`")
+
+    # -- declaring -----------------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> str:
+        """Declare a queue that is handled elsewhere, so that this process may enqueue to it."""
+        self._registry.declared.add(check_queue_name(name))
+        return name
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        policy: Policy | None = None,
+        lease: Duration = "30s",
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate the function that handles `queue`; async functions run in the loop, others in threads.
+
+        A payload that is an object becomes keyword arguments; a parameter `item: Item` gets the item itself.
+        """
+        name = check_queue_name(queue)
+        rule = policy if policy is not None else Policy()
+        ttl = _positive(lease, "lease")
+        limit = None if timeout is None else _positive(timeout, "timeout")
+        if concurrency is not None and concurrency < 1:
+            raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
+
+        def register(function: F) -> F:
+            is_async = _is_async(function)
+            slots = concurrency or (ASYNC_CONCURRENCY if is_async else THREAD_CONCURRENCY)
+            self._registry.add(Handler(name, function, rule, ttl, limit, slots, is_async, Signature(function)))
+            return function
+
+        return register
+
+    # -- work ----------------------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        queue: str,
+        payload: object = None,
+        *,
+        delay: Duration | None = None,
+        id: str | None = None,
+    ) -> ItemId:
+        """Durable when it returns. With your own `id` a repeat adds nothing and says so in `.duplicate`."""
+        self._check_open()
+        return await self._client.enqueue(queue, payload, delay, id)
+
+    async def enqueue_many(
+        self, queue: str, payloads: Iterable[object], *, delay: Duration | None = None
+    ) -> list[ItemId]:
+        """All or none, in one write."""
+        self._check_open()
+        return await self._client.enqueue_many(queue, payloads, delay)
+
+    def follow_up(self, queue: str, payload: object = None, *, delay: Duration | None = None) -> ItemId:
+        """Inside a handler: enqueue this in the very write that makes the current item done, or not at all."""
+        run = current.get(None)
+        if run is None:
+            raise ConfigError("not inside a handler", field="follow_up", hint="use enqueue outside of handlers")
+        if queue not in self._registry.declared:
+            hint = f"register a handler for it, or declare it with app.queue({queue!r})"
+            raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
+        item = self._client.new_item(new_id(), queue, payload, delay)
+        run.follow_ups.append(item)
+        return ItemId(item.id)
+
+    async def get(self, item_id: str) -> Item:
+        """The item as it is now. Raises NotFound."""
+        self._check_open()
+        return (await self._client.get(item_id)).item
+
+    async def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
+        """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""
+        self._check_open()
+        return await self._client.wait(item_id, timeout)
+
+    async def run(
+        self, *, until_idle: bool = False, queues: Iterable[str] | None = None, grace: Duration = "30s"
+    ) -> None:
+        """A worker, here, until `stop` is called. `until_idle`: until nothing is leased or will become due by itself.
+
+        When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
+        """
+        self._check_open()
+        handlers = self._registry.choose(queues)
+        for queue in handlers:
+            await self._store.configure(queue, QueueChange())
+        stop = _Stop(parse(grace, field="grace"))
+        worker = Worker(
+            self._store,
+            handlers,
+            events=self.events,
+            clock=self._clock,
+            frames=self._frames,
+            max_result=self._max_payload,
+            until_idle=until_idle,
+        )
+        self._stops.add(stop)
+        try:
+            await worker.run(stop.asked, stop.now, stop.grace)
+        finally:
+            self._stops.discard(stop)
+            stop.over.set()
+
+    async def stop(self, *, grace: Duration | None = None) -> None:
+        """Stop the workers of this app and wait for them. `grace=0` does not wait for handlers."""
+        stops = tuple(self._stops)
+        for stop in stops:
+            stop.ask(now=grace is not None and parse(grace, field="grace") == 0)
+        for stop in stops:
+            await stop.over.wait()
+
+    # -- looking and steering ------------------------------------------------------------------------------------
+
+    @property
+    def letters(self) -> Letters:
+        """The dead letter office."""
+        self._check_open()
+        return self._letters
+
+    def info(self) -> StoreInfo:
+        self._check_open()
+        return self._store.info()
+
+    async def tally(self) -> Tally:
+        self._check_open()
+        return await self._store.tally()
+
+    async def causes(self, queue: str | None = None, *, limit: int = 100) -> tuple[CauseTally, ...]:
+        """Open letters grouped by cause, most first."""
+        self._check_open()
+        return await self._store.causes(queue, limit)
+
+    async def workers(self) -> tuple[WorkerBeat, ...]:
+        self._check_open()
+        return await self._store.workers()
+
+    async def pause(self, queue: str, *, reason: str) -> None:
+        """No worker leases from the queue until `resume`; what runs goes on."""
+        self._check_open()
+        await self._client.check_queue(queue)
+        await self._store.configure(queue, QueueChange(paused=True, by=self._actor, reason=check_reason(reason)))
+
+    async def resume(self, queue: str) -> None:
+        self._check_open()
+        await self._client.check_queue(queue)
+        await self._store.configure(queue, QueueChange(paused=False))
+
+    async def cancel(self, ids: str | Iterable[str], *, reason: str) -> Amended:
+        """Cancel items that are ready (waiting, scheduled or between retries)."""
+        self._check_open()
+        chosen = [ids] if isinstance(ids, str) else list(ids)
+        act = Act(self._actor, check_reason(reason), new_id())
+        return await amend_in_chunks(self._store, chosen, Cancel(), act)
+
+    async def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
+        """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
+        self._check_open()
+        act = Act(self._actor, check_reason(reason), new_id())
+        return await self._store.prune(parse_filter(filter), limit, act)
+
+
+class _Stop:
+    """How a running worker is told to stop: first politely, then now."""
+
+    def __init__(self, grace: int) -> None:
+        self.grace = grace
+        self.asked = asyncio.Event()
+        self.now = asyncio.Event()
+        self.over = asyncio.Event()
+
+    def ask(self, *, now: bool) -> None:
+        self.asked.set()
+        if now:
+            self.now.set()
+
+
+def _positive(value: Duration, field: str) -> int:
+    millis = parse(value, field=field)
+    if millis < 1:
+        raise ConfigError(f"{value!r} is too short", field=field, hint="use a positive duration such as 30s")
+    return millis
+
+
+def _is_async(function: Function) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -1,0 +1,1 @@
+"""Pure values and functions: no io, clock, randomness, logging or asyncio."""

@@ -1,0 +1,179 @@
+"""The only place that encodes: the verbs' values for stores and wires, and the users' payloads and results.
+
+Internal values are JSON (bytes as base64), so that what lies in a database can be read by people. Payloads that are
+bytes go in and out verbatim; everything else becomes JSON that says what the value said, or is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+from redrive.errors import ConfigError, PayloadNotSerialisable, PayloadTooLarge, PayloadUndecodable, StoreCorrupt
+
+T = TypeVar("T")
+
+_ACCEPTED = (
+    "use what JSON can say (keys are texts or numbers), datetimes, dataclasses, msgspec, attrs or pydantic objects"
+)
+_DEEPEST_PATH = 100
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: object) -> bytes:
+    """A value of the core as bytes."""
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"a {type(value).__name__} cannot be stored: {error}") from error
+
+
+@overload
+def decode(data: bytes, type: type[T]) -> T: ...
+@overload
+def decode(data: bytes, type: Any) -> Any: ...
+def decode(data: bytes, type: Any) -> Any:
+    """The inverse of `encode`; `type` may also be a union. Bytes that are no such value raise StoreCorrupt."""
+    try:
+        return _decoder(type).decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        name = getattr(type, "__name__", str(type))
+        raise StoreCorrupt(
+            f"stored bytes are not a {name}: {error}", hint="the data was damaged or written by another program"
+        ) from error
+
+
+@lru_cache(maxsize=128)
+def _decoder(type: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type)
+
+
+def dump_payload(value: object, *, limit: int) -> bytes:
+    """A payload as bytes: bytes verbatim, everything else as JSON. `limit` is in bytes."""
+    return _dump(value, limit, "payload")
+
+
+def dump_result(value: object, *, limit: int) -> bytes | None:
+    """What a handler returned, as `dump_payload` would write it; None stays None."""
+    return None if value is None else _dump(value, limit, "result")
+
+
+def load_payload(data: bytes) -> Any:
+    """The JSON value of a payload."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise PayloadUndecodable(
+            f"the payload ({len(data):,} bytes) is not JSON: {reason}",
+            hint="a handler whose parameter is `item: Item` gets the bytes as they are",
+        ) from error
+
+
+def _dump(value: object, limit: int, word: str) -> bytes:
+    data = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else _to_json(value, word)
+    if len(data) > limit:
+        raise PayloadTooLarge(
+            f"the {word} has {len(data):,} bytes; the limit is {limit:,}",
+            hint="store it elsewhere and pass a reference to it",
+        )
+    return data
+
+
+def _to_json(value: object, word: str) -> bytes:
+    try:
+        data = msgspec.json.encode(value, enc_hook=_foreign)
+    except RecursionError:
+        raise PayloadNotSerialisable(f"the {word} is nested too deeply, or contains itself", hint=_ACCEPTED) from None
+    except Exception as error:
+        # A user's own model may raise anything while it is read.
+        raise _refused(value, word, error) from error
+    # JSON has no NaN and no infinity, and the encoder writes null for them: a value must not change in silence.
+    if b"null" in data:
+        path = _find_nan(value)
+        if path is not None:
+            raise PayloadNotSerialisable(
+                f"{word}{path} is NaN or infinite, which JSON cannot say", hint="pass None or a text instead"
+            )
+    return data
+
+
+def _foreign(value: Any) -> Any:
+    """Pydantic models by duck typing, at any depth, without importing pydantic."""
+    if _is_model(value):
+        return msgspec.Raw(value.model_dump_json().encode())
+    raise TypeError(f"objects of type {type(value).__name__} are not JSON")
+
+
+def _is_model(value: object) -> bool:
+    return not isinstance(value, type) and callable(getattr(value, "model_dump_json", None))
+
+
+def _refused(value: object, word: str, error: Exception) -> PayloadNotSerialisable:
+    path = _blame(value)
+    reason = "the text has half characters (lone surrogates)" if isinstance(error, UnicodeError) else str(error)
+    return PayloadNotSerialisable(f"{word}{path} cannot be written as JSON: {reason}", hint=_ACCEPTED)
+
+
+def _fails_alone(value: object) -> bool:
+    try:
+        msgspec.json.encode(value, enc_hook=_foreign)
+    except Exception:  # noqa: BLE001 - whatever it raises, this is the part that cannot be written
+        return True
+    return False
+
+
+def _blame(value: object) -> str:
+    """The path of the innermost part that cannot be written; the empty path is the value itself."""
+    path = ""
+    for _ in range(_DEEPEST_PATH):
+        guilty = next(((child, step) for child, step in _children(value) if _fails_alone(child)), None)
+        if guilty is None:
+            break
+        value, path = guilty[0], path + guilty[1]
+    return path
+
+
+def _find_nan(value: object) -> str | None:
+    """The path of a float that is not finite, or None."""
+    stack: list[tuple[object, str]] = [(value, "")]
+    seen: set[int] = set()
+    while stack:
+        part, path = stack.pop()
+        if isinstance(part, float) and not math.isfinite(part):
+            return path
+        # A model may hide a circle in a field that it does not write.
+        if id(part) not in seen:
+            seen.add(id(part))
+            stack.extend((child, path + step) for child, step in _children(part))
+    return None
+
+
+def _children(value: object) -> Iterator[tuple[object, str]]:
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            shown = repr(key) if isinstance(key, str | int | float) else f"<{type(key).__name__}>"
+            yield child, f"[{shown}]"
+            yield key, f" key {shown}"
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((child, f"[{index}]") for index, child in enumerate(value))
+    else:
+        yield from ((getattr(value, name, None), f".{name}") for name in _field_names(value))
+
+
+def _field_names(value: object) -> Iterable[str]:
+    if isinstance(value, type):
+        return ()
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    if _is_model(value):
+        return list(getattr(type(value), "model_fields", ()))
+    return [field.name for field in getattr(type(value), "__attrs_attrs__", ())]

@@ -1,0 +1,120 @@
+"""Who decides retry-or-dead: this function, and nobody else.
+
+Worker, reaper and every door turn what happened into an Outcome and obey the Decision. The function is pure: the roll
+of the dice and the age of the item are arguments.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+from msgspec import Struct
+
+from redrive.core import outcome as o
+from redrive.core.item import Ending, Failure, Item, Millis
+from redrive.core.policy import Policy
+
+
+class Charge(StrEnum):
+    """Which counter the ended delivery moves. NOTHING gives the attempt back."""
+
+    ERROR = "error"
+    CRASH = "crash"
+    NOTHING = "nothing"
+
+
+class ToDone(Struct, frozen=True, tag=True):
+    result: bytes | None = None
+
+
+class ToReady(Struct, frozen=True, tag=True):
+    delay: Millis
+    charge: Charge
+
+
+class ToDead(Struct, frozen=True, tag=True):
+    reason: str
+    charge: Charge
+    failure: Failure
+
+
+Decision = ToDone | ToReady | ToDead
+
+
+def decide(item: Item, outcome: o.Outcome, policy: Policy, *, roll: float, age: Millis) -> Decision:
+    """`age` is the time since the item was enqueued or last replayed, by the store's clock."""
+    match outcome:
+        case o.Done(result):
+            return ToDone(result)
+        case o.Snooze(after):
+            return ToReady(max(0, after), Charge.NOTHING)
+        case o.Release():
+            return ToReady(0, Charge.NOTHING)
+        case o.Dead(failure, reason):
+            return ToDead(reason, Charge.ERROR, failure)
+        case o.Expired(failure):
+            return ToDead("max_age", Charge.NOTHING, failure)
+        case o.LeaseExpired(failure):
+            return _after_crash(item, failure, policy, roll)
+        case o.Fail(failure, after):
+            return _after_error(item, failure, after, policy, roll=roll, age=age)
+        case _:
+            assert_never(outcome)
+
+
+def _after_crash(item: Item, failure: Failure, policy: Policy, roll: float) -> Decision:
+    """Only a lone crash can kill: whoever shared its worker may be innocent and runs again, alone when it matters."""
+    crashes = item.crashes + 1
+    if item.alone and crashes >= policy.max_crashes:
+        return ToDead("max_crashes", Charge.CRASH, failure)
+    return ToReady(policy.crash_delay(crashes, roll), Charge.CRASH)
+
+
+def _after_error(
+    item: Item, failure: Failure, after: Millis | None, policy: Policy, *, roll: float, age: Millis
+) -> Decision:
+    errors = item.errors + 1
+    reason = _fatal(item, failure, policy, errors, age)
+    if reason is not None:
+        return ToDead(reason, Charge.ERROR, failure)
+    delay = policy.delay(errors, roll, failure.rule) if after is None else policy.clamp(after)
+    if delay is None:
+        return ToDead("no_retry", Charge.ERROR, failure)
+    return ToReady(delay, Charge.ERROR)
+
+
+def _fatal(item: Item, failure: Failure, policy: Policy, errors: int, age: Millis) -> str | None:
+    if failure.action == "dead":
+        return "rule"
+    if failure.action == "keep":
+        # Never dead is a promise about this error, not about eternity: the ceiling ends what can never succeed.
+        return "ceiling" if errors >= policy.ceiling(failure.rule) else None
+    if item.last_chance:
+        return "last_chance"
+    if policy.max_attempts is not None and errors >= policy.max_attempts:
+        return "max_attempts"
+    if policy.max_age is not None and age >= policy.max_age:
+        return "max_age"
+    return None
+
+
+def ending(outcome: o.Outcome) -> Ending:
+    """The word the history uses for an outcome."""
+    match outcome:
+        case o.Done():
+            return Ending.DONE
+        case o.Fail():
+            return Ending.FAILED
+        case o.Dead():
+            return Ending.DEAD
+        case o.Snooze():
+            return Ending.SNOOZED
+        case o.Release():
+            return Ending.RELEASED
+        case o.LeaseExpired():
+            return Ending.CRASHED
+        case o.Expired():
+            return Ending.EXPIRED
+        case _:
+            assert_never(outcome)

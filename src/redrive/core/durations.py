@@ -1,0 +1,149 @@
+"""Durations as people write them, kept as whole milliseconds.
+
+Numbers are seconds. Fractions of a millisecond are rounded up, so nothing is ever early. Arithmetic is decimal: 16.1
+seconds are 16,100 ms, not the 16,101 that binary floating point would round up to.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from decimal import ROUND_CEILING, Decimal
+
+from redrive.core.item import Millis
+from redrive.errors import BadDuration
+
+Duration = str | int | float | timedelta
+
+MAX: Millis = 100 * 365 * 86_400 * 1000
+"""A hundred years: whatever is longer is a mistake, and a due time must stay far from the edge of 64 bits."""
+
+_ACCEPTED = 'use seconds, a timedelta, or text such as "200ms", "30s", "5m", "1h30m", "7d" or "PT1H30M"'
+_LONGEST_TEXT = 64
+
+_SIZES = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_SUFFIXES = {
+    "ms": ("ms", "milli", "millis", "millisecond", "milliseconds"),
+    "s": ("s", "sec", "secs", "second", "seconds"),
+    "m": ("m", "min", "mins", "minute", "minutes"),
+    "h": ("h", "hr", "hrs", "hour", "hours"),
+    "d": ("d", "day", "days"),
+    "w": ("w", "week", "weeks"),
+}
+_UNITS = {suffix: _SIZES[unit] for unit, suffixes in _SUFFIXES.items() for suffix in suffixes}
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_PLAIN = re.compile(_NUMBER)
+_PART = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_]+)\s*")
+_ISO = re.compile(
+    r"P(?=[0-9T])(?:(?P<w>{n})W)?(?:(?P<d>{n})D)?"
+    r"(?:T(?=[0-9])(?:(?P<h>{n})H)?(?:(?P<m>{n})M)?(?:(?P<s>{n})S)?)?".format(n=r"[0-9]+(?:[.,][0-9]+)?"),
+    re.IGNORECASE,
+)
+
+
+def parse(value: Duration, *, field: str = "duration") -> Millis:
+    """Milliseconds, or BadDuration that names `field`, the value and what is accepted."""
+    try:
+        millis = _exact(value)
+    except ValueError as error:
+        raise BadDuration(f"{_shown(value)} is not a duration: {error}", field=field, hint=_ACCEPTED) from None
+    if millis < 0:
+        raise BadDuration(f"{_shown(value)} is negative", field=field, hint=_ACCEPTED)
+    if millis > MAX:
+        raise BadDuration(f"{_shown(value)} is longer than 100 years", field=field, hint=_ACCEPTED)
+    return int(millis.to_integral_value(ROUND_CEILING))
+
+
+def format(millis: Millis) -> str:  # noqa: A001 - read as durations.format, the inverse of durations.parse
+    """The shortest text that `parse` reads back as the same number: 1h30m, 1.5s, 200ms, 0s."""
+    if millis < 0:
+        return f"-{format(-millis)}"
+    parts = []
+    rest = millis
+    for unit in ("d", "h", "m"):
+        count, rest = divmod(rest, _SIZES[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    seconds, thousandths = divmod(rest, 1000)
+    if seconds and thousandths:
+        parts.append(f"{seconds}.{thousandths:03}".rstrip("0") + "s")
+    elif seconds:
+        parts.append(f"{seconds}s")
+    elif thousandths:
+        parts.append(f"{thousandths}ms")
+    return "".join(parts) or "0s"
+
+
+def _exact(value: object) -> Decimal:
+    # bool is an int, and True seconds is never what somebody meant.
+    if isinstance(value, bool):
+        raise ValueError("a truth value has no length")  # noqa: TRY004 - parse turns ValueError into BadDuration
+    if isinstance(value, str):
+        return _from_text(value)
+    if isinstance(value, timedelta):
+        return Decimal(value // timedelta(microseconds=1)) / 1000
+    if isinstance(value, int):
+        # Decimal would take minutes over an integer of a million digits.
+        return Decimal(max(-1, min(value, MAX)) * 1000)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("it is not finite")
+        return Decimal(repr(float(value))) * 1000
+    raise ValueError(f"it is a {type(value).__name__}")
+
+
+def _from_text(text: str) -> Decimal:
+    if len(text) > _LONGEST_TEXT:
+        raise ValueError(f"it is longer than {_LONGEST_TEXT} characters")
+    trimmed = text.strip()
+    if not trimmed:
+        raise ValueError("it is empty")
+    if trimmed[0] in "-+":
+        raise ValueError("it must not carry a sign")
+    if _PLAIN.fullmatch(trimmed):
+        return Decimal(trimmed) * 1000
+    if trimmed[0] in "Pp":
+        return _from_iso(trimmed)
+    return _from_parts(trimmed)
+
+
+def _from_iso(text: str) -> Decimal:
+    found = _ISO.fullmatch(text)
+    if found is None:
+        raise ValueError("an ISO 8601 duration here has weeks, days, hours, minutes and seconds, in that order")
+    return _total([(number.replace(",", "."), _SIZES[unit]) for unit, number in found.groupdict().items() if number])
+
+
+def _from_parts(text: str) -> Decimal:
+    parts: list[tuple[str, int]] = []
+    position = 0
+    while position < len(text):
+        found = _PART.match(text, position)
+        if found is None:
+            raise ValueError(f"a number with a unit is missing at {text[position:]!r}")
+        number, suffix = found.groups()
+        size = _UNITS.get(suffix.lower())
+        if size is None:
+            raise ValueError(f"the unit {suffix!r} is unknown")
+        if parts and size >= parts[-1][1]:
+            raise ValueError("each unit may come once, the longer before the shorter")
+        parts.append((number, size))
+        position = found.end()
+    return _total(parts)
+
+
+def _total(parts: list[tuple[str, int]]) -> Decimal:
+    if any("." in number for number, _ in parts[:-1]):
+        raise ValueError("only the last number may have a fraction")
+    return sum((Decimal(number) * size for number, size in parts), Decimal(0))
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python refuses to print integers of more than 4,300 digits.
+        return "this number"
+    return text if len(text) <= _LONGEST_TEXT + 2 else text[:_LONGEST_TEXT] + "…"

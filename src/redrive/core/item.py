@@ -1,0 +1,132 @@
+"""The item and the evidence it gathers: frozen values that know nothing of stores.
+
+Instants are whole milliseconds since the epoch by the store's clock, durations are whole milliseconds: integers, so a
+due time is exact on every store and a schedule cannot drift by rounding.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from redrive.core.states import Disposition, State
+
+Instant = int
+Millis = int
+
+
+class NewItem(Struct, frozen=True):
+    """What `put` takes. The caller makes the id, so a repeated put after an unknown outcome is "already there"."""
+
+    id: str
+    queue: str
+    payload: bytes
+    delay: Millis = 0
+
+
+class Frame(Struct, frozen=True):
+    file: str
+    line: int
+    function: str
+
+
+class Failure(Struct, frozen=True):
+    """Why an attempt failed: the error as text and names, never as an object to be rebuilt."""
+
+    type: str
+    text: str
+    category: str
+    rule: str
+    cause: str
+    action: str = "retry"
+    code: str | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+class Ending(StrEnum):
+    """How an attempt ended, as the history shows it."""
+
+    DONE = "done"
+    FAILED = "failed"
+    DEAD = "dead"
+    CRASHED = "crashed"
+    EXPIRED = "expired"
+    SNOOZED = "snoozed"
+    RELEASED = "released"
+
+
+class Attempt(Struct, frozen=True):
+    """One delivery that ended: when, by whom, for how long and how. A first-try success writes none."""
+
+    delivery: int
+    number: int
+    worker: str
+    started_at: Instant
+    ran: Millis
+    ending: Ending
+    failure: Failure | None = None
+    note: str = ""
+
+
+class Letter(Struct, frozen=True):
+    """What makes a dead item a letter: the reason it died and where it lies."""
+
+    reason: str
+    died_at: Instant
+    disposition: Disposition
+    failure: Failure
+
+
+class Item(Struct, frozen=True):
+    """`deliveries` is the fence: +1 per lease, never back. `attempt` is given back by release and snooze.
+
+    `errors` and `crashes` are what policies count; a replay sets them (and `attempt`) to 0 and `renewed_at` to its
+    instant. `last_chance` says that the next error is final. `alone` says that the current lease was given as the only
+    one of its worker. `leased_at` and `worker` stay after the end as the facts of the last attempt.
+    """
+
+    id: str
+    queue: str
+    payload: bytes
+    seq: int
+    state: State
+    enqueued_at: Instant
+    due_at: Instant
+    renewed_at: Instant
+    deliveries: int = 0
+    attempt: int = 0
+    errors: int = 0
+    crashes: int = 0
+    replays: int = 0
+    last_chance: bool = False
+    alone: bool = False
+    worker: str | None = None
+    leased_at: Instant | None = None
+    lease_until: Instant | None = None
+    ended_at: Instant | None = None
+    result: bytes | None = None
+    letter: Letter | None = None
+
+
+class Deed(Struct, frozen=True):
+    """An operator's act on an item, as its history shows it."""
+
+    at: Instant
+    change: str
+    actor: str
+    reason: str
+    request_id: str
+
+
+class History(Struct, frozen=True):
+    """An item with everything that happened to it. `omitted` attempts were dropped from the middle (see ATTEMPTS_*)."""
+
+    item: Item
+    attempts: tuple[Attempt, ...] = ()
+    omitted: int = 0
+    deeds: tuple[Deed, ...] = ()
+
+
+ATTEMPTS_FIRST = 20
+ATTEMPTS_LAST = 180

@@ -1,0 +1,53 @@
+"""How handling an item ended. Raising, returning, timing out and crashing all become one of these, in one place."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from redrive.core.item import Failure, Millis
+
+
+class Done(Struct, frozen=True, tag=True):
+    result: bytes | None = None
+
+
+class Fail(Struct, frozen=True, tag=True):
+    """The handler failed. `after` is a hint of the handler or the other side (Retry-After), None to use the policy."""
+
+    failure: Failure
+    after: Millis | None = None
+
+
+class Dead(Struct, frozen=True, tag=True):
+    """The handler, a door's rule or the runner says that trying again is useless."""
+
+    failure: Failure
+    reason: str
+
+
+class Snooze(Struct, frozen=True, tag=True):
+    """Not now; no fault of the item: the attempt is given back."""
+
+    after: Millis
+    note: str = ""
+
+
+class Release(Struct, frozen=True, tag=True):
+    """The worker stops: the item goes back at once and uncharged."""
+
+    note: str = ""
+
+
+class LeaseExpired(Struct, frozen=True, tag=True):
+    """The worker was never heard of again."""
+
+    failure: Failure
+
+
+class Expired(Struct, frozen=True, tag=True):
+    """The item was older than its policy's max_age before it could run again."""
+
+    failure: Failure
+
+
+Outcome = Done | Fail | Dead | Snooze | Release | LeaseExpired | Expired

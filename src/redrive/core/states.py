@@ -1,0 +1,47 @@
+"""The states an item can be in, and the only table that says which moves are legal."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    READY = "ready"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+class Disposition(StrEnum):
+    """Where a dead letter lies. `open` letters wait for an operator; nothing but an audited act moves them."""
+
+    OPEN = "open"
+    ARCHIVED = "archived"
+    TRASH = "trash"
+
+
+class Verb(StrEnum):
+    """What may move an item. `lease`, `settle` and `reclaim` act on leases; `amend` on items nobody holds."""
+
+    LEASE = "lease"
+    SETTLE = "settle"
+    RECLAIM = "reclaim"
+    AMEND = "amend"
+
+
+TERMINAL = frozenset({State.DONE, State.DEAD, State.CANCELLED})
+
+TRANSITIONS: dict[tuple[State, State], frozenset[Verb]] = {
+    (State.READY, State.LEASED): frozenset({Verb.LEASE}),
+    (State.LEASED, State.LEASED): frozenset({Verb.RECLAIM}),
+    (State.LEASED, State.READY): frozenset({Verb.SETTLE}),
+    (State.LEASED, State.DONE): frozenset({Verb.SETTLE}),
+    (State.LEASED, State.DEAD): frozenset({Verb.SETTLE}),
+    (State.READY, State.CANCELLED): frozenset({Verb.AMEND}),
+    (State.DEAD, State.READY): frozenset({Verb.AMEND}),
+}
+
+
+def legal(before: State, after: State, verb: Verb) -> bool:
+    return verb in TRANSITIONS.get((before, after), ())

@@ -1,0 +1,1 @@
+"""What runs: client, registry, runner, worker, keeper, reaper."""

@@ -1,0 +1,124 @@
+"""Puts work into the store and reads how it went."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from redrive.core import codec
+from redrive.core.durations import Duration, parse
+from redrive.core.item import History, Item, Millis, NewItem
+from redrive.core.states import State
+from redrive.core.verbs import PutResult
+from redrive.engine.ids import ItemId, new_id, new_ids
+from redrive.engine.registry import Registry, check_queue_name, unknown_queue
+from redrive.engine.steady import PAUSES
+from redrive.errors import ConfigError, ItemFailed, OutcomeUnknown, WaitTimeout
+from redrive.events import Enqueued, Events
+from redrive.stores.base import Clock, Store
+
+ENCODE_CHUNK = 500
+ID_LIMIT = 128
+PUT_TRIES = 4
+
+
+class Client:
+    def __init__(self, store: Store, registry: Registry, events: Events, clock: Clock, max_payload: int) -> None:
+        self._store = store
+        self._registry = registry
+        self._events = events
+        self._clock = clock
+        self._max_payload = max_payload
+        self._known: set[str] = set()
+
+    async def enqueue(self, queue: str, payload: object, delay: Duration | None, item_id: str | None) -> ItemId:
+        await self.check_queue(queue)
+        key = new_id() if item_id is None else check_id(item_id)
+        item = self.new_item(key, queue, payload, delay)
+        result = await self._put([item])
+        return ItemId(key, duplicate=key in result.already)
+
+    async def enqueue_many(self, queue: str, payloads: Iterable[object], delay: Duration | None) -> list[ItemId]:
+        """All or none. Encodes in chunks, so that a long list does not stop the loop."""
+        await self.check_queue(queue)
+        wait = _delay(delay)
+        values = list(payloads)
+        items: list[NewItem] = []
+        for start in range(0, len(values), ENCODE_CHUNK):
+            chunk = values[start : start + ENCODE_CHUNK]
+            bodies = [codec.dump_payload(value, limit=self._max_payload) for value in chunk]
+            items += [NewItem(key, queue, body, wait) for key, body in zip(new_ids(len(chunk)), bodies, strict=True)]
+            await asyncio.sleep(0)
+        if items:
+            await self._put(items)
+        return [ItemId(item.id) for item in items]
+
+    def new_item(self, key: str, queue: str, payload: object, delay: Duration | None) -> NewItem:
+        return NewItem(key, queue, codec.dump_payload(payload, limit=self._max_payload), _delay(delay))
+
+    async def check_queue(self, queue: str) -> None:
+        """A typo must not become work that nobody will ever do."""
+        if queue in self._registry.declared or queue in self._known:
+            return
+        check_queue_name(queue)
+        self._known = {row.queue for row in (await self._store.tally()).queues}
+        if queue not in self._known:
+            fix = f"register a handler for it, or declare it with app.queue({queue!r})"
+            raise unknown_queue(queue, self._registry.declared | self._known, fix)
+
+    async def _put(self, items: Sequence[NewItem]) -> PutResult:
+        """A put whose outcome is unknown is repeated: the ids are ours, so it cannot double."""
+        for failures in range(1, PUT_TRIES):
+            try:
+                result = await self._store.put(items)
+            except OutcomeUnknown:
+                await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
+            else:
+                break
+        else:
+            result = await self._store.put(items)
+        if self._events:
+            self._events.emit(Enqueued(items[0].queue, result.added))
+        return result
+
+    async def get(self, item_id: str) -> History:
+        return await self._store.get(item_id)
+
+    async def wait(self, item_id: str, timeout: Duration | None) -> Any:
+        limit = None if timeout is None else self._clock.monotonic() + parse(timeout, field="timeout")
+        polls = 0
+        while True:
+            item = (await self._store.get(item_id)).item
+            if item.state in (State.DONE, State.DEAD, State.CANCELLED):
+                return _result(item)
+            polls += 1
+            pause = min(10 * polls, 500)
+            if limit is not None:
+                pause = min(pause, limit - self._clock.monotonic())
+                if pause <= 0:
+                    hint = "it goes on; wait again or look at it with app.get"
+                    raise WaitTimeout(f"item {item_id} is still {item.state}", hint=hint)
+            await self._clock.sleep(pause)
+
+
+def check_id(item_id: object) -> str:
+    if not isinstance(item_id, str) or not 1 <= len(item_id) <= ID_LIMIT or not item_id.isprintable() or " " in item_id:
+        hint = f"use 1 to {ID_LIMIT} printable characters without blanks, or leave it out"
+        raise ConfigError(f"{item_id!r} is not an item id", field="id", hint=hint)
+    return item_id
+
+
+def _delay(delay: Duration | None) -> Millis:
+    return 0 if delay is None else parse(delay, field="delay")
+
+
+def _result(item: Item) -> Any:
+    if item.state is State.DONE:
+        return None if item.result is None else codec.load_payload(item.result)
+    if item.letter is not None:
+        failure = item.letter.failure
+        message = f"item {item.id} is dead ({item.letter.reason}): {failure.type}: {failure.text}"
+        hint = f"redrive letters show {item.id[:8]}"
+        raise ItemFailed(message, item_id=item.id, state="dead", reason=item.letter.reason, hint=hint)
+    raise ItemFailed(f"item {item.id} was cancelled", item_id=item.id, state="cancelled", reason="cancelled")

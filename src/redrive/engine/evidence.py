@@ -1,0 +1,121 @@
+"""Turns an exception into a Failure: names, texts and frames, bounded, and never the object itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from traceback import walk_tb
+from types import TracebackType
+from typing import Any
+
+from redrive.core.classify import fingerprint
+from redrive.core.item import Failure, Frame, Instant, Millis
+from redrive.core.policy import Policy
+
+TEXT_LIMIT = 4000
+FRAMES_FIRST = 5
+FRAMES_LAST = 20
+CHAIN_LIMIT = 5
+CODE_LIMIT = 64
+
+
+def failure_of(error: BaseException, policy: Policy, *, frames: bool = True) -> Failure:
+    """`frames=False` leaves the traceback out, for users to whom speed of failing matters more."""
+    kind = type(error)
+    name = type_name(kind)
+    text = text_of(error)
+    code = code_of(error)
+    stack = frames_of(error.__traceback__) if frames else ()
+    verdict = policy.classify(kind, code, text)
+    return Failure(
+        type=name,
+        text=_with_chain(error, text),
+        category=verdict.category,
+        rule=verdict.rule,
+        cause=fingerprint(name, text, stack),
+        action=verdict.action,
+        code=code,
+        frames=stack,
+    )
+
+
+def plain_failure(kind: str, text: str, category: str, *, key: str = "") -> Failure:
+    """A failure without an exception: a crash, an expiry, a word of the handler. `key` is what groups it."""
+    return Failure(kind, text, category, rule=f"builtin:{category}", cause=fingerprint(kind, key or text, ()))
+
+
+def type_name(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def text_of(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as broken:  # noqa: BLE001 - an error that cannot be printed must still become a letter
+        text = f"<{type(error).__name__}, whose __str__ raised {type(broken).__name__}>"
+    # What cannot be encoded cannot be stored: lone surrogates become visible escapes.
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({len(text)} characters)"
+
+
+def _with_chain(error: BaseException, text: str) -> str:
+    seen = {id(error)}
+    for _ in range(CHAIN_LIMIT):
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None or id(cause) in seen:
+            break
+        seen.add(id(cause))
+        text += f"\ncaused by {type_name(type(cause))}: {text_of(cause)}"
+        error = cause
+    return text
+
+
+def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
+    """File, line and function only: source lines are read by whoever displays the letter."""
+    frames = [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(traceback)]
+    if len(frames) > FRAMES_FIRST + FRAMES_LAST:
+        frames = frames[:FRAMES_FIRST] + frames[-FRAMES_LAST:]
+    return tuple(frames)
+
+
+def code_of(error: BaseException) -> str | None:
+    """The code or status that the error (or the response it carries) bears."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("code", "status", "status_code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int | str) and not isinstance(value, bool) and len(str(value)) <= CODE_LIMIT:
+                return str(value)
+    return None
+
+
+def hint_of(error: BaseException, now: Instant) -> Millis | None:
+    """How long the other side asks us to wait: `error.retry_after` or the Retry-After header of its response."""
+    value = getattr(error, "retry_after", None)
+    if value is None:
+        headers: Any = getattr(getattr(error, "response", None), "headers", None)
+        try:
+            value = headers.get("Retry-After") if headers is not None else None
+        except Exception:  # noqa: BLE001 - a strange response object is no reason to fail differently
+            return None
+    return _as_delay(value, now)
+
+
+def _as_delay(value: object, now: Instant) -> Millis | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        if hasattr(value, "total_seconds"):
+            value = value.total_seconds()
+        seconds = float(value)  # type: ignore[arg-type]  # anything else raises and is read as a date
+        return max(0, int(min(seconds, 1e9) * 1000)) if seconds == seconds else None  # noqa: PLR0124 - not a NaN
+    except (TypeError, ValueError):
+        return _date_delay(str(value), now)
+
+
+def _date_delay(text: str, now: Instant) -> Millis | None:
+    try:
+        at = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(0, int((at - datetime.fromtimestamp(now / 1000, UTC)).total_seconds() * 1000))

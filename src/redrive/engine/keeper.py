@@ -1,0 +1,76 @@
+"""Keeps leases alive while their handlers run, and stops handlers that ran out of lease or time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from redrive.core.item import Millis
+from redrive.core.verbs import Held
+from redrive.engine.registry import Handler
+from redrive.engine.runner import Run, Why
+from redrive.engine.slots import Slots
+from redrive.engine.steady import Steady
+from redrive.events import Events, LeaseLost
+from redrive.stores.base import Clock, Store
+
+RENEW_AT = 3
+"""A lease is prolonged when a third of it is over: two more tries fit in before it ends."""
+SWEEPS_PER_TIMEOUT = 20
+SWEEP_MIN: Millis = 10
+SWEEP_MAX: Millis = 1000
+
+
+class Keeper:
+    def __init__(self, worker: str, store: Store, slots: Slots, events: Events, clock: Clock) -> None:
+        self._worker = worker
+        self._pause: Millis = max(1, min(slots.shortest_lease // (2 * RENEW_AT), 5_000))
+        self._store = store
+        self._slots = slots
+        self._events = events
+        self._clock = clock
+        self._steady = Steady("keeper", events, clock)
+        self._kept: dict[str, Millis] = {}
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(self._pause)
+            await self.keep()
+
+    async def keep(self) -> None:
+        """Prolong every lease of which a third is over."""
+        now = self._clock.monotonic()
+        held = {run.item.id: run for run in self._slots.held()}
+        self._kept = {key: at for key, at in self._kept.items() if key in held}
+        due: dict[Millis, list[Run]] = defaultdict(list)
+        for key, run in held.items():
+            if now - self._kept.get(key, run.leased) >= run.handler.lease // RENEW_AT:
+                due[run.handler.lease].append(run)
+        for ttl, runs in due.items():
+            await self._prolong(runs, ttl, now)
+
+    async def _prolong(self, runs: list[Run], ttl: Millis, now: Millis) -> None:
+        leases = [Held(run.item.id, run.item.deliveries) for run in runs]
+        extended = await self._steady(lambda: self._store.extend(leases, ttl))
+        lost = set(extended.lost)
+        for run in runs:
+            if run.item.id not in lost:
+                self._kept[run.item.id] = now
+            elif self._slots.running.get(run.item.id) is run and run.why is None:
+                run.cancel(Why.LOST)
+                self._events.emit(LeaseLost(self._worker, run.item.queue, run.item.id, run.item.deliveries))
+
+
+async def sweep_deadlines(slots: Slots, handlers: Mapping[str, Handler], clock: Clock) -> None:
+    """One sweep for all handlers instead of a timer each."""
+    timeouts = [handler.timeout for handler in handlers.values() if handler.timeout is not None]
+    if not timeouts:
+        return
+    pause = max(SWEEP_MIN, min(min(timeouts) // SWEEPS_PER_TIMEOUT, SWEEP_MAX))
+    while True:
+        await clock.sleep(pause)
+        now = clock.monotonic()
+        for run in tuple(slots.running.values()):
+            timeout = run.handler.timeout
+            if timeout is not None and run.why is None and now - run.started >= timeout:
+                run.cancel(Why.TIMEOUT)

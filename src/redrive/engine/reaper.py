@@ -1,0 +1,89 @@
+"""Finds work whose worker was never heard of again and brings it back through the same `decide` and `settle`.
+
+Every worker reaps the queues it has handlers for (and so policies); expired leases of other queues are left to those
+who know them. Reclaiming gives a new delivery number, so the lost worker can no longer write; a reaper that dies
+half-way leaves leases that expire again, charged once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from redrive.core import outcome as o
+from redrive.core.decide import decide
+from redrive.core.item import Attempt, Ending, Failure, Item, Millis
+from redrive.core.verbs import Settlement, Verdict
+from redrive.engine.evidence import plain_failure
+from redrive.engine.registry import Handler
+from redrive.engine.report import finished_event
+from redrive.engine.steady import Steady
+from redrive.events import Events, Reclaimed
+from redrive.stores.base import Clock, Store
+
+RECLAIM_LIMIT = 100
+RECLAIM_TTL: Millis = 30_000
+PERIOD_MIN: Millis = 100
+PERIOD_MAX: Millis = 5_000
+
+
+class Reaper:
+    def __init__(
+        self, worker: str, store: Store, handlers: Mapping[str, Handler], events: Events, clock: Clock
+    ) -> None:
+        self._worker = worker
+        self._store = store
+        self._handlers = handlers
+        self._events = events
+        self._clock = clock
+        self._steady = Steady("reaper", events, clock)
+        shortest = min(handler.lease for handler in handlers.values())
+        self.period: Millis = max(PERIOD_MIN, min(shortest // 4, PERIOD_MAX))
+
+    async def run(self) -> None:
+        while True:
+            while await self.reap() == RECLAIM_LIMIT:
+                pass
+            # Spread, so that a fleet that started together does not reap together.
+            await self._clock.sleep(int(self.period * (0.75 + random.random() / 4)))  # noqa: S311
+
+    async def reap(self) -> int:
+        queues = tuple(self._handlers)
+        items = await self._steady(lambda: self._store.reclaim(self._worker, queues, RECLAIM_TTL, RECLAIM_LIMIT))
+        if items:
+            await self._bring_back(items)
+        return len(items)
+
+    async def _bring_back(self, items: tuple[Item, ...]) -> None:
+        settlements = [self.verdict(item) for item in items]
+        settled = await self._steady(lambda: self._store.settle(settlements))
+        for item, settlement, answer in zip(items, settlements, settled.answers, strict=True):
+            if answer.verdict is Verdict.APPLIED and self._events:
+                self._tell(item, settlement)
+
+    def verdict(self, item: Item) -> Settlement:
+        outcome = o.LeaseExpired(crash_failure(item))
+        policy = self._handlers[item.queue].policy
+        attempt = Attempt(
+            delivery=item.deliveries,
+            number=item.attempt,
+            worker=item.worker or "",
+            started_at=item.leased_at or 0,
+            ran=0,
+            ending=Ending.CRASHED,
+            failure=outcome.failure,
+            note=f"found by {self._worker}",
+        )
+        decision = decide(item, outcome, policy, roll=random.random(), age=0)  # noqa: S311
+        return Settlement(item.id, item.deliveries, decision, attempt)
+
+    def _tell(self, item: Item, settlement: Settlement) -> None:
+        lost_by = item.worker or ""
+        self._events.emit(Reclaimed(self._worker, item.queue, item.id, item.deliveries, lost_by))
+        self._events.emit(finished_event(lost_by, item.queue, settlement, ran=0))
+
+
+def crash_failure(item: Item) -> Failure:
+    """All crashes of a queue are one cause: nobody knows more until a handler can say why."""
+    text = f"worker {item.worker} was lost while it held the item (crash {item.crashes + 1})"
+    return plain_failure("redrive.WorkerLost", text, "crash", key=f"crash in {item.queue}")

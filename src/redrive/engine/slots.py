@@ -1,0 +1,76 @@
+"""What a worker holds and how much more it may ask for."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+
+from redrive.core.item import Item, Millis
+from redrive.core.verbs import LeaseRequest, Leases, Want
+from redrive.engine.ids import new_id
+from redrive.engine.registry import Handler
+from redrive.engine.runner import Run
+
+LEASE_LIMIT = 500
+"""The largest batch asked for at once: a longer write would keep other writers waiting."""
+
+
+class Slots:
+    """`running` are at work; `settling` have ended but the store has not answered yet, so their leases are kept."""
+
+    def __init__(self, worker: str, handlers: Mapping[str, Handler], busy_threads: Counter[str]) -> None:
+        self._worker = worker
+        self._handlers = handlers
+        self._threads = busy_threads
+        self._used: Counter[str] = Counter()
+        self._turn = deque(handlers)
+        self._giving_way = False
+        self.shortest_lease: Millis = min(handler.lease for handler in handlers.values())
+        self.running: dict[str, Run] = {}
+        self.settling: dict[str, Run] = {}
+
+    def held(self) -> Iterator[Run]:
+        yield from tuple(self.running.values())
+        yield from tuple(self.settling.values())
+
+    def free(self, queue: str) -> int:
+        handler = self._handlers[queue]
+        used = self._used[queue] if handler.is_async else max(self._used[queue], self._threads[queue])
+        return handler.concurrency - used
+
+    def request(self) -> LeaseRequest | None:
+        """None when nothing may be asked for: no free slot, or a suspect needs this worker to itself."""
+        if self._giving_way and self.running:
+            return None
+        self._giving_way = False
+        if any(run.item.alone for run in self.running.values()):
+            return None
+        self._turn.rotate(-1)  # every queue is first in turn
+        wants, room = [], LEASE_LIMIT
+        for queue in self._turn:
+            limit = min(self.free(queue), room)
+            if limit > 0:
+                room -= limit
+                handler = self._handlers[queue]
+                wants.append(Want(queue, limit, handler.lease, handler.policy.max_crashes))
+        if not wants:
+            return None
+        return LeaseRequest(self._worker, tuple(wants), new_id(), holding=len(self.running))
+
+    def take(self, leases: Leases, now: Millis) -> list[Run]:
+        self._giving_way = leases.suspects_due
+        return [self._add(item, now) for item in leases.items]
+
+    def _add(self, item: Item, now: Millis) -> Run:
+        run = Run(item, self._handlers[item.queue], now)
+        self._used[item.queue] += 1
+        self.running[item.id] = run
+        return run
+
+    def end(self, run: Run) -> bool:
+        """False if the run was given up before."""
+        if self.running.get(run.item.id) is not run:
+            return False
+        del self.running[run.item.id]
+        self._used[run.item.queue] -= 1
+        return True

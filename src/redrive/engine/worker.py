@@ -1,0 +1,246 @@
+"""The worker: leases in batches, runs handlers, settles in batches; the write that settles also leases the next.
+
+One pump does all writing. Beside it run the keeper (prolongs leases), the reaper (takes over expired ones), the
+deadline sweep and the beat. A store that fails is asked again with growing pauses; what has ended is kept until the
+store answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import random
+from collections.abc import Coroutine, Mapping, Sequence
+
+from redrive import events as ev
+from redrive._version import __version__
+from redrive.core import outcome as o
+from redrive.core.decide import decide
+from redrive.core.item import Millis
+from redrive.core.verbs import LeaseRequest, Leases, Settled, Settlement, WorkerFacts
+from redrive.engine.ids import new_id
+from redrive.engine.keeper import Keeper, sweep_deadlines
+from redrive.engine.reaper import Reaper
+from redrive.engine.registry import Handler
+from redrive.engine.report import attempt_of, settle_event
+from redrive.engine.runner import Ended, Run, Runner, Why
+from redrive.engine.slots import Slots
+from redrive.engine.steady import Steady
+from redrive.stores.base import Clock, Store
+
+IDLE_WAIT: Millis = 30_000
+IDLE_CHECK: Millis = 500
+BEAT_EVERY: Millis = 10_000
+LAST_WORDS: Millis = 2_000
+"""How long a halted handler may still take to clean up, and the last settle to be written."""
+
+
+class Worker:
+    def __init__(
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        *,
+        events: ev.Events,
+        clock: Clock,
+        frames: bool,
+        max_result: int,
+        until_idle: bool = False,
+    ) -> None:
+        self.name = f"{platform.node() or 'host'}-{os.getpid()}-{new_id()[:8]}"
+        self._store = store
+        self._handlers = dict(handlers)
+        self._events = events
+        self._clock = clock
+        self._until_idle = until_idle
+        threads = sum(handler.concurrency for handler in handlers.values() if not handler.is_async)
+        self._runner = Runner(clock, threads=threads, frames=frames, max_result=max_result)
+        self._slots = Slots(self.name, self._handlers, self._runner.busy_threads)
+        self._writing = Steady("pump", events, clock)
+        self._watching = Steady("watch", events, clock)
+        self._beating = Steady("beat", events, clock)
+        self._ended: list[Ended] = []
+        self._wake = asyncio.Event()
+        self._due = True
+        self._stopping = False
+        self._released = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._watched: frozenset[str] = frozenset()
+        self._started_at = clock.now()
+
+    async def run(self, stop: asyncio.Event, now: asyncio.Event, grace: Millis) -> None:
+        """Work until `stop` is set, then finish within `grace` (or until `now`) and release the rest; or until idle."""
+        self._events.emit(ev.WorkerStarted(self.name, tuple(self._handlers)))
+        pump = asyncio.create_task(self._pump())
+        stopper = asyncio.create_task(self._obey(stop, now, grace))
+        parts = [stopper, *(asyncio.create_task(part) for part in self._parts())]
+        try:
+            await self._until_over({pump, stopper}, parts)
+        except asyncio.CancelledError:
+            self._halt()
+            await asyncio.wait({pump}, timeout=LAST_WORDS / 1000)
+            raise
+        finally:
+            self._halt()
+            for task in (pump, self._watch, *parts):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(pump, *parts, *([self._watch] if self._watch else []), return_exceptions=True)
+            self._runner.close()
+            self._events.emit(ev.WorkerStopped(self.name, self._released))
+
+    def _parts(self) -> list[Coroutine[object, object, None]]:
+        keeper = Keeper(self.name, self._store, self._slots, self._events, self._clock)
+        reaper = Reaper(self.name, self._store, self._handlers, self._events, self._clock)
+        sweep = sweep_deadlines(self._slots, self._handlers, self._clock)
+        return [keeper.run(), reaper.run(), sweep, self._beat()]
+
+    async def _until_over(self, ends: set[asyncio.Task[None]], parts: Sequence[asyncio.Task[None]]) -> None:
+        """Until one of `ends` is over; a part that fails ends the worker, loudly."""
+        waiting = {*ends, *parts}
+        while not any(task.done() for task in ends):
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+
+    async def _obey(self, stop: asyncio.Event, now: asyncio.Event, grace: Millis) -> None:
+        await stop.wait()
+        self._stopping = True
+        self._wake.set()
+        await self._clock.wait(now, grace)
+        self._halt()
+        await self._clock.sleep(LAST_WORDS // 2)
+        for run in tuple(self._slots.running.values()):
+            self._end(run, o.Release("the handler would not stop"))
+        await self._clock.sleep(LAST_WORDS // 2)
+
+    def _halt(self) -> None:
+        self._stopping = True
+        for run in tuple(self._slots.running.values()):
+            run.cancel(Why.SHUTDOWN)
+        self._wake.set()
+
+    # -- the pump ------------------------------------------------------------------------------------------------
+
+    async def _pump(self) -> None:
+        while True:
+            batch, self._ended = self._ended, []
+            request = None if self._stopping else self._slots.request()
+            if batch:
+                await self._settle(batch, request)
+            elif request is not None and self._due:
+                await self._lease(request)
+            elif await self._over():
+                return
+            else:
+                await self._idle(request)
+
+    async def _over(self) -> bool:
+        if self._slots.running or self._ended:
+            return False
+        if self._stopping:
+            return True
+        return self._until_idle and await self._nothing_left()
+
+    async def _nothing_left(self) -> bool:
+        """Nothing of our queues is leased by anybody or will become due by itself."""
+        tally = await self._writing(self._store.tally)
+        ours = [row for row in tally.queues if row.queue in self._handlers]
+        return not any(row.leased or (row.ready and not row.paused) for row in ours)
+
+    async def _idle(self, request: LeaseRequest | None) -> None:
+        if self._ended or (self._stopping and not self._slots.running):
+            return
+        if request is not None:
+            self._watch_for(frozenset(want.queue for want in request.wants))
+        await self._wake.wait()
+        self._wake.clear()
+
+    def _watch_for(self, queues: frozenset[str]) -> None:
+        if self._watch is not None and not self._watch.done():
+            if queues == self._watched:
+                return
+            self._watch.cancel()
+        self._watched = queues
+        self._watch = asyncio.create_task(self._watch_store(tuple(queues)))
+
+    async def _watch_store(self, queues: tuple[str, ...]) -> None:
+        timeout = IDLE_CHECK if self._until_idle else IDLE_WAIT
+        await self._watching(lambda: self._store.wait(queues, timeout))
+        self._due = True
+        self._wake.set()
+
+    # -- leases and settlements ----------------------------------------------------------------------------------
+
+    async def _lease(self, request: LeaseRequest) -> None:
+        await self._begin(await self._writing(lambda: self._store.lease(request)), request)
+
+    async def _begin(self, leases: Leases, request: LeaseRequest) -> None:
+        asked = sum(want.limit for want in request.wants)
+        self._due = len(leases.items) >= asked or leases.suspects_due
+        now = self._clock.monotonic()
+        runs = self._slots.take(leases, now)
+        if runs and self._events:
+            self._events.emit(ev.Leased(self.name, tuple(item.id for item in leases.items)))
+        for run in runs:
+            run.task = asyncio.create_task(self._handle(run))
+        if runs:
+            # Handlers that need no waiting end in this turn of the loop: settle them together.
+            await asyncio.sleep(0)
+
+    async def _handle(self, run: Run) -> None:
+        run.started = self._clock.monotonic()
+        if self._events:
+            item = run.item
+            self._events.emit(ev.Started(self.name, item.queue, item.id, item.deliveries, item.attempt))
+        self._end(run, await self._runner.handle(run))
+
+    def _end(self, run: Run, outcome: o.Outcome | None) -> None:
+        if not self._slots.end(run):
+            return
+        self._wake.set()
+        if outcome is None:
+            return
+        self._slots.settling[run.item.id] = run
+        self._ended.append(Ended(run, outcome, self._clock.monotonic()))
+
+    async def _settle(self, batch: list[Ended], request: LeaseRequest | None) -> None:
+        settlements = [self._settlement(ended) for ended in batch]
+        settled = await self._writing(lambda: self._store.settle(settlements, request))
+        for ended in batch:
+            self._slots.settling.pop(ended.run.item.id, None)
+        self._report(batch, settlements, settled)
+        if settled.leases is not None and request is not None:
+            await self._begin(settled.leases, request)
+
+    def _settlement(self, ended: Ended) -> Settlement:
+        run, outcome, at = ended
+        item = run.item
+        done = type(outcome) is o.Done
+        # A first-try success writes no attempt: its facts are on the item.
+        attempt = None if done and item.deliveries == 1 else attempt_of(ended, self.name)
+        decision = decide(item, outcome, run.handler.policy, roll=random.random(), age=run.age(at))  # noqa: S311 - a spread
+        return Settlement(item.id, item.deliveries, decision, attempt, tuple(run.follow_ups) if done else ())
+
+    def _report(self, batch: list[Ended], settlements: list[Settlement], settled: Settled) -> None:
+        self._released += sum(type(ended.outcome) is o.Release for ended in batch)
+        if not self._events:
+            return
+        for ended, settlement, answer in zip(batch, settlements, settled.answers, strict=True):
+            self._events.emit(settle_event(self.name, ended, settlement, answer))
+
+    async def _beat(self) -> None:
+        while True:
+            await self._beating(lambda: self._store.beat(self.name, self._facts(), 3 * BEAT_EVERY))
+            await self._clock.sleep(BEAT_EVERY)
+
+    def _facts(self) -> WorkerFacts:
+        return WorkerFacts(
+            queues=tuple(self._handlers),
+            host=platform.node(),
+            pid=os.getpid(),
+            release=__version__,
+            started_at=self._started_at,
+            running=len(self._slots.running),
+        )

@@ -1,0 +1,129 @@
+"""Every error redrive raises on purpose.
+
+RedriveError
+├── ConfigError              a value the caller passed cannot be used; names the field and the fix (also a ValueError)
+│   ├── BadDuration
+│   ├── BadFilter            carries the text and the column
+│   └── BadStoreURL
+├── PayloadError
+│   ├── PayloadTooLarge
+│   ├── PayloadNotSerialisable
+│   └── PayloadUndecodable   stored bytes that the handler cannot take; the item dies with its bytes
+├── UnknownQueue
+├── NotFound                 no such item
+├── Conflict                 somebody else changed it first, or the set is not the one you saw
+├── AppClosed
+├── WaitTimeout              the wait ended; the item goes on
+├── ItemFailed               what `wait` raises when the item is dead or cancelled
+├── LeaseLost                only the current lease holder's result counts
+└── StoreError
+    ├── StoreUnavailable     nothing was written
+    ├── OutcomeUnknown       the write may or may not be there; repeat it with the same id, it will not double
+    ├── StoreCorrupt
+    └── StoreTooNew          made by a newer redrive
+"""
+
+from __future__ import annotations
+
+
+class RedriveError(Exception):
+    """Base of all. `hint` says what to do next."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(RedriveError, ValueError):
+    def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
+        super().__init__(f"{field}: {message}" if field else message, hint=hint)
+        self.field = field
+
+
+class BadDuration(ConfigError):
+    pass
+
+
+class BadFilter(ConfigError):
+    """`column` is 1-based and points at the first character that cannot be read."""
+
+    def __init__(self, message: str, *, text: str, column: int, hint: str = "") -> None:
+        super().__init__(f"{message} at column {column}\n  {text}\n  {' ' * (column - 1)}^", field="filter", hint=hint)
+        self.text = text
+        self.column = column
+
+
+class BadStoreURL(ConfigError):
+    pass
+
+
+class PayloadError(RedriveError):
+    pass
+
+
+class PayloadTooLarge(PayloadError):
+    pass
+
+
+class PayloadNotSerialisable(PayloadError):
+    pass
+
+
+class PayloadUndecodable(PayloadError):
+    pass
+
+
+class UnknownQueue(RedriveError):
+    pass
+
+
+class NotFound(RedriveError):
+    pass
+
+
+class Conflict(RedriveError):
+    pass
+
+
+class AppClosed(RedriveError):
+    pass
+
+
+class WaitTimeout(RedriveError, TimeoutError):
+    pass
+
+
+class ItemFailed(RedriveError):
+    def __init__(self, message: str, *, item_id: str, state: str, reason: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.item_id = item_id
+        self.state = state
+        self.reason = reason
+
+
+class LeaseLost(RedriveError):
+    pass
+
+
+class StoreError(RedriveError):
+    pass
+
+
+class StoreUnavailable(StoreError):
+    pass
+
+
+class OutcomeUnknown(StoreError):
+    pass
+
+
+class StoreCorrupt(StoreError):
+    pass
+
+
+class StoreTooNew(StoreError):
+    pass

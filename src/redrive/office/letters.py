@@ -1,0 +1,161 @@
+"""Find, read, replay, archive, discard, restore. Every act is audited in the write that does it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from redrive.core import select
+from redrive.core.durations import Duration, parse
+from redrive.core.item import History, Item
+from redrive.core.select import And, Ids, Match, Selection
+from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Page, Replay, Restore, Skipped
+from redrive.engine.ids import new_id
+from redrive.errors import ConfigError, NotFound
+from redrive.events import Amended as AmendedEvent
+from redrive.events import Events
+from redrive.stores.base import PAGE_LIMIT, Store
+
+Which = str | Page | Item | History | Iterable["str | Item"]
+BUDGETS = ("fresh", "once")
+PREFIX_MIN = 4
+BARE_ID = re.compile(r"[^\s:<>=()*\"-][^\s:<>=()*\"]*")
+"""A filter always names a field, so a text without any operator can only be an id."""
+
+
+def default_actor() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+class Letters:
+    """`which` is a page, an item, ids or a filter text; a text is frozen to the ids it matches before anything moves."""
+
+    def __init__(self, store: Store, events: Events, *, actor: str | None = None) -> None:
+        self._store = store
+        self._events = events
+        self._actor = actor or default_actor()
+
+    async def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
+        """A page of letters, last-died first: open ones unless the filter names a disposition."""
+        return await self._store.find(letters_matching(filter), limit, cursor)
+
+    async def get(self, item_id: str) -> History:
+        """The letter with every attempt and act, by id or unique prefix."""
+        return await self._store.get(await self.resolve(item_id))
+
+    async def resolve(self, item_id: str) -> str:
+        """The full id of an id or a unique prefix of at least four characters."""
+        if len(item_id) < PREFIX_MIN or "*" in item_id:
+            hint = f"give at least {PREFIX_MIN} characters of the id"
+            raise NotFound(f"no item {item_id!r}", hint=hint)
+        try:
+            return (await self._store.get(item_id)).item.id
+        except NotFound:
+            page = await self._store.find(Match("id", "glob", f"{item_id}*"), 2)
+        if not page.items:
+            raise NotFound(f"no item {item_id!r}", hint="list letters with redrive letters list")
+        if len(page.items) > 1:
+            raise NotFound(f"{item_id!r} fits more than one item", hint="give more characters of the id")
+        return page.items[0].id
+
+    async def replay(
+        self,
+        which: Which,
+        *,
+        reason: str,
+        budget: str = "fresh",
+        delay: Duration = 0,
+        actor: str | None = None,
+        request_id: str | None = None,
+    ) -> Amended:
+        """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead."""
+        if budget not in BUDGETS:
+            raise ConfigError(f"{budget!r} is not a budget", field="budget", hint=f"use one of {', '.join(BUDGETS)}")
+        change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"))
+        return await self._amend(which, change, reason, actor, request_id)
+
+    async def archive(
+        self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None
+    ) -> Amended:
+        """Put letters away: kept, out of the open list, replayable."""
+        return await self._amend(which, Archive(), reason, actor, request_id)
+
+    async def discard(
+        self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None
+    ) -> Amended:
+        """To the trash, from where `restore` brings them back until they are pruned."""
+        return await self._amend(which, Discard(), reason, actor, request_id)
+
+    async def restore(
+        self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None
+    ) -> Amended:
+        """Out of the archive or the trash: open again."""
+        return await self._amend(which, Restore(), reason, actor, request_id)
+
+    async def _amend(
+        self, which: Which, change: Change, reason: str, actor: str | None, request_id: str | None
+    ) -> Amended:
+        act = Act(actor or self._actor, check_reason(reason), request_id or new_id())
+        ids = await self._ids(which, change)
+        done = await amend_in_chunks(self._store, ids, change, act)
+        if self._events:
+            name = type(change).__name__.lower()
+            counts = len(done.changed), len(done.skipped)
+            self._events.emit(AmendedEvent(name, act.actor, act.reason, act.request_id, *counts))
+        return done
+
+    async def _ids(self, which: Which, change: Change) -> list[str]:
+        if isinstance(which, str):
+            return [which] if BARE_ID.fullmatch(which) else await self._matching(which, change)
+        if isinstance(which, History):
+            return [which.item.id]
+        if isinstance(which, Item):
+            return [which.id]
+        return [each if isinstance(each, str) else each.id for each in which]
+
+    async def _matching(self, text: str, change: Change) -> list[str]:
+        if not text.strip():
+            raise ConfigError("it is empty", field="filter", hint="to mean every open letter, say disposition:open")
+        selection = letters_matching(text, put_away=isinstance(change, Restore))
+        ids: list[str] = []
+        cursor = None
+        while True:
+            page = await self._store.find(selection, PAGE_LIMIT, cursor)
+            ids += [item.id for item in page.items]
+            cursor = page.next
+            if cursor is None:
+                return ids
+
+
+async def amend_in_chunks(store: Store, ids: Sequence[str], change: Change, act: Act) -> Amended:
+    """In bites, each atomic, so that a large act never keeps workers waiting. Repeating it resumes it."""
+    changed: list[str] = []
+    already: list[str] = []
+    skipped: list[Skipped] = []
+    for start in range(0, len(ids), PAGE_LIMIT):
+        done = await store.amend(Ids(tuple(ids[start : start + PAGE_LIMIT])), change, act)
+        changed += done.changed
+        already += done.already
+        skipped += done.skipped
+    return Amended(tuple(changed), tuple(already), tuple(skipped))
+
+
+def letters_matching(text: str, *, put_away: bool = False) -> Selection:
+    """Letters only, and those on the table unless the text says where to look."""
+    selection = select.parse(text)
+    parts: tuple[Selection, ...] = (Match("state", "=", "dead"), selection)
+    if "disposition" not in select.fields_of(selection):
+        where = Match("disposition", "=", "open")
+        parts += (select.Not(where),) if put_away else (where,)
+    return And(parts)
+
+
+def check_reason(reason: object) -> str:
+    if not isinstance(reason, str) or not reason.strip():
+        raise ConfigError("a reason is needed", field="reason", hint="say why; it is kept in the audit")
+    return reason.strip()

@@ -1,0 +1,1 @@
+"""One module or package per engine; all pass `redrive.testing.conformance`."""

@@ -1,0 +1,194 @@
+"""What a store is: a dozen queue verbs with their atomicity written down, and two small things beside the queue.
+
+Rules for every engine. Durations go in, never timestamps: the store owns the clock. Every argument and result is a
+frozen value of `core`, so a store can be used over a wire. A verb either happened completely or raised:
+StoreUnavailable means it did not happen, OutcomeUnknown that nobody can tell (every mutating verb may then be repeated
+with the same ids, nonce or request id without doubling). No verb falls back to anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Protocol, Self
+
+from redrive.core.item import History, Instant, Item, Millis, NewItem
+from redrive.core.select import Selection
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    CauseTally,
+    Change,
+    Document,
+    DocumentWrite,
+    Entry,
+    Extended,
+    Held,
+    LeaseRequest,
+    Leases,
+    NewEntry,
+    Page,
+    PutResult,
+    QueueChange,
+    Settled,
+    Settlement,
+    StoreInfo,
+    Tally,
+    Tombstone,
+    WorkerBeat,
+    WorkerFacts,
+)
+
+PAGE_LIMIT = 1000
+
+
+class Clock(Protocol):
+    """Time as the engine and the embedded stores see it; tests pass a fake one."""
+
+    def now(self) -> Instant:
+        """Wall time in milliseconds since the epoch."""
+
+    def monotonic(self) -> Millis:
+        """Milliseconds that never jump, for measuring how long something took."""
+
+    async def sleep(self, duration: Millis) -> None: ...
+
+    async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
+        """Wait for the event for at most `timeout`; True if it was set."""
+
+
+class SystemClock:
+    def now(self) -> Instant:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> Millis:
+        return time.monotonic_ns() // 1_000_000
+
+    async def sleep(self, duration: Millis) -> None:
+        await asyncio.sleep(duration / 1000)
+
+    async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
+        try:
+            async with asyncio.timeout(timeout / 1000):
+                return await event.wait()
+        except TimeoutError:
+            return False
+
+
+class Store(Protocol):
+    """One engine. Open before use; all verbs are coroutines and may be called concurrently."""
+
+    async def open(self) -> Self:
+        """Connect, check, migrate. Refuses a newer schema (StoreTooNew) and damaged data (StoreCorrupt)."""
+
+    async def close(self) -> None:
+        """Finish what was accepted, then let go. May be called twice."""
+
+    def info(self) -> StoreInfo: ...
+
+    async def put(self, items: Sequence[NewItem]) -> PutResult:
+        """All or none. An id that exists is left as it is and reported in `already`.
+
+        When it returns, the items are durable to the level of `info().durability`. Puts declare their queues.
+        """
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        """Give due items of unpaused queues, earliest due first, to one worker, exclusively, in one atomic write.
+
+        Counts before it gives: deliveries + 1, attempt + 1. An item with at least `want.max_crashes - 1` crashes is
+        given only as the sole lease of a worker with `holding == 0` (then `alone` is set and nothing else is given).
+        The wants are served in their order. Repeating the worker's last nonce gives the same leases, as far as the
+        worker still holds them, and leases nothing new.
+        """
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        """End leases; the only verb that does. One atomic write: attempts, letters, counters, follow-ups and `then`.
+
+        Each settlement is applied only if its delivery is still the current one of a leased item (an expired lease
+        that nobody took over still counts as held). `already`: that delivery ended before. `refused`: the lease was
+        given to somebody else, or the item does not exist; nothing changes and no follow-up is put. One refusal
+        never fails the batch. Answers come in the order of the settlements.
+        """
+
+    async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
+        """Prolong leases to `ttl` from now. `lost`: expired or no longer held. Never revives, never shortens."""
+
+    async def reclaim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        ttl: Millis,
+        limit: int,
+        ids: Sequence[str] | None = None,
+        *,
+        force: bool = False,
+    ) -> tuple[Item, ...]:
+        """Take over expired leases of these queues under a new delivery number, at most `limit`, longest expired first.
+
+        `worker` is the new holder and must settle; `item.worker`, `leased_at` and `attempt` still name the lost
+        delivery. With `ids` only those; with `force` also leases that have not expired. Two callers never get the
+        same item.
+        """
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        """Move items nobody holds, as far as legal, in one atomic write with its audit entry (journal topic `audit`).
+
+        An item is changed at most once per `by.request_id`; a repeat reports it in `already`. Illegal moves and ids
+        that do not exist are `skipped` with the reason. With `expect`, raises Conflict and changes nothing unless exactly
+        so many items match. At most PAGE_LIMIT items for a selection that is not Ids: the earliest matching first.
+        """
+
+    async def get(self, item_id: str) -> History:
+        """The item with every attempt and act. Raises NotFound."""
+
+    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+        """A page of matching items. Letters, when the selection pins `state` to dead, come last-died first; else
+        items come last-enqueued first. Limits above PAGE_LIMIT and foreign cursors raise ConfigError.
+        """
+
+    async def tally(self) -> Tally:
+        """Counts per declared queue, kept in the writes that change them, never scanned; ordered by queue name."""
+
+    async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
+        """Open letters by cause and queue, most first."""
+
+    async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+        """Remove resolved items for good: done, cancelled, and letters in the trash. Never anything else.
+
+        Each leaves a tombstone, and the act an audit entry, in the same write.
+        """
+
+    async def tombstone(self, item_id: str) -> Tombstone | None: ...
+
+    async def configure(self, queue: str, change: QueueChange) -> None:
+        """Declare a queue and change its settings, visible to every worker at its next lease."""
+
+    async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
+        """Say that a worker is alive for `ttl`. Leases do not depend on it."""
+
+    async def workers(self) -> tuple[WorkerBeat, ...]:
+        """Workers heard of within the last day, alive ones first."""
+
+    async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
+        """True if `owner` leads `name` for `ttl` from now. At most one owner at a time; asking again prolongs."""
+
+    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+        """Return when an item of these queues may be due, at the latest after `timeout`. May return for nothing."""
+
+    async def document(self, kind: str, key: str) -> Document | None: ...
+
+    async def documents(self, kind: str) -> tuple[Document, ...]:
+        """All of a kind, ordered by key."""
+
+    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+        """All or none; Conflict if an expected version is not the current one. Versions count from 1 and never repeat.
+
+        Returns the documents as they are now, without the deleted ones.
+        """
+
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
+        """Add to the journal, all or none. Positions grow and are never reused."""
+
+    async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
+        """Entries of a topic with a position greater than `after`, in order."""

@@ -1,0 +1,234 @@
+"""All items with what is derived from them: due order, lease ends, counters, causes, letters by death.
+
+`save` and `drop` are the only ways in, and both take an item's old share out of every index before the new one goes in.
+So an index cannot disagree with the items, and no verb has to remember which counters it moves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Instant, Item
+from redrive.core.states import Disposition, State
+from redrive.core.verbs import CauseTally, QueueTally
+from redrive.stores.memory._agenda import Agenda, Slot
+
+Place = tuple[int, int]
+"""Where an item stands in an order of `find`: (died_at or 0, seq)."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One declared queue. Ready items lie apart by their crashes, because each request draws its own line there."""
+
+    name: str
+    ready: dict[int, Agenda] = field(default_factory=dict)
+    leased: Agenda = field(default_factory=Agenda)
+    counts: Counter[str] = field(default_factory=Counter)
+    paused: bool = False
+    paused_by: str = ""
+    paused_reason: str = ""
+
+    def first_ready(self, crashes_from: int = 0, crashes_below: int | None = None) -> Slot | None:
+        firsts = (
+            agenda.first()
+            for crashes, agenda in self.ready.items()
+            if crashes >= crashes_from and (crashes_below is None or crashes < crashes_below)
+        )
+        return min((slot for slot in firsts if slot is not None), default=None)
+
+    def next_change(self, now: Instant) -> Instant | None:
+        """When to look again: now if an item without crashes is due, else the earliest due time to come.
+
+        An overdue item that crashed before may be one that only an idle worker can have. Calling it due would make
+        every busy worker spin, so it is left to the workers' own rhythm.
+        """
+        if self.paused:
+            return None
+        innocent = self.first_ready(crashes_below=1)
+        if innocent is not None and innocent.when <= now:
+            return now
+        times = (agenda.first_after(now) for agenda in self.ready.values())
+        return min((when for when in times if when is not None), default=None)
+
+    def tally(self) -> QueueTally:
+        oldest = self.first_ready()
+        return QueueTally(
+            queue=self.name,
+            ready=self.counts[State.READY],
+            leased=self.counts[State.LEASED],
+            done=self.counts[State.DONE],
+            open=self.counts[Disposition.OPEN],
+            archived=self.counts[Disposition.ARCHIVED],
+            trash=self.counts[Disposition.TRASH],
+            cancelled=self.counts[State.CANCELLED],
+            oldest_due=None if oldest is None else oldest.when,
+            paused=self.paused,
+            paused_by=self.paused_by,
+            paused_reason=self.paused_reason,
+        )
+
+
+@dataclass(slots=True)
+class _Cause:
+    """Open letters of one cause in one queue. Example and instants are of letters seen, not only of those left."""
+
+    error: str
+    text: str
+    first_at: Instant
+    last_at: Instant
+    count: int = 0
+
+
+@dataclass(slots=True)
+class _Trail:
+    attempts: list[Attempt] = field(default_factory=list)
+    omitted: int = 0
+    deeds: list[Deed] = field(default_factory=list)
+
+
+def bucket(item: Item) -> str:
+    """The counter an item is counted in: its state, for a letter where it lies."""
+    return item.state if item.letter is None else item.letter.disposition
+
+
+class Table:
+    def __init__(self) -> None:
+        self.items: dict[str, Item] = {}
+        self.lanes: dict[str, Lane] = {}
+        self._seq = 0
+        self._trails: dict[str, _Trail] = {}
+        self._ids: dict[int, str] = {}
+        self._enqueued: list[Place] = []
+        self._died: list[Place] = []
+        self._causes: dict[tuple[str, str], _Cause] = {}
+
+    def declare(self, queue: str) -> Lane:
+        lane = self.lanes.get(queue)
+        if lane is None:
+            lane = self.lanes[queue] = Lane(queue)
+        return lane
+
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    # --- writing ---
+
+    def save(self, item: Item) -> None:
+        before = self.items.get(item.id)
+        if before is None:
+            self._ids[item.seq] = item.id
+            insort(self._enqueued, (0, item.seq))
+        else:
+            self._unlink(before)
+        self.items[item.id] = item
+        self._link(item)
+
+    def drop(self, item: Item) -> None:
+        self._unlink(item)
+        del self.items[item.id]
+        del self._ids[item.seq]
+        del self._enqueued[bisect_left(self._enqueued, (0, item.seq))]
+        self._trails.pop(item.id, None)
+
+    def _link(self, item: Item) -> None:
+        lane = self.declare(item.queue)
+        lane.counts[bucket(item)] += 1
+        if item.state is State.READY:
+            agenda = lane.ready.get(item.crashes)
+            if agenda is None:
+                agenda = lane.ready[item.crashes] = Agenda()
+            agenda.add(item.due_at, item.seq, item.id)
+        elif item.lease_until is not None:
+            lane.leased.add(item.lease_until, item.seq, item.id)
+        elif item.letter is not None:
+            insort(self._died, (item.letter.died_at, item.seq))
+            self._count_cause(item)
+
+    def _unlink(self, item: Item) -> None:
+        lane = self.lanes[item.queue]
+        lane.counts[bucket(item)] -= 1
+        if item.state is State.READY:
+            agenda = lane.ready[item.crashes]
+            agenda.remove(item.id)
+            if not agenda and item.crashes:
+                del lane.ready[item.crashes]
+        elif item.lease_until is not None:
+            lane.leased.remove(item.id)
+        elif item.letter is not None:
+            del self._died[bisect_left(self._died, (item.letter.died_at, item.seq))]
+            self._uncount_cause(item)
+
+    def _count_cause(self, item: Item) -> None:
+        letter = item.letter
+        if letter is None or letter.disposition is not Disposition.OPEN:
+            return
+        key, at = (letter.failure.cause, item.queue), letter.died_at
+        cause = self._causes.get(key)
+        if cause is None:
+            cause = self._causes[key] = _Cause(letter.failure.type, letter.failure.text, at, at)
+        cause.first_at, cause.last_at = min(cause.first_at, at), max(cause.last_at, at)
+        cause.count += 1
+
+    def _uncount_cause(self, item: Item) -> None:
+        letter = item.letter
+        if letter is None or letter.disposition is not Disposition.OPEN:
+            return
+        key = (letter.failure.cause, item.queue)
+        self._causes[key].count -= 1
+        if not self._causes[key].count:
+            del self._causes[key]
+
+    # --- history ---
+
+    def _trail(self, item_id: str) -> _Trail:
+        trail = self._trails.get(item_id)
+        if trail is None:
+            trail = self._trails[item_id] = _Trail()
+        return trail
+
+    def add_attempt(self, item_id: str, attempt: Attempt) -> None:
+        trail = self._trail(item_id)
+        trail.attempts.append(attempt)
+        if len(trail.attempts) > ATTEMPTS_FIRST + ATTEMPTS_LAST:
+            del trail.attempts[ATTEMPTS_FIRST]
+            trail.omitted += 1
+
+    def add_deed(self, item_id: str, deed: Deed) -> None:
+        self._trail(item_id).deeds.append(deed)
+
+    def has_deed(self, item_id: str, request_id: str) -> bool:
+        trail = self._trails.get(item_id)
+        return trail is not None and any(deed.request_id == request_id for deed in trail.deeds)
+
+    def history(self, item: Item) -> History:
+        trail = self._trails.get(item.id) or _Trail()
+        return History(item, tuple(trail.attempts), trail.omitted, tuple(trail.deeds))
+
+    # --- reading ---
+
+    def oldest_first(self) -> Iterator[Item]:
+        return (self.items[self._ids[seq]] for _, seq in self._enqueued)
+
+    def latest_first(self, *, by_death: bool, before: Place | None) -> Iterator[tuple[Place, Item]]:
+        places = self._died if by_death else self._enqueued
+        end = len(places) if before is None else bisect_left(places, before)
+        for index in range(end - 1, -1, -1):
+            place = places[index]
+            yield place, self.items[self._ids[place[1]]]
+
+    def present(self, ids: Iterable[str]) -> list[Item]:
+        """Those of the ids that exist, each once, in the order given."""
+        return [self.items[item_id] for item_id in dict.fromkeys(ids) if item_id in self.items]
+
+    def causes(self, queue: str | None) -> list[CauseTally]:
+        rows = [
+            CauseTally(cause, where, row.count, row.error, row.text, row.first_at, row.last_at)
+            for (cause, where), row in self._causes.items()
+            if queue is None or where == queue
+        ]
+        return sorted(rows, key=lambda row: (-row.count, row.cause, row.queue))

@@ -1,0 +1,26 @@
+-- amend: moves items nobody holds. The caller has checked each against core.verbs.refusal in the same write.
+-- Inputs: numbers of items as a JSON array. Outputs: none.
+-- Atomicity: one savepoint with letters, counters, causes, the audit entry and the deeds.
+
+-- :name done_before
+-- Items that an earlier amend under this request id changed.
+select d.seq from journal j indexed by journal_request join deed d on d.position = j.position
+where j.request_id = ? and j.change <> '';
+
+-- :name replay
+update item
+set state = 'ready', due_at = ?, renewed_at = ?, attempt = 0, errors = 0, crashes = 0, replays = replays + 1,
+    last_chance = ?, ended_at = null
+where seq in (select value from json_each(?));
+
+-- :name drop_letters
+delete from letter where seq in (select value from json_each(?));
+
+-- :name lay
+update letter set disposition = ? where seq in (select value from json_each(?));
+
+-- :name cancel
+update item set state = 'cancelled', ended_at = ? where seq in (select value from json_each(?));
+
+-- :name record_deeds
+insert into deed (position, seq) select ?, value from json_each(?);

@@ -1,0 +1,27 @@
+-- prune: removes resolved items for good and leaves a tombstone each.
+-- Inputs: numbers of items as a JSON array. Outputs: what the tombstones say.
+-- Atomicity: one savepoint with counters, tombstones and the audit entry.
+
+-- :name body
+select body from payload where seq = ?;
+
+-- :name bury
+insert into tombstone (id, queue, state, payload_sha256, at, actor, reason) values (?, ?, ?, ?, ?, ?, ?);
+
+-- :name items
+delete from item where seq in (select value from json_each(?));
+
+-- :name payloads
+delete from payload where seq in (select value from json_each(?));
+
+-- :name results
+delete from result where seq in (select value from json_each(?));
+
+-- :name letters
+delete from letter where seq in (select value from json_each(?));
+
+-- :name attempts
+delete from attempt where seq in (select value from json_each(?));
+
+-- :name deeds
+delete from deed where seq in (select value from json_each(?));

@@ -1,0 +1,45 @@
+-- settle: ends leases, each only if its delivery is the current one of a leased item.
+-- Inputs: per settlement seq, id, delivery and what becomes of it. Outputs: rows changed (0: not held so).
+-- Atomicity: one savepoint with attempts, letters, counters, follow-ups and the next lease.
+
+-- :name held
+select seq, queue, state, deliveries, omitted from item where id = ?;
+
+-- :name to_done
+update item
+set state = 'done', ended_at = ?, lease_until = null, alone = 0
+where seq = ? and id = ? and deliveries = ? and state = 'leased';
+
+-- :name to_ready
+update item
+set state = 'ready', due_at = ?, lease_until = null, alone = 0,
+    errors = errors + ?, crashes = crashes + ?, attempt = attempt - ?
+where seq = ? and id = ? and deliveries = ? and state = 'leased';
+
+-- :name to_dead
+update item
+set state = 'dead', ended_at = ?, lease_until = null, alone = 0,
+    errors = errors + ?, crashes = crashes + ?, attempt = attempt - ?
+where seq = ? and id = ? and deliveries = ? and state = 'leased';
+
+-- :name insert_result
+insert into result (seq, body) values (?, ?);
+
+-- :name insert_letter
+insert into letter (seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure)
+values (?, ?, ?, ?, 'open', ?, ?, ?, ?, ?, ?);
+
+-- :name insert_attempt
+insert into attempt (seq, delivery, body) values (?, ?, ?)
+on conflict (seq, delivery) do nothing;
+
+-- :name trim_attempts
+-- Keeps the first and the last of an item's attempts; ?2 is how many first ones stay, ?3 how many in all.
+delete from attempt
+where seq = ?1 and delivery in (
+    select delivery from attempt where seq = ?1 order by delivery
+    limit max(0, (select count(*) from attempt where seq = ?1) - ?3) offset ?2
+);
+
+-- :name count_omitted
+update item set omitted = omitted + ? where seq = ?;

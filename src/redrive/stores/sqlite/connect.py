@@ -1,0 +1,147 @@
+"""Opening the file: is it ours, is it sound, and is it as durable as we say. Runs in threads, never in the loop."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from redrive.core.item import Instant, Millis
+from redrive.errors import ConfigError, StoreUnavailable
+from redrive.stores import migrate
+from redrive.stores.sqlite import faults
+from redrive.stores.statements import load
+
+ENGINE = "sqlite"
+Durability = Literal["power-loss", "process-crash"]
+
+WAL_KEPT = 64 * 1024 * 1024
+"""The write-ahead log is cut back to this after something (a long reader) made it grow beyond."""
+
+_SYNCHRONOUS = {"power-loss": 2, "process-crash": 1}
+_SQL = load(ENGINE, "open")
+
+
+@dataclass(frozen=True)
+class Settings:
+    path: str
+    durability: Durability
+    busy_timeout: Millis
+
+
+def connect(settings: Settings) -> sqlite3.Connection:
+    return sqlite3.connect(
+        settings.path, timeout=settings.busy_timeout / 1000, isolation_level=None, cached_statements=256
+    )
+
+
+def open_writer(settings: Settings, now: Instant) -> sqlite3.Connection:
+    """A connection to a database that is ours, in WAL mode and at our schema."""
+    if sqlite3.sqlite_version_info < (3, 35, 0):
+        raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old", hint="use a Python with SQLite 3.35 or newer")
+    connection = connect(settings)
+    try:
+        _check_ours(connection, settings.path)
+        _into_wal(connection, settings)
+        _set_up(connection, settings)
+        _migrate(connection, settings.path, now)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def reopen_writer(settings: Settings) -> sqlite3.Connection:
+    connection = connect(settings)
+    try:
+        _set_up(connection, settings)
+        # Touches the file, so that a disk which still fails is met here and not in somebody's write.
+        connection.execute("select count(*) from redrive_migration").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(settings: Settings) -> sqlite3.Connection:
+    connection = connect(settings)
+    connection.execute("pragma wal_autocheckpoint = 0")
+    connection.execute("pragma query_only = on")
+    return connection
+
+
+def durability_of(connection: sqlite3.Connection) -> Literal["power-loss", "process-crash", "none"]:
+    """What is really in force, not what was asked for."""
+    (mode,) = connection.execute("pragma journal_mode").fetchone()
+    (synchronous,) = connection.execute("pragma synchronous").fetchone()
+    if mode != "wal" or synchronous < 1:
+        return "none"
+    return "power-loss" if synchronous >= 2 else "process-crash"
+
+
+def schema_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("select max(number) from redrive_migration").fetchone()[0])
+
+
+def _check_ours(connection: sqlite3.Connection, path: str) -> None:
+    """Before anything is written: a stranger's database stays as it is, down to its journal mode."""
+    tables = {name for (name,) in connection.execute(_SQL["tables"])}
+    if tables and "redrive_migration" not in tables:
+        raise ConfigError(
+            f"{path} is the database of something else (it has the table {min(tables)!r} and none of redrive's)",
+            field="path",
+            hint="give redrive a file of its own",
+        )
+
+
+def _into_wal(connection: sqlite3.Connection, settings: Settings) -> None:
+    """SQLite does not wait for a lock here, although it waits everywhere else; so we do."""
+    deadline = time.monotonic() + settings.busy_timeout / 1000
+    while True:
+        try:
+            (mode,) = connection.execute("pragma journal_mode = wal").fetchone()
+            break
+        except sqlite3.OperationalError as error:
+            if not faults.is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+    if mode != "wal":
+        raise StoreUnavailable(
+            f"{settings.path} cannot use a write-ahead log (it stays in {mode!r} mode)",
+            hint="put the file on a local disk that this process may write to",
+        )
+
+
+def _set_up(connection: sqlite3.Connection, settings: Settings) -> None:
+    """Checkpoints are the writer's own (see writer.py), hence no automatic ones."""
+    wanted = {
+        "synchronous": _SYNCHRONOUS[settings.durability],
+        "foreign_keys": 1,
+        "wal_autocheckpoint": 0,
+        "journal_size_limit": WAL_KEPT,
+        "cache_size": -32_000,
+        "temp_store": 2,
+    }
+    for name, value in wanted.items():
+        connection.execute(f"pragma {name} = {value}")
+        (found,) = connection.execute(f"pragma {name}").fetchone()
+        if found != value:
+            raise StoreUnavailable(f"{settings.path}: {name} is {found} although {value} was set")
+    # Zeroing what is deleted costs writes; `fast` does it only where the page is written anyway.
+    connection.execute("pragma secure_delete = fast")
+
+
+def _migrate(connection: sqlite3.Connection, path: str, now: Instant) -> None:
+    connection.execute("begin immediate")
+    try:
+        connection.execute(_SQL["create_migration"])
+        applied = {int(number): str(checksum) for number, checksum in connection.execute(_SQL["applied"])}
+        for migration in migrate.pending(ENGINE, applied, path):
+            for statement in migration.statements():
+                connection.execute(statement)
+            connection.execute(_SQL["record"], (migration.number, migration.checksum, now))
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.execute("commit")

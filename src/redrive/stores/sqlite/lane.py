@@ -1,0 +1,147 @@
+"""A thread that owns one connection and serves closures in the order they came.
+
+The loop never touches SQLite: it leaves a closure here and awaits a future. What was accepted is served, also while closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from redrive.errors import StoreUnavailable
+from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.connect import Settings
+from redrive.stores.sqlite.tx import StoreTime, Tx
+
+T = TypeVar("T")
+
+
+class Job(Generic[T]):
+    """A closure with whoever waits for it."""
+
+    __slots__ = ("error", "future", "loop", "result", "work")
+
+    def __init__(self, work: Callable[[Tx], T]) -> None:
+        self.work = work
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T] = self.loop.create_future()
+        self.result: T | None = None
+        self.error: Exception | None = None
+
+    def resolve(self) -> None:
+        """In the loop; the caller may have been cancelled meanwhile."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)  # type: ignore[arg-type]  # None is a T where a closure returns it
+
+
+def deliver(jobs: list[Job[Any]]) -> None:
+    """One call into each loop, however many closures of it were served."""
+    loops: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
+    for job in jobs:
+        loops.setdefault(job.loop, []).append(job)
+    for loop, mine in loops.items():
+        tell(loop, lambda mine=mine: [job.resolve() for job in mine])  # type: ignore[misc]  # the default binds the loop
+
+
+def tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        # The loop is closed, and with it went whoever waited.
+        return
+
+
+class Lane(ABC):
+    def __init__(self, name: str, settings: Settings, time: StoreTime) -> None:
+        self.settings = settings
+        self.time = time
+        self._name = name
+        self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._door = threading.Lock()
+        self._open = False
+        self._pid = 0
+        self._thread: threading.Thread | None = None
+
+    @abstractmethod
+    def connect(self) -> sqlite3.Connection: ...
+
+    @abstractmethod
+    def serve(self, connection: sqlite3.Connection, first: Job[Any]) -> sqlite3.Connection:
+        """Serve the job (and others that wait); returns the connection to go on with."""
+
+    async def start(self) -> None:
+        """Returns when the connection is open; raises what opening it raised."""
+        started: Job[None] = Job(lambda _: None)
+        self._pid = os.getpid()
+        self._open = True
+        self._thread = threading.Thread(target=self._run, args=(started,), name=self._name, daemon=True)
+        self._thread.start()
+        await started.future
+
+    async def stop(self) -> None:
+        """Returns when all that was accepted is served and the connection is closed."""
+        thread = self._thread
+        with self._door:
+            if self._open:
+                self._open = False
+                self._queue.put(None)
+        if thread is not None and self._pid == os.getpid():
+            await asyncio.to_thread(thread.join)
+
+    async def submit(self, work: Callable[[Tx], T]) -> T:
+        job = Job(work)
+        with self._door:
+            self._check()
+            self._queue.put(job)
+        return await job.future
+
+    def _check(self) -> None:
+        if not self._open:
+            raise StoreUnavailable(
+                f"the store {self.settings.path} is {'closed' if self._pid else 'not open'}",
+                hint="await store.open() first, and use it before close()",
+            )
+        if self._pid != os.getpid():
+            raise StoreUnavailable(
+                f"the store {self.settings.path} was opened before this process forked",
+                hint="open a store of its own in each process, after the fork",
+            )
+
+    def _run(self, started: Job[None]) -> None:
+        try:
+            connection = self.connect()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the opener has to hear it
+            started.error = faults.translate(error, self.settings.path)
+            self._open = False
+            deliver([started])
+            return
+        deliver([started])
+        try:
+            while (job := self._queue.get()) is not None:
+                connection = self.serve(connection, job)
+        finally:
+            connection.close()
+
+    def waiting(self, limit: int) -> list[Job[Any]]:
+        """Jobs that wait already, without waiting for more."""
+        jobs: list[Job[Any]] = []
+        while len(jobs) < limit:
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                self._queue.put(None)
+                break
+            jobs.append(job)
+        return jobs

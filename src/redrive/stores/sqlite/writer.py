@@ -1,0 +1,157 @@
+"""The one writer of this process: closures that wait share a transaction, and so its fsync.
+
+There is no timer: while one commit is on its way to the disk, the next closures gather. Each has its own savepoint, so one
+that raises fails alone; a commit that fails fails all of them, because nothing of them is there.
+
+Checkpoints are made here and in a mode that takes the write lock (SQLite up to 3.51.2 can damage the file when a commit
+runs beside two checkpoints), after so much was written and after the callers have their answers.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from redrive.errors import StoreUnavailable
+from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.connect import Settings, open_writer, reopen_writer
+from redrive.stores.sqlite.lane import Job, Lane, deliver
+from redrive.stores.sqlite.tx import StoreTime, Tx
+
+GROUP = 64
+CHECKPOINT_AFTER = 20_000
+"""Rows written (a page of payload counts as one) between checkpoints."""
+CHECKPOINT_PATIENCE = 1_000
+"""Milliseconds to wait for readers; what they keep is left for the next time."""
+PAGE = 4096
+
+
+class Writer(Lane):
+    def __init__(
+        self,
+        settings: Settings,
+        time: StoreTime,
+        opened: Callable[[sqlite3.Connection], None],
+        woken: Callable[[], None],
+    ) -> None:
+        super().__init__("redrive-sqlite-writer", settings, time)
+        self._opened = opened
+        self._woken = woken
+        self._written = 0
+        self._changes = 0
+        self._checkpoint_at = CHECKPOINT_AFTER
+        self.commits = 0
+
+    def connect(self) -> sqlite3.Connection:
+        connection = open_writer(self.settings, self.time.now())
+        self._opened(connection)
+        self._changes = connection.total_changes
+        return connection
+
+    def serve(self, connection: sqlite3.Connection, first: Job[Any]) -> sqlite3.Connection:
+        jobs = [first, *self.waiting(GROUP - 1)]
+        try:
+            woken = self._transact(connection, jobs)
+        except Exception as error:  # noqa: BLE001 - callers must hear of it, and the writer must go on
+            for job in jobs:
+                job.error = error
+            woken = False
+            connection = self._recover(connection)
+        deliver(jobs)
+        if woken:
+            self._woken()
+        self._checkpoint(connection)
+        return connection
+
+    def _transact(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> bool:
+        """All jobs in one transaction; raises if none of them is there."""
+        path = self.settings.path
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.Error as error:
+            raise faults.translate(error, path) from error
+        run = self._run_alone if len(jobs) == 1 else self._run_beside
+        woken = False
+        for job in jobs:
+            woken |= run(connection, job)
+        if connection.in_transaction:
+            try:
+                self.commit(connection)
+            except sqlite3.Error as error:
+                raise faults.translate_commit(error, path) from error
+            self.commits += 1
+        return woken
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        connection.execute("commit")
+
+    def _run_alone(self, connection: sqlite3.Connection, job: Job[Any]) -> bool:
+        """Without a savepoint: if it fails, the whole transaction is it."""
+        try:
+            return self._work(connection, job)
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
+            job.error = faults.translate(error, self.settings.path)
+            if connection.in_transaction:
+                connection.execute("rollback")
+            return False
+
+    def _run_beside(self, connection: sqlite3.Connection, job: Job[Any]) -> bool:
+        connection.execute("savepoint job")
+        try:
+            woken = self._work(connection, job)
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
+            job.error = faults.translate(error, self.settings.path)
+            if not connection.in_transaction:
+                # A full or failing disk makes SQLite roll back everything, the neighbours included.
+                raise StoreUnavailable(
+                    f"a neighbour in the same write failed and took it along: {job.error}", hint="repeat the call"
+                ) from error
+            connection.execute("rollback to job")
+            woken = False
+        connection.execute("release job")
+        return woken
+
+    def _work(self, connection: sqlite3.Connection, job: Job[Any]) -> bool:
+        tx = Tx(connection, self.time.now())
+        job.result = job.work(tx)
+        tx.flush()
+        self._written += tx.weight // PAGE
+        return tx.woken
+
+    def _recover(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """A clean connection after a failed transaction: rolled back, or a new one if that is impossible."""
+        try:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            connection.execute("select 1 from redrive_migration").fetchone()
+            return connection
+        except sqlite3.Error:
+            return self._renew(connection)
+
+    def _renew(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        try:
+            fresh = reopen_writer(self.settings)
+        except sqlite3.Error:
+            # Still broken. The old one goes on failing its callers, each of which tries again to renew it.
+            return connection
+        connection.close()
+        self._changes = fresh.total_changes
+        return fresh
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        changes = connection.total_changes
+        self._written += changes - self._changes
+        self._changes = changes
+        if self._written < self._checkpoint_at:
+            return
+        try:
+            connection.execute(f"pragma busy_timeout = {CHECKPOINT_PATIENCE}")
+            busy, _, _ = connection.execute("pragma wal_checkpoint(restart)").fetchone()
+            connection.execute(f"pragma busy_timeout = {self.settings.busy_timeout}")
+        except sqlite3.Error:
+            # Nothing is lost: what was committed stays in the log, and the next checkpoint takes it.
+            busy = 1
+        self._written = 0
+        # A long reader keeps the log; asking it again and again would only make the writers wait.
+        self._checkpoint_at = min(self._checkpoint_at * 2, 64 * CHECKPOINT_AFTER) if busy else CHECKPOINT_AFTER

@@ -1,0 +1,26 @@
+"""SQL lives in files named after the verb, `sql/<engine>/<verb>.sql`; this reads them.
+
+A file opens with its contract and holds named statements, each after a line `-- :name something`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+
+_MARK = "-- :name "
+
+
+@cache
+def load(engine: str, verb: str) -> Mapping[str, str]:
+    """The statements of a verb by name, without comments."""
+    text = resources.files(__package__).joinpath("sql", engine, f"{verb}.sql").read_text(encoding="utf-8")
+    statements: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(_MARK):
+            lines = statements.setdefault(line.removeprefix(_MARK).strip(), [])
+        elif line.strip() and not line.lstrip().startswith("--"):
+            lines.append(line)
+    return {name: "\n".join(body).rstrip("; \n") for name, body in statements.items()}

@@ -1,0 +1,56 @@
+"""From `sqlite:///file` to a store: the one list of engines, each imported only when its scheme is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redrive.errors import BadStoreURL
+from redrive.stores.base import Clock, Store
+
+FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db"
+DURABILITIES = ("power-loss", "process-crash")
+
+
+def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
+    """Builds the store without touching it; `open` does that."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "memory":
+        return _memory(url, parts.path + parts.netloc, options, clock)
+    if parts.scheme == "sqlite":
+        return _sqlite(url, parts.netloc, unquote(parts.path), options, clock)
+    what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
+    raise BadStoreURL(f"{_safe(url)!r}: {what}", field="store", hint=f"use one of: {FORMS}")
+
+
+def _memory(url: str, rest: str, options: dict[str, str], clock: Clock | None) -> Store:
+    from redrive.stores.memory import MemoryStore
+
+    if rest or options:
+        raise BadStoreURL(f"{url!r}: memory takes no path and no options", field="store", hint="use memory:")
+    return MemoryStore(clock=clock)
+
+
+def _sqlite(url: str, host: str, path: str, options: dict[str, str], clock: Clock | None) -> Store:
+    from redrive.stores.sqlite import SqliteStore
+
+    if host or not path.strip("/") or path.endswith("/"):
+        hint = (
+            "three slashes for a relative path, four for an absolute one: sqlite:///file.db, sqlite:////var/lib/file.db"
+        )
+        raise BadStoreURL(f"{url!r} names no file", field="store", hint=hint)
+    durability = options.pop("durability", "power-loss")
+    if durability not in DURABILITIES:
+        hint = f"use one of {', '.join(DURABILITIES)}"
+        raise BadStoreURL(f"{durability!r} is not a durability", field="store.durability", hint=hint)
+    if options:
+        raise BadStoreURL(f"unknown option {min(options)!r}", field="store", hint="sqlite takes: durability")
+    level = "process-crash" if durability == "process-crash" else "power-loss"
+    return SqliteStore(Path(path.removeprefix("/")), clock=clock, durability=level)
+
+
+def _safe(url: str) -> str:
+    """Without the password, should there be one."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('://')[0]}://…@{tail}" if at else url

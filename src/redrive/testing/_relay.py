@@ -1,0 +1,134 @@
+"""A store in front of a store: every verb goes through one method, which is where the kit's stores do their tricks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ParamSpec, Self, TypeVar
+
+from redrive.core.item import History, Item, Millis, NewItem
+from redrive.core.select import Selection
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    CauseTally,
+    Change,
+    Document,
+    DocumentWrite,
+    Entry,
+    Extended,
+    Held,
+    LeaseRequest,
+    Leases,
+    NewEntry,
+    Page,
+    PutResult,
+    QueueChange,
+    Settled,
+    Settlement,
+    StoreInfo,
+    Tally,
+    Tombstone,
+    WorkerBeat,
+    WorkerFacts,
+)
+from redrive.stores.base import Store
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+
+
+class Relay(ABC):
+    """open, close and info are not verbs: they go straight through."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @abstractmethod
+    async def relay(self, verb: Callable[P, Awaitable[Answer]], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """Called instead of the verb, a bound method of `store` whose `__name__` is the verb's."""
+
+    async def open(self) -> Self:
+        await self.store.open()
+        return self
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    def info(self) -> StoreInfo:
+        return self.store.info()
+
+    async def put(self, items: Sequence[NewItem]) -> PutResult:
+        return await self.relay(self.store.put, items)
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        return await self.relay(self.store.lease, request)
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        return await self.relay(self.store.settle, settlements, then)
+
+    async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
+        return await self.relay(self.store.extend, held, ttl)
+
+    async def reclaim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        ttl: Millis,
+        limit: int,
+        ids: Sequence[str] | None = None,
+        *,
+        force: bool = False,
+    ) -> tuple[Item, ...]:
+        return await self.relay(self.store.reclaim, worker, queues, ttl, limit, ids, force=force)
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        return await self.relay(self.store.amend, selection, change, by, expect)
+
+    async def get(self, item_id: str) -> History:
+        return await self.relay(self.store.get, item_id)
+
+    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+        return await self.relay(self.store.find, selection, limit, cursor)
+
+    async def tally(self) -> Tally:
+        return await self.relay(self.store.tally)
+
+    async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
+        return await self.relay(self.store.causes, queue, limit)
+
+    async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+        return await self.relay(self.store.prune, selection, limit, by)
+
+    async def tombstone(self, item_id: str) -> Tombstone | None:
+        return await self.relay(self.store.tombstone, item_id)
+
+    async def configure(self, queue: str, change: QueueChange) -> None:
+        await self.relay(self.store.configure, queue, change)
+
+    async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
+        await self.relay(self.store.beat, worker, facts, ttl)
+
+    async def workers(self) -> tuple[WorkerBeat, ...]:
+        return await self.relay(self.store.workers)
+
+    async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
+        return await self.relay(self.store.elect, name, owner, ttl)
+
+    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+        await self.relay(self.store.wait, queues, timeout)
+
+    async def document(self, kind: str, key: str) -> Document | None:
+        return await self.relay(self.store.document, kind, key)
+
+    async def documents(self, kind: str) -> tuple[Document, ...]:
+        return await self.relay(self.store.documents, kind)
+
+    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+        return await self.relay(self.store.write_documents, writes)
+
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
+        return await self.relay(self.store.append, entries)
+
+    async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
+        return await self.relay(self.store.journal, topic, after, limit)

@@ -1,0 +1,190 @@
+"""Time that passes when the test says so.
+
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    clock.advance("30s")        # the store's leases of 30 seconds are over now
+    await clock.tick("5m")      # the same for running tasks: stops at each sleeper's time and lets it act
+
+A sleeper wakes when time reaches it, never by itself. With `autoadvance=True` time needs no help: whenever the loop has
+nothing left to do but to sleep, it jumps to the next sleeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from redrive.core import durations
+from redrive.core.item import Instant, Millis
+from redrive.errors import ConfigError
+
+START: Instant = 1_767_225_600_000
+"""The first of January 2026 in UTC."""
+
+TURNS = 100
+"""So many turns of the loop are given to tasks to act before time moves on: each await that really waits takes one."""
+
+
+class _Sleeper(NamedTuple):
+    when: Millis
+    number: int
+    future: asyncio.Future[None]
+
+    def wake(self) -> None:
+        loop = self.future.get_loop()
+        if _running_loop() is loop:
+            _resolve(self.future)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(_resolve, self.future)
+
+
+class FakeClock:
+    """A `stores.base.Clock`. Plain numbers are milliseconds, as everywhere below the public API.
+
+    Time may be read from any thread, and sleepers of several loops are woken each in its own.
+
+    `autoadvance` sees only what happens in the loop: while a thread works or a socket answers, the loop looks idle and
+    time would run away from them. Use it with the memory store and async handlers.
+    """
+
+    def __init__(self, start: Instant = START, *, autoadvance: bool = False) -> None:
+        self._wall = start
+        self._monotonic: Millis = 0
+        self._lock = threading.Lock()
+        self._heap: list[_Sleeper] = []
+        self._number = 0
+        self._autoadvance = autoadvance
+        self._moving: asyncio.AbstractEventLoop | None = None
+
+    def now(self) -> Instant:
+        return self._wall
+
+    def monotonic(self) -> Millis:
+        return self._monotonic
+
+    async def sleep(self, duration: Millis) -> None:
+        if duration <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper = self._register(duration)
+        try:
+            await sleeper
+        finally:
+            sleeper.cancel()
+
+    async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
+        if event.is_set() or timeout <= 0:
+            await asyncio.sleep(0)
+            return event.is_set()
+        sleeper = self._register(timeout)
+        signal = asyncio.ensure_future(event.wait())
+        either: set[asyncio.Future[Any]] = {sleeper, signal}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeper.cancel()
+            signal.cancel()
+        return event.is_set()
+
+    @property
+    def sleepers(self) -> int:
+        """How many sleep or wait now."""
+        with self._lock:
+            return sum(not sleeper.future.done() for sleeper in self._heap)
+
+    @property
+    def next_in(self) -> Millis | None:
+        """How long until the next sleeper wakes; None if nobody sleeps."""
+        with self._lock:
+            first = self._first()
+            return None if first is None else max(0, first.when - self._monotonic)
+
+    def advance(self, duration: Millis | str | timedelta) -> None:
+        """Jump. Sleepers that are due are woken in the order of their times, but all of them see the new time."""
+        self._move_to(self._monotonic + _millis(duration))
+
+    def jump_wall(self, duration: Millis) -> None:
+        """Set the wall clock forward, or back with a negative number. Nobody wakes: sleeping is on monotonic time."""
+        self._wall += duration
+
+    async def tick(self, duration: Millis | str | timedelta = 0) -> None:
+        """Let time pass: stop at each sleeper's time, and let whatever wakes act (and sleep again) before going on."""
+        target = self._monotonic + _millis(duration)
+        await _turns()
+        while (pause := self.next_in) is not None and self._monotonic + pause <= target:
+            self._move_to(self._monotonic + pause)
+            await _turns()
+        self._move_to(max(target, self._monotonic))
+        await _turns()
+
+    def _register(self, duration: Millis) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._number += 1
+            sleeper = _Sleeper(self._monotonic + duration, self._number, loop.create_future())
+            heapq.heappush(self._heap, sleeper)
+        if self._autoadvance and self._moving is not loop:
+            self._moving = loop
+            loop.call_soon(self._count_down, loop, TURNS)
+        return sleeper.future
+
+    def _first(self) -> _Sleeper | None:
+        """The next who still sleeps. Under the lock."""
+        while self._heap and self._heap[0].future.done():
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    def _move_to(self, target: Millis) -> None:
+        due: list[_Sleeper] = []
+        with self._lock:
+            self._wall += target - self._monotonic
+            self._monotonic = target
+            while (first := self._first()) is not None and first.when <= target:
+                due.append(heapq.heappop(self._heap))
+        for sleeper in due:
+            sleeper.wake()
+
+    def _count_down(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
+        """Autoadvance: after so many turns in which tasks could act, jump to the next sleeper; until nobody sleeps.
+
+        Plain callbacks, not a task: nothing is left to be cancelled when a test ends with sleepers.
+        """
+        if self._moving is not loop:
+            return
+        pause = self.next_in
+        if pause is None:
+            self._moving = None
+        elif turns:
+            loop.call_soon(self._count_down, loop, turns - 1)
+        else:
+            self._move_to(self._monotonic + pause)
+            loop.call_soon(self._count_down, loop, TURNS)
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def _millis(duration: Millis | str | timedelta) -> Millis:
+    millis = duration if isinstance(duration, int) else durations.parse(duration)
+    if millis < 0:
+        raise ConfigError(
+            f"time does not go back: {millis} ms", field="duration", hint="jump_wall moves wall time back"
+        )
+    return millis
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,71 @@
+"""The suite that every store passes. A new engine's test file is one fixture and one import:
+
+    from redrive.testing.conformance import *
+
+    @pytest.fixture
+    async def open_store(tmp_path, clock):
+        handles = []
+        async def open_store():
+            handles.append(await MyStore(tmp_path / "db", clock=clock).open())
+            return handles[-1]
+        yield open_store
+        for handle in handles:
+            await handle.close()
+
+Each call of `open_store` opens another handle on the same data. The suite brings the fixtures `clock` (a FakeClock),
+`capabilities` (none) and `world`. An engine that keeps data over a close defines `capabilities` itself, after the import:
+a frozen set of "durable" (a handle opened again finds the data) and "handles" (several handles, each with its own life).
+A test is skipped only for a capability that is not declared. A change of what stores do is a change of this suite, never
+of one engine's tests. The state machine that compares an engine with the memory store is in `conformance.machine`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_PARTS = (
+    "amend",
+    "configure",
+    "documents",
+    "extend",
+    "find",
+    "history",
+    "journal",
+    "kit",
+    "lease",
+    "life",
+    "machine",
+    "prune",
+    "put",
+    "races",
+    "reclaim",
+    "settle",
+    "suspects",
+    "tally",
+    "wait",
+    "workers",
+)
+# Before the parts are imported: pytest explains only asserts that it has rewritten.
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+
+from redrive.testing.conformance.amend import *  # noqa: E402,F403
+from redrive.testing.conformance.configure import *  # noqa: E402,F403
+from redrive.testing.conformance.documents import *  # noqa: E402,F403
+from redrive.testing.conformance.extend import *  # noqa: E402,F403
+from redrive.testing.conformance.find import *  # noqa: E402,F403
+from redrive.testing.conformance.fixtures import capabilities, clock, world  # noqa: E402,F401
+from redrive.testing.conformance.history import *  # noqa: E402,F403
+from redrive.testing.conformance.journal import *  # noqa: E402,F403
+from redrive.testing.conformance.lease import *  # noqa: E402,F403
+from redrive.testing.conformance.life import *  # noqa: E402,F403
+from redrive.testing.conformance.prune import *  # noqa: E402,F403
+from redrive.testing.conformance.put import *  # noqa: E402,F403
+from redrive.testing.conformance.races import *  # noqa: E402,F403
+from redrive.testing.conformance.reclaim import *  # noqa: E402,F403
+from redrive.testing.conformance.settle import *  # noqa: E402,F403
+from redrive.testing.conformance.suspects import *  # noqa: E402,F403
+from redrive.testing.conformance.tally import *  # noqa: E402,F403
+from redrive.testing.conformance.wait import *  # noqa: E402,F403
+from redrive.testing.conformance.workers import *  # noqa: E402,F403
+
+__all__ = ["capabilities", "clock", "world", *sorted(name for name in dir() if name.startswith("test_"))]  # noqa: PLE0604,PLE0605

@@ -1,0 +1,23 @@
+"""The fixtures that come with the suite. An engine brings `open_store`, and `capabilities` if it has any."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.kit import OpenStore, World
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def capabilities() -> frozenset[str]:
+    return frozenset()
+
+
+@pytest.fixture
+async def world(open_store: OpenStore, clock: FakeClock, capabilities: frozenset[str]) -> World:
+    return World(await open_store(), open_store, clock, capabilities)

@@ -1,0 +1,19 @@
+"""What holds for every test: nothing of redrive may block the event loop, and a failure can be repeated."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from blockbuster import BlockBuster, blockbuster_ctx
+from hypothesis import settings
+
+# No deadline: a busy machine is not a failing example. In CI the same examples every time, so a red run is a change.
+settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
+settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True)
+def blockbuster() -> Iterator[BlockBuster]:
+    """Fail a test in which redrive blocks the loop; the test's own code may."""
+    with blockbuster_ctx("redrive") as watch:
+        yield watch

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from redrive.core.states import TERMINAL, Disposition, State, Verb, legal
+from redrive.core.verbs import Archive, Cancel, Change, Discard, Replay, Restore, refusal
+
+LEGAL = {
+    ("ready", "leased", "lease"),
+    ("leased", "leased", "reclaim"),
+    ("leased", "ready", "settle"),
+    ("leased", "done", "settle"),
+    ("leased", "dead", "settle"),
+    ("ready", "cancelled", "amend"),
+    ("dead", "ready", "amend"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "verb"), itertools.product(State, State, Verb))
+def test_exactly_these_moves_are_legal(before: State, after: State, verb: Verb) -> None:
+    assert legal(before, after, verb) is ((before.value, after.value, verb.value) in LEGAL)
+
+
+def test_done_and_cancelled_are_final_and_dead_is_left_only_by_an_operator() -> None:
+    ways_out = {
+        (before, verb) for before, after, verb in itertools.product(State, State, Verb) if legal(before, after, verb)
+    }
+    assert {way for way in ways_out if way[0] in TERMINAL} == {(State.DEAD, Verb.AMEND)}
+
+
+OPEN, ARCHIVED, TRASH = Disposition.OPEN, Disposition.ARCHIVED, Disposition.TRASH
+
+
+@pytest.mark.parametrize(
+    ("change", "allowed"),
+    [
+        (Replay(), {OPEN, ARCHIVED}),
+        (Archive(), {OPEN}),
+        (Discard(), {OPEN, ARCHIVED}),
+        (Restore(), {ARCHIVED, TRASH}),
+        (Cancel(), set()),
+    ],
+)
+@pytest.mark.parametrize("disposition", Disposition)
+def test_refusal_of_a_letter(change: Change, allowed: set[Disposition], disposition: Disposition) -> None:
+    reason = refusal(change, State.DEAD, disposition)
+    assert (reason is None) is (disposition in allowed)
+    assert reason is None or reason.startswith("it is ")
+
+
+@pytest.mark.parametrize("change", [Replay(), Archive(), Discard(), Restore(), Cancel()])
+@pytest.mark.parametrize("state", [state for state in State if state is not State.DEAD])
+def test_refusal_of_anything_else(change: Change, state: State) -> None:
+    reason = refusal(change, state, None)
+    if isinstance(change, Cancel) and state is State.READY:
+        assert reason is None
+    else:
+        assert reason is not None
+        assert state in reason
+
+
+def test_a_letter_without_a_disposition_is_refused_not_guessed() -> None:
+    assert refusal(Replay(), State.DEAD, None) is not None

@@ -1,0 +1,73 @@
+"""Hypothesis strategies for the core's values, made from their annotations so that a new field is covered by itself."""
+
+from __future__ import annotations
+
+import types
+from enum import Enum
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from hypothesis import strategies as st
+
+from redrive.core.item import Failure, Item
+from redrive.core.select import FIELDS, WORDS, And, Ids, Match, Not, Or, Selection
+from redrive.core.states import State
+
+FAILURE = Failure("app.errors.Refused", "no", "error", "default", "c0ffee000000")
+
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+TEXTS = st.text(max_size=20)
+
+_PLAIN: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXTS,
+    int: INTEGERS,
+    bool: st.booleans(),
+    bytes: st.binary(max_size=20),
+    type(None): st.none(),
+}
+
+
+def an_item(**changes: Any) -> Item:
+    blank = Item("i1", "emails", b"{}", seq=1, state=State.LEASED, enqueued_at=0, due_at=0, renewed_at=0)
+    return msgspec.structs.replace(blank, **changes)
+
+
+def of(hint: Any) -> st.SearchStrategy[Any]:
+    if hint == Selection:
+        return selections()
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin = get_origin(hint)
+    if origin in (types.UnionType, Union):
+        return st.one_of([of(part) for part in get_args(hint)])
+    if origin is Literal:
+        return st.sampled_from(get_args(hint))
+    if origin is tuple:
+        return st.lists(of(get_args(hint)[0]), max_size=3).map(tuple)
+    if issubclass(hint, Enum):
+        return st.sampled_from(list(hint))
+    if issubclass(hint, msgspec.Struct):
+        hints = get_type_hints(hint)
+        return st.builds(hint, **{name: of(hints[name]) for name in hint.__struct_fields__})
+    raise TypeError(hint)
+
+
+def a_match(field: str) -> st.SearchStrategy[Match]:
+    kind = FIELDS[field]
+    if kind == "text":
+        plain = st.builds(Match, st.just(field), st.just("="), TEXTS)
+        return plain | st.builds(Match, st.just(field), st.just("glob"), TEXTS.map(lambda text: f"{text}*"))
+    if kind == "word":
+        return st.builds(Match, st.just(field), st.just("="), st.sampled_from(WORDS[field]))
+    numbers = st.integers(0, 10**9) if kind == "duration" else st.integers(-(10**17), 10**17)
+    return st.builds(Match, st.just(field), st.sampled_from(["=", "<", "<=", ">", ">="]), numbers)
+
+
+def selections() -> st.SearchStrategy[Selection]:
+    leaf = st.sampled_from(sorted(FIELDS)).flatmap(a_match) | st.builds(Ids, st.lists(TEXTS, max_size=3).map(tuple))
+    return st.recursive(leaf, _grown, max_leaves=8)
+
+
+def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    parts = st.lists(inner, max_size=3).map(tuple)
+    return st.builds(And, parts) | st.builds(Or, parts) | st.builds(Not, inner)

@@ -1,0 +1,85 @@
+"""Events become one structured line each."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from redrive import events as ev
+from redrive.observe.logs import log_event
+
+DEAD = ev.Finished(
+    worker="w",
+    queue="emails",
+    id="abcdefghijkl",
+    delivery=3,
+    ending="failed",
+    state="dead",
+    ran_ms=12,
+    reason="max_attempts",
+    error="ValueError",
+    text="line one\nERROR forged\x1b[31m",
+    cause="c41f",
+)
+
+
+def test_a_death_is_an_error_with_all_its_fields(caplog: pytest.LogCaptureFixture) -> None:
+    log_event(DEAD)
+    (record,) = caplog.records
+    assert (record.levelno, record.name) == (logging.ERROR, "redrive")
+    assert "dead letter: max_attempts, cause c41f" in record.getMessage()
+    fields = record.__dict__["redrive"]
+    assert (fields["event"], fields["id"], fields["reason"]) == ("Finished", "abcdefghijkl", "max_attempts")
+
+
+def test_untrusted_text_cannot_forge_lines_or_speak_to_a_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    log_event(DEAD)
+    message = caplog.records[0].getMessage()
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert "line one\\nERROR forged\\x1b[31m" in message
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (ev.Finished("w", "q", "i", 1, "done", "done", 1), logging.DEBUG),
+        (ev.Finished("w", "q", "i", 1, "failed", "ready", 1, retry_in_ms=5), logging.WARNING),
+        (ev.Finished("w", "q", "i", 1, "released", "ready", 1, retry_in_ms=0), logging.DEBUG),
+        (ev.StoreFailed("pump", "disk full"), logging.ERROR),
+        (ev.LeaseLost("w", "q", "i", 1), logging.WARNING),
+        (ev.WorkerStarted("w", ("q",)), logging.INFO),
+    ],
+)
+def test_levels(event: ev.Event, level: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "redrive")
+    log_event(event)
+    assert [record.levelno for record in caplog.records] == [level]
+
+
+def test_a_subscriber_that_raises_is_contained_and_told() -> None:
+    events = ev.Events()
+    seen: list[ev.Event] = []
+
+    def broken(_: ev.Event) -> None:
+        raise RuntimeError("no")
+
+    events.subscribe(broken)
+    cancel = events.subscribe(seen.append)
+    events.emit(ev.StoreRecovered("pump"))
+    assert isinstance(seen[0], ev.SubscriberFailed)
+    assert "RuntimeError: no" in seen[0].error
+    assert seen[1] == ev.StoreRecovered("pump")
+    cancel()
+    events.emit(ev.StoreRecovered("pump"))
+    assert len(seen) == 2
+
+
+def test_nobody_listens() -> None:
+    events = ev.Events()
+    assert not events
+    cancel = events.subscribe(lambda _: None)
+    assert events
+    cancel()
+    assert not events

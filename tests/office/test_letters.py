@@ -1,0 +1,200 @@
+"""What an operator can do with dead letters, on every store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from redrive.core.states import Disposition, State
+from redrive.errors import BadFilter, ConfigError, NotFound
+from redrive.events import Amended, Event
+from tests.support.apps import Work, work
+
+__all__ = ["work"]
+
+
+async def test_find_gives_letters_last_died_first_with_their_evidence(work: Work) -> None:
+    first, second = [await work.app.enqueue("emails", {"to": name}) for name in ("a", "b")]
+    await work.run()
+    page = await work.app.letters.find()
+    assert [item.id for item in page] == [second, first]
+    letter = page.items[0].letter
+    assert letter is not None
+    assert (letter.reason, letter.disposition) == ("no_retry", Disposition.OPEN)
+    assert letter.failure.type == "ValueError"
+    assert letter.failure.text == "user 42 has no address"
+    assert letter.failure.frames[-1].function == "send"
+    assert page.items[0].payload == b'{"to":"b"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("queue:emails", 3),
+        ("queue:other", 0),
+        ("error:ValueError", 3),
+        ("error:*Timeout", 0),
+        ("category:data errors>=1", 3),
+        ("reason:no_retry age<1h", 3),
+        ("age>1h", 0),
+        ("-queue:emails", 0),
+        ("(queue:other OR error:Value*) attempts=1", 3),
+        ("disposition:archived", 0),
+    ],
+)
+async def test_find_by_filter(work: Work, text: str, found: int) -> None:
+    await work.letters(3)
+    assert len(await work.app.letters.find(text)) == found
+
+
+async def test_find_by_cause_and_id_prefix(work: Work) -> None:
+    ids = await work.letters(2)
+    (cause,) = await work.app.causes()
+    assert (cause.count, cause.queue, cause.error) == (2, "emails", "ValueError")
+    assert len(await work.app.letters.find(f"cause:{cause.cause}")) == 2
+    assert [item.id for item in await work.app.letters.find(f"id:{ids[0][:8]}*")] == [ids[0]]
+
+
+async def test_pages_cover_every_letter_once(work: Work) -> None:
+    ids = await work.letters(7)
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await work.app.letters.find(limit=3, cursor=cursor)
+        seen += [item.id for item in page]
+        cursor = page.next
+        if cursor is None:
+            break
+    assert sorted(seen) == sorted(ids)
+    assert len(seen) == 7
+
+
+async def test_get_tells_every_attempt_and_act(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    await work.app.letters.replay([letter], reason="first try")
+    await work.run()
+    history = await work.app.letters.get(letter[:8])
+    assert [attempt.delivery for attempt in history.attempts] == [1, 2]
+    assert {attempt.ending for attempt in history.attempts} == {"failed"}
+    for attempt in history.attempts:
+        assert attempt.worker
+        assert attempt.started_at >= history.item.enqueued_at
+        assert attempt.failure is not None
+        assert attempt.failure.cause
+        assert attempt.failure.rule
+        assert attempt.failure.category
+    (deed,) = history.deeds
+    assert (deed.change, deed.actor, deed.reason) == ("replay", "tester", "first try")
+
+
+async def test_replay_keeps_the_identity_and_gives_a_fresh_budget(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    work.broken = None
+    done = await work.app.letters.replay(letter, reason="fixed")
+    assert done.changed == (letter,)
+    item = await work.app.get(letter)
+    assert (item.state, item.errors, item.attempt, item.replays, item.deliveries) == (State.READY, 0, 0, 1, 1)
+    await work.run()
+    assert await work.app.wait(letter) == "sent to u0"
+
+
+async def test_replay_once_makes_the_next_error_final(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    await work.app.letters.replay(letter, reason="look again", budget="once")
+    await work.run()
+    history = await work.app.letters.get(letter)
+    assert history.item.letter is not None
+    assert history.item.letter.reason == "last_chance"
+
+
+async def test_replay_by_filter_moves_exactly_what_matches(work: Work) -> None:
+    ids = await work.letters(3)
+    await work.app.letters.archive([ids[0]], reason="known")
+    done = await work.app.letters.replay("error:ValueError", reason="all open ones")
+    assert sorted(done.changed) == sorted(ids[1:])
+    assert (await work.app.get(ids[0])).state is State.DEAD
+
+
+async def test_replay_of_an_archived_letter_by_id(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    await work.app.letters.archive(letter, reason="later")
+    assert (await work.app.letters.replay(letter, reason="now")).changed == (letter,)
+
+
+async def test_the_same_request_replays_once(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    first = await work.app.letters.replay(letter, reason="x", request_id="r1")
+    await work.run()
+    again = await work.app.letters.replay(letter, reason="x", request_id="r1")
+    assert (first.changed, again.changed, again.already) == ((letter,), (), (letter,))
+    assert (await work.app.get(letter)).replays == 1
+
+
+async def test_a_delayed_replay_is_not_due_before(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    await work.app.letters.replay(letter, reason="tomorrow", delay="1d")
+    item = await work.app.get(letter)
+    assert item.due_at - item.renewed_at == 86_400_000
+
+
+async def test_discard_and_restore(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    await work.app.letters.discard(letter, reason="spam")
+    assert not len(await work.app.letters.find())
+    refused = await work.app.letters.replay(letter, reason="oops")
+    assert refused.skipped[0].reason == "it is in the trash; restore it first"
+    await work.app.letters.restore("disposition:trash", reason="not spam")
+    (item,) = await work.app.letters.find()
+    assert item.letter is not None
+    assert item.letter.failure.text == "user 42 has no address"
+
+
+async def test_restore_by_filter_looks_where_letters_were_put_away(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    await work.app.letters.archive(letter, reason="later")
+    assert (await work.app.letters.restore("queue:emails", reason="now")).changed == (letter,)
+
+
+async def test_every_act_is_audited(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    seen: list[Event] = []
+    work.app.events.subscribe(seen.append)
+    await work.app.letters.archive(letter, reason="known problem", actor="ann")
+    (entry,) = await work.app._store.journal("audit")  # noqa: SLF001 - reading the audit has no public form yet
+    assert (entry.actor, entry.reason) == ("ann", "known problem")
+    assert letter in json.dumps(json.loads(entry.body))
+    told = [event for event in seen if isinstance(event, Amended)]
+    assert [(event.change, event.changed, event.skipped) for event in told] == [("archive", 1, 0)]
+
+
+async def test_what_cannot_be_done_is_skipped_with_the_reason(work: Work) -> None:
+    waiting = await work.app.enqueue("emails", {"to": "later"}, delay="1h")
+    done = await work.app.letters.replay([waiting, "nosuchitem"], reason="x")
+    assert done.changed == ()
+    assert {skip.id: skip.reason for skip in done.skipped}[waiting] == "it is ready, not a dead letter"
+    assert "nosuchitem" in {skip.id for skip in done.skipped}
+
+
+async def test_bad_input_names_the_field_and_moves_nothing(work: Work) -> None:
+    (letter,) = await work.letters(1)
+    office = work.app.letters
+    with pytest.raises(ConfigError, match="reason: a reason is needed"):
+        await office.replay(letter, reason=" ")
+    with pytest.raises(ConfigError, match="budget: 'lots' is not a budget"):
+        await office.replay(letter, reason="x", budget="lots")
+    with pytest.raises(ConfigError, match="filter: it is empty"):
+        await office.replay("", reason="x")
+    with pytest.raises(ConfigError, match="limit"):
+        await office.find(limit=0)
+    with pytest.raises(ConfigError, match="cursor"):
+        await office.find(cursor="nonsense")
+    with pytest.raises(NotFound):
+        await office.get("zzzzzzzz")
+    with pytest.raises(NotFound, match="at least 4 characters"):
+        await office.get("ab")
+    with pytest.raises(BadFilter) as raised:
+        await office.find("queue:emails eror:ValueError")
+    assert raised.value.column == 14
+    assert "error" in raised.value.hint
+    assert (await work.app.get(letter)).state is State.DEAD

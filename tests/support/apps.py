@@ -1,0 +1,49 @@
+"""Apps for tests that are about what a user sees, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from redrive import Policy, Redrive, never
+
+STORES = ("memory", "sqlite")
+
+
+def store_url(kind: str, folder: Path) -> str:
+    return "memory:" if kind == "memory" else f"sqlite:///{folder}/redrive.db"
+
+
+class Work:
+    """An app with one queue whose handler fails as long as `broken` says so."""
+
+    def __init__(self, app: Redrive) -> None:
+        self.app = app
+        self.broken: Exception | None = ValueError("user 42 has no address")
+        self.handled: list[str] = []
+
+        @app.handler("emails", policy=Policy(backoff=never()))
+        async def send(to: str) -> str:
+            self.handled.append(to)
+            if self.broken is not None:
+                raise self.broken
+            return f"sent to {to}"
+
+    async def run(self) -> None:
+        await self.app.run(until_idle=True)
+
+    async def letters(self, count: int) -> list[str]:
+        """Let so many items die; their ids, first-died first."""
+        ids = [str(each) for each in await self.app.enqueue_many("emails", [{"to": f"u{n}"} for n in range(count)])]
+        await self.run()
+        return ids
+
+
+@pytest.fixture(params=STORES)
+async def work(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Work]:
+    app = Redrive(store_url(request.param, tmp_path), actor="tester")
+    made = Work(app)
+    async with app:
+        yield made

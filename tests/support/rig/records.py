@@ -1,0 +1,119 @@
+"""What the rig writes down: one record a line, in files that live outside the tested store.
+
+Times are CLOCK_MONOTONIC nanoseconds, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Invoke(Struct, frozen=True, tag="invoke"):
+    """A producer is about to enqueue. Written before, so that whatever exists was asked for."""
+
+    id: str
+    queue: str
+    ns: int
+
+
+class Told(Struct, frozen=True, tag="told"):
+    """What enqueue said: ok (accepted), fail (nothing was written) or unknown."""
+
+    id: str
+    answer: Literal["ok", "fail", "unknown"]
+    ns: int
+
+
+class Follow(Struct, frozen=True, tag="follow"):
+    """A handler asked for a follow-up: it exists if, and only if, this delivery of its parent was accepted as done."""
+
+    id: str
+    parent: str
+    delivery: int
+    ns: int
+
+
+class Start(Struct, frozen=True, tag="start"):
+    id: str
+    attempt: int
+    delivery: int
+    pid: int
+    ns: int
+
+
+class End(Struct, frozen=True, tag="end"):
+    """`how`: done, failed, dead, snoozed (what the handler says), or cancelled (it was stopped from outside)."""
+
+    id: str
+    attempt: int
+    delivery: int
+    pid: int
+    ns: int
+    how: str
+
+
+class Worker(Struct, frozen=True, tag="worker"):
+    """Which process goes by which worker name."""
+
+    name: str
+    pid: int
+    ns: int
+
+
+class Settled(Struct, frozen=True, tag="settled"):
+    """The store accepted the end of a delivery."""
+
+    id: str
+    delivery: int
+    worker: str
+    ending: str
+    state: str
+    ns: int
+
+
+class Refused(Struct, frozen=True, tag="refused"):
+    id: str
+    delivery: int
+    worker: str
+    ns: int
+
+
+class Lost(Struct, frozen=True, tag="lost"):
+    """The keeper found that the lease is gone."""
+
+    id: str
+    delivery: int
+    worker: str
+    ns: int
+
+
+class Reclaimed(Struct, frozen=True, tag="reclaimed"):
+    """`delivery` is the new one; `lost_by` held the one before."""
+
+    id: str
+    delivery: int
+    worker: str
+    lost_by: str
+    ns: int
+
+
+class Trouble(Struct, frozen=True, tag="trouble"):
+    """A store call of this process failed or its outcome is unknown: what it repeats may run twice."""
+
+    pid: int
+    part: str
+    error: str
+    ns: int
+
+
+class Struck(Struct, frozen=True, tag="struck"):
+    """The nemesis acts on a process. Written before the signal is sent."""
+
+    pid: int
+    signal: Literal["kill", "stop", "cont", "term"]
+    ns: int
+
+
+Record = Invoke | Told | Follow | Start | End | Worker | Settled | Refused | Lost | Reclaimed | Trouble | Struck

@@ -1,0 +1,46 @@
+"""How big a proof is: the one place that says so."""
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Size(StrEnum):
+    SMOKE = "smoke"  # in `make test`, 3 s per store
+    SHORT = "short"  # in `make prove`, 45 s
+    FULL = "full"  # by hand before a release: REDRIVE_SIZE=full make prove
+
+
+def proof_size() -> Size:
+    """The size of the tests marked `prove`."""
+    return Size.FULL if os.environ.get("REDRIVE_SIZE") == "full" else Size.SHORT
+
+
+@dataclass(frozen=True)
+class Kills:
+    """R4: so many items, workers, and workers killed. `lease` in seconds."""
+
+    items: int
+    workers: int
+    kills: int
+    lease: float
+    limit: float  # seconds for everything
+
+
+KILLS = {
+    Size.SMOKE: Kills(items=300, workers=2, kills=3, lease=0.5, limit=40),
+    Size.SHORT: Kills(items=3_000, workers=4, kills=20, lease=1.0, limit=200),
+    Size.FULL: Kills(items=100_000, workers=8, kills=200, lease=2.0, limit=3_000),
+}
+
+CRASH_ITEMS = {Size.SMOKE: 8, Size.SHORT: 30, Size.FULL: 30}
+"""R3: how many items the scenario has."""
+
+CRASH_POINTS: dict[Size, int | None] = {Size.SMOKE: 16, Size.SHORT: None, Size.FULL: None}
+"""R3: how many points are tried, evenly spread; None: every one."""
+
+ZOMBIES = {Size.SMOKE: 1, Size.SHORT: 10, Size.FULL: 60}
+"""R8: rounds with a stopped process; each round tries every kind of late write."""
+
+RETRIES = {Size.SMOKE: 300, Size.SHORT: 5_000, Size.FULL: 20_000}
+"""R12: retries due within one minute."""
