@@ -63,13 +63,12 @@ class Own:
         nonce = new_id()
         self.db.execute(_LEASE["last_nonce"], (WORKER, nonce)).fetchall()
         self.db.execute(_LEASE["holds_alone"], (WORKER,)).fetchall()
-        self.db.execute(_LEASE["paused"], (QUEUE,)).fetchall()
-        self.db.execute(_LEASE["levels"], (QUEUE,)).fetchall()
+        self.db.execute(_LEASE["queue"], (QUEUE,)).fetchall()
         rows = self.db.execute(_LEASE["pick"], (QUEUE, 0, now, batch)).fetchall()
         marks = [(row[7], row[8], WORKER, now, now + TTL, 0, row[3]) for row in rows]
         self.db.executemany(_LEASE["mark"], marks)
-        given = "[" + ",".join(f"[{row[3]},{row[7]}]" for row in rows) + "]"
-        self.db.execute(_LEASE["keep_nonce"], (WORKER, nonce, now, given))
+        given = [number for row in rows for number in (row[3], row[7])]
+        self.db.execute(_LEASE["keep_nonce"], (WORKER, nonce, now, codec.encode(given)))
         return [(row[3], row[0], row[7]) for row in rows]
 
     def insert(self, payload: object, count: int, chunk: int) -> float:

@@ -213,11 +213,14 @@ class Redrive:
             stop.over.set()
 
     async def stop(self, *, grace: Duration | None = None) -> None:
-        """Stop the workers of this app and wait for them. `grace=0` does not wait for handlers."""
+        """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`."""
+        limit = None if grace is None else parse(grace, field="grace")
         stops = tuple(self._stops)
         for stop in stops:
-            stop.ask(now=grace is not None and parse(grace, field="grace") == 0)
+            stop.asked.set()
         for stop in stops:
+            if limit is not None and not await self._clock.wait(stop.over, limit):
+                stop.now.set()
             await stop.over.wait()
 
     # -- looking and steering ------------------------------------------------------------------------------------
@@ -259,7 +262,7 @@ class Redrive:
     async def cancel(self, ids: str | Iterable[str], *, reason: str) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries)."""
         self._check_open()
-        chosen = [ids] if isinstance(ids, str) else list(ids)
+        chosen = [str(ids)] if isinstance(ids, str) else [str(each) for each in ids]
         act = Act(self._actor, check_reason(reason), new_id())
         return await amend_in_chunks(self._store, chosen, Cancel(), act)
 
@@ -278,11 +281,6 @@ class _Stop:
         self.asked = asyncio.Event()
         self.now = asyncio.Event()
         self.over = asyncio.Event()
-
-    def ask(self, *, now: bool) -> None:
-        self.asked.set()
-        if now:
-            self.now.set()
 
 
 def _positive(value: Duration, field: str) -> int:

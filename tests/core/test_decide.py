@@ -15,7 +15,7 @@ from redrive.core.classify import dead_on, never_dead, retry_on
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady, decide, ending
 from redrive.core.item import Ending, Failure, Item
 from redrive.core.policy import Policy
-from tests.core.values import FAILURE, an_item, of
+from tests.core.values import FAILURE, INTEGERS, an_item, of
 
 HOUR = 3_600_000
 
@@ -171,23 +171,17 @@ POLICIES: list[Callable[[], Policy]] = [
     lambda: Policy(backoff=exponential("1s", factor=1e9, jitter=1), max_attempts=None, max_hint="36500d"),
     lambda: Policy(max_attempts=None, rules=[never_dead(OSError, ceiling=10**18)]),
 ]
-ACTIONS = st.sampled_from(["retry", "dead", "keep"])
+LAWFUL = of(o.Outcome).filter(lambda outcome: not isinstance(outcome, o.Snooze) or outcome.after <= durations.MAX)
 
 
-@given(
-    of(Item),
-    of(o.Outcome).filter(lambda outcome: not isinstance(outcome, o.Snooze) or outcome.after <= durations.MAX),
-    st.sampled_from(POLICIES),
-    st.floats(0, 1),
-    st.integers(-(2**63), 2**63 - 1),
-    ACTIONS,
-)
+@given(of(Item), LAWFUL, st.sampled_from(POLICIES), st.floats(0, 1), st.data())
 def test_decide_is_total(
-    item: Item, outcome: Any, make: Callable[[], Policy], roll: float, age: int, action: str
+    item: Item, outcome: Any, make: Callable[[], Policy], roll: float, data: st.DataObject
 ) -> None:
     if hasattr(outcome, "failure"):
+        action = data.draw(st.sampled_from(["retry", "dead", "keep"]))
         outcome = msgspec.structs.replace(outcome, failure=msgspec.structs.replace(outcome.failure, action=action))
-    decision = decide(item, outcome, make(), roll=roll, age=age)
+    decision = decide(item, outcome, make(), roll=roll, age=data.draw(INTEGERS))
     if isinstance(decision, ToReady):
         assert 0 <= decision.delay <= durations.MAX
     else:

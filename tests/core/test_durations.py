@@ -85,9 +85,9 @@ def test_is_read(value: Any, millis: int) -> None:
         (None, "NoneType"),
         (b"5s", "bytes"),
         ("36500d1ms", "100 years"),
-        (10**5000, "100 years"),
+        pytest.param(10**5000, "100 years", id="five thousand digits"),
         (1e300, "100 years"),
-        ("9" * 1_000_000, "characters"),
+        pytest.param("9" * 1_000_000, "characters", id="a million digits"),
     ],
 )
 def test_is_refused_with_field_and_reason(value: Any, why: str) -> None:
@@ -123,14 +123,15 @@ def test_format_is_read_back(millis: int) -> None:
 
 
 @given(st.floats(0, 1e9))
-def test_a_float_is_never_early_and_never_a_millisecond_late(seconds: float) -> None:
+def test_a_float_is_never_early_and_at_most_a_millisecond_late(seconds: float) -> None:
     exact = seconds * 1000
-    assert exact * (1 - 1e-15) <= durations.parse(seconds) < exact * (1 + 1e-15) + 1
+    assert exact * (1 - 1e-15) <= durations.parse(seconds) <= exact * (1 + 1e-15) + 1
 
 
 @given(st.text() | st.text("0123456789.hmsdwPT ", max_size=12))
 def test_any_text_is_a_duration_or_a_bad_one(text: str) -> None:
     try:
-        assert 0 <= durations.parse(text) <= durations.MAX
-    except BadDuration as error:
-        assert error.hint
+        millis = durations.parse(text)
+    except BadDuration:
+        return
+    assert 0 <= millis <= durations.MAX

@@ -18,7 +18,7 @@ LEGAL = {
 }
 
 
-@pytest.mark.parametrize(("before", "after", "verb"), itertools.product(State, State, Verb))
+@pytest.mark.parametrize(("before", "after", "verb"), list(itertools.product(State, State, Verb)))
 def test_exactly_these_moves_are_legal(before: State, after: State, verb: Verb) -> None:
     assert legal(before, after, verb) is ((before.value, after.value, verb.value) in LEGAL)
 

@@ -36,8 +36,7 @@ class Client:
         await self.check_queue(queue)
         key = new_id() if item_id is None else check_id(item_id)
         item = self.new_item(key, queue, payload, delay)
-        result = await self._put([item])
-        return ItemId(key, duplicate=key in result.already)
+        return ItemId(key, duplicate=key not in await self._put([item]))
 
     async def enqueue_many(self, queue: str, payloads: Iterable[object], delay: Duration | None) -> list[ItemId]:
         """All or none. Encodes in chunks, so that a long list does not stop the loop."""
@@ -67,29 +66,31 @@ class Client:
             fix = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise unknown_queue(queue, self._registry.declared | self._known, fix)
 
-    async def _put(self, items: Sequence[NewItem]) -> PutResult:
-        """A put whose outcome is unknown is repeated: the ids are ours, so it cannot double."""
+    async def _put(self, items: Sequence[NewItem]) -> frozenset[str]:
+        """The ids that this call added. Repeats a put whose outcome is unknown: the ids are ours, it cannot double."""
+        result, sure = await self._put_for_sure(items)
+        # After an unknown outcome, what is there already was put there by our own first try.
+        added = result.added if sure else result.added + result.already
+        if self._events:
+            self._events.emit(Enqueued(items[0].queue, added))
+        return frozenset(added)
+
+    async def _put_for_sure(self, items: Sequence[NewItem]) -> tuple[PutResult, bool]:
         for failures in range(1, PUT_TRIES):
             try:
-                result = await self._store.put(items)
+                return await self._store.put(items), failures == 1
             except OutcomeUnknown:
                 await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
-            else:
-                break
-        else:
-            result = await self._store.put(items)
-        if self._events:
-            self._events.emit(Enqueued(items[0].queue, result.added))
-        return result
+        return await self._store.put(items), False
 
     async def get(self, item_id: str) -> History:
-        return await self._store.get(item_id)
+        return await self._store.get(str(item_id))
 
     async def wait(self, item_id: str, timeout: Duration | None) -> Any:
         limit = None if timeout is None else self._clock.monotonic() + parse(timeout, field="timeout")
         polls = 0
         while True:
-            item = (await self._store.get(item_id)).item
+            item = (await self._store.get(str(item_id))).item
             if item.state in (State.DONE, State.DEAD, State.CANCELLED):
                 return _result(item)
             polls += 1
@@ -106,7 +107,7 @@ def check_id(item_id: object) -> str:
     if not isinstance(item_id, str) or not 1 <= len(item_id) <= ID_LIMIT or not item_id.isprintable() or " " in item_id:
         hint = f"use 1 to {ID_LIMIT} printable characters without blanks, or leave it out"
         raise ConfigError(f"{item_id!r} is not an item id", field="id", hint=hint)
-    return item_id
+    return str(item_id)
 
 
 def _delay(delay: Duration | None) -> Millis:

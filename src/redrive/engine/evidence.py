@@ -17,6 +17,7 @@ FRAMES_FIRST = 5
 FRAMES_LAST = 20
 CHAIN_LIMIT = 5
 CODE_LIMIT = 64
+CODE_MAX = 10**9
 
 
 def failure_of(error: BaseException, policy: Policy, *, frames: bool = True) -> Failure:
@@ -80,24 +81,34 @@ def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
 
 def code_of(error: BaseException) -> str | None:
     """The code or status that the error (or the response it carries) bears."""
-    for holder in (error, getattr(error, "response", None)):
+    for holder in (error, _ask(error, "response")):
         for name in ("code", "status", "status_code"):
-            value = getattr(holder, name, None)
-            if isinstance(value, int | str) and not isinstance(value, bool) and len(str(value)) <= CODE_LIMIT:
+            value = _ask(holder, name)
+            if isinstance(value, int) and not isinstance(value, bool) and abs(value) < CODE_MAX:
                 return str(value)
+            if isinstance(value, str) and 0 < len(value) <= CODE_LIMIT:
+                return value.encode("utf-8", "backslashreplace").decode()
     return None
+
+
+def _ask(holder: object, name: str) -> Any:
+    """An attribute of an object we know nothing about: a property may raise anything."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001 - see above
+        return None
 
 
 def hint_of(error: BaseException, now: Instant) -> Millis | None:
     """How long the other side asks us to wait: `error.retry_after` or the Retry-After header of its response."""
-    value = getattr(error, "retry_after", None)
-    if value is None:
-        headers: Any = getattr(getattr(error, "response", None), "headers", None)
-        try:
-            value = headers.get("Retry-After") if headers is not None else None
-        except Exception:  # noqa: BLE001 - a strange response object is no reason to fail differently
-            return None
-    return _as_delay(value, now)
+    try:
+        value = _ask(error, "retry_after")
+        if value is None:
+            headers = _ask(_ask(error, "response"), "headers")
+            value = None if headers is None else headers.get("Retry-After")
+        return _as_delay(value, now)
+    except Exception:  # noqa: BLE001 - a strange error object is no reason to fail differently
+        return None
 
 
 def _as_delay(value: object, now: Instant) -> Millis | None:

@@ -65,7 +65,7 @@ class Reaper:
         outcome = o.LeaseExpired(crash_failure(item))
         policy = self._handlers[item.queue].policy
         attempt = Attempt(
-            delivery=item.deliveries,
+            delivery=item.deliveries - 1,  # the one that was lost; reclaiming took the next
             number=item.attempt,
             worker=item.worker or "",
             started_at=item.leased_at or 0,

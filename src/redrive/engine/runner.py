@@ -33,13 +33,14 @@ class Why(StrEnum):
 class Run:
     """One delivery in this worker's hands, from lease to settle."""
 
-    __slots__ = ("follow_ups", "handler", "item", "leased", "started", "task", "why")
+    __slots__ = ("begun", "follow_ups", "handler", "item", "leased", "started", "task", "why")
 
     def __init__(self, item: Item, handler: Handler, leased: Millis) -> None:
         self.item = item
         self.handler = handler
         self.leased = leased
         self.started = leased
+        self.begun = False
         self.task: asyncio.Task[None] | None = None
         self.why: Why | None = None
         self.follow_ups: list[NewItem] = []
@@ -50,8 +51,9 @@ class Run:
         return given - self.item.renewed_at + now - self.leased
 
     def cancel(self, why: Why) -> None:
+        """A task that has not begun would never run if it were cancelled: it will see `why` when it begins."""
         self.why = why
-        if self.task is not None:
+        if self.task is not None and self.begun:
             self.task.cancel()
 
 
@@ -85,6 +87,15 @@ class Runner:
 
     async def handle(self, run: Run) -> o.Outcome | None:
         """Never raises. None: the lease is lost, there is nothing to say to the store."""
+        try:
+            return await self._handle(run)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not keep the item for ever
+            text = f"redrive could not judge the attempt: {type(error).__name__}"
+            return o.Fail(plain_failure("redrive.InternalError", text, "internal"))
+
+    async def _handle(self, run: Run) -> o.Outcome | None:
+        if run.why is not None:
+            return self._stopped(run)
         max_age = run.handler.policy.max_age
         if max_age is not None and run.age(run.started) >= max_age:
             return self._expired(max_age)
@@ -133,13 +144,13 @@ class Runner:
             return o.Dead(failure_of(error, run.handler.policy, frames=False), "result")
 
     def _raised(self, run: Run, error: BaseException) -> o.Outcome | None:
-        if run.why is Why.LOST:
-            return None
-        if run.why is Why.SHUTDOWN:
-            return o.Release("the worker stopped")
+        if run.why in (Why.LOST, Why.SHUTDOWN):
+            return self._stopped(run)
         if isinstance(error, signals.Signal):
             return self._signalled(run, error)
         failure = failure_of(error, run.handler.policy, frames=self._frames)
+        # An error object that is raised again would carry this run's frames along; and frames keep locals alive.
+        error.__traceback__ = None
         return o.Fail(failure, hint_of(error, self._clock.now()))
 
     def _signalled(self, run: Run, signal: signals.Signal) -> o.Outcome:
@@ -158,6 +169,9 @@ class Runner:
             late = TimeoutError(f"the handler ran longer than its timeout of {limit}")
             return o.Fail(failure_of(late, run.handler.policy))
         return self._raised(run, error)
+
+    def _stopped(self, run: Run) -> o.Outcome | None:
+        return None if run.why is Why.LOST else o.Release("the worker stopped")
 
     def _expired(self, max_age: Millis) -> o.Outcome:
         text = f"older than max_age {format_duration(max_age)} before it could run"

@@ -190,8 +190,9 @@ class Worker:
             await asyncio.sleep(0)
 
     async def _handle(self, run: Run) -> None:
+        run.begun = True
         run.started = self._clock.monotonic()
-        if self._events:
+        if self._events and run.why is None:
             item = run.item
             self._events.emit(ev.Started(self.name, item.queue, item.id, item.deliveries, item.attempt))
         self._end(run, await self._runner.handle(run))

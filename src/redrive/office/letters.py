@@ -33,7 +33,7 @@ def default_actor() -> str:
 
 
 class Letters:
-    """`which` is a page, an item, ids or a filter text; a text is frozen to the ids it matches before anything moves."""
+    """`which` is a page, an item, ids or a filter text; a text is frozen to the ids it matches before any move."""
 
     def __init__(self, store: Store, events: Events, *, actor: str | None = None) -> None:
         self._store = store
@@ -111,12 +111,12 @@ class Letters:
 
     async def _ids(self, which: Which, change: Change) -> list[str]:
         if isinstance(which, str):
-            return [which] if BARE_ID.fullmatch(which) else await self._matching(which, change)
+            return [str(which)] if BARE_ID.fullmatch(which) else await self._matching(which, change)
         if isinstance(which, History):
             return [which.item.id]
         if isinstance(which, Item):
             return [which.id]
-        return [each if isinstance(each, str) else each.id for each in which]
+        return [str(each) if isinstance(each, str) else each.id for each in which]
 
     async def _matching(self, text: str, change: Change) -> list[str]:
         if not text.strip():

@@ -135,8 +135,8 @@ class Store(Protocol):
         """Move items nobody holds, as far as legal, in one atomic write with its audit entry (journal topic `audit`).
 
         An item is changed at most once per `by.request_id`; a repeat reports it in `already`. Illegal moves and ids
-        that do not exist are `skipped` with the reason. With `expect`, raises Conflict and changes nothing unless exactly
-        so many items match. At most PAGE_LIMIT items for a selection that is not Ids: the earliest matching first.
+        that do not exist are `skipped` with the reason. With `expect`, raises Conflict and changes nothing unless
+        exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: the earliest matching first.
         """
 
     async def get(self, item_id: str) -> History:

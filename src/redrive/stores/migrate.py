@@ -1,7 +1,7 @@
 """Numbered SQL files per engine, applied once each and never changed afterwards.
 
-A database that knows a number we do not is from a newer redrive and is refused; one whose file had other contents when it
-was applied is not what we think it is and is refused too.
+A database that knows a number we do not is from a newer redrive and is refused; one whose file had other contents when
+it was applied is not what we think it is and is refused too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""From `sqlite:///file` to a store: the one list of engines, each imported only when its scheme is asked for."""
+"""From `sqlite:///file` to a store: the one list of engines."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redrive.errors import BadStoreURL
 from redrive.stores.base import Clock, Store
+from redrive.stores.memory import MemoryStore
+from redrive.stores.sqlite import SqliteStore
 
 FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db"
 DURABILITIES = ("power-loss", "process-crash")
@@ -25,16 +28,12 @@ def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def _memory(url: str, rest: str, options: dict[str, str], clock: Clock | None) -> Store:
-    from redrive.stores.memory import MemoryStore
-
     if rest or options:
         raise BadStoreURL(f"{url!r}: memory takes no path and no options", field="store", hint="use memory:")
     return MemoryStore(clock=clock)
 
 
 def _sqlite(url: str, host: str, path: str, options: dict[str, str], clock: Clock | None) -> Store:
-    from redrive.stores.sqlite import SqliteStore
-
     if host or not path.strip("/") or path.endswith("/"):
         hint = (
             "three slashes for a relative path, four for an absolute one: sqlite:///file.db, sqlite:////var/lib/file.db"
@@ -46,7 +45,7 @@ def _sqlite(url: str, host: str, path: str, options: dict[str, str], clock: Cloc
         raise BadStoreURL(f"{durability!r} is not a durability", field="store.durability", hint=hint)
     if options:
         raise BadStoreURL(f"unknown option {min(options)!r}", field="store", hint="sqlite takes: durability")
-    level = "process-crash" if durability == "process-crash" else "power-loss"
+    level: Literal["power-loss", "process-crash"] = "process-crash" if durability == "process-crash" else "power-loss"
     return SqliteStore(Path(path.removeprefix("/")), clock=clock, durability=level)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import threading
+from collections.abc import Sized
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -24,8 +25,11 @@ from redrive.errors import ConfigError
 START: Instant = 1_767_225_600_000
 """The first of January 2026 in UTC."""
 
-TURNS = 100
-"""So many turns of the loop are given to tasks to act before time moves on: each await that really waits takes one."""
+TURNS = 1_000
+"""At most so many turns of the loop are given to tasks to act before time moves on, should they never come to rest."""
+
+QUIET = 2
+"""So many turns without anything to run are rest: between two turns the loop also asks for news of sockets and threads."""
 
 
 class _Sleeper(NamedTuple):
@@ -128,7 +132,7 @@ class FakeClock:
             heapq.heappush(self._heap, sleeper)
         if self._autoadvance and self._moving is not loop:
             self._moving = loop
-            loop.call_soon(self._count_down, loop, TURNS)
+            loop.call_soon(self._look, loop, _Rest(loop))
         return sleeper.future
 
     def _first(self) -> _Sleeper | None:
@@ -147,8 +151,8 @@ class FakeClock:
         for sleeper in due:
             sleeper.wake()
 
-    def _count_down(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        """Autoadvance: after so many turns in which tasks could act, jump to the next sleeper; until nobody sleeps.
+    def _look(self, loop: asyncio.AbstractEventLoop, rest: _Rest) -> None:
+        """Autoadvance, once in every turn of the loop: at rest, jump to the next sleeper; until nobody sleeps.
 
         Plain callbacks, not a task: nothing is left to be cancelled when a test ends with sleepers.
         """
@@ -157,15 +161,32 @@ class FakeClock:
         pause = self.next_in
         if pause is None:
             self._moving = None
-        elif turns:
-            loop.call_soon(self._count_down, loop, turns - 1)
-        else:
+            return
+        if rest.reached():
             self._move_to(self._monotonic + pause)
-            loop.call_soon(self._count_down, loop, TURNS)
+            rest = _Rest(loop)
+        loop.call_soon(self._look, loop, rest)
+
+
+class _Rest:
+    """Asked once in every turn, says when the loop has nothing left to run. A loop that does not tell gets all turns."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # What can run now. asyncio's own loops have it; there is no public way to ask.
+        self._ready: Sized | None = getattr(loop, "_ready", None)
+        self._turns = 0
+        self._quiet = 0
+
+    def reached(self) -> bool:
+        self._turns += 1
+        self._quiet = self._quiet + 1 if self._ready is not None and not self._ready else 0
+        return self._quiet >= QUIET or self._turns >= TURNS
 
 
 async def _turns() -> None:
-    for _ in range(TURNS):
+    """Let the others act until they all wait for something."""
+    rest = _Rest(asyncio.get_running_loop())
+    while not rest.reached():
         await asyncio.sleep(0)
 
 

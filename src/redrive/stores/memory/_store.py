@@ -108,8 +108,10 @@ class MemoryStore:
 
     def _now(self) -> Instant:
         """Wall time that follows jumps forward but never goes back: a clock set back must not put off what is due."""
+        # Wall time is read first: a pause between the two reads must not look like a jump forward.
+        wall = self._clock.now()
         monotonic = self._clock.monotonic()
-        self._offset = max(self._offset, self._clock.now() - monotonic)
+        self._offset = max(self._offset, wall - monotonic)
         return monotonic + self._offset
 
     # --- the way of an item ---

@@ -73,17 +73,6 @@ class Lane:
 
 
 @dataclass(slots=True)
-class _Cause:
-    """Open letters of one cause in one queue. Example and instants are of letters seen, not only of those left."""
-
-    error: str
-    text: str
-    first_at: Instant
-    last_at: Instant
-    count: int = 0
-
-
-@dataclass(slots=True)
 class _Trail:
     attempts: list[Attempt] = field(default_factory=list)
     omitted: int = 0
@@ -104,7 +93,7 @@ class Table:
         self._ids: dict[int, str] = {}
         self._enqueued: list[Place] = []
         self._died: list[Place] = []
-        self._causes: dict[tuple[str, str], _Cause] = {}
+        self._causes: dict[tuple[str, str], list[Place]] = {}
 
     def declare(self, queue: str) -> Lane:
         lane = self.lanes.get(queue)
@@ -146,8 +135,10 @@ class Table:
         elif item.lease_until is not None:
             lane.leased.add(item.lease_until, item.seq, item.id)
         elif item.letter is not None:
-            insort(self._died, (item.letter.died_at, item.seq))
-            self._count_cause(item)
+            place = (item.letter.died_at, item.seq)
+            insort(self._died, place)
+            if item.letter.disposition is Disposition.OPEN:
+                insort(self._causes.setdefault((item.letter.failure.cause, item.queue), []), place)
 
     def _unlink(self, item: Item) -> None:
         lane = self.lanes[item.queue]
@@ -160,28 +151,13 @@ class Table:
         elif item.lease_until is not None:
             lane.leased.remove(item.id)
         elif item.letter is not None:
-            del self._died[bisect_left(self._died, (item.letter.died_at, item.seq))]
-            self._uncount_cause(item)
-
-    def _count_cause(self, item: Item) -> None:
-        letter = item.letter
-        if letter is None or letter.disposition is not Disposition.OPEN:
-            return
-        key, at = (letter.failure.cause, item.queue), letter.died_at
-        cause = self._causes.get(key)
-        if cause is None:
-            cause = self._causes[key] = _Cause(letter.failure.type, letter.failure.text, at, at)
-        cause.first_at, cause.last_at = min(cause.first_at, at), max(cause.last_at, at)
-        cause.count += 1
-
-    def _uncount_cause(self, item: Item) -> None:
-        letter = item.letter
-        if letter is None or letter.disposition is not Disposition.OPEN:
-            return
-        key = (letter.failure.cause, item.queue)
-        self._causes[key].count -= 1
-        if not self._causes[key].count:
-            del self._causes[key]
+            place = (item.letter.died_at, item.seq)
+            del self._died[bisect_left(self._died, place)]
+            if item.letter.disposition is Disposition.OPEN:
+                cause = (item.letter.failure.cause, item.queue)
+                del self._causes[cause][bisect_left(self._causes[cause], place)]
+                if not self._causes[cause]:
+                    del self._causes[cause]
 
     # --- history ---
 
@@ -226,9 +202,13 @@ class Table:
         return [self.items[item_id] for item_id in dict.fromkeys(ids) if item_id in self.items]
 
     def causes(self, queue: str | None) -> list[CauseTally]:
-        rows = [
-            CauseTally(cause, where, row.count, row.error, row.text, row.first_at, row.last_at)
-            for (cause, where), row in self._causes.items()
-            if queue is None or where == queue
-        ]
+        rows = [self._cause(cause, where) for cause, where in self._causes if queue is None or where == queue]
         return sorted(rows, key=lambda row: (-row.count, row.cause, row.queue))
+
+    def _cause(self, cause: str, queue: str) -> CauseTally:
+        """The example is the letter that died first."""
+        places = self._causes[cause, queue]
+        (first_at, seq), (last_at, _) = places[0], places[-1]
+        letter = self.items[self._ids[seq]].letter
+        error, text = ("", "") if letter is None else (letter.failure.type, letter.failure.text)
+        return CauseTally(cause, queue, len(places), error, text, first_at, last_at)

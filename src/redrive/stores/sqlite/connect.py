@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from redrive.core.item import Instant, Millis
+from redrive.core.select import glob_match
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores import migrate
 from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.compile import GLOB
 from redrive.stores.statements import load
 
 ENGINE = "sqlite"
@@ -31,9 +33,15 @@ class Settings:
 
 
 def connect(settings: Settings) -> sqlite3.Connection:
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         settings.path, timeout=settings.busy_timeout / 1000, isolation_level=None, cached_statements=256
     )
+    connection.create_function(GLOB, 2, _glob, deterministic=True)
+    return connection
+
+
+def _glob(pattern: str, text: str | None) -> bool | None:
+    return None if text is None else glob_match(pattern, text)
 
 
 def open_writer(settings: Settings, now: Instant) -> sqlite3.Connection:
@@ -98,10 +106,10 @@ def _check_ours(connection: sqlite3.Connection, path: str) -> None:
 def _into_wal(connection: sqlite3.Connection, settings: Settings) -> None:
     """SQLite does not wait for a lock here, although it waits everywhere else; so we do."""
     deadline = time.monotonic() + settings.busy_timeout / 1000
-    while True:
+    mode = ""
+    while not mode:
         try:
             (mode,) = connection.execute("pragma journal_mode = wal").fetchone()
-            break
         except sqlite3.OperationalError as error:
             if not faults.is_busy(error) or time.monotonic() > deadline:
                 raise

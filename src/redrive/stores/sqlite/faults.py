@@ -39,7 +39,7 @@ def translate_commit(error: Exception, where: str) -> Exception:
     told = translate(error, where)
     if isinstance(error, sqlite3.Error) and is_io(error) and _name(error) not in _SURELY_UNDONE:
         return OutcomeUnknown(
-            f"the commit failed on the disk, and nobody can tell whether it is there: {where}: {error} [{_name(error)}]",
+            f"the commit failed on the disk and may or may not be there: {where}: {error} [{_name(error)}]",
             hint="repeat the call with the same ids; it will not double",
         )
     return told
@@ -47,7 +47,8 @@ def translate_commit(error: Exception, where: str) -> Exception:
 
 def damaged(message: str) -> StoreCorrupt:
     return StoreCorrupt(
-        message, hint="nothing was overwritten; keep the file, restore a backup or recover it with `sqlite3 FILE .recover`"
+        message,
+        hint="nothing was overwritten; keep the file, restore a backup or recover it with `sqlite3 FILE .recover`",
     )
 
 

@@ -1,6 +1,6 @@
 """A thread that owns one connection and serves closures in the order they came.
 
-The loop never touches SQLite: it leaves a closure here and awaits a future. What was accepted is served, also while closing.
+The loop never touches SQLite: it leaves a closure here and awaits a future. What was accepted is served, also by close.
 """
 
 from __future__ import annotations

@@ -31,17 +31,37 @@ def put(tx: Tx, items: Sequence[NewItem]) -> PutResult:
         return PutResult()
     now = tx.now
     (last,) = tx.execute(_SQL["last_seq"]).fetchone()
-    fresh, pruned = _without_pruned(tx, items)
-    numbered = list(enumerate(fresh, last + 1))
-    rows = [(seq, new.id, new.queue, now, now + new.delay, now) for seq, new in numbered]
-    added = tx.executemany(_SQL["insert_item"], rows).rowcount
-    if added < len(numbered):
+    numbered = list(enumerate(items, last + 1))
+    new_to_us = _unpruned(tx, numbered)
+    rows = [(seq, new.id, new.queue, now, now + new.delay, now) for seq, new in new_to_us]
+    added = new_to_us
+    if tx.executemany(_SQL["insert_item"], rows).rowcount != len(rows):
         there = {seq for (seq,) in tx.execute("select seq from item where seq > ?", (last,))}
-        fresh_ids = {new.id: seq for seq, new in numbered if seq in there}
-        already = [new.id for seq, new in numbered if seq not in there]
-        numbered = [(seq, new) for seq, new in numbered if seq in there]
-        del fresh_ids
-    else:
-        already = []
-    _store(tx, numbered, last + len(rows))
-    return PutResult(tuple([new.id for _, new in numbered]), _in_order(items, already, pruned))
+        added = [(seq, new) for seq, new in new_to_us if seq in there]
+    _add(tx, added, last + len(items))
+    if len(added) == len(items):
+        return PutResult(tuple([new.id for new in items]))
+    taken = {seq for seq, _ in added}
+    already = tuple([new.id for seq, new in numbered if seq not in taken])
+    return PutResult(tuple([new.id for _, new in added]), already)
+
+
+def _unpruned(tx: Tx, numbered: list[tuple[int, NewItem]]) -> list[tuple[int, NewItem]]:
+    """A pruned id counts as there: the late repeat of an old put must not run the work again."""
+    if tx.execute(_SQL["any_tombstone"]).fetchone() is None:
+        return numbered
+    pruned = _SQL["pruned"]
+    return [(seq, new) for seq, new in numbered if tx.execute(pruned, (new.id,)).fetchone() is None]
+
+
+def _add(tx: Tx, added: list[tuple[int, NewItem]], last: int) -> None:
+    if not added:
+        return
+    crc32 = zlib.crc32
+    tx.executemany(_SQL["insert_payload"], [(seq, crc32(new.payload), new.payload) for seq, new in added])
+    tx.execute(_SQL["keep_seq"], (last,))
+    tx.weight += sum([len(new.payload) for _, new in added])
+    for queue, count in Counter([new.queue for _, new in added]).items():
+        tx.declare(queue)
+        tx.count(queue, "ready", count)
+        tx.woken.add(queue)

@@ -33,8 +33,31 @@ def item_of(row: Row) -> Item:
     letter = None
     if reason is not None:
         letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure))
-    last_chance, alone = row[13] != 0, row[14] != 0
-    return Item(item_id, queue, body, seq, STATES[state], *row[5:13], last_chance, alone, *row[15:20], letter)
+    (enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last_chance, alone) = row[5:15]
+    (worker, leased_at, lease_until, ended_at, result) = row[15:20]
+    return Item(
+        item_id,
+        queue,
+        body,
+        seq,
+        STATES[state],
+        enqueued,
+        due,
+        renewed,
+        deliveries,
+        attempt,
+        errors,
+        crashes,
+        replays,
+        last_chance != 0,
+        alone != 0,
+        worker,
+        leased_at,
+        lease_until,
+        ended_at,
+        result,
+        letter,
+    )
 
 
 def leased_item(row: Row, worker: str, now: int, until: int, *, alone: bool) -> Item:

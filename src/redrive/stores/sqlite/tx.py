@@ -34,7 +34,7 @@ class StoreTime:
 
 
 class Tx:
-    """One verb's part of a transaction. `woken`: it made something ready. `weight`: payload bytes it wrote."""
+    """One verb's part of a transaction. `woken`: queues in which it made something ready. `weight`: payload bytes."""
 
     __slots__ = ("_causes", "_counts", "connection", "execute", "executemany", "now", "weight", "woken")
 
@@ -43,7 +43,7 @@ class Tx:
         self.execute: Callable[..., sqlite3.Cursor] = connection.execute
         self.executemany: Callable[[str, Iterable[Any]], sqlite3.Cursor] = connection.executemany
         self.now = now
-        self.woken = False
+        self.woken: set[str] = set()
         self.weight = 0
         self._counts: dict[str, list[int]] = {}
         self._causes: dict[tuple[str, str], int] = {}

@@ -1,7 +1,7 @@
 """The one writer of this process: closures that wait share a transaction, and so its fsync.
 
-There is no timer: while one commit is on its way to the disk, the next closures gather. Each has its own savepoint, so one
-that raises fails alone; a commit that fails fails all of them, because nothing of them is there.
+There is no timer: while one commit is on its way to the disk, the next closures gather. Each has its own savepoint, so
+one that raises fails alone; a commit that fails fails all of them, because nothing of them is there.
 
 Checkpoints are made here and in a mode that takes the write lock (SQLite up to 3.51.2 can damage the file when a commit
 runs beside two checkpoints), after so much was written and after the callers have their answers.
@@ -33,7 +33,7 @@ class Writer(Lane):
         settings: Settings,
         time: StoreTime,
         opened: Callable[[sqlite3.Connection], None],
-        woken: Callable[[], None],
+        woken: Callable[[frozenset[str]], None],
     ) -> None:
         super().__init__("redrive-sqlite-writer", settings, time)
         self._opened = opened
@@ -56,15 +56,16 @@ class Writer(Lane):
         except Exception as error:  # noqa: BLE001 - callers must hear of it, and the writer must go on
             for job in jobs:
                 job.error = error
-            woken = False
+            woken = set()
             connection = self._recover(connection)
-        deliver(jobs)
         if woken:
-            self._woken()
+            # Before the answers: whoever begins to wait after them must not be woken for what it has seen already.
+            self._woken(frozenset(woken))
+        deliver(jobs)
         self._checkpoint(connection)
         return connection
 
-    def _transact(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> bool:
+    def _transact(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> set[str]:
         """All jobs in one transaction; raises if none of them is there."""
         path = self.settings.path
         try:
@@ -72,7 +73,7 @@ class Writer(Lane):
         except sqlite3.Error as error:
             raise faults.translate(error, path) from error
         run = self._run_alone if len(jobs) == 1 else self._run_beside
-        woken = False
+        woken: set[str] = set()
         for job in jobs:
             woken |= run(connection, job)
         if connection.in_transaction:
@@ -86,7 +87,7 @@ class Writer(Lane):
     def commit(self, connection: sqlite3.Connection) -> None:
         connection.execute("commit")
 
-    def _run_alone(self, connection: sqlite3.Connection, job: Job[Any]) -> bool:
+    def _run_alone(self, connection: sqlite3.Connection, job: Job[Any]) -> set[str]:
         """Without a savepoint: if it fails, the whole transaction is it."""
         try:
             return self._work(connection, job)
@@ -94,13 +95,13 @@ class Writer(Lane):
             job.error = faults.translate(error, self.settings.path)
             if connection.in_transaction:
                 connection.execute("rollback")
-            return False
+            return set()
 
-    def _run_beside(self, connection: sqlite3.Connection, job: Job[Any]) -> bool:
+    def _run_beside(self, connection: sqlite3.Connection, job: Job[Any]) -> set[str]:
         connection.execute("savepoint job")
         try:
             woken = self._work(connection, job)
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller
+        except Exception as error:
             job.error = faults.translate(error, self.settings.path)
             if not connection.in_transaction:
                 # A full or failing disk makes SQLite roll back everything, the neighbours included.
@@ -108,11 +109,11 @@ class Writer(Lane):
                     f"a neighbour in the same write failed and took it along: {job.error}", hint="repeat the call"
                 ) from error
             connection.execute("rollback to job")
-            woken = False
+            woken = set()
         connection.execute("release job")
         return woken
 
-    def _work(self, connection: sqlite3.Connection, job: Job[Any]) -> bool:
+    def _work(self, connection: sqlite3.Connection, job: Job[Any]) -> set[str]:
         tx = Tx(connection, self.time.now())
         job.result = job.work(tx)
         tx.flush()

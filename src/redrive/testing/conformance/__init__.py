@@ -35,11 +35,13 @@ _PARTS = (
     "lease",
     "life",
     "machine",
+    "model",
     "prune",
     "put",
     "races",
     "reclaim",
     "settle",
+    "steps",
     "suspects",
     "tally",
     "wait",
@@ -63,6 +65,7 @@ from redrive.testing.conformance.put import *  # noqa: E402,F403
 from redrive.testing.conformance.races import *  # noqa: E402,F403
 from redrive.testing.conformance.reclaim import *  # noqa: E402,F403
 from redrive.testing.conformance.settle import *  # noqa: E402,F403
+from redrive.testing.conformance.steps import *  # noqa: E402,F403
 from redrive.testing.conformance.suspects import *  # noqa: E402,F403
 from redrive.testing.conformance.tally import *  # noqa: E402,F403
 from redrive.testing.conformance.wait import *  # noqa: E402,F403

@@ -47,7 +47,7 @@ QUEUE = "emails"
 WORKER = "w-1"
 SECOND = 1_000
 TTL = 30 * SECOND
-PATIENCE = 10.0
+PATIENCE = 5.0
 """Real seconds before a test that waits for a signal gives up."""
 
 OpenStore = Callable[[], Awaitable[Store]]

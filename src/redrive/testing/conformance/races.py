@@ -240,13 +240,6 @@ async def test_unknown_outcome_of_settle(world: World) -> None:
     assert (await world.count()).open == 1
 
 
-async def test_unknown_outcome_of_a_settle_that_never_arrived(world: World) -> None:
-    item = await world.held()
-    settlement = failed(item, follow_ups=[new(queue="replies")])
-    await world.finish(settlement)
-    assert (await world.count("replies")).ready == 1
-
-
 async def test_unknown_outcome_of_amend(world: World) -> None:
     letters = await world.letters(3)
     by = act()

@@ -110,13 +110,16 @@ async def test_settle_dead_charges_what_it_says(world: World) -> None:
     assert [(it.attempt, it.errors, it.crashes) for it in after] == [(1, 1, 0), (1, 0, 1), (0, 0, 0)]
 
 
-async def test_settle_dead_is_one_step_to_those_who_look(world: World) -> None:
-    """Never in both places, never in neither: the counters and the search see one or the other."""
-    letters = await world.letters(3)
-    count = await world.count()
-    assert (count.ready, count.leased, count.open) == (0, 0, 3)
-    assert [item.state for item in [await world.item(it.id) for it in letters]] == [State.DEAD] * 3
-    assert await world.store.reclaim("reaper", [QUEUE], TTL, 10, force=True) == ()
+async def test_settle_dead_evicts_no_letter(world: World) -> None:
+    """However many there are, each stays until an operator acts: no trim by rank, by age or by count."""
+    made = news(120)
+    await world.put(*made)
+    await world.finish(*(dead(item) for item in await world.lease(120)))
+    world.tick(10 * 365 * 24 * 3_600 * SECOND)
+    await world.letter()
+    assert (await world.count()).open == 121
+    for item in made:
+        assert (await world.item(item.id)).letter is not None
 
 
 async def test_settle_again_is_already(world: World) -> None:

@@ -8,8 +8,8 @@ select n from sequence where name = 'item';
 -- :name keep_seq
 update sequence set n = ? where name = 'item';
 
--- :name known
-select 1 from item where id = ?1 union all select 1 from tombstone where id = ?1;
+-- :name pruned
+select 1 from tombstone where id = ?;
 
 -- :name any_tombstone
 select 1 from tombstone limit 1;

@@ -3,7 +3,7 @@
 -- Atomicity: one savepoint with attempts, letters, counters, follow-ups and the next lease.
 
 -- :name held
-select seq, queue, state, deliveries, omitted from item where id = ?;
+select seq, queue, state, deliveries from item where id = ?;
 
 -- :name to_done
 update item

@@ -1,0 +1,99 @@
+"""What a command's end means to the shell, and the one table that says which error ends it how."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import click
+
+from redrive import errors
+from redrive.cli.output import as_json, clean, say
+from redrive.errors import BadFilter, RedriveError
+
+
+class Exit(IntEnum):
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    NOT_FOUND = 5
+    CONFLICT = 6
+    STORE = 7
+    PARTLY = 9
+    INTERRUPTED = 130
+
+
+class Refused(RedriveError):
+    """Not confirmed, or a confirmation was needed and nobody could give it."""
+
+
+class UserCodeFailed(RedriveError):
+    """The user's module raised while it was imported; `shown` is its traceback."""
+
+    def __init__(self, message: str, *, shown: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.shown = shown
+
+
+# The first that fits wins, so a subclass stands before its base.
+TABLE: tuple[tuple[type[BaseException], Exit, str], ...] = (
+    (Refused, Exit.REFUSED, "refused"),
+    (errors.NotFound, Exit.NOT_FOUND, "not_found"),
+    (errors.UnknownQueue, Exit.NOT_FOUND, "unknown_queue"),
+    (errors.Conflict, Exit.CONFLICT, "conflict"),
+    (errors.LeaseLost, Exit.CONFLICT, "lease_lost"),
+    (errors.StoreUnavailable, Exit.STORE, "store_unavailable"),
+    (errors.OutcomeUnknown, Exit.STORE, "outcome_unknown"),
+    (errors.StoreCorrupt, Exit.STORE, "store_corrupt"),
+    (errors.StoreTooNew, Exit.STORE, "store_too_new"),
+    (errors.StoreError, Exit.STORE, "store"),
+    (errors.BadFilter, Exit.USAGE, "bad_filter"),
+    (errors.ConfigError, Exit.USAGE, "usage"),
+    (click.UsageError, Exit.USAGE, "usage"),
+    (click.Abort, Exit.INTERRUPTED, "interrupted"),
+    (KeyboardInterrupt, Exit.INTERRUPTED, "interrupted"),
+    (RedriveError, Exit.FAILED, "failed"),
+)
+
+
+@dataclass
+class Talk:
+    """How this command wants to hear of errors."""
+
+    json: bool = False
+    debug: bool = field(default_factory=lambda: os.environ.get("REDRIVE_DEBUG", "") not in ("", "0"))
+
+
+def tell(error: BaseException, talk: Talk) -> Exit:
+    """Say what went wrong, and how the command ends because of it."""
+    code, word = next(((code, word) for kind, code, word in TABLE if isinstance(error, kind)), (Exit.FAILED, "bug"))
+    if talk.debug:
+        say("".join(traceback.format_exception(error)).rstrip(), keep="\n")
+    message, hint = _words(error, word)
+    if talk.json:
+        click.echo(as_json({"error": {"code": word, "message": message, "hint": hint}}, indent=None), err=True)
+        return code
+    if isinstance(error, UserCodeFailed):
+        say(error.shown, keep="\n")
+    line = f"{clean(message)} ({clean(hint)})" if hint else clean(message)
+    say(f"redrive: {line}")
+    if isinstance(error, BadFilter):
+        before = clean(error.text[: error.column - 1])
+        say(f"  {clean(error.text)}\n  {' ' * len(before)}^", keep="\n")
+    return code
+
+
+def _words(error: BaseException, word: str) -> tuple[str, str]:
+    if isinstance(error, BadFilter):
+        return error.message.partition("\n")[0], error.hint
+    if isinstance(error, RedriveError):
+        return error.message, error.hint
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx is not None else "redrive"
+        return error.format_message(), f"see {path} -h"
+    if word == "interrupted":
+        return "interrupted", ""
+    return f"this is a bug in redrive: {type(error).__name__}: {error}", "REDRIVE_DEBUG=1 shows where"

@@ -1,0 +1,43 @@
+"""How the process ends. A handler's thread that hangs cannot be killed, and Python would wait for it for ever."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from typing import NoReturn
+
+from redrive.cli.output import say
+
+PATIENCE = 1.0
+"""Seconds for threads that were told to end and are only slow to hear it."""
+
+
+def leave(code: int) -> NoReturn:
+    """End normally, or at once if threads linger that nobody can stop."""
+    deadline = time.monotonic() + PATIENCE
+    for thread in _lingering():
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left = _lingering()
+    if left:
+        names = ", ".join(thread.name for thread in left)
+        say(f"redrive: left behind {len(left)} thread{'s' * (len(left) > 1)} that would not end: {names}")
+        leave_now(code)
+    sys.exit(code)
+
+
+def leave_now(code: int) -> NoReturn:
+    """Without waiting for anything. What was accepted is durable; leases expire by themselves."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # nobody reads it any more
+    os._exit(code)
+
+
+def _lingering() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]

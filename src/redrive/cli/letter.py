@@ -1,0 +1,156 @@
+"""`redrive letters show`: one letter with everything that happened to it."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from redrive.app import Redrive
+from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
+from redrive.cli.letters import locate
+from redrive.cli.output import bold, brief, clean, iso, write, write_json
+from redrive.cli.views import history_object
+from redrive.core import durations
+from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item
+
+PAYLOAD_LIMIT = 4000
+SOURCE_LIMIT = 4 * 1024 * 1024
+ABOUT = """Show a letter: why it died, each attempt, the place of the last failure, the payload and what operators did.
+
+\b
+Examples:
+  redrive letters show k3v9q2ma
+  redrive letters show k3v9q2ma --json | jq .payload
+
+ID may be any prefix of at least four characters that no other letter has.
+"""
+
+
+@click.command("show", help=ABOUT, context_settings=HELP_NAMES)
+@click.argument("id", metavar="ID")
+@json_option
+@store_option
+@verbose_option
+def show(*, id: str, as_json: bool, store: str) -> None:
+    history, now = visit(store, lambda app: _read(app, id))
+    if as_json:
+        write_json(history_object(history))
+        return
+    for line in page(history, now):
+        write(line)
+
+
+async def _read(app: Redrive, text: str) -> tuple[History, Instant]:
+    return await locate(app, text), (await app.tally()).at
+
+
+def page(history: History, now: Instant) -> Iterator[str]:
+    """The lines, harmless to a terminal whatever the letter holds."""
+    item = history.item
+    yield bold(f"{'letter' if item.letter else 'item'} {clean(item.id)}")
+    for name, value in _header(item, now):
+        yield f"  {name:<10}{clean(value)}"
+    if history.attempts or history.omitted:
+        yield ""
+        yield bold("attempts")
+        yield from _attempts(history)
+    if item.letter and item.letter.failure.frames:
+        yield ""
+        yield bold("last failure, most recent call last")
+        yield from _place(item.letter.failure.frames)
+    yield ""
+    yield from _payload(item.payload)
+    if history.deeds:
+        yield ""
+        yield bold("what operators did")
+        for deed in history.deeds:
+            said = f"{iso(deed.at)}  {deed.change} by {deed.actor}: {deed.reason} (request {deed.request_id})"
+            yield f"  {clean(said)}"
+
+
+def _header(item: Item, now: Instant) -> Iterator[tuple[str, str]]:
+    letter = item.letter
+    yield "queue", item.queue
+    yield "state", f"{item.state}, {letter.disposition}" if letter else str(item.state)
+    if letter:
+        yield "reason", letter.reason
+        yield "died", _when(letter.died_at, now)
+    yield "enqueued", _when(item.enqueued_at, now)
+    counters = {"attempt": item.attempt, "errors": item.errors, "crashes": item.crashes}
+    counters |= {"deliveries": item.deliveries, "replays": item.replays}
+    yield "counters", ", ".join(f"{name} {count}" for name, count in counters.items())
+    if letter:
+        yield "cause", letter.failure.cause
+        yield "error", _error(letter.failure)
+        yield "class", _class(letter.failure)
+
+
+def _when(at: Instant, now: Instant) -> str:
+    return f"{iso(at)} ({brief(now - at)} ago)" if at <= now else f"{iso(at)} (in {brief(at - now)})"
+
+
+def _error(failure: Failure) -> str:
+    return f"{failure.type}: {failure.text}" if failure.text else failure.type
+
+
+def _class(failure: Failure) -> str:
+    code = f", code {failure.code}" if failure.code else ""
+    return f"category {failure.category}, rule {failure.rule}{code}"
+
+
+def _attempts(history: History) -> Iterator[str]:
+    last = 0
+    for attempt in history.attempts:
+        if history.omitted and last and attempt.delivery > last + 1:
+            yield f"  … {history.omitted} attempts were left out of the middle of this history"
+        last = attempt.delivery
+        yield from _attempt(attempt)
+
+
+def _attempt(attempt: Attempt) -> Iterator[str]:
+    # Nobody knows how long a lost worker worked.
+    ran = "" if attempt.ending is Ending.CRASHED else f" after {durations.format(attempt.ran)}"
+    which = f"attempt {attempt.number}, delivery {attempt.delivery}"
+    yield clean(f"  {iso(attempt.started_at)}  {attempt.ending}{ran} on {attempt.worker} ({which})")
+    if attempt.failure:
+        yield f"      {clean(_error(attempt.failure))}"
+        yield f"      {clean(_class(attempt.failure))}, cause {clean(attempt.failure.cause)}"
+    if attempt.note:
+        yield f"      {clean(attempt.note)}"
+
+
+def _place(frames: tuple[Frame, ...]) -> Iterator[str]:
+    for frame in frames:
+        yield f"  {clean(frame.file)}:{frame.line} in {clean(frame.function)}"
+        source = _source(frame)
+        if source:
+            yield f"      {clean(source)}"
+
+
+def _source(frame: Frame) -> str:
+    """The line as it is in the file now, if there is such a file. A letter must not make us read a device or a pipe."""
+    path = Path(frame.file)
+    try:
+        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > SOURCE_LIMIT:
+            return ""
+        return linecache.getline(frame.file, frame.line).strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _payload(payload: bytes) -> Iterator[str]:
+    try:
+        text = msgspec.json.format(payload, indent=2).decode()
+        kind = "JSON"
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        text, kind = repr(payload[:PAYLOAD_LIMIT]), "not JSON, shown as Python would write it"
+    yield bold(f"payload, {len(payload):,} bytes, {kind}")
+    whole = len(text) <= PAYLOAD_LIMIT and (kind == "JSON" or len(payload) <= PAYLOAD_LIMIT)
+    for line in text[:PAYLOAD_LIMIT].split("\n"):
+        yield f"  {clean(line)}"
+    if not whole:
+        yield f"  … cut after {PAYLOAD_LIMIT:,} characters; --json has all of it"

@@ -1,0 +1,74 @@
+"""Finds the user's app: `tasks:app` is the variable `app` of the module `tasks`, looked for from here."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from types import ModuleType
+
+from redrive.app import Redrive
+from redrive.cli.exits import UserCodeFailed
+from redrive.errors import ConfigError
+
+FIELD = "MODULE:APP"
+
+
+def load_app(target: str) -> Redrive:
+    module_name, _, attribute = target.partition(":")
+    if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(
+            f"{target!r} does not name an app", field=FIELD, hint=f"write module:variable, as in {_guess(target)}"
+        )
+    module = _import(module_name)
+    if not hasattr(module, attribute):
+        raise ConfigError(f"module {module_name!r} has no {attribute!r}", field=FIELD, hint=_offer(module, module_name))
+    app = getattr(module, attribute)
+    if not isinstance(app, Redrive):
+        what = f"{target} is a {type(app).__name__}, not a Redrive"
+        raise ConfigError(what, field=FIELD, hint=_offer(module, module_name))
+    return app
+
+
+def _guess(target: str) -> str:
+    """People name the file, or forget the variable."""
+    path, _, attribute = target.partition(":")
+    module = path.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+    fits = module and all(part.isidentifier() for part in module.split("."))
+    return f"{module}:{attribute or 'app'}" if fits else "tasks:app"
+
+
+def _offer(module: ModuleType, name: str) -> str:
+    apps = [key for key, value in vars(module).items() if isinstance(value, Redrive)]
+    if apps:
+        return f"use {' or '.join(f'{name}:{key}' for key in apps)}"
+    return "make one there: app = redrive.Redrive(...)"
+
+
+def _import(name: str) -> ModuleType:
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds strings
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            hint = f"run it where {name.partition('.')[0]}.py is; this is {here}"
+            raise ConfigError(f"no module {error.name!r}", field=FIELD, hint=hint) from None
+        raise _failed(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(name, error) from error
+
+
+def _failed(name: str, error: BaseException) -> UserCodeFailed:
+    """With the user's part of the traceback: what lies before is how we came there."""
+    told = traceback.TracebackException.from_exception(error)
+    own = [at for at, frame in enumerate(told.stack) if not _is_ours(frame.filename)]
+    del told.stack[: own[0] if own else len(told.stack)]
+    shown = "".join(told.format()).rstrip()
+    return UserCodeFailed(f"importing {name!r} failed: {type(error).__name__}: {error}", shown=shown, hint="see above")
+
+
+def _is_ours(file: str) -> bool:
+    return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")

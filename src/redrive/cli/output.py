@@ -1,0 +1,163 @@
+"""How things are shown: columns for people, tabs for pipes, JSON for programs, and nothing that speaks to a terminal.
+
+Error texts, payloads and names come from anywhere. Whatever is not printable is shown as an escape, so that no letter
+can clear a screen, forge a line or turn text around.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import click
+
+from redrive.core.item import Instant, Millis
+
+MISSING = "-"
+
+
+def clean(text: str, *, keep: str = "") -> str:
+    """The text with everything escaped that is not printable, line ends included unless kept."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def say(text: str, *, keep: str = "") -> None:
+    """Talk: to stderr, never among the data."""
+    click.echo(clean(text, keep=keep), err=True)
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def in_colour() -> bool:
+    return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def bold(text: str) -> str:
+    return click.style(text, bold=True) if in_colour() else text
+
+
+def red(text: str) -> str:
+    return click.style(text, fg="red") if in_colour() else text
+
+
+def write(line: str) -> None:
+    click.echo(line, color=in_colour())
+
+
+def width(text: str) -> int:
+    """Cells on a terminal: wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(char) for char in text)
+
+
+def _cells(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def cut(text: str, cells: int) -> str:
+    """At most so many cells, with a mark where something is missing."""
+    if width(text) <= cells:
+        return text
+    taken, used = [], 1
+    for char in text:
+        used += _cells(char)
+        if used > cells:
+            break
+        taken.append(char)
+    return "".join(taken) + "…"
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Aligned, under a header; the last column gives way where the terminal is too narrow. Numbers stand right."""
+    if not rows:
+        return
+    cells = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(width(row[at]) for row in [list(header), *cells]) for at in range(len(header))]
+    right = [all(row[at].isdecimal() for row in cells) for at in range(len(header))]
+    room = shutil.get_terminal_size().columns
+    last = max(12, room - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    write(bold(_aligned(header, widths, right, last)))
+    for row in cells:
+        write(_aligned(row, widths, right, last))
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[bool], last: int) -> str:
+    parts = []
+    for at, cell in enumerate(row):
+        if at == len(row) - 1:
+            parts.append(cell.rjust(min(widths[at], last)) if right[at] else cut(cell, last))
+        else:
+            pad = " " * (widths[at] - width(cell))
+            parts.append(pad + cell if right[at] else cell + pad)
+    return "  ".join(parts).rstrip()
+
+
+def tabbed(rows: Iterable[Sequence[str]]) -> None:
+    """For pipes: no header, tab-separated, whole values. A tab inside a value is escaped like any other control."""
+    for row in rows:
+        write("\t".join(clean(cell) for cell in row))
+
+
+def as_json(value: object, *, indent: int | None = 2) -> str:
+    """JSON with every unprintable character escaped: valid for programs, harmless on a terminal."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text)
+
+
+def _json_escaped(char: str) -> str:
+    point = ord(char)
+    if point < 0x10000:
+        return f"\\u{point:04x}"
+    point -= 0x10000
+    return f"\\u{0xD800 + (point >> 10):04x}\\u{0xDC00 + (point & 0x3FF):04x}"
+
+
+def write_json(value: object) -> None:
+    write(as_json(value))
+
+
+def iso(instant: Instant | None) -> str | None:
+    if instant is None:
+        return None
+    try:
+        at = datetime.fromtimestamp(instant / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{instant} ms"  # outside of what a calendar can say
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds(millis: Millis | None) -> float | None:
+    return None if millis is None else millis / 1000
+
+
+def brief(millis: Millis) -> str:
+    """A duration in its one or two largest units: 45s, 1m4s, 3h, 12d."""
+    if millis < 1000:
+        return f"{max(0, millis)}ms"
+    left = millis // 1000
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+        if parts and (len(parts) == 2 or count == 0 or count > 9):
+            break
+    return "".join(parts)

@@ -1,0 +1,144 @@
+"""The tree of commands. A command's module is imported when the command is used."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+from redrive._version import __version__
+from redrive.cli.access import HELP_NAMES, json_option
+from redrive.cli.exits import Exit, Talk, tell
+from redrive.cli.output import write, write_json
+
+
+class LazyGroup(click.Group):
+    """`lazy` says where a command lives: name to "module:attribute". Without a command it shows its help."""
+
+    def __init__(self, name: str, lazy: dict[str, str], help: str, epilog: str | None = None) -> None:
+        super().__init__(
+            name,
+            help=help,
+            epilog=epilog,
+            callback=_help_if_alone,
+            invoke_without_command=True,
+            no_args_is_help=False,
+            context_settings=HELP_NAMES,
+            subcommand_metavar="COMMAND …",
+        )
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's call
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's call
+        place = self.lazy.get(cmd_name)
+        if place is None:
+            return None
+        module, _, attribute = place.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in self.lazy and not word.startswith("-"):
+            near = get_close_matches(word, self.lazy, n=1)
+            known = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.lazy)}"
+            raise click.UsageError(f"no command {word!r}; {known}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.pass_context
+def _help_if_alone(context: click.Context) -> None:
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def _facts() -> dict[str, str]:
+    import sqlite3
+
+    return {"redrive": __version__, "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+
+
+def _version_line() -> str:
+    facts = _facts()
+    return f"redrive {facts['redrive']} (Python {facts['python']}, SQLite {facts['sqlite']})"
+
+
+@click.command(
+    "version",
+    context_settings=HELP_NAMES,
+    help="Show the versions in use.\n\n\b\nExamples:\n  redrive version\n  redrive version --json | jq -r .redrive",
+)
+@json_option
+def version(*, as_json: bool) -> None:
+    if as_json:
+        write_json(_facts())
+    else:
+        write(_version_line())
+
+
+def _show_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's call
+    if value and not context.resilient_parsing:
+        write(_version_line())
+        context.exit()
+
+
+ABOUT = """A durable work queue in which failure is a first-class citizen.
+
+\b
+Examples:
+  redrive worker run tasks:app
+  redrive status
+  redrive letters list --where 'queue:emails error:*Timeout'
+  redrive letters show k3v9q2ma
+  redrive letters replay k3v9q2ma --reason 'mail server is back'
+
+The store is --store or REDRIVE_STORE, else sqlite:///redrive.db in the current directory.
+"""
+
+CODES = """\b
+Exit codes:
+  0 done                  6 conflict: nothing could be changed in its state
+  1 failed                7 store not there, not reachable or not usable
+  2 usage                 9 partly: some were skipped, named on stderr
+  3 not confirmed       130 interrupted
+  5 not found, or not unique
+"""
+
+cli = LazyGroup(
+    "redrive",
+    {
+        "status": "redrive.cli.status:status",
+        "letters": "redrive.cli.letters:letters",
+        "worker": "redrive.cli.worker:worker",
+        "version": "redrive.cli.root:version",
+    },
+    help=ABOUT,
+    epilog=CODES,
+)
+cli.params.append(
+    click.Option(
+        ["--version"], is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+    )
+)
+
+
+def run_command(args: Sequence[str]) -> int:
+    """See `redrive.cli.run`."""
+    talk = Talk(json="--json" in args)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    try:
+        answer = cli.main(list(args), prog_name="redrive", standalone_mode=False, obj=talk)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that turns errors into exit codes
+        return tell(error, talk)
+    return answer if isinstance(answer, int) else Exit.DONE

@@ -1,0 +1,92 @@
+"""Letters as JSON objects. Names are those of the filter language; times are UTC, durations seconds."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+from redrive.cli.output import iso, seconds
+from redrive.core import codec
+from redrive.core.item import Attempt, Failure, History, Item
+from redrive.errors import PayloadError
+
+
+def letter_object(item: Item) -> dict[str, Any]:
+    letter = item.letter
+    failure = letter.failure if letter else None
+    return {
+        "id": item.id,
+        "queue": item.queue,
+        "state": str(item.state),
+        "disposition": str(letter.disposition) if letter else None,
+        "reason": letter.reason if letter else None,
+        "died_at": iso(letter.died_at) if letter else None,
+        "enqueued_at": iso(item.enqueued_at),
+        "attempts": item.attempt,
+        "errors": item.errors,
+        "crashes": item.crashes,
+        "deliveries": item.deliveries,
+        "replays": item.replays,
+        "cause": failure.cause if failure else None,
+        "error": failure.type if failure else None,
+        "text": failure.text if failure else None,
+        "category": failure.category if failure else None,
+        "rule": failure.rule if failure else None,
+    }
+
+
+def history_object(history: History) -> dict[str, Any]:
+    item = history.item
+    return {
+        **letter_object(item),
+        "due_at": iso(item.due_at),
+        "renewed_at": iso(item.renewed_at),
+        "failure": _failure_object(item.letter.failure) if item.letter else None,
+        "history": [_attempt_object(attempt) for attempt in history.attempts],
+        "history_omitted": history.omitted,
+        "deeds": [
+            {
+                "at": iso(deed.at),
+                "change": deed.change,
+                "actor": deed.actor,
+                "reason": deed.reason,
+                "request_id": deed.request_id,
+            }
+            for deed in history.deeds
+        ],
+        **_payload_object(item.payload),
+    }
+
+
+def _attempt_object(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "delivery": attempt.delivery,
+        "attempt": attempt.number,
+        "worker": attempt.worker,
+        "started_at": iso(attempt.started_at),
+        "ran": seconds(attempt.ran),
+        "ending": str(attempt.ending),
+        "note": attempt.note,
+        "failure": _failure_object(attempt.failure) if attempt.failure else None,
+    }
+
+
+def _failure_object(failure: Failure) -> dict[str, Any]:
+    return {
+        "error": failure.type,
+        "text": failure.text,
+        "category": failure.category,
+        "rule": failure.rule,
+        "action": failure.action,
+        "code": failure.code,
+        "cause": failure.cause,
+        "frames": [{"file": frame.file, "line": frame.line, "function": frame.function} for frame in failure.frames],
+    }
+
+
+def _payload_object(payload: bytes) -> dict[str, Any]:
+    try:
+        return {"payload": codec.load_payload(payload), "payload_encoding": "json", "payload_bytes": len(payload)}
+    except PayloadError:
+        text = b64encode(payload).decode("ascii")
+        return {"payload": text, "payload_encoding": "base64", "payload_bytes": len(payload)}

@@ -1,0 +1,182 @@
+"""`amend` and `prune` on SQLite: sets of items, in a few statements however many they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import NamedTuple, assert_never
+
+from redrive.core import codec, select
+from redrive.core.select import And, Ids, Match, Or, Selection
+from redrive.core.states import Disposition, State
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Archive,
+    Cancel,
+    Change,
+    Discard,
+    Replay,
+    Restore,
+    Skipped,
+    Tombstone,
+    refusal,
+)
+from redrive.errors import Conflict
+from redrive.stores import audit
+from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.sqlite.compile import compiled
+from redrive.stores.sqlite.rows import DISPOSITIONS, STATES, Row
+from redrive.stores.sqlite.shelf import append_act
+from redrive.stores.sqlite.tx import Kind, Tx
+from redrive.stores.statements import load
+
+_SQL = load("sqlite", "amend")
+_FIND = load("sqlite", "find")
+_PRUNE = load("sqlite", "prune")
+
+_RESOLVED = Or((Match("state", "=", "done"), Match("state", "=", "cancelled"), Match("disposition", "=", "trash")))
+_LAID: dict[type, Disposition] = {
+    Archive: Disposition.ARCHIVED,
+    Discard: Disposition.TRASH,
+    Restore: Disposition.OPEN,
+}
+_KINDS: dict[str, Kind] = {
+    "ready": "ready",
+    "leased": "leased",
+    "done": "done",
+    "cancelled": "cancelled",
+    "open": "open",
+    "archived": "archived",
+    "trash": "trash",
+}
+
+
+class Place(NamedTuple):
+    """What amend and prune need to know of an item."""
+
+    seq: int
+    id: str
+    queue: str
+    state: State
+    disposition: Disposition | None
+    cause: str | None
+
+    @property
+    def kind(self) -> Kind:
+        """The counter it is counted in."""
+        return _KINDS[self.state if self.disposition is None else self.disposition]
+
+
+def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
+    places, missing = _meant(tx, selection, expect)
+    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (by.request_id,))}
+    changed: list[Place] = []
+    already: list[str] = []
+    skipped = [Skipped(item_id, "no such item") for item_id in missing]
+    for place in places:
+        if place.seq in before:
+            already.append(place.id)
+            continue
+        reason = refusal(change, place.state, place.disposition)
+        if reason is None:
+            changed.append(place)
+        else:
+            skipped.append(Skipped(place.id, reason))
+    if changed:
+        _change(tx, changed, selection, change, by)
+    return Amended(tuple([place.id for place in changed]), tuple(already), tuple(skipped))
+
+
+def _meant(tx: Tx, selection: Selection, expect: int | None) -> tuple[list[Place], list[str]]:
+    """The items, and the ids that were named but do not exist."""
+    if isinstance(selection, Ids):
+        found = {item_id: _place(tx, item_id) for item_id in selection.ids}
+        places = [place for place in found.values() if place is not None]
+        _expect(len(places), expect)
+        return places, [item_id for item_id, place in found.items() if place is None]
+    if expect is not None:
+        where, values = compiled(selection, tx.now, letters=False)
+        _expect(tx.execute(_FIND["count"].replace("{where}", where), values).fetchone()[0], expect)
+    return _oldest(tx, selection, PAGE_LIMIT), []
+
+
+def _expect(count: int, expect: int | None) -> None:
+    if expect is not None and count != expect:
+        raise Conflict(
+            f"{count} items match, not {expect}; nothing was changed",
+            hint="look again at what the selection finds, then repeat with the new number",
+        )
+
+
+def _oldest(tx: Tx, selection: Selection, limit: int) -> list[Place]:
+    letters = select.pins_dead(selection)
+    where, values = compiled(selection, tx.now, letters=letters)
+    statement = _FIND["oldest_letters" if letters else "oldest"].replace("{where}", where)
+    return [_of(row) for row in tx.execute(statement, (*values, limit))]
+
+
+def _place(tx: Tx, item_id: str) -> Place | None:
+    row = tx.execute(_FIND["one"], (item_id,)).fetchone()
+    return None if row is None else _of(row)
+
+
+def _of(row: Row) -> Place:
+    seq, item_id, queue, state, disposition, cause = row
+    return Place(seq, item_id, queue, STATES[state], DISPOSITIONS.get(disposition), cause)
+
+
+def _change(tx: Tx, places: list[Place], selection: Selection, change: Change, by: Act) -> None:
+    seqs = codec.encode([place.seq for place in places]).decode()
+    match change:
+        case Replay(budget, delay):
+            tx.execute(_SQL["replay"], (tx.now + delay, tx.now, budget == "once", seqs))
+            tx.execute(_SQL["drop_letters"], (seqs,))
+            tx.woken.update([place.queue for place in places])
+            after: Kind = "ready"
+        case Archive() | Discard() | Restore():
+            disposition = _LAID[type(change)]
+            tx.execute(_SQL["lay"], (disposition, seqs))
+            after = _KINDS[disposition]
+        case Cancel():
+            tx.execute(_SQL["cancel"], (tx.now, seqs))
+            after = "cancelled"
+        case _:
+            assert_never(change)
+    _recount(tx, places, after)
+    record = audit.AuditRecord(audit.word(change), selection, tuple([place.id for place in places]), change)
+    position = append_act(tx, audit.entry(record, by), record.change)
+    tx.execute(_SQL["record_deeds"], (position, seqs))
+
+
+def _recount(tx: Tx, places: list[Place], after: Kind | None) -> None:
+    for (queue, kind), count in Counter([(place.queue, place.kind) for place in places]).items():
+        tx.count(queue, kind, -count)
+        if after is not None:
+            tx.count(queue, after, count)
+    for place in places:
+        if place.cause is not None:
+            tx.count_cause(place.cause, place.queue, (after == "open") - (place.kind == "open"))
+
+
+def prune(tx: Tx, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+    doomed = _oldest(tx, And((selection, _RESOLVED)), max(0, limit))
+    if not doomed:
+        return ()
+    tombstones = [_tombstone(tx, place, by) for place in doomed]
+    rows = [(t.id, t.queue, t.state, t.payload_sha256, t.at, t.actor, t.reason) for t in tombstones]
+    tx.executemany(_PRUNE["bury"], rows)
+    seqs = codec.encode([place.seq for place in doomed]).decode()
+    for name in ("items", "payloads", "results", "letters", "attempts", "deeds"):
+        tx.execute(_PRUNE[name], (seqs,))
+    _recount(tx, doomed, None)
+    record = audit.AuditRecord("prune", selection, tuple([place.id for place in doomed]))
+    append_act(tx, audit.entry(record, by), record.change)
+    return tuple(tombstones)
+
+
+def _tombstone(tx: Tx, place: Place, by: Act) -> Tombstone:
+    """Of whatever bytes are there: a damaged payload must not keep its item from being removed."""
+    row = tx.execute(_PRUNE["body"], (place.seq,)).fetchone()
+    digest = hashlib.sha256(b"" if row is None else row[0]).hexdigest()
+    return Tombstone(place.id, place.queue, place.state, digest, tx.now, by.actor, by.reason)

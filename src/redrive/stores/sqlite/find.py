@@ -1,0 +1,133 @@
+"""Looking on SQLite: `get`, `find`, `tally`, `causes`, and when to look again."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+
+from redrive.core import codec, select
+from redrive.core.item import Attempt, Deed, Failure, History, Instant
+from redrive.core.select import Selection
+from redrive.core.verbs import CauseTally, Page, QueueTally, Tally, Tombstone
+from redrive.errors import ConfigError, NotFound
+from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.sqlite.compile import compiled
+from redrive.stores.sqlite.rows import item_of, tombstone_of
+from redrive.stores.sqlite.tx import Tx
+from redrive.stores.statements import load
+
+_GET = load("sqlite", "get")
+_FIND = load("sqlite", "find")
+_TALLY = load("sqlite", "tally")
+_CAUSES = load("sqlite", "causes")
+_WAIT = load("sqlite", "wait")
+_LEASE = load("sqlite", "lease")
+
+_CURSOR = re.compile(r"(died|enqueued) (\d{1,18}) (\d{1,18})")
+_LAST = 2**63 - 1
+
+
+def get(tx: Tx, item_id: str) -> History:
+    row = tx.execute(_GET["item"], (item_id,)).fetchone()
+    if row is None:
+        pruned = tombstone(tx, item_id) is not None
+        raise NotFound(f"no item {item_id!r}", hint="it was pruned; its tombstone is left" if pruned else "")
+    item = item_of(row)
+    attempts = tuple([codec.decode(body, Attempt) for (body,) in tx.execute(_GET["attempts"], (item.seq,))])
+    deeds = tuple([Deed(*deed) for deed in tx.execute(_GET["deeds"], (item.seq,))])
+    return History(item, attempts, row[25], deeds)
+
+
+def tombstone(tx: Tx, item_id: str) -> Tombstone | None:
+    row = tx.execute(_GET["tombstone"], (item_id,)).fetchone()
+    return None if row is None else tombstone_of(row)
+
+
+def find(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> Page:
+    if not 1 <= limit <= PAGE_LIMIT:
+        raise ConfigError(f"must be between 1 and {PAGE_LIMIT}, not {limit}", field="limit")
+    letters = select.pins_dead(selection)
+    order = "died" if letters else "enqueued"
+    before = _read_cursor(order, cursor)
+    where, values = compiled(selection, tx.now, letters=letters)
+    # One more than asked for tells whether there is another page.
+    place = (*before, limit + 1) if letters else (before[1], limit + 1)
+    statement = _FIND["letters" if letters else "items"].replace("{where}", where)
+    places = tx.execute(statement, (*values, *place)).fetchall()
+    items = tuple([item_of(tx.execute(_GET["by_seq"], (seq,)).fetchone()) for _, seq in places[:limit]])
+    more = len(places) > limit
+    return Page(items, _write_cursor(order, *places[limit - 1]) if more else None, len(places))
+
+
+def _write_cursor(order: str, died_at: Instant, seq: int) -> str:
+    return base64.urlsafe_b64encode(f"{order} {died_at} {seq}".encode()).decode()
+
+
+def _read_cursor(order: str, cursor: str | None) -> tuple[int, int]:
+    """The place before which the page lies."""
+    if cursor is None:
+        return _LAST, _LAST
+    try:
+        form = _CURSOR.fullmatch(base64.b64decode(cursor, altchars=b"-_", validate=True).decode("ascii"))
+    except (binascii.Error, ValueError):
+        form = None
+    if form is None or form[1] != order:
+        raise ConfigError(
+            f"{cursor[:80]!r} is not a cursor of this search",
+            field="cursor",
+            hint="pass page.next of the same search, or None to start",
+        )
+    return int(form[2]), int(form[3])
+
+
+def tally(tx: Tx) -> Tally:
+    queues = []
+    for name, ready, leased, done, *lying, cancelled, paused, by, reason in tx.execute(_TALLY["queues"]).fetchall():
+        opened, archived, trash = lying
+        oldest = _oldest_due(tx, name) if ready else None
+        counts = (ready, leased, done, opened, archived, trash, cancelled)
+        queues.append(QueueTally(name, *counts, oldest, paused != 0, by, reason))
+    return Tally(tx.now, tuple(queues))
+
+
+def _oldest_due(tx: Tx, queue: str) -> Instant | None:
+    times = [tx.execute(_TALLY["oldest_due"], (queue, level)).fetchone()[0] for level in (0, *_levels(tx, queue))]
+    return min((when for when in times if when is not None), default=None)
+
+
+def _levels(tx: Tx, queue: str) -> list[int]:
+    return [level for (level,) in tx.execute(_LEASE["levels"], (queue,))]
+
+
+def next_change(tx: Tx, queues: Sequence[str]) -> Instant | None:
+    """When to look again: now if an item without crashes is due, else the earliest due time to come.
+
+    An overdue item that crashed before may be one that only an idle worker can have. Calling it due would make every
+    busy worker spin.
+    """
+    times: list[Instant] = []
+    for queue in queues:
+        row = tx.execute(_LEASE["queue"], (queue,)).fetchone()
+        if row is None or row[0]:
+            continue
+        times += _times(tx, queue, [] if row[1] is None else _levels(tx, queue))
+    return max(min(times), tx.now) if times else None
+
+
+def _times(tx: Tx, queue: str, levels: list[int]) -> list[Instant]:
+    found = [tx.execute(_WAIT["first_plain"], (queue,)).fetchone()[0]]
+    found += [tx.execute(_WAIT["next_crashed"], (queue, level, tx.now)).fetchone()[0] for level in levels]
+    return [when for when in found if when is not None]
+
+
+def causes(tx: Tx, queue: str | None, limit: int) -> tuple[CauseTally, ...]:
+    most = max(0, limit)
+    rows = tx.execute(_CAUSES["all"], (most,)) if queue is None else tx.execute(_CAUSES["of_queue"], (queue, most))
+    return tuple([_cause(tx, cause, where, count) for cause, where, count in rows.fetchall()])
+
+
+def _cause(tx: Tx, cause: str, queue: str, count: int) -> CauseTally:
+    error, failure, first_at, last_at = tx.execute(_CAUSES["example"], (cause, queue)).fetchone()
+    return CauseTally(cause, queue, count, error, codec.decode(failure, Failure).text, first_at, last_at)

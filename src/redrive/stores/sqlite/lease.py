@@ -1,0 +1,137 @@
+"""`lease` on SQLite: due order, suspects alone, and the same answer to the same nonce."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from redrive.core import codec
+from redrive.core.classify import fingerprint
+from redrive.core.decide import decide
+from redrive.core.item import Attempt, Ending, Failure, Item
+from redrive.core.outcome import Dead
+from redrive.core.policy import Policy
+from redrive.core.verbs import LeaseRequest, Leases, Settlement, Want
+from redrive.stores.sqlite.memo import Memo
+from redrive.stores.sqlite.rows import Row, item_of, leased_item, sound
+from redrive.stores.sqlite.settle import settle
+from redrive.stores.sqlite.tx import Tx
+from redrive.stores.statements import load
+
+_SQL = load("sqlite", "lease")
+_GET = load("sqlite", "get")
+_DUE, _SEQ, _DELIVERIES, _ATTEMPT = 5, 3, 7, 8
+
+
+class _Lane(NamedTuple):
+    """One want of an unpaused queue, with the crash counts among its ready items on both sides of its line."""
+
+    want: Want
+    plain: tuple[int, ...]
+    suspect: tuple[int, ...]
+
+
+def lease(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
+    if memo.knows_nothing_was_given(request.worker, request.nonce):
+        return Leases()
+    row = tx.execute(_SQL["last_nonce"], (request.worker, request.nonce)).fetchone()
+    if row is not None:
+        return Leases(_given_before(tx, codec.decode(row[0], list[int])))
+    leases = Leases() if _holds_a_suspect(tx, request.worker) else _give(tx, memo, request)
+    if leases.items:
+        given = [number for item in leases.items for number in (item.seq, item.deliveries)]
+        tx.execute(_SQL["keep_nonce"], (request.worker, request.nonce, tx.now, codec.encode(given)))
+        memo.gave(request.worker)
+    else:
+        memo.gave_nothing(request.worker, request.nonce)
+    memo.trim()
+    return leases
+
+
+def _given_before(tx: Tx, given: list[int]) -> tuple[Item, ...]:
+    """As far as still held: the same delivery, and nobody took it over."""
+    rows = [tx.execute(_GET["by_seq"], (seq,)).fetchone() for seq in given[::2]]
+    items = [None if row is None or row[4] != "leased" else item_of(row) for row in rows]
+    return tuple(
+        [item for item, delivery in zip(items, given[1::2], strict=True) if item and item.deliveries == delivery]
+    )
+
+
+def _holds_a_suspect(tx: Tx, worker: str) -> bool:
+    """Not even a worker's own mistake may put a neighbour beside a suspect."""
+    return tx.execute(_SQL["holds_alone"], (worker,)).fetchone() is not None
+
+
+def _give(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
+    lanes = [lane for want in request.wants if (lane := _lane(tx, want)) is not None]
+    suspect = _first_suspect(tx, lanes)
+    if suspect is not None and request.holding <= 0:
+        row, want = suspect
+        return Leases(tuple(_hand_over(tx, memo, [row], want, request.worker, alone=True)))
+    items: list[Item] = []
+    for lane in lanes:
+        rows = _due(tx, lane.want.queue, lane.plain, lane.want.limit)
+        items += _hand_over(tx, memo, rows, lane.want, request.worker, alone=False)
+    return Leases(tuple(items), suspects_due=suspect is not None)
+
+
+def _lane(tx: Tx, want: Want) -> _Lane | None:
+    if want.limit <= 0:
+        return None
+    row = tx.execute(_SQL["queue"], (want.queue,)).fetchone()
+    if row is None or row[0]:
+        return None
+    line = want.max_crashes - 1
+    if row[1] is None:
+        return _Lane(want, (0,), ()) if line > 0 else _Lane(want, (), (0,))
+    levels = [0, *(level for (level,) in tx.execute(_SQL["levels"], (want.queue,)))]
+    return _Lane(want, tuple(n for n in levels if n < line), tuple(n for n in levels if n >= line))
+
+
+def _first_suspect(tx: Tx, lanes: list[_Lane]) -> tuple[Row, Want] | None:
+    for lane in lanes:
+        if lane.suspect:
+            rows = _due(tx, lane.want.queue, lane.suspect, 1)
+            if rows:
+                return rows[0], lane.want
+    return None
+
+
+def _due(tx: Tx, queue: str, levels: tuple[int, ...], limit: int) -> list[Row]:
+    """The earliest due of these crash counts; each count is in due order by its index."""
+    pick = _SQL["pick"]
+    rows: list[Row] = []
+    for level in levels:
+        rows += tx.execute(pick, (queue, level, tx.now, limit)).fetchall()
+    if len(levels) > 1:
+        rows.sort(key=lambda row: (row[_DUE], row[_SEQ]))
+    return rows[:limit]
+
+
+def _hand_over(tx: Tx, memo: Memo, rows: list[Row], want: Want, worker: str, *, alone: bool) -> list[Item]:
+    """Counted before it is given: a crash between here and the handler is already in the books."""
+    if not rows:
+        return []
+    now, until = tx.now, tx.now + want.ttl
+    marks = [(row[_DELIVERIES], row[_ATTEMPT], worker, now, until, alone, row[_SEQ]) for row in rows]
+    tx.executemany(_SQL["mark"], marks)
+    tx.count(want.queue, "ready", -len(rows))
+    tx.count(want.queue, "leased", len(rows))
+    items: list[Item] = []
+    for row in rows:
+        item = leased_item(row, worker, now, until, alone=alone)
+        memo.remember(item.id, item.seq, item.queue)
+        if sound(row[2], row[13]):
+            items.append(item)
+        else:
+            _lay_aside(tx, memo, item)
+    return items
+
+
+def _lay_aside(tx: Tx, memo: Memo, item: Item) -> None:
+    """A damaged payload must neither run nor block its queue: it becomes a letter, through the same decision as all."""
+    text = "the payload does not fit its checksum: it was damaged in the database file"
+    kind = "redrive.errors.StoreCorrupt"
+    failure = Failure(kind, text, "damaged", "builtin:damaged", fingerprint(kind, text, ()), action="dead")
+    decision = decide(item, Dead(failure, "damaged"), Policy(), roll=0, age=0)
+    attempt = Attempt(item.deliveries, item.attempt, item.worker or "", tx.now, 0, Ending.DEAD, failure)
+    settle(tx, memo, [Settlement(item.id, item.deliveries, decision, attempt)])

@@ -1,0 +1,261 @@
+"""The SQLite store: the contract of stores.base over one file, for several processes of one machine.
+
+The verbs hand closures to two threads: one writes, many closures to a commit (writer.py), one reads (reader.py). What a
+closure does stands in the module of its verb, and its SQL in `sql/sqlite/<verb>.sql`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Literal, Self, TypeVar
+
+from redrive.core import durations
+from redrive.core.item import History, Item, Millis, NewItem
+from redrive.core.select import Selection
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    CauseTally,
+    Change,
+    Document,
+    DocumentWrite,
+    Entry,
+    Extended,
+    Held,
+    LeaseRequest,
+    Leases,
+    NewEntry,
+    Page,
+    PutResult,
+    QueueChange,
+    Settled,
+    Settlement,
+    StoreInfo,
+    Tally,
+    Tombstone,
+    WorkerBeat,
+    WorkerFacts,
+)
+from redrive.errors import ConfigError, StoreUnavailable
+from redrive.stores.base import Clock, SystemClock
+from redrive.stores.sqlite import amend, connect, find, lease, put, settle, shelf
+from redrive.stores.sqlite.connect import Durability, Settings
+from redrive.stores.sqlite.lane import Lane
+from redrive.stores.sqlite.memo import Memo
+from redrive.stores.sqlite.reader import Reader
+from redrive.stores.sqlite.tx import StoreTime, Tx
+from redrive.stores.sqlite.wake import Bell, Waiters
+from redrive.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+POLL: Millis = 1_000
+"""How often a waiter looks by itself, should a wake-up be lost."""
+
+
+class SqliteStore:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        durability: Durability = "power-loss",
+        busy_timeout: durations.Duration = "30s",
+    ) -> None:
+        if durability not in ("power-loss", "process-crash"):
+            raise ConfigError(f"{durability!r} is not one of power-loss, process-crash", field="durability")
+        self._path = os.fspath(path)
+        self._durability: Durability = durability
+        self._busy_timeout = durations.parse(busy_timeout, field="busy_timeout")
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._in_force: Literal["power-loss", "process-crash", "none"] = durability
+        self._schema = 0
+        self._waiters = Waiters()
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._bell: Bell | None = None
+        self._memo = Memo()
+        self._was_open = False
+
+    # --- life ---
+
+    async def open(self) -> Self:
+        if self._writer is not None:
+            return self
+        # Now and not later: a change of directory must not lead the two connections to different files.
+        path = await asyncio.to_thread(os.path.abspath, self._path)
+        settings = Settings(path, self._durability, self._busy_timeout)
+        time = StoreTime(self._clock)
+        bell = Bell(path)
+
+        def opened(connection: sqlite3.Connection) -> None:
+            self._in_force = connect.durability_of(connection)
+            self._schema = connect.schema_of(connection)
+            bell.bind()
+
+        def woken(queues: frozenset[str]) -> None:
+            self._waiters.wake(queues)
+            bell.ring()
+
+        writer, reader = Writer(settings, time, opened, woken), Reader(settings, time)
+        await writer.start()
+        try:
+            await reader.start()
+        except BaseException:
+            await writer.stop()
+            await asyncio.to_thread(bell.close)
+            raise
+        bell.listen(asyncio.get_running_loop(), self._waiters)
+        self._writer, self._reader, self._bell, self._memo = writer, reader, bell, Memo()
+        self._was_open = True
+        return self
+
+    async def close(self) -> None:
+        writer, reader, bell = self._writer, self._reader, self._bell
+        self._writer = self._reader = self._bell = None
+        self._waiters.wake()
+        if writer is None or reader is None or bell is None:
+            return
+        # The reader first: the last connection to close also cleans up the log, and that should be the writer's.
+        await reader.stop()
+        await writer.stop()
+        bell.mute()
+        await asyncio.to_thread(bell.close)
+
+    def info(self) -> StoreInfo:
+        return StoreInfo(
+            engine="sqlite",
+            location=self._path,
+            durability=self._in_force,
+            library=f"sqlite {sqlite3.sqlite_version} (stdlib)",
+            schema=self._schema,
+        )
+
+    async def _write(self, work: Callable[[Tx], T]) -> T:
+        return await self._there(self._writer).submit(work)
+
+    async def _read(self, work: Callable[[Tx], T]) -> T:
+        return await self._there(self._reader).submit(work)
+
+    def _there(self, lane: Lane | None) -> Lane:
+        if lane is None:
+            raise StoreUnavailable(
+                f"the store {self._path} is {'closed' if self._was_open else 'not open'}",
+                hint="await store.open() first, and use it before close()",
+            )
+        return lane
+
+    # --- the way of an item ---
+
+    async def put(self, items: Sequence[NewItem]) -> PutResult:
+        put.check_new(items)
+        return await self._write(lambda tx: put.put(tx, items))
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        return await self._write(lambda tx: lease.lease(tx, self._memo, request))
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        for settlement in settlements:
+            if settlement.follow_ups:
+                put.check_new(settlement.follow_ups)
+
+        def work(tx: Tx) -> Settled:
+            answers = settle.settle(tx, self._memo, settlements)
+            return Settled(answers, None if then is None else lease.lease(tx, self._memo, then))
+
+        return await self._write(work)
+
+    async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
+        return await self._write(lambda tx: settle.extend(tx, held, ttl))
+
+    async def reclaim(
+        self,
+        worker: str,  # noqa: ARG002 - the fence is the delivery number; the item goes on naming the worker that lost it
+        queues: Sequence[str],
+        ttl: Millis,
+        limit: int,
+        ids: Sequence[str] | None = None,
+        *,
+        force: bool = False,
+    ) -> tuple[Item, ...]:
+        named = None if ids is None else tuple(dict.fromkeys(ids))
+        ask = settle.Reclaim(tuple(dict.fromkeys(queues)), ttl, limit, named, force)
+        return await self._write(lambda tx: settle.reclaim(tx, ask))
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        return await self._write(lambda tx: amend.amend(tx, selection, change, by, expect))
+
+    # --- looking ---
+
+    async def get(self, item_id: str) -> History:
+        return await self._read(lambda tx: find.get(tx, item_id))
+
+    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+        return await self._read(lambda tx: find.find(tx, selection, limit, cursor))
+
+    async def tally(self) -> Tally:
+        return await self._read(find.tally)
+
+    async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
+        return await self._read(lambda tx: find.causes(tx, queue, limit))
+
+    # --- keeping house ---
+
+    async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+        return await self._write(lambda tx: amend.prune(tx, selection, limit, by))
+
+    async def tombstone(self, item_id: str) -> Tombstone | None:
+        return await self._read(lambda tx: find.tombstone(tx, item_id))
+
+    async def configure(self, queue: str, change: QueueChange) -> None:
+        await self._write(lambda tx: shelf.configure(tx, queue, change))
+
+    async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
+        await self._write(lambda tx: shelf.beat(tx, worker, facts, ttl))
+
+    async def workers(self) -> tuple[WorkerBeat, ...]:
+        return await self._read(shelf.workers)
+
+    async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
+        return await self._write(lambda tx: shelf.elect(tx, name, owner, ttl))
+
+    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+        """Returns for a signal, for a due time that has come, or when something is due as soon as we look."""
+        end = self._clock.monotonic() + timeout
+        with self._waiters.register(queues) as waiter:
+            awaited: Millis | None = None
+            while True:
+                patience = await self._read(lambda tx: _patience(tx, waiter.queues))
+                now = self._clock.monotonic()
+                if awaited is not None and awaited <= now:
+                    return
+                awaited = None if patience is None else now + patience
+                nap = min([POLL, end - now, *([] if patience is None else [patience])])
+                if nap <= 0 or await self._clock.wait(waiter.event, nap) or end <= self._clock.monotonic():
+                    return
+
+    # --- beside the queue ---
+
+    async def document(self, kind: str, key: str) -> Document | None:
+        return await self._read(lambda tx: shelf.document(tx, kind, key))
+
+    async def documents(self, kind: str) -> tuple[Document, ...]:
+        return await self._read(lambda tx: shelf.documents(tx, kind))
+
+    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+        return await self._write(lambda tx: shelf.write_documents(tx, writes))
+
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
+        return await self._write(lambda tx: shelf.append(tx, entries))
+
+    async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
+        return await self._read(lambda tx: shelf.journal(tx, topic, after, limit))
+
+
+def _patience(tx: Tx, queues: frozenset[str]) -> Millis | None:
+    """How long until something of these queues is due; None if nothing will be by itself."""
+    when = find.next_change(tx, sorted(queues))
+    return None if when is None else when - tx.now

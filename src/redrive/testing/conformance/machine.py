@@ -1,0 +1,357 @@
+"""One model, every engine: Hypothesis drives an engine and the memory store side by side through the same verbs.
+
+    TestMachine = machine_for(lambda folder, clock: MyStore(folder / "db", clock=clock), durable=True)
+
+in an engine's test file gives a smoke run (30 examples of 30 steps) and, under the marker `prove`, a short one (200 of 40)
+or with REDRIVE_PROVE=full the full one (5,000 of 60). Where the variable CI is set, the examples are the same every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
+from redrive.core.item import Ending, Item, Millis, NewItem
+from redrive.core.select import EVERYTHING, And, Ids, Match, Selection
+from redrive.core.states import Verb
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Archive,
+    Cancel,
+    Change,
+    Discard,
+    Held,
+    LeaseRequest,
+    Leases,
+    QueueChange,
+    Replay,
+    Restore,
+    Settled,
+    Settlement,
+    Want,
+)
+from redrive.stores.base import PAGE_LIMIT, Store
+from redrive.stores.memory import MemoryStore
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.kit import ended, failure
+from redrive.testing.conformance.model import Call, check_item, check_move, check_tally, compare
+
+MakeStore = Callable[[Path, FakeClock], Store]
+"""Builds an unopened store on the data in a folder; the same folder again is the same data."""
+
+QUEUES = ("a", "b")
+WORKERS = ("w-1", "w-2", "w-3")
+TTLS = (1_000, 5_000)
+
+queues = st.sampled_from(QUEUES)
+picks = st.lists(st.integers(0, 40), min_size=1, max_size=3)
+delays = st.sampled_from([0, 0, 1, 1_000, 5_000])
+causes = st.sampled_from(["c1", "c2"])
+decisions: st.SearchStrategy[Decision] = st.one_of(
+    st.builds(ToDone, st.sampled_from([None, b"", b"\x00result"])),
+    st.builds(ToReady, delays, st.sampled_from(Charge)),
+    st.builds(ToDead, st.just("max_attempts"), st.sampled_from(Charge), st.builds(failure, causes)),
+    st.builds(ToDead, st.just("rule"), st.just(Charge.ERROR), st.builds(failure, causes)),
+)
+changes: st.SearchStrategy[Change] = st.one_of(
+    st.builds(Replay, st.sampled_from(["fresh", "once"]), delays),
+    st.sampled_from([Archive(), Discard(), Restore(), Cancel()]),
+)
+filters: st.SearchStrategy[Selection] = st.sampled_from(
+    [
+        EVERYTHING,
+        Match("state", "=", "dead"),
+        Match("state", "=", "ready"),
+        Match("disposition", "=", "trash"),
+        Match("cause", "=", "c1"),
+        Match("crashes", ">=", 1),
+        And((Match("queue", "=", "a"), Match("age", ">", 2_000))),
+    ]
+)
+
+
+class Size(NamedTuple):
+    examples: int
+    steps: int
+
+
+SIZES = {"smoke": Size(30, 30), "short": Size(200, 40), "full": Size(5_000, 60)}
+
+
+class StoreMachine(RuleBasedStateMachine):
+    make_store: ClassVar[MakeStore]
+    durable: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory(prefix="redrive-machine-")
+        self.clock = FakeClock()
+        self.model: Store = self.run(MemoryStore(clock=self.clock).open())
+        self.engine: Store = self.run(self._make().open())
+        self.known: list[str] = []
+        self.pruned: set[str] = set()
+        self.leases: list[Item] = []
+        self.before: dict[str, Item] = {}
+        self.verbs: tuple[Verb, ...] = ()
+        self.touched: set[str] = set()
+        self.requests = 0
+        self.last: Call | None = None
+
+    def run(self, coroutine: Any) -> Any:
+        return self.runner.run(coroutine)
+
+    def _make(self) -> Store:
+        return type(self).make_store(Path(self.folder.name), self.clock)
+
+    def both(self, call: Call, *verbs: Verb) -> Any:
+        """The same to both; what they answer must be the same."""
+        self.verbs = verbs
+        self.last = call
+        return self.run(compare(call, self.model, self.engine))
+
+    # --- the verbs ---
+
+    @rule(count=st.integers(1, 3), queue=queues, delay=delays, again=st.booleans())
+    def put(self, count: int, queue: str, delay: Millis, again: bool) -> None:  # noqa: FBT001 - drawn, not passed
+        fresh = [f"i-{len(self.known) + number:03d}" for number in range(count)]
+        known = self.known[-1:] if again else []
+        items = [NewItem(item_id, queue, item_id.encode(), delay) for item_id in (*known, *fresh)]
+        self.both(lambda store: store.put(items))
+        self.known.extend(fresh)
+        self.touched.update(fresh, known)
+
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        wanted=st.lists(st.tuples(queues, st.integers(0, 3)), min_size=1, max_size=2, unique_by=lambda want: want[0]),
+        ttl=st.sampled_from(TTLS),
+        max_crashes=st.sampled_from([1, 2, 3, 3]),
+        holding=st.sampled_from([0, 0, 1]),
+        nonce=st.sampled_from(["new", "new", "new", "n-1"]),
+    )
+    def lease(
+        self, worker: str, wanted: list[tuple[str, int]], ttl: Millis, max_crashes: int, holding: int, nonce: str
+    ) -> None:
+        request = self._request(worker, wanted, ttl, max_crashes, holding, nonce)
+        answer = self.both(lambda store: store.lease(request), Verb.LEASE)
+        self._remember(answer)
+
+    def _request(
+        self, worker: str, wanted: list[tuple[str, int]], ttl: Millis, max_crashes: int, holding: int, nonce: str
+    ) -> LeaseRequest:
+        wants = tuple(Want(queue, limit, ttl, max_crashes) for queue, limit in wanted)
+        self.requests += 1
+        return LeaseRequest(worker, wants, f"r-{self.requests}" if nonce == "new" else nonce, holding)
+
+    def _remember(self, leases: Leases) -> None:
+        self.leases.extend(leases.items)
+        self.touched.update(item.id for item in leases.items)
+
+    @precondition(lambda self: self.leases)
+    @rule(
+        picked=picks,
+        chosen=st.lists(decisions, min_size=3, max_size=3),
+        recorded=st.booleans(),
+        follow=st.sampled_from([0, 0, 1]),
+        then=st.one_of(st.none(), st.tuples(st.sampled_from(WORKERS), queues, st.integers(1, 2), st.integers(0, 1))),
+    )
+    def settle(
+        self,
+        picked: list[int],
+        chosen: list[Decision],
+        recorded: bool,  # noqa: FBT001 - drawn, not passed
+        follow: int,
+        then: tuple[str, str, int, int] | None,
+    ) -> None:
+        """Current or stale: a pick from the end is most often still held, others were given away long ago."""
+        items = [self._lease(pick) for pick in picked]
+        child = [NewItem(f"i-{len(self.known):03d}", "b", b"child")] if follow else []
+        settlements = [
+            Settlement(item.id, item.deliveries, decision, ended(item, Ending.FAILED) if recorded else None, tuple(child))
+            for item, decision in zip(items, chosen, strict=False)
+        ]
+        request = None if then is None else self._request(then[0], [(then[1], then[2])], 1_000, 3, then[3], "new")
+        answer: Settled = self.both(lambda store: store.settle(settlements, request), Verb.SETTLE, Verb.LEASE)
+        self.known.extend(item.id for item in child)
+        self.touched.update(item.id for item in (*items, *child))
+        if answer.leases is not None:
+            self._remember(answer.leases)
+
+    def _lease(self, pick: int) -> Item:
+        return self.leases[-1 - pick % len(self.leases)]
+
+    @precondition(lambda self: self.leases)
+    @rule(picked=picks, ttl=st.sampled_from(TTLS))
+    def extend(self, picked: list[int], ttl: Millis) -> None:
+        held = [Held(item.id, item.deliveries) for item in {pick: self._lease(pick) for pick in picked}.values()]
+        self.both(lambda store: store.extend(held, ttl))
+        self.touched.update(one.id for one in held)
+
+    @rule(
+        names=st.lists(queues, max_size=2, unique=True),
+        limit=st.integers(1, 3),
+        force=st.sampled_from([False, False, True]),
+        named=st.one_of(st.none(), picks),
+    )
+    def reclaim(self, names: list[str], limit: int, force: bool, named: list[int] | None) -> None:  # noqa: FBT001
+        ids = None if named is None else [self._known(pick) for pick in named]
+        answer: tuple[Item, ...] = self.both(
+            lambda store: store.reclaim("reaper", names, 1_000, limit, ids, force=force), Verb.RECLAIM
+        )
+        self.leases.extend(answer)
+        self.touched.update(item.id for item in answer)
+
+    def _known(self, pick: int) -> str:
+        return self.known[-1 - pick % len(self.known)] if self.known else "nobody"
+
+    @rule(
+        target_=st.one_of(filters, picks),
+        change=changes,
+        request=st.sampled_from(["new", "new", "q-1", "q-2"]),
+        expect=st.sampled_from([None, None, None, 0, 1, 2]),
+    )
+    def amend(self, target_: Selection | list[int], change: Change, request: str, expect: int | None) -> None:
+        selection = Ids(tuple(self._known(pick) for pick in target_)) if isinstance(target_, list) else target_
+        self.requests += 1
+        by = Act("ada", "because", f"q-new-{self.requests}" if request == "new" else request)
+        answer = self.both(lambda store: store.amend(selection, change, by, expect), Verb.AMEND)
+        if isinstance(answer, Amended):
+            self.touched.update(answer.changed, answer.already, (one.id for one in answer.skipped))
+
+    @rule(selection=filters, limit=st.integers(0, 2))
+    def prune(self, selection: Selection, limit: int) -> None:
+        self.requests += 1
+        by = Act("ada", "because", f"q-prune-{self.requests}")
+        stones = self.both(lambda store: store.prune(selection, limit, by))
+        for stone in stones:
+            assert self.both(lambda store, item_id=stone.id: store.tombstone(item_id)) == stone  # type: ignore[misc]
+        self.pruned.update(stone.id for stone in stones)
+        self.touched.update(stone.id for stone in stones)
+
+    @rule(queue=queues, paused=st.sampled_from([True, False, False, None]))
+    def configure(self, queue: str, paused: bool | None) -> None:  # noqa: FBT001 - drawn, not passed
+        self.both(lambda store: store.configure(queue, QueueChange(paused, "ada", "because")))
+
+    @rule(selection=filters, limit=st.integers(1, 4))
+    def find(self, selection: Selection, limit: int) -> None:
+        """Each store with its own cursors; the pages must be the same."""
+        self.verbs = ()
+
+        async def pages(store: Store) -> tuple[object, ...]:
+            found, cursor = [], None
+            while not found or cursor is not None:
+                page = await store.find(selection, limit, cursor)
+                found.append(page.items)
+                cursor = page.next
+            return tuple(found)
+
+        self.run(compare(pages, self.model, self.engine))
+
+    @precondition(lambda self: self.last is not None)
+    @rule()
+    def repeat(self) -> None:
+        """The reply to the last write was lost: both are told again, and must still agree."""
+        assert self.last is not None
+        answer = self.both(self.last, *self.verbs)
+        if isinstance(answer, Leases):
+            self._remember(answer)
+
+    @rule(duration=st.sampled_from([1, 999, 1_000, 1_001, 5_000, 30_000]))
+    def tick(self, duration: Millis) -> None:
+        self.verbs = ()
+        self.last = None
+        self.clock.advance(duration)
+
+    @precondition(lambda self: type(self).durable)
+    @rule()
+    def reopen(self) -> None:
+        self.verbs = ()
+        self.run(self.engine.close())
+        self.engine = self.run(self._make().open())
+        self.touched.update(self.known)
+
+    # --- what must hold after each step ---
+
+    @invariant()
+    def the_stores_agree(self) -> None:
+        items = self.run(compare(_everything, self.model, self.engine))
+        tally = self.run(compare(lambda store: store.tally(), self.model, self.engine))
+        self.run(compare(lambda store: store.causes(), self.model, self.engine))
+        for item_id in sorted(self.touched):
+            self.run(compare(lambda store, one=item_id: store.get(one), self.model, self.engine))  # type: ignore[misc]
+        self.touched.clear()
+        self._check(items)
+        check_tally(tally, items)
+
+    def _check(self, items: tuple[Item, ...]) -> None:
+        assert {item.id for item in items} == set(self.known) - self.pruned
+        assert sorted(items, key=lambda item: -item.seq) == list(items)
+        for item in items:
+            check_item(item)
+            if item.id in self.before:
+                check_move(self.before[item.id], item, self.verbs, self.clock.now())
+        self.before = {item.id: item for item in items}
+
+    def teardown(self) -> None:
+        try:
+            for item_id in self.known:
+                self.run(compare(lambda store, one=item_id: store.get(one), self.model, self.engine))  # type: ignore[misc]
+            self.run(compare(lambda store: store.journal("audit", 0, PAGE_LIMIT), self.model, self.engine))
+        finally:
+            self.run(self.engine.close())
+            self.run(self.model.close())
+            self.runner.close()
+            self.folder.cleanup()
+
+
+async def _everything(store: Store) -> tuple[Item, ...]:
+    return (await store.find(EVERYTHING, PAGE_LIMIT)).items
+
+
+def run_machine(machine: type[StoreMachine], size: Literal["smoke", "short", "full"], *, shrink: bool = True) -> None:
+    chosen = SIZES[size]
+    phases = [phase for phase in Phase if shrink or phase in (Phase.explicit, Phase.generate)]
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=chosen.examples,
+            stateful_step_count=chosen.steps,
+            deadline=None,
+            derandomize=bool(os.environ.get("CI")),
+            print_blob=True,
+            phases=phases,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def machine_of(make_store: MakeStore, *, durable: bool = False) -> type[StoreMachine]:
+    return type("EngineMachine", (StoreMachine,), {"make_store": staticmethod(make_store), "durable": durable})
+
+
+def machine_for(make_store: MakeStore, *, durable: bool = False) -> type:
+    """The tests of one engine, to be assigned to a name that begins with Test."""
+    machine = machine_of(make_store, durable=durable)
+
+    class TestMachine:
+        def test_machine_smoke(self) -> None:
+            run_machine(machine, "smoke")
+
+        @pytest.mark.prove
+        @pytest.mark.timeout(7_200)
+        def test_machine(self) -> None:
+            run_machine(machine, "full" if os.environ.get("REDRIVE_PROVE") == "full" else "short")
+
+    return TestMachine

@@ -1,0 +1,122 @@
+"""Two stores side by side, told the same: what one answers the other must answer too.
+
+Values are compared as the contract sees them: `seq`, journal positions and cursors only order, the wording of a refusal
+is free, and of a cause's example only the count is promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from msgspec import structs
+
+from redrive.core.item import History, Instant, Item
+from redrive.core.states import TERMINAL, State, Verb, legal
+from redrive.core.verbs import (
+    Amended,
+    Answer,
+    CauseTally,
+    Entry,
+    Leases,
+    Page,
+    QueueTally,
+    Settled,
+    Tally,
+)
+from redrive.errors import RedriveError
+from redrive.stores.base import Store
+from redrive.testing.conformance.kit import counted
+
+Call = Callable[[Store], Awaitable[Any]]
+
+
+def plain(value: Any) -> Any:
+    """The value without what the contract leaves open."""
+    match value:
+        case Item():
+            return structs.replace(value, seq=0)
+        case History():
+            return structs.replace(value, item=plain(value.item))
+        case Entry():
+            return structs.replace(value, position=0)
+        case Answer():
+            return structs.replace(value, reason="")
+        case Leases():
+            return structs.replace(value, items=plain(value.items))
+        case Settled():
+            return structs.replace(value, answers=plain(value.answers), leases=plain(value.leases))
+        case Amended():
+            return (sorted(value.changed), sorted(value.already), sorted(skip.id for skip in value.skipped))
+        case Page():
+            return (plain(value.items), value.next is None)
+        case CauseTally():
+            return (value.cause, value.queue, value.count)
+        case tuple():
+            return tuple(plain(part) for part in value)
+        case _:
+            return value
+
+
+async def outcome(call: Call, store: Store) -> Any:
+    """The answer, or the class of the refusal: both are part of the contract."""
+    try:
+        return await call(store)
+    except RedriveError as error:
+        return type(error)
+
+
+async def compare(call: Call, model: Store, engine: Store) -> Any:
+    """The engine's answer, which is the model's."""
+    expected, actual = await outcome(call, model), await outcome(call, engine)
+    if expected != actual:
+        assert plain(actual) == plain(expected)
+    return actual
+
+
+def check_item(item: Item) -> None:
+    """One state, and exactly the facts that belong to it."""
+    assert (item.letter is not None) == (item.state is State.DEAD)
+    assert (item.lease_until is not None) == (item.state is State.LEASED)
+    assert (item.ended_at is not None) == (item.state in TERMINAL)
+    assert not item.alone or item.state is State.LEASED
+    assert 0 <= item.attempt <= item.deliveries
+    assert item.errors + item.crashes <= item.deliveries
+
+
+def check_move(before: Item, after: Item, verbs: Iterable[Verb], now: Instant) -> None:
+    """What one verb may do to one item. Independent of any store, so the model is judged as well."""
+    verbs = frozenset(verbs)
+    if after.state is not before.state:
+        assert _reachable(before.state, after.state, verbs)
+    assert after.deliveries >= before.deliveries
+    if after.deliveries > before.deliveries:
+        assert verbs & {Verb.LEASE, Verb.RECLAIM}
+    if after.deliveries > before.deliveries and Verb.RECLAIM not in verbs:
+        assert max(before.due_at, after.due_at) <= now
+        assert (after.state, after.leased_at) == (State.LEASED, now)
+    kept = ("id", "queue", "payload", "seq", "enqueued_at")
+    assert all(getattr(before, name) == getattr(after, name) for name in kept)
+
+
+def _reachable(before: State, after: State, verbs: frozenset[Verb]) -> bool:
+    """In one step, or in two where a settle is followed by the lease that came with it."""
+    if any(legal(before, after, verb) for verb in verbs):
+        return True
+    return any(
+        any(legal(before, middle, one) for one in verbs) and any(legal(middle, after, two) for two in verbs)
+        for middle in State
+    )
+
+
+def check_tally(tally: Tally, items: Iterable[Item]) -> None:
+    """Kept counters equal a full count."""
+    everything = tuple(items)
+    for row in tally.queues:
+        bare = structs.replace(row, paused=False, paused_by="", paused_reason="")
+        assert bare == counted(everything, row.queue)
+    assert sum(_sum(row) for row in tally.queues) == len(everything)
+
+
+def _sum(row: QueueTally) -> int:
+    return row.ready + row.leased + row.done + row.open + row.archived + row.trash + row.cancelled

@@ -1,0 +1,131 @@
+"""Runs the `$ …` lines of a console block on a terminal and compares what they print with what the page shows.
+
+Numbers, times, ids and names of workers differ from run to run: they count as `#`, and any run of blanks as one. A line `…` in the page stands for any number of lines.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.docs.pages import ROOT, Block
+
+ANYTHING = "…"
+CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}")
+"""A number, or an id that happens to have none; a word of eight letters is taken for one, on both sides."""
+PROGRAMS = {
+    # -P keeps the current folder off the path, as with the installed command: it has to find `module:app` by itself.
+    "redrive": ["-P", "-c", "import sys; sys.argv[0] = 'redrive'; from redrive.cli import main; main()"],
+    "python": [],
+}
+TIMEOUT = 50
+
+
+@dataclass(frozen=True)
+class Command:
+    line: int
+    words: tuple[str, ...]
+    shown: tuple[str, ...]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(word.split("=", 1) for word in self._leading())
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return self.words[len(self._leading()) :]
+
+    def _leading(self) -> list[str]:
+        leading: list[str] = []
+        for word in self.words:
+            if not word.partition("=")[0].isidentifier() or "=" not in word:
+                break
+            leading.append(word)
+        return leading
+
+
+def commands(block: Block) -> Iterator[Command]:
+    lines = block.text.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        words = tuple(shlex.split(lines[start].removeprefix("$ ")))
+        yield Command(block.line + start, words, tuple(lines[start + 1 : end]))
+
+
+class Shell:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._status = 0
+
+    def run(self, block: Block) -> None:
+        found = list(commands(block))
+        for number, command in enumerate(found):
+            where = f"{block.page.name}:{command.line}: {shlex.join(command.words)}"
+            if command.words == ("echo", "$?"):
+                assert [str(self._status)] == [line for line in command.shown if line], where
+                continue
+            printed = self._start(command)
+            asked = number + 1 < len(found) and found[number + 1].words == ("echo", "$?")
+            assert asked or self._status == 0, f"{where} exits with {self._status}:\n{printed}"
+            assert alike(command.shown, printed.splitlines()), f"{where} prints\n{printed}"
+
+    def _start(self, command: Command) -> str:
+        program, *rest = command.arguments
+        assert program in PROGRAMS, f"{program} is not a command that documents may run"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE")}
+        environment |= {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120", "NO_COLOR": "1", "LOGNAME": "ada", **command.environment}
+        terminal, end = pty.openpty()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, *PROGRAMS[program], *rest],
+                cwd=self._folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=end,
+                stderr=end,
+            )
+            os.close(end)
+            printed = _read(terminal)
+            status = process.wait(TIMEOUT)
+            self._status = status if status >= 0 else 128 - status
+        finally:
+            os.close(terminal)
+        return printed
+
+
+def _read(terminal: int) -> str:
+    """Until the command has let go of its terminal, which Linux reports as an error."""
+    chunks: list[bytes] = []
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:
+            chunk = b""
+        if not chunk:
+            return b"".join(chunks).decode()
+        chunks.append(chunk)
+
+
+def alike(shown: Sequence[str], printed: Sequence[str]) -> bool:
+    wanted = [plain(line) for line in shown if line.strip()]
+    actual = [plain(line) for line in printed if line.strip()]
+    return _alike(wanted, actual)
+
+
+def _alike(wanted: Sequence[str], actual: Sequence[str]) -> bool:
+    if not wanted:
+        return not actual
+    if wanted[0] == ANYTHING:
+        return any(_alike(wanted[1:], actual[skipped:]) for skipped in range(len(actual) + 1))
+    return bool(actual) and wanted[0] == actual[0] and _alike(wanted[1:], actual[1:])
+
+
+def plain(line: str) -> str:
+    return " ".join("#" if CHANGES.search(word) else word for word in line.split())

@@ -1,0 +1,287 @@
+"""Tables that are made from the code, so that prose cannot drift from it.
+
+A page holds them between `<!-- table: name -->` and `<!-- end -->`. `python -m tests.docs.tables` writes them anew; a
+test fails while a page holds another text than the code gives.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from redrive import Policy, constant, errors, events, exponential, immediate, linear, never
+from redrive.cli.exits import TABLE, Exit
+from redrive.cli.root import LazyGroup, cli
+from redrive.core import durations
+from redrive.core.classify import classify
+from redrive.core.select import FIELDS, LETTER_FIELDS, WORDS
+from redrive.core.states import TRANSITIONS, State
+from redrive.observe.logs import LEVELS
+from redrive.stores.base import Store
+from tests.docs.pages import pages
+
+MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<end><!-- end -->)", re.DOTALL)
+
+
+def rows(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *body]
+    return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |\n" for line in lines)
+
+
+def one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+WHEN = {
+    (State.READY, State.LEASED): "a worker takes it, and the delivery and the attempt are counted before the handler runs",
+    (State.LEASED, State.LEASED): "the lease expired and another worker takes it over, under a new delivery number",
+    (State.LEASED, State.READY): "a retry, a snooze, a release at shutdown, or a crash that may be tried again",
+    (State.LEASED, State.DONE): "the handler returned",
+    (State.LEASED, State.DEAD): "`decide` says that trying again is over: the item is a letter now",
+    (State.READY, State.CANCELLED): "somebody cancelled it, with a reason",
+    (State.DEAD, State.READY): "somebody replayed the letter: same id, history kept",
+}
+
+
+def transitions() -> str:
+    body = [
+        (f"`{before}`", f"`{after}`", ", ".join(f"`{verb}`" for verb in sorted(verbs)), WHEN[before, after])
+        for (before, after), verbs in TRANSITIONS.items()
+    ]
+    return rows(("from", "to", "by", "when"), body)
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+PLAIN_VERBS = {
+    "info": "What the store is: engine, place, library, schema, and the durability that is really in force. Not a coroutine.",
+    "tombstone": "What is left of a pruned item, or None.",
+    "document": "One document, or None.",
+}
+
+
+def verb_names() -> list[str]:
+    return [name for name, value in vars(Store).items() if inspect.isfunction(value) and not name.startswith("_")]
+
+
+def verbs() -> str:
+    body = []
+    for name in verb_names():
+        function = getattr(Store, name)
+        parameters = [str(one).split(":")[0] for one in list(inspect.signature(function).parameters.values())[1:]]
+        said = one_line(function.__doc__)
+        body.append((f"`{name}({', '.join(parameters)})`", said or PLAIN_VERBS[name]))
+    return rows(("verb", "promise"), body)
+
+
+# --- errors and events -----------------------------------------------------------------------------------------------
+
+
+def error_tree() -> str:
+    tree = (errors.__doc__ or "").partition("\n\n")[2].strip()
+    return f"```text\n{tree}\n```\n"
+
+
+def error_classes() -> list[str]:
+    return [
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.RedriveError)
+    ]
+
+
+def event_classes() -> list[type[events.Event]]:
+    return [
+        value
+        for value in vars(events).values()
+        if isinstance(value, type) and issubclass(value, events.Event) and value is not events.Event
+    ]
+
+
+EVENT_SAID: dict[type[events.Event], str] = {
+    events.Enqueued: "items were put; only the ids that were new",
+    events.WorkerStarted: "a worker begins, with these queues",
+    events.WorkerStopped: "it ended; `released` items went back uncharged",
+    events.Leased: "a batch of items was taken",
+    events.StoreRecovered: "the store answers again",
+    events.Amended: "somebody acted on letters",
+    events.SubscriberFailed: "a subscriber of `app.events` raised; the flow was not touched",
+}
+
+
+def event_table() -> str:
+    body = []
+    for kind in event_classes():
+        said = one_line(kind.__doc__) if kind.__doc__ else EVENT_SAID[kind]
+        fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__)
+        body.append((f"`{kind.__name__}`", _level(kind), said, fields))
+    return rows(("event", "log level", "what happened", "fields"), body)
+
+
+def _level(kind: type[events.Event]) -> str:
+    if kind is events.Finished:
+        return "ERROR when dead, WARNING when failed or crashed, else DEBUG"
+    return logging.getLevelName(LEVELS[kind]) if kind in LEVELS else "not logged"
+
+
+# --- filters ---------------------------------------------------------------------------------------------------------
+
+MEANING = {
+    "id": "the item's id",
+    "queue": "its queue",
+    "state": "its state",
+    "disposition": "where the letter lies",
+    "cause": "the group of letters that failed the same way",
+    "error": "the class of the error, with or without its module",
+    "category": "the kind of failure: timeout, connection, data, …",
+    "rule": "the rule that judged the failure",
+    "reason": "why it died: max_attempts, rule, handler, …",
+    "attempts": "attempts since enqueue or the last replay",
+    "errors": "errors since enqueue or the last replay",
+    "crashes": "crashes since enqueue or the last replay",
+    "deliveries": "times it was ever given to a worker",
+    "replays": "times it was replayed",
+    "age": "time since it was enqueued",
+    "died": "time since it died",
+}
+
+
+def filter_fields() -> str:
+    body = []
+    for name, kind in FIELDS.items():
+        values = ", ".join(f"`{word}`" for word in WORDS[name]) if name in WORDS else _VALUES[kind]
+        body.append((f"`{name}`", MEANING[name], values, "letters only" if name in LETTER_FIELDS else "every item"))
+    return rows(("field", "what it is", "values", "of"), body)
+
+
+_VALUES = {
+    "text": "text, `*` for any run of characters",
+    "integer": "whole number, also with `<` `<=` `>` `>=`",
+    "duration": "duration, also with `<` `<=` `>` `>=`",
+}
+
+
+# --- policies --------------------------------------------------------------------------------------------------------
+
+SHOWN_POLICIES = {
+    "Policy()": Policy(),
+    'exponential("1s", factor=2, cap="1h")': Policy(exponential("1s", factor=2, cap="1h")),
+    'exponential("30s", factor=3)': Policy(exponential("30s", factor=3)),
+    'linear("10s")': Policy(linear("10s")),
+    'linear("10s", step="5s", cap="20s")': Policy(linear("10s", step="5s", cap="20s")),
+    'constant("1m")': Policy(constant("1m")),
+    "immediate()": Policy(immediate()),
+    "never()": Policy(never()),
+}
+SHOWN_FAILURES = 7
+
+
+def delays() -> str:
+    header = ["policy", *(f"error {number}" for number in range(1, SHOWN_FAILURES + 1))]
+    body = []
+    for name, policy in SHOWN_POLICIES.items():
+        waits = policy.simulate(SHOWN_FAILURES)
+        cells = ["dead" if wait is None else durations.format(wait) for wait in waits]
+        body.append([f"`{name}`", *cells, *[""] * (SHOWN_FAILURES - len(cells))])
+    return rows(header, body)
+
+
+SHOWN_ERRORS: tuple[tuple[str, type[BaseException] | None, str | None, str], ...] = (
+    ("`TimeoutError`, and classes named like `ReadTimeout`", TimeoutError, None, ""),
+    ("`ConnectionError`, `socket.gaierror`, `ConnectError`, …", ConnectionError, None, ""),
+    ("code 429, and classes named like `RateLimitError`", None, "429", ""),
+    ("code 401 or 403, and classes named like `AuthError`", None, "401", ""),
+    ("code 404 or 410, `FileNotFoundError`", FileNotFoundError, None, ""),
+    ("code 408 or 504", None, "504", ""),
+    ("any other code 4xx", None, "422", ""),
+    ("any other code 5xx", None, "500", ""),
+    ("`PermissionError`", PermissionError, None, ""),
+    ("`MemoryError`, a text with `no space left`", MemoryError, None, ""),
+    ("`ValueError`, `KeyError`, `UnicodeError`, `ZeroDivisionError`, …", ValueError, None, ""),
+    ("`TypeError`, `AttributeError`, `NameError`, `AssertionError`, …", TypeError, None, ""),
+    ("any other `OSError`", OSError, None, ""),
+    ("everything else", RuntimeError, None, ""),
+)
+
+
+def categories() -> str:
+    body = []
+    for said, kind, code, text in SHOWN_ERRORS:
+        verdict = classify(kind, code, text)
+        body.append((said, f"`{verdict.category}`", f"`{verdict.rule}`"))
+    return rows(("what the handler raised", "category", "rule"), body)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+EXITS = {
+    Exit.DONE: "done",
+    Exit.FAILED: "failed for another reason, which is on stderr",
+    Exit.USAGE: "the command, an option, a filter or a URL cannot be used",
+    Exit.REFUSED: "not confirmed; nothing was changed",
+    Exit.NOT_FOUND: "no such item or queue, or a prefix that fits several",
+    Exit.CONFLICT: "nothing could be changed in the state it is in",
+    Exit.STORE: "the store is not there, not reachable or not usable",
+    Exit.PARTLY: "some were changed and some skipped; stderr names them",
+    Exit.INTERRUPTED: "interrupted",
+}
+
+
+def exit_codes() -> str:
+    body = []
+    for code in Exit:
+        kinds = [kind.__name__ for kind, exits, _ in TABLE if exits is code and kind.__module__ == errors.__name__]
+        body.append((str(int(code)), EXITS[code], ", ".join(f"`{kind}`" for kind in kinds)))
+    return rows(("code", "meaning", "errors"), body)
+
+
+def commands(command: click.Command = cli, path: str = "redrive") -> Iterable[tuple[str, click.Command]]:
+    if isinstance(command, LazyGroup):
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None, f"{path} {name} does not exist"
+            yield from commands(child, f"{path} {name}")
+    else:
+        yield path, command
+
+
+def command_reference() -> str:
+    parts = []
+    for path, command in commands():
+        context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+        parts.append(f"## {path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
+    return "\n" + "\n".join(parts) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "transitions": transitions,
+    "verbs": verbs,
+    "errors": error_tree,
+    "events": event_table,
+    "filter-fields": filter_fields,
+    "delays": delays,
+    "categories": categories,
+    "exit-codes": exit_codes,
+    "commands": command_reference,
+}
+
+
+def filled(text: str) -> str:
+    return MARKED.sub(lambda found: f"{found['start']}{TABLES[found['name']]()}{found['end']}", text)
+
+
+def write(page: Path) -> None:
+    page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for each in pages():
+        write(each)

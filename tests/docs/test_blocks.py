@@ -1,0 +1,62 @@
+"""Every block of the documents runs: see "Documents" in CONTRIBUTING.md for the convention."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, Block, blocks, name_of, pages
+from tests.docs.shell import Shell, alike, plain
+
+LANGUAGES = {"python", "console", "text", "json"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+async def test_the_blocks_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("REDRIVE_STORE", raising=False)
+    shell = Shell(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for block in blocks(page):
+        if block.language == "console":
+            shell.run(block)
+        elif block.language == "python" and block.file_name is not None:
+            (tmp_path / block.file_name).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            await run(block, names)
+
+
+async def run(block: Block, names: dict[str, object]) -> None:
+    # Blank lines in front, so that a traceback names the line of the page.
+    source = "\n" * (block.line - 1) + block.text
+    code = compile(source, block.where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    ended = eval(code, names)  # noqa: S307 - our own pages
+    if inspect.iscoroutine(ended):
+        await ended
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    assert {block.language for block in blocks(page)} <= LANGUAGES
+
+
+def test_the_quick_start_of_the_readme_is_the_example() -> None:
+    (block,) = [block for block in blocks(ROOT / "README.md") if block.file_name == "quickstart.py"]
+    example = (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
+    assert block.text == f"# quickstart.py\n{example}"
+
+
+def test_outputs_are_compared_without_what_changes() -> None:
+    assert plain("  done   12 ms  by w-1 ") == "done # ms by #"
+    assert alike(["ready 1", "…", "end"], ["ready  2", "more", "", "end"])
+    assert alike(["…"], [])
+    assert not alike(["ready 1"], ["ready 1", "surprise"])
+    assert not alike(["ready 1", "end"], ["ready 1"])
+    assert not alike([], ["surprise"])

@@ -1,0 +1,209 @@
+"""The suite has teeth: every planted bug is caught, and by the test that is about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import pytest
+
+from redrive.stores.base import Store
+from redrive.stores.memory import MemoryStore
+from redrive.testing import conformance as suite
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance import wait
+from redrive.testing.conformance.kit import DURABLE, HANDLES, World
+from redrive.testing.conformance.machine import machine_of, run_machine
+from tests.stores import broken as b
+from tests.stores import broken_more as m
+
+ConformanceTest = Callable[..., Awaitable[None]]
+
+
+class Tooth(NamedTuple):
+    """A planted bug, the tests that must fail on it, and whether the state machine must find it as well."""
+
+    store: type[MemoryStore]
+    caught_by: tuple[str, ...]
+    machine: bool = False
+
+
+TEETH = (
+    Tooth(
+        b.SettlesByState,
+        (
+            "test_settle_by_a_stale_holder_is_refused_while_the_new_one_runs",
+            "test_settle_by_a_stale_holder_is_refused_while_the_reaper_holds",
+            "test_race_of_settles_by_two_holders_counts_the_current_one",
+        ),
+        machine=True,
+    ),
+    Tooth(b.SettlesById, ("test_settle_again_is_already", "test_settle_of_an_item_never_leased_is_refused"), machine=True),
+    Tooth(
+        b.ExtendsById,
+        (
+            "test_extend_by_a_stale_holder_is_lost_while_the_new_one_runs",
+            "test_extend_by_the_lost_holder_does_not_touch_the_reaper_s_lease",
+        ),
+        machine=True,
+    ),
+    Tooth(b.ExtendRevives, ("test_extend_never_revives",), machine=True),
+    Tooth(b.ExtendShortens, ("test_extend_never_shortens",), machine=True),
+    Tooth(
+        b.ReplayResetsTheFence,
+        ("test_amend_replay_never_resets_the_fence", "test_settle_by_a_stale_holder_is_refused_after_a_replay"),
+        machine=True,
+    ),
+    Tooth(b.RefusalFailsTheBatch, ("test_settle_refuses_one_and_applies_the_others",), machine=True),
+    Tooth(b.FollowsUpAlthoughRefused, ("test_settle_puts_no_follow_ups_of_the_refused",), machine=True),
+    Tooth(b.RefusesWhatExpired, ("test_settle_after_expiry_counts_while_nobody_took_over",), machine=True),
+    Tooth(b.LeasesWithoutExclusion, ("test_lease_is_exclusive", "test_race_of_eight_workers_partitions_the_queue"), machine=True),
+    Tooth(b.PopsThenStores, ("test_lease_is_one_step_to_those_who_look", "test_lease_cut_off_loses_nothing")),
+    Tooth(b.CountsOnFailureOnly, ("test_lease_counts_before_it_gives",), machine=True),
+    Tooth(
+        b.LeasesByTheWorkersClock,
+        ("test_put_with_a_delay_is_not_leased_early", "test_lease_gives_a_retry_when_it_is_due_and_not_before"),
+        machine=True,
+    ),
+    Tooth(
+        b.IgnoresTheNonce,
+        (
+            "test_lease_with_the_same_nonce_gives_the_same_leases",
+            "test_settle_then_repeated_gives_the_same",
+            "test_unknown_outcome_of_lease",
+        ),
+        machine=True,
+    ),
+    Tooth(
+        b.GivesSuspectsInCompany,
+        ("test_suspects_are_leased_first_and_alone", "test_suspects_are_not_given_in_company"),
+        machine=True,
+    ),
+    Tooth(b.LeasesTheNewestFirst, ("test_lease_gives_the_earliest_due_first",), machine=True),
+    Tooth(
+        b.ReclaimsWithoutLookingAgain,
+        ("test_race_of_two_reapers_has_one_winner_per_item", "test_race_of_settle_and_reclaim_has_one_winner"),
+    ),
+    Tooth(b.ReclaimsUnknownQueues, ("test_reclaim_leaves_queues_whose_policy_the_caller_lacks",), machine=True),
+    Tooth(b.ReclaimStarves, ("test_reclaim_past_a_full_batch_of_others",)),
+    Tooth(
+        b.ReclaimKeepsTheDelivery,
+        ("test_reclaim_takes_over_under_a_new_delivery", "test_reclaim_hands_over_the_right_to_settle"),
+        machine=True,
+    ),
+    Tooth(m.DiesInTwoSteps, ("test_settle_is_one_step_to_those_who_look", "test_settle_cut_off_is_all_or_none")),
+    Tooth(m.CopiesThenRemoves, ("test_settle_is_one_step_to_those_who_look", "test_settle_cut_off_is_all_or_none")),
+    Tooth(m.ReleaseCharges, ("test_settle_release_gives_the_attempt_back",), machine=True),
+    Tooth(m.EvictsLetters, ("test_settle_dead_evicts_no_letter",)),
+    Tooth(m.TrimsTheWrongEnd, ("test_get_keeps_the_first_20_and_last_180_attempts",)),
+    Tooth(m.ForgetsTheEvidence, ("test_get_keeps_the_history_through_replays",), machine=True),
+    Tooth(
+        m.ReplaysEveryTime,
+        ("test_amend_changes_an_item_once_per_request", "test_race_of_replays_under_one_request_changes_once"),
+        machine=True,
+    ),
+    Tooth(m.IgnoresExpect, ("test_amend_expects_of_ids_those_that_exist",), machine=True),
+    Tooth(m.ReplaysAsACopy, ("test_amend_replay_brings_the_same_item_back", "test_amend_cut_off_changes_once"), machine=True),
+    Tooth(m.AmendsWhatIsHeld, ("test_amend_never_touches_what_is_held",), machine=True),
+    Tooth(m.AuditsNothing, ("test_amend_writes_who_did_it_into_item_and_audit",), machine=True),
+    Tooth(m.PrunesLettersLikeDone, ("test_prune_takes_nothing_else",), machine=True),
+    Tooth(m.PrunesWithoutATrace, ("test_prune_leaves_a_tombstone",), machine=True),
+    Tooth(
+        m.FindsByOffset,
+        ("test_find_pages_stay_whole_while_letters_leave", "test_find_pages_stay_whole_while_others_die_and_leave"),
+    ),
+    Tooth(m.ReencodesPayloads, ("test_put_keeps_every_byte",)),
+    Tooth(m.PutsOneByOne, ("test_put_is_all_or_none_to_those_who_look", "test_put_cut_off_is_all_or_none")),
+    Tooth(m.PutOverwrites, ("test_put_again_is_already_there", "test_unknown_outcome_of_put"), machine=True),
+    Tooth(m.SwallowsCommitErrors, ("test_put_makes_ready_items", "test_put_is_seen_through_every_handle"), machine=True),
+    Tooth(
+        m.DriftsByTheRefused,
+        ("test_tally_does_not_move_for_the_refused", "test_tally_equals_a_full_count_after_anything"),
+        machine=True,
+    ),
+    Tooth(m.DeafToPuts, ("test_wait_returns_on_a_put", "test_wait_returns_on_a_put_through_another_handle")),
+)
+CAUGHT = [pytest.param(tooth.store, name, id=f"{tooth.store.__name__}-{name}") for tooth in TEETH for name in tooth.caught_by]
+BY_MACHINE = [pytest.param(tooth.store, id=tooth.store.__name__) for tooth in TEETH if tooth.machine]
+
+
+async def fails(name: str, world: Callable[[], Awaitable[World]]) -> bool:
+    """Whether the test finds something. Parametrised ones are tried with each of their values, in a fresh world."""
+    test: ConformanceTest = getattr(suite, name)
+    for mark in getattr(test, "pytestmark", []):
+        if mark.name == "parametrize":
+            return any([await _fails(test, await world(), **{mark.args[0]: value}) for value in mark.args[1]])
+    return await _fails(test, await world())
+
+
+async def _fails(test: ConformanceTest, world: World, **values: object) -> bool:
+    try:
+        await test(world, **values)
+    except (AssertionError, ValueError, TimeoutError, KeyError):
+        return True
+    except Exception as error:  # noqa: BLE001 - a refusal by the store is a finding too
+        return type(error).__module__ == "redrive.errors"
+    return False
+
+
+def world_of(store: type[MemoryStore]) -> Callable[[], Awaitable[World]]:
+    async def make() -> World:
+        clock = FakeClock()
+        opened = await store(clock=clock).open()
+        return World(opened, opened.open, clock)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that makes a test wait for ever is found sooner."""
+    monkeypatch.setattr(wait, "PATIENCE", 0.2)
+
+
+@pytest.mark.parametrize(("store", "name"), CAUGHT)
+async def test_a_planted_bug_is_caught_by_the_test_about_it(store: type[MemoryStore], name: str) -> None:
+    assert await fails(name, world_of(store))
+
+
+@pytest.mark.parametrize("name", sorted({name for tooth in TEETH for name in tooth.caught_by}))
+async def test_without_the_bug_the_same_test_passes(name: str) -> None:
+    assert not await fails(name, world_of(MemoryStore))
+
+
+@pytest.mark.parametrize("store", BY_MACHINE)
+def test_a_planted_bug_is_caught_by_the_machine(store: type[MemoryStore]) -> None:
+    machine = machine_of(lambda _, clock: store(clock=clock))
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        run_machine(machine, "short", shrink=False)
+
+
+def test_without_a_bug_the_machine_raises_no_alarm() -> None:
+    run_machine(machine_of(lambda _, clock: MemoryStore(clock=clock)), "smoke", shrink=False)
+
+
+async def test_a_silent_fallback_to_memory_is_caught() -> None:
+    """Every handle works, quickly and alone: nothing is kept and nothing is shared."""
+
+    async def make() -> World:
+        clock = FakeClock()
+
+        async def open_store() -> Store:
+            return await m.FallsBackToMemory.handle(clock).open()
+
+        return World(await open_store(), open_store, clock, frozenset({DURABLE, HANDLES}))
+
+    for name in ("test_put_survives_reopening", "test_put_is_seen_through_every_handle", "test_info_names_the_engine_and_its_promise"):
+        assert await fails(name, make)
+
+
+def test_every_planted_bug_is_in_the_table() -> None:
+    """A broken store that nobody runs proves nothing."""
+    planted = {
+        thing
+        for module in (b, m)
+        for thing in vars(module).values()
+        if isinstance(thing, type) and issubclass(thing, b.Bent) and thing is not b.Bent
+    }
+    assert planted == {tooth.store for tooth in TEETH} | {m.FallsBackToMemory}
+

@@ -1,0 +1,170 @@
+"""The real command line in real processes: piped, on a terminal, and as a worker that is signalled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from redrive import Policy, Redrive, never
+from redrive import cli as command_line
+
+PATIENCE = 45
+"""Seconds. Only a failing test waits so long; the machine may be busy."""
+COMMAND = (sys.executable, "-m", "redrive")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours without what would change the output."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("REDRIVE_", "NO_COLOR", "COLUMNS"))}
+    return kept | {"TERM": "xterm", "PYTHONUNBUFFERED": "1"} | more
+
+
+def piped(*args: str, cwd: Path, text: str = "", env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *args],
+        cwd=cwd,
+        env=environment(**(env or {})),
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@dataclass
+class Told:
+    code: int
+    out: str
+    err: str = ""
+
+
+def on_terminal(*args: str, cwd: Path, keys: str = "", env: Mapping[str, str] | None = None) -> Told:
+    """Run it on a terminal of 100 columns; `keys` are typed when it asks something."""
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover - the child becomes the command
+        try:
+            os.chdir(cwd)
+            os.execve(COMMAND[0], [*COMMAND, *args], environment(COLUMNS="100", **(env or {})))  # noqa: S606 - as above
+        finally:
+            os._exit(99)
+    alarm = threading.Timer(PATIENCE, os.kill, (pid, signal.SIGKILL))
+    alarm.start()
+    out = b""
+    try:
+        while True:
+            try:
+                chunk = os.read(terminal, 65536)
+            except OSError:  # Linux says so when the other side is gone
+                break
+            if not chunk:
+                break
+            out += chunk
+            if keys and (b"[y/N]" in out or b"Type the number" in out):
+                os.write(terminal, keys.encode())
+                keys = ""
+        _, status = os.waitpid(pid, 0)
+    finally:
+        alarm.cancel()
+        os.close(terminal)
+    return Told(os.waitstatus_to_exitcode(status), out.decode().replace("\r\n", "\n"))
+
+
+def here(capsys: pytest.CaptureFixture[str], *args: str) -> Told:
+    """Without a process, where a process would add nothing."""
+    capsys.readouterr()
+    code = command_line.run(args)
+    told = capsys.readouterr()
+    return Told(code, told.out, told.err)
+
+
+@dataclass
+class WorkerProcess:
+    """`redrive worker run …` with its lines: wait for what it says, never for time to pass."""
+
+    process: subprocess.Popen[str]
+    lines: queue.SimpleQueue[str | None]
+    seen: list[str] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, *args: str, cwd: Path) -> WorkerProcess:
+        process = subprocess.Popen(
+            [*COMMAND, "worker", "run", *args],
+            cwd=cwd,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        made = cls(process, queue.SimpleQueue())
+        threading.Thread(target=made._read, daemon=True).start()
+        return made
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.put(line.rstrip("\n"))
+        self.lines.put(None)
+
+    def until(self, text: str) -> str:
+        """Read on until a line has the text."""
+        while (line := self._next()) is not None:
+            if text in line:
+                return line
+        pytest.fail(f"the worker ended without saying {text!r}:\n" + "\n".join(self.seen))
+
+    def end(self) -> int:
+        """Its exit code, after it has said everything."""
+        while self._next() is not None:
+            pass
+        return self.process.wait(PATIENCE)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _next(self) -> str | None:
+        try:
+            line = self.lines.get(timeout=PATIENCE)
+        except queue.Empty:
+            pytest.fail("the worker said nothing more:\n" + "\n".join(self.seen))
+        if line is not None:
+            self.seen.append(line)
+        return line
+
+
+def letters_in(folder: Path, *texts: str, name: str = "redrive.db", payload: object = None) -> list[str]:
+    """A database with one dead letter per error text, in the queue `mail`; their ids."""
+
+    async def make() -> list[str]:
+        app = Redrive(f"sqlite:///{folder}/{name}", log=False, actor="tester")
+
+        @app.handler("mail", policy=Policy(backoff=never()), concurrency=1)
+        async def fail(item_id: str) -> None:
+            raise ValueError(texts[int(item_id)])
+
+        async with app:
+            ids = []
+            for number in range(len(texts)):
+                ids.append(str(await app.enqueue("mail", {"item_id": str(number)} if payload is None else payload)))
+            await app.run(until_idle=True)
+            return ids
+
+    return asyncio.run(make())

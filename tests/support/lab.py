@@ -1,0 +1,200 @@
+"""Engine tests without real time: any number of apps over one store and one FakeClock.
+
+Time passes only when everything that can happen without it has happened: nobody in the loop has a turn left, and no verb is
+on its way through a store's threads. So a test is as exact on SQLite as in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from redrive import Redrive
+from redrive.core.durations import parse
+from redrive.core.item import History, Item
+from redrive.core.verbs import LeaseRequest, Want
+from redrive.events import Event
+from redrive.stores.base import Store
+from redrive.stores.memory import MemoryStore
+from redrive.stores.sqlite import SqliteStore
+from redrive.testing._relay import Answer, P, Relay
+from redrive.testing.clock import FakeClock
+from redrive.testing.faults import FaultyStore
+from tests.support.rig.patience import breathe
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Event)
+
+STORES = ("memory", "sqlite")
+TURNS = 40
+PATIENCE = 5_000
+"""Turns of a real millisecond in which something must happen that no fake time can bring about."""
+
+
+class Shared(Relay):
+    """One app's handle on the lab's store: counts verbs under way, and does not open or close what others use."""
+
+    def __init__(self, store: Store, lab: Lab) -> None:
+        super().__init__(store)
+        self._lab = lab
+
+    async def open(self) -> Shared:  # type: ignore[override]  # Self, for a class that nobody derives from
+        return self
+
+    async def close(self) -> None:
+        return
+
+    async def relay(self, verb: Callable[P, Awaitable[Answer]], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        if verb.__name__ == "wait":
+            return await verb(*args, **kwargs)
+        self._lab.busy += 1
+        try:
+            return await verb(*args, **kwargs)
+        finally:
+            self._lab.busy -= 1
+
+
+class Seen:
+    """What an app told its subscribers."""
+
+    def __init__(self, app: Redrive) -> None:
+        self.all: list[Event] = []
+        app.events.subscribe(self.all.append)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.all if isinstance(event, kind)]
+
+
+class Lab:
+    def __init__(self, kind: str, store: Store, clock: FakeClock) -> None:
+        self.kind = kind
+        self.store = store
+        self.clock = clock
+        self.busy = 0
+        self.apps: list[Redrive] = []
+
+    async def app(self, *, max_payload: int = 1024 * 1024) -> Redrive:
+        return await self._open(Shared(self.store, self), max_payload)
+
+    async def faulty(self) -> tuple[Redrive, FaultyStore]:
+        """An app whose way to the store can be broken, while other apps' stays whole."""
+        faulty = FaultyStore(Shared(self.store, self))
+        return await self._open(faulty), faulty
+
+    async def _open(self, store: Store, max_payload: int = 1024 * 1024) -> Redrive:
+        app = Redrive(store, clock=self.clock, log=False, actor="lab", max_payload=max_payload)
+        self.apps.append(app)
+        return await app.open()
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    async def quiet(self) -> None:
+        """Until nothing more can happen without time passing."""
+        while True:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)  # noqa: TID251 - no time passes: a turn of the loop for whoever can act
+            if not self.busy:
+                return
+            await breathe()
+
+    async def until(self, check: Callable[[], bool], *, limit: str = "1h") -> None:
+        """Let time pass, sleeper by sleeper, until `check` holds."""
+        end = self.clock.monotonic() + parse(limit)
+        patience = PATIENCE
+        while True:
+            await self.quiet()
+            if check():
+                return
+            pause = self.clock.next_in
+            if pause is None:
+                patience -= 1
+                assert patience, "nobody sleeps, and nothing happens"
+                await breathe()
+            else:
+                assert self.clock.monotonic() + pause <= end, f"not within {limit} of fake time"
+                self.clock.advance(pause)
+
+    async def drive(self, work: Awaitable[T], *, limit: str = "1h") -> T:
+        """Let time pass until the work is done."""
+        task = asyncio.ensure_future(work)
+        try:
+            await self.until(task.done, limit=limit)
+        except AssertionError:
+            task.cancel()
+            raise
+        return await task
+
+    async def pass_time(self, duration: str) -> None:
+        """So much time, with everything that happens in it."""
+        end = self.clock.monotonic() + parse(duration)
+        while True:
+            await self.quiet()
+            pause = self.clock.next_in
+            if pause is None or self.clock.monotonic() + pause > end:
+                break
+            self.clock.advance(pause)
+        self.clock.advance(end - self.clock.monotonic())
+        await self.quiet()
+
+    # -- workers -------------------------------------------------------------------------------------------------
+
+    async def drain(self, app: Redrive, *, limit: str = "1d") -> None:
+        """Work until nothing is left that will become due by itself."""
+        await self.drive(app.run(until_idle=True), limit=limit)
+
+    @contextlib.asynccontextmanager
+    async def working(self, app: Redrive) -> AsyncIterator[asyncio.Task[None]]:
+        """A worker in the background."""
+        task = asyncio.create_task(app.run())
+        await self.quiet()
+        try:
+            yield task
+        finally:
+            await self.drive(app.stop(grace=0))
+            await self.drive(task)
+
+    async def ghost(self, queue: str, *, worker: str = "ghost", ttl: str = "30s", limit: int = 100) -> tuple[Item, ...]:
+        """Leases by a worker that is never heard of again."""
+        want = Want(queue, limit, parse(ttl), max_crashes=3)
+        return (await self.store.lease(LeaseRequest(worker, (want,), f"nonce of {worker}"))).items
+
+    async def history(self, item_id: str) -> History:
+        return await self.store.get(item_id)
+
+    async def item(self, item_id: str) -> Item:
+        return (await self.store.get(item_id)).item
+
+
+def open_kind(kind: str, folder: Path, clock: FakeClock) -> Store:
+    return MemoryStore(clock) if kind == "memory" else SqliteStore(folder / "lab.db", clock=clock)
+
+
+@contextlib.asynccontextmanager
+async def open_lab(kind: str, folder: Path) -> AsyncIterator[Lab]:
+    clock = FakeClock()
+    store = await open_kind(kind, folder, clock).open()
+    made = Lab(kind, store, clock)
+    try:
+        yield made
+    finally:
+        for app in made.apps:
+            await made.drive(app.close())
+        await store.close()
+
+
+@pytest.fixture(params=STORES)
+async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Lab]:
+    async with open_lab(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def memory_lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    """For what the store has no part in."""
+    async with open_lab("memory", tmp_path) as made:
+        yield made

@@ -1,0 +1,113 @@
+"""Worker processes to start, kill, stop and wake. None outlives the fleet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.rig import records as r
+from tests.support.rig.log import Log, Tail, now_ns
+from tests.support.rig.patience import eventually
+
+ROOT = Path(__file__).resolve().parents[3]
+START_LIMIT = 20.0
+
+
+def environment() -> dict[str, str]:
+    """The checkout under test, whatever else is installed."""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class Member:
+    """One worker process and what its handlers wrote so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], logs: Path) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.started: list[r.Start] = []
+        self._running: dict[tuple[str, int], r.Start] = {}
+        self._tail = Tail(logs / f"runs-{self.pid}.log")
+
+    def look(self) -> list[r.Start]:
+        """The handlers that run now, as far as the log says."""
+        for record in self._tail.new():
+            if isinstance(record, r.Start):
+                self.started.append(record)
+                self._running[record.id, record.delivery] = record
+            elif isinstance(record, r.End):
+                self._running.pop((record.id, record.delivery), None)
+        return list(self._running.values())
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+class Fleet:
+    def __init__(self, database: Path, logs: Path, *, lease: float, handlers: str = "mix") -> None:
+        self._command = [sys.executable, "-m", "tests.support.rig.worker", str(database), str(logs)]
+        self._command += ["--lease", str(lease), "--set", handlers]
+        self._logs = logs
+        self._errors = logs / "stderr.txt"
+        logs.mkdir(parents=True, exist_ok=True)
+        self._log = Log(logs / "nemesis.log")
+        self.members: list[Member] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for member in self.members:
+            if member.alive:
+                member.process.kill()
+            member.process.wait()
+            assert member.process.stdin is not None
+            member.process.stdin.close()
+        self._log.close()
+
+    def start(self) -> Member:
+        with self._errors.open("ab") as errors:
+            process = subprocess.Popen(
+                self._command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=errors, stderr=errors
+            )
+        member = Member(process, self._logs)
+        self.members.append(member)
+        return member
+
+    @property
+    def alive(self) -> list[Member]:
+        return [member for member in self.members if member.alive]
+
+    def kill(self, member: Member) -> None:
+        self._log(r.Struck(member.pid, "kill", now_ns()))
+        member.process.kill()
+        member.process.wait()
+
+    def stop(self, member: Member) -> None:
+        self._log(r.Struck(member.pid, "stop", now_ns()))
+        os.kill(member.pid, signal.SIGSTOP)
+
+    def wake(self, member: Member) -> None:
+        self._log(r.Struck(member.pid, "cont", now_ns()))
+        os.kill(member.pid, signal.SIGCONT)
+
+    async def retire(self, *, limit: float = 10.0) -> None:
+        """SIGTERM to all that live; they must leave by themselves, and without complaint."""
+        leaving = self.alive
+        for member in leaving:
+            self._log(r.Struck(member.pid, "term", now_ns()))
+            member.process.terminate()
+        await eventually(lambda: not self.alive, limit=limit, what="workers leave after SIGTERM")
+        codes = {member.pid: member.process.returncode for member in leaving}
+        assert not any(codes.values()), f"exit codes {codes}: {self.complaints()}"
+
+    def complaints(self) -> str:
+        return self._errors.read_text(errors="replace")[-4000:]

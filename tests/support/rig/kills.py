@@ -1,0 +1,84 @@
+"""R4: random worker kills under load, then a drain, then the verdict."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from redrive import Redrive
+from redrive.core.item import Ending
+from redrive.stores.base import Store
+from redrive.stores.sqlite import SqliteStore
+from tests.support.rig.fleet import Fleet
+from tests.support.rig.handlers import MIX
+from tests.support.rig.log import Log, now_ns, read_all
+from tests.support.rig.nemesis import Nemesis
+from tests.support.rig.patience import eventually
+from tests.support.rig.producer import Producer
+from tests.support.rig.size import Kills
+from tests.support.rig.survey import Survey, survey
+from tests.support.rig.verdict import Verdict, judge
+
+
+@dataclass(frozen=True)
+class Report:
+    verdict: Verdict
+    survey: Survey
+    drain: float  # seconds from the last kill until nothing was left
+    open_runs: int  # handlers that ran when their worker was killed
+    crashed: int  # deliveries that the store has on record as crashed
+
+    def ends(self) -> dict[str, set[str]]:
+        """The states in which the items of each queue ended."""
+        ends: dict[str, set[str]] = {}
+        for final in self.survey.finals.values():
+            ends.setdefault(final.item.queue, set()).add(str(final.item.state))
+        return ends
+
+    def __str__(self) -> str:
+        text = f"drained {self.drain:.2f} s after the last kill; {self.open_runs} handlers ran in killed workers"
+        return f"{self.verdict.report()}\n{text}; {self.crashed} crashes on record"
+
+
+async def random_kills(folder: Path, size: Kills, seed: int) -> Report:
+    database, logs = folder / "rig.db", folder / "logs"
+    store = SqliteStore(database)
+    app = Redrive(store, log=False)
+    for queue in (*MIX, "leaf"):
+        app.queue(queue)
+    async with app:
+        with Fleet(database, logs, lease=size.lease, handlers="mix") as fleet:
+            for _ in range(size.workers):
+                fleet.start()
+            await Producer(app, Log(logs / "producer.log")).enqueue_all(_work(size.items, seed))
+            nemesis = Nemesis(fleet, seed)
+            for number in range(size.kills):
+                await _until_ended(store, size.items * number // (size.kills + 1), size.limit)
+                await nemesis.strike(limit=size.limit)
+            await eventually(lambda: _nothing_left(store), limit=size.limit, what="the queues are empty", poll=0.02)
+            drain = (now_ns() - nemesis.last_ns) / 1e9
+            await fleet.retire()
+        found = await survey(store)
+    endings = Counter(attempt.ending for final in found.finals.values() for attempt in final.attempts)
+    verdict = judge(read_all(logs), found)
+    return Report(verdict, found, drain, nemesis.open_runs, endings[Ending.CRASHED])
+
+
+def _work(items: int, seed: int) -> Iterator[tuple[str, str]]:
+    dice = random.Random(seed)
+    for number in range(items):
+        yield dice.choice(MIX), f"item-{number:06}"
+
+
+async def _until_ended(store: Store, count: int, limit: float) -> None:
+    async def enough() -> bool:
+        return sum(row.done + row.open for row in (await store.tally()).queues) >= count
+
+    await eventually(enough, limit=limit, what=f"{count} items ended")
+
+
+async def _nothing_left(store: Store) -> bool:
+    return not any(row.ready or row.leased for row in (await store.tally()).queues)

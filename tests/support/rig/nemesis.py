@@ -1,0 +1,33 @@
+"""Kills workers at random, but only one whose handler has marked that it started: a kill of an idle worker proves nothing."""
+
+from __future__ import annotations
+
+import random
+
+from tests.support.rig.fleet import Fleet, Member
+from tests.support.rig.log import now_ns
+from tests.support.rig.patience import eventually
+
+
+class Nemesis:
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        self._fleet = fleet
+        self._dice = random.Random(seed)
+        self.open_runs = 0
+        self.last_ns = 0
+
+    async def strike(self, *, limit: float) -> Member:
+        """Kill one worker in the middle of a handler and put another in its place."""
+        found: list[Member] = []
+
+        def someone_works() -> bool:
+            found[:] = [member for member in self._fleet.alive if member.look()]
+            return bool(found)
+
+        await eventually(someone_works, limit=limit, what="a handler that runs", poll=0.002)
+        victim = self._dice.choice(found)
+        self._fleet.kill(victim)
+        self.last_ns = now_ns()
+        self.open_runs += len(victim.look())
+        self._fleet.start()
+        return victim

@@ -1,0 +1,69 @@
+"""What the store says at the end, read through its verbs only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from redrive.core.item import History, Item
+from redrive.core.select import EVERYTHING
+from redrive.core.states import State
+from redrive.stores.base import PAGE_LIMIT, Store
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`miscounts`: where kept counters differ from a recount."""
+
+    finals: dict[str, History] = field(default_factory=dict)
+    miscounts: dict[str, str] = field(default_factory=dict)
+
+
+async def survey(store: Store) -> Survey:
+    items = await _everything(store)
+    finals = {item.id: await store.get(item.id) for item in items}
+    miscounts = {**await _queue_miscounts(store, items), **await _cause_miscounts(store, items)}
+    if len(finals) != len(items):
+        miscounts["find"] = "find gave an item twice"
+    return Survey(finals, miscounts)
+
+
+async def _everything(store: Store) -> list[Item]:
+    items: list[Item] = []
+    cursor: str | None = None
+    while True:
+        page = await store.find(EVERYTHING, PAGE_LIMIT, cursor)
+        items += page.items
+        cursor = page.next
+        if cursor is None:
+            return items
+
+
+def _column(item: Item) -> str:
+    if item.state is State.DEAD and item.letter is not None:
+        return str(item.letter.disposition)
+    return str(item.state)
+
+
+async def _queue_miscounts(store: Store, items: list[Item]) -> dict[str, str]:
+    counted = Counter((item.queue, _column(item)) for item in items)
+    columns = ("ready", "leased", "done", "open", "archived", "trash", "cancelled")
+    kept = {
+        (row.queue, column): getattr(row, column) for row in (await store.tally()).queues for column in columns
+    }
+    return {
+        f"{queue}/{column}": f"kept {kept.get((queue, column), 0)}, counted {counted[queue, column]}"
+        for queue, column in {*counted, *kept}
+        if kept.get((queue, column), 0) != counted[queue, column]
+    }
+
+
+async def _cause_miscounts(store: Store, items: list[Item]) -> dict[str, str]:
+    letters = [(item.queue, item.letter) for item in items if item.letter is not None]
+    counted = Counter((queue, letter.failure.cause) for queue, letter in letters if letter.disposition == "open")
+    kept = {(row.queue, row.cause): row.count for row in await store.causes(limit=PAGE_LIMIT)}
+    return {
+        f"{queue}/cause {cause}": f"kept {kept.get((queue, cause), 0)}, counted {counted[queue, cause]}"
+        for queue, cause in {*counted, *kept}
+        if kept.get((queue, cause), 0) != counted[queue, cause]
+    }

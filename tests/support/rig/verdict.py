@@ -1,0 +1,145 @@
+"""The checker: what producers, handlers and the nemesis wrote down, against what the store says after the drain.
+
+Pure: values in, a verdict out, so that the checker itself can be checked with planted faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from redrive.core.item import Ending, History
+from redrive.core.states import TERMINAL, State
+from tests.support.rig import records as r
+from tests.support.rig import runs
+from tests.support.rig.facts import ENDED, Facts
+from tests.support.rig.survey import Survey
+
+Why = dict[str, str]
+SHOWN = 5
+
+
+@dataclass
+class Verdict:
+    """Ids with what is wrong about them, by class. `recovered` is no fault: an enqueue of unknown outcome that did come."""
+
+    lost: Why = field(default_factory=dict)
+    stuck: Why = field(default_factory=dict)
+    double_terminal: Why = field(default_factory=dict)
+    unexpected: Why = field(default_factory=dict)
+    unexplained_duplicates: Why = field(default_factory=dict)
+    overlap: Why = field(default_factory=dict)
+    wrong_attempts: Why = field(default_factory=dict)
+    half_moved: Why = field(default_factory=dict)
+    miscounted: Why = field(default_factory=dict)
+    recovered: tuple[str, ...] = ()
+    items: int = 0
+    runs: int = 0
+    duplicates: int = 0
+    lapses: int = 0
+
+    @property
+    def faults(self) -> dict[str, Why]:
+        return {name: why for name, why in vars(self).items() if isinstance(why, dict) and why}
+
+    def report(self) -> str:
+        lines = [
+            f"{self.items} items, {self.runs} runs, {self.duplicates} explained duplicates, {self.lapses} lapses,"
+            f" {len(self.recovered)} recovered"
+        ]
+        for name, why in self.faults.items():
+            lines.append(f"{name}: {len(why)}")
+            lines += [f"  {key}: {text}" for key, text in list(why.items())[:SHOWN]]
+        return "\n".join(lines)
+
+
+def judge(history: Iterable[r.Record], survey: Survey) -> Verdict:
+    facts = Facts(history)
+    finals = survey.finals
+    expected = _expected_follow_ups(facts, finals)
+    wanted = facts.invoked | expected.keys()
+    verdict = Verdict(miscounted=dict(survey.miscounts), items=len(finals))
+    for key, answer in facts.told.items():
+        if answer == "ok" and key not in finals:
+            verdict.lost[key] = "accepted, and in no state"
+    for key, parent in expected.items():
+        if key not in finals:
+            verdict.lost[key] = f"its parent {parent} is done, and it is in no state"
+    for key in {*finals, *facts.starts} - wanted:
+        verdict.unexpected[key] = "nobody asked for it"
+    for key in finals.keys() & facts.told.keys():
+        if facts.told[key] == "fail":
+            verdict.unexpected[key] = "enqueue said that nothing was written"
+    unsure = {key for key in facts.invoked if facts.told.get(key, "unknown") == "unknown"}
+    verdict.recovered = tuple(sorted(unsure & finals.keys()))
+    for key, final in finals.items():
+        _judge_item(verdict, facts, key, final)
+    _count(verdict, facts)
+    return verdict
+
+
+def _judge_item(verdict: Verdict, facts: Facts, key: str, final: History) -> None:
+    findings = {
+        "stuck": None if final.item.state in TERMINAL else f"it is {final.item.state} after the drain",
+        "double_terminal": _double_terminal(facts, final),
+        "unexplained_duplicates": runs.unexplained(facts, key),
+        "overlap": runs.overlap(facts, key),
+        "wrong_attempts": runs.wrong_attempts(facts, final),
+        "half_moved": _half_moved(final),
+    }
+    for name, why in findings.items():
+        if why is not None:
+            getattr(verdict, name)[key] = why
+
+
+def _double_terminal(facts: Facts, final: History) -> str | None:
+    if final.item.replays:
+        return None  # every replay may end once more; R15 judges those
+    ends = {one.delivery: one.state for one in facts.settled[final.item.id].values() if one.state in ENDED}
+    if len(ends) > 1:
+        return f"deliveries {sorted(ends)} were both accepted as its end"
+    if ends and final.item.state not in ends.values():
+        return f"its end was accepted as {next(iter(ends.values()))}, it is {final.item.state}"
+    finished = [attempt.delivery for attempt in final.attempts if attempt.ending in (Ending.DONE, Ending.DEAD)]
+    if len(finished) > 1:
+        return f"its history ends more than once, in deliveries {finished}"
+    return None
+
+
+def _half_moved(final: History) -> str | None:
+    item, letter = final.item, final.item.letter
+    if item.state is not State.DEAD:
+        return None if letter is None else f"it is {item.state} and still a letter"
+    if letter is None:
+        return "it is dead and no letter"
+    if not (letter.reason and letter.died_at and letter.failure.type and letter.failure.cause):
+        return f"the letter is incomplete: {letter}"
+    failures = [attempt.failure for attempt in final.attempts if attempt.failure is not None]
+    if not failures or failures[-1].cause != letter.failure.cause:
+        return "the letter's failure is not the last one of its history"
+    return None
+
+
+def _expected_follow_ups(facts: Facts, finals: dict[str, History]) -> dict[str, str]:
+    """Follow-ups of the one delivery whose result was accepted, by id, with their parent."""
+    return {
+        follow.id: follow.parent
+        for follow in facts.follows
+        if follow.parent in finals and _done_by(finals[follow.parent]) == follow.delivery
+    }
+
+
+def _done_by(final: History) -> int | None:
+    if final.item.state is not State.DONE:
+        return None
+    done = [attempt.delivery for attempt in final.attempts if attempt.ending is Ending.DONE]
+    return done[-1] if done else 1
+
+
+def _count(verdict: Verdict, facts: Facts) -> None:
+    verdict.runs = sum(map(len, facts.starts.values()))
+    for key, starts in facts.starts.items():
+        retries = sum(facts.ends[key, one.delivery].how in ("failed", "snoozed") for one in starts if (key, one.delivery) in facts.ends)
+        verdict.duplicates += max(0, len(starts) - 1 - retries)
+    reclaimed = [one for many in facts.reclaimed.values() for one in many]
+    verdict.lapses = sum(not facts.was_struck(one.lost_by) for one in reclaimed)

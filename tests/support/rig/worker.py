@@ -1,0 +1,94 @@
+"""A worker process of the rig: `python -m tests.support.rig.worker <database> <log folder> [--lease 1] [--set mix]`.
+
+It ends when its parent does (standard input is closed), stops gracefully on SIGTERM, and writes two files: what its
+handlers did, and what the engine said about it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from redrive import Redrive
+from redrive import events as ev
+from tests.support.rig import records as r
+from tests.support.rig.handlers import Scribe, register_mix, register_poison, register_zombie
+from tests.support.rig.log import Log, now_ns
+
+SETS: dict[str, Callable[[Redrive, Scribe, float], None]] = {
+    "mix": register_mix,
+    "zombie": register_zombie,
+    "poison": register_poison,
+}
+
+
+def transcriber(log: Log) -> Callable[[ev.Event], None]:
+    """Turns the engine's events into records."""
+
+    def write(event: ev.Event) -> None:
+        record = _record(event)
+        if record is not None:
+            log(record)
+
+    return write
+
+
+def _record(event: ev.Event) -> r.Record | None:
+    now = now_ns()
+    match event:
+        case ev.WorkerStarted():
+            return r.Worker(event.worker, os.getpid(), now)
+        case ev.Finished():
+            return r.Settled(event.id, event.delivery, event.worker, event.ending, event.state, now)
+        case ev.SettleRefused():
+            return r.Refused(event.id, event.delivery, event.worker, now)
+        case ev.LeaseLost():
+            return r.Lost(event.id, event.delivery, event.worker, now)
+        case ev.Reclaimed():
+            return r.Reclaimed(event.id, event.delivery, event.worker, event.lost_by, now)
+        case ev.StoreFailed():
+            return r.Trouble(os.getpid(), event.part, event.error, now)
+        case _:
+            return None
+
+
+def die_with_parent() -> None:
+    def watch() -> None:
+        os.read(0, 1)
+        os._exit(1)  # noqa: SLF001 - nobody is left to care
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+async def main(options: argparse.Namespace) -> None:
+    folder = Path(options.logs)
+    pid = os.getpid()
+    app = Redrive(f"sqlite:///{options.database}", log=False)
+    app.events.subscribe(transcriber(Log(folder / f"events-{pid}.log")))
+    SETS[options.set](app, Scribe(Log(folder / f"runs-{pid}.log")), options.lease)
+    async with app:
+        stopping: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: stopping.add(asyncio.create_task(app.stop())))
+        await app.run(grace="2s")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("database")
+    parser.add_argument("logs")
+    parser.add_argument("--lease", type=float, default=1.0)
+    parser.add_argument("--set", choices=SETS, default="mix")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # deaths are meant; their cores are not wanted
+    die_with_parent()
+    asyncio.run(main(parse()))
