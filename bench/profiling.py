@@ -16,6 +16,8 @@ from types import FrameType
 from typing import Protocol
 
 TOP = 25
+WAITS = ("'poll' of 'select.", "'get' of '_queue.", "'acquire' of '_thread.lock'")
+"""Functions whose time is waiting for somebody else."""
 
 
 class Profiler(Protocol):
@@ -28,7 +30,11 @@ def profiler() -> Profiler:
 
 
 class Tracer:
-    """One cProfile per thread. It slows small functions most: read it for calls and shares, not for absolute times."""
+    """One cProfile per thread. It slows small functions most: read it for calls and shares, not for absolute times.
+
+    Times are on the wall: a call that lets go of the interpreter lock (`send` wakes the other thread) includes getting
+    it back.
+    """
 
     def __init__(self) -> None:
         self._profiles: dict[str, cProfile.Profile] = {}
@@ -48,14 +54,19 @@ class Tracer:
     def report(self, items: int) -> dict[str, str]:
         """Call it when the threads have ended."""
         self._profiles["loop thread"].disable()
-        return {name: _table(profile, items) for name, profile in self._profiles.items()}
+        tables = {name: _table(profile, items) for name, profile in self._profiles.items()}
+        return {name: table for name, table in tables.items() if table}
 
 
 def _table(profile: cProfile.Profile, items: int) -> str:
+    """Empty for a thread that did nothing worth a microsecond an item."""
     stats = pstats.Stats(profile, stream=io.StringIO())
-    rows = sorted(stats.stats.items(), key=lambda row: -row[1][2])[:TOP]  # type: ignore[attr-defined]
+    every = stats.stats.items()  # type: ignore[attr-defined]
+    rows = sorted((row for row in every if not any(wait in row[0][2] for wait in WAITS)), key=lambda row: -row[1][2])
+    if sum(row[1][2] for row in rows) / items < 1e-6:
+        return ""
     lines = ["  own µs/item   cum µs/item  calls/item  function"]
-    for (file, line, name), (_, calls, own, total, _) in rows:
+    for (file, line, name), (_, calls, own, total, _) in rows[:TOP]:
         place = name if file == "~" else f"{_short(file)}:{line} {name}"
         lines.append(f"{own / items * 1e6:13.2f} {total / items * 1e6:13.2f} {calls / items:11.2f}  {place}")
     return "\n".join(lines)

@@ -48,7 +48,7 @@ class Lab:
         self.facts: list[dict[str, Any]] = []
         self._templates: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}
-        self._drained: float | None = None
+        self._drained: dict[str, Any] | None = None
 
     def next_repeat(self) -> None:
         self._drained = None
@@ -85,12 +85,12 @@ class Lab:
         return found
 
     def drain_size(self) -> int:
-        return self.size("drain", lambda: self.own(5_000), 10_000, 150_000)
+        return self.size("drain", lambda: float(self.own(5_000)["rate"]), 10_000, 150_000)
 
-    def drain(self) -> float:
+    def drain(self) -> dict[str, Any]:
         """Our own drain, once per repeat."""
         if self._drained is None:
-            self._drained = float(self.work(self.filled(self.drain_size()))["rate"])
+            self._drained = self.work(self.filled(self.drain_size()))
         return self._drained
 
     def fail(self, *, traceback: bool) -> float:
@@ -100,8 +100,8 @@ class Lab:
         count = self.size(f"fail-{traceback}", probe, 3_000, 100_000)
         return float(self.work(self.filled(count), fail=True, traceback=traceback)["rate"])
 
-    def own(self, count: int, batch: int = BATCH) -> float:
-        return float(ask("own", self.scratch, {"path": str(self.filled(count)), "batch": batch})["rate"])
+    def own(self, count: int, batch: int = BATCH) -> dict[str, Any]:
+        return ask("own", self.scratch, {"path": str(self.filled(count)), "batch": batch})
 
     def minimal(self, count: int) -> float:
         return float(ask("minimal", self.scratch, {"path": str(self.scratch / "minimal.db"), "count": count})["rate"])
@@ -134,11 +134,13 @@ async def enqueue_in_chunks(path: Path, count: int, chunk: int) -> float:
 
 def drain(lab: Lab) -> list[Reading]:
     count = lab.drain_size()
-    ours, own, minimal, huey = lab.drain(), lab.own(count), lab.minimal(count), lab.huey()
+    worker, own, minimal, huey = lab.drain(), lab.own(count), lab.minimal(count), lab.huey()
     same = lab.own(count, lab.concurrency)
+    ours, cpu = worker["rate"], sum(worker["cpu_us_per_item"].values())
     return [
-        Reading("drain", ours, "/s", f"raw own schema, batch {BATCH}", own, 0.40),
-        Reading("drain, equal batches", ours, "/s", f"raw own schema, batch {lab.concurrency}", same),
+        Reading("drain", ours, "/s", f"raw own schema, batch {BATCH}", own["rate"], 0.40),
+        Reading("drain, CPU per item", cpu, "µs", f"raw own schema, batch {BATCH}", own["cpu_us_per_item"]),
+        Reading("drain, equal batches", ours, "/s", f"raw own schema, batch {lab.concurrency}", same["rate"]),
         Reading("drain, minimal", ours, "/s", f"raw minimal table, batch {BATCH}", minimal),
         Reading("drain, peer", ours, "/s", "huey on SQLite, FULL", huey, 10.0),
     ]
@@ -160,7 +162,7 @@ def bulk(lab: Lab) -> list[Reading]:
 
 
 def fail(lab: Lab) -> list[Reading]:
-    base, full, bare = lab.drain(), lab.fail(traceback=True), lab.fail(traceback=False)
+    base, full, bare = lab.drain()["rate"], lab.fail(traceback=True), lab.fail(traceback=False)
     return [
         Reading("fail to dead", full, "/s", "own drain", base, 0.20),
         Reading("fail to dead, traceback=False", bare, "/s", "own drain", base, 0.35),

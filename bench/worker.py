@@ -99,7 +99,8 @@ def run_own(config: dict[str, Any]) -> None:
     from bench.raw import Own
 
     engine = Own(Path(config["path"]))
-    say(rate=engine.drain(config["batch"]))
+    rate, cpu = engine.drain(config["batch"])
+    say(rate=rate, cpu_us_per_item=cpu * 1e6)
 
 
 def run_minimal(config: dict[str, Any]) -> None:

@@ -193,8 +193,6 @@ class Redrive:
         """
         self._check_open()
         handlers = self._registry.choose(queues)
-        for queue in handlers:
-            await self._store.configure(queue, QueueChange())
         stop = _Stop(parse(grace, field="grace"))
         worker = Worker(
             self._store,
@@ -207,6 +205,8 @@ class Redrive:
         )
         self._stops.add(stop)
         try:
+            for queue in handlers:
+                await self._store.configure(queue, QueueChange())
             await worker.run(stop.asked, stop.now, stop.grace)
         finally:
             self._stops.discard(stop)

@@ -108,6 +108,11 @@ def test_linear_with_a_step_and_a_cap() -> None:
     assert [backoff.delay(failures, 0.5) for failures in range(1, 5)] == [60_000, 90_000, 120_000, 120_000]
 
 
+def test_a_broken_factor_is_rounded_up_so_that_nothing_is_early() -> None:
+    backoff = exponential("1ms", factor=1.5)
+    assert [backoff.delay(failures, 0.5) for failures in range(1, 6)] == [1, 2, 3, 4, 6]
+
+
 def test_never_and_immediate() -> None:
     assert never().delay(1, 0.5) is None
     assert immediate().delay(MILLION, 0.5) == 0

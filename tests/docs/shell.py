@@ -1,6 +1,7 @@
 """Runs the `$ …` lines of a console block on a terminal and compares what they print with what the page shows.
 
-Numbers, times, ids and names of workers differ from run to run: they count as `#`, and any run of blanks as one. A line `…` in the page stands for any number of lines.
+Numbers, times, ids and names of workers differ from run to run: they count as `#`, and any run of blanks as one. A
+line `…` in the page stands for any number of lines.
 """
 
 from __future__ import annotations
@@ -80,7 +81,13 @@ class Shell:
         program, *rest = command.arguments
         assert program in PROGRAMS, f"{program} is not a command that documents may run"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE")}
-        environment |= {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120", "NO_COLOR": "1", "LOGNAME": "ada", **command.environment}
+        environment |= {
+            "PYTHONPATH": str(ROOT / "src"),
+            "COLUMNS": "120",
+            "NO_COLOR": "1",
+            "LOGNAME": "ada",
+            **command.environment,
+        }
         terminal, end = pty.openpty()
         try:
             process = subprocess.Popen(

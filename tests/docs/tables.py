@@ -40,7 +40,10 @@ def one_line(text: str | None) -> str:
 # --- states ----------------------------------------------------------------------------------------------------------
 
 WHEN = {
-    (State.READY, State.LEASED): "a worker takes it, and the delivery and the attempt are counted before the handler runs",
+    (
+        State.READY,
+        State.LEASED,
+    ): "a worker takes it; delivery and attempt are counted before the handler runs",
     (State.LEASED, State.LEASED): "the lease expired and another worker takes it over, under a new delivery number",
     (State.LEASED, State.READY): "a retry, a snooze, a release at shutdown, or a crash that may be tried again",
     (State.LEASED, State.DONE): "the handler returned",
@@ -61,7 +64,7 @@ def transitions() -> str:
 # --- the store -------------------------------------------------------------------------------------------------------
 
 PLAIN_VERBS = {
-    "info": "What the store is: engine, place, library, schema, and the durability that is really in force. Not a coroutine.",
+    "info": "What the store is: engine, place, library, schema, and the durability in force. Not a coroutine.",
     "tombstone": "What is left of a pruned item, or None.",
     "document": "One document, or None.",
 }
@@ -256,9 +259,9 @@ def commands(command: click.Command = cli, path: str = "redrive") -> Iterable[tu
 def command_reference() -> str:
     parts = []
     for path, command in commands():
-        context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+        context = click.Context(command, info_name=path, terminal_width=100, help_option_names=["-h", "--help"])
         parts.append(f"## {path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
-    return "\n" + "\n".join(parts) + "\n"
+    return "\n".join(parts)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -275,7 +278,8 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def filled(text: str) -> str:
-    return MARKED.sub(lambda found: f"{found['start']}{TABLES[found['name']]()}{found['end']}", text)
+    """The blank lines let every reader of Markdown see the table apart from its marks."""
+    return MARKED.sub(lambda found: f"{found['start']}\n{TABLES[found['name']]().strip()}\n\n{found['end']}", text)
 
 
 def write(page: Path) -> None:

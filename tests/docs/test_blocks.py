@@ -16,9 +16,7 @@ LANGUAGES = {"python", "console", "text", "json"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-async def test_the_blocks_of_a_page_run_in_order(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("REDRIVE_STORE", raising=False)

@@ -191,7 +191,7 @@ async def test_bad_input_names_the_field_and_moves_nothing(work: Work) -> None:
         await office.find(cursor="nonsense")
     with pytest.raises(NotFound):
         await office.get("zzzzzzzz")
-    with pytest.raises(NotFound, match="at least 4 characters"):
+    with pytest.raises(NotFound, match="at least its first 4 characters"):
         await office.get("ab")
     with pytest.raises(BadFilter) as raised:
         await office.find("queue:emails eror:ValueError")

@@ -99,7 +99,7 @@ TEETH = (
     Tooth(m.ForgetsTheEvidence, ("test_get_keeps_the_history_through_replays",), machine=True),
     Tooth(
         m.ReplaysEveryTime,
-        ("test_amend_changes_an_item_once_per_request", "test_race_of_replays_under_one_request_changes_once"),
+        ("test_amend_changes_an_item_once_per_request", "test_unknown_outcome_of_amend"),
         machine=True,
     ),
     Tooth(m.IgnoresExpect, ("test_amend_expects_of_ids_those_that_exist",), machine=True),
@@ -114,7 +114,7 @@ TEETH = (
     ),
     Tooth(m.ReencodesPayloads, ("test_put_keeps_every_byte",)),
     Tooth(m.PutsOneByOne, ("test_put_is_all_or_none_to_those_who_look", "test_put_cut_off_is_all_or_none")),
-    Tooth(m.PutOverwrites, ("test_put_again_is_already_there", "test_unknown_outcome_of_put"), machine=True),
+    Tooth(m.PutOverwrites, ("test_put_again_is_already_there", "test_put_again_leaves_an_item_that_moved_on"), machine=True),
     Tooth(m.SwallowsCommitErrors, ("test_put_makes_ready_items", "test_put_is_seen_through_every_handle"), machine=True),
     Tooth(
         m.DriftsByTheRefused,
@@ -139,7 +139,7 @@ async def fails(name: str, world: Callable[[], Awaitable[World]]) -> bool:
 async def _fails(test: ConformanceTest, world: World, **values: object) -> bool:
     try:
         await test(world, **values)
-    except (AssertionError, ValueError, TimeoutError, KeyError):
+    except (AssertionError, ValueError, TimeoutError, KeyError, pytest.fail.Exception):
         return True
     except Exception as error:  # noqa: BLE001 - a refusal by the store is a finding too
         return type(error).__module__ == "redrive.errors"
@@ -171,6 +171,7 @@ async def test_without_the_bug_the_same_test_passes(name: str) -> None:
     assert not await fails(name, world_of(MemoryStore))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", BY_MACHINE)
 def test_a_planted_bug_is_caught_by_the_machine(store: type[MemoryStore]) -> None:
     machine = machine_of(lambda _, clock: store(clock=clock))

@@ -30,7 +30,9 @@ def environment(**more: str) -> dict[str, str]:
     return kept | {"TERM": "xterm", "PYTHONUNBUFFERED": "1"} | more
 
 
-def piped(*args: str, cwd: Path, text: str = "", env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def piped(
+    *args: str, cwd: Path, text: str = "", env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *args],
         cwd=cwd,
@@ -150,7 +152,7 @@ class WorkerProcess:
         return line
 
 
-def letters_in(folder: Path, *texts: str, name: str = "redrive.db", payload: object = None) -> list[str]:
+def letters_in(folder: Path, *texts: str, name: str = "redrive.db") -> list[str]:
     """A database with one dead letter per error text, in the queue `mail`; their ids."""
 
     async def make() -> list[str]:
@@ -161,9 +163,8 @@ def letters_in(folder: Path, *texts: str, name: str = "redrive.db", payload: obj
             raise ValueError(texts[int(item_id)])
 
         async with app:
-            ids = []
-            for number in range(len(texts)):
-                ids.append(str(await app.enqueue("mail", {"item_id": str(number)} if payload is None else payload)))
+            payloads = [{"item_id": str(number)} for number in range(len(texts))]
+            ids = [str(made) for made in await app.enqueue_many("mail", payloads)]
             await app.run(until_idle=True)
             return ids
 

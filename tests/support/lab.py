@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +17,7 @@ import pytest
 
 from redrive import Redrive
 from redrive.core.durations import parse
-from redrive.core.item import History, Item
+from redrive.core.item import History, Item, Millis
 from redrive.core.verbs import LeaseRequest, Want
 from redrive.events import Event
 from redrive.stores.base import Store
@@ -36,12 +37,30 @@ PATIENCE = 5_000
 """Turns of a real millisecond in which something must happen that no fake time can bring about."""
 
 
+_in_wait: contextvars.ContextVar[bool] = contextvars.ContextVar("in_wait", default=False)
+
+
+class LabClock(FakeClock):
+    """Also counts: a store's `wait` is under way except while it sleeps, so that time stands still while it looks."""
+
+    busy = 0
+
+    async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
+        if not _in_wait.get():
+            return await super().wait(event, timeout)
+        self.busy -= 1
+        try:
+            return await super().wait(event, timeout)
+        finally:
+            self.busy += 1
+
+
 class Shared(Relay):
     """One app's handle on the lab's store: counts verbs under way, and does not open or close what others use."""
 
-    def __init__(self, store: Store, lab: Lab) -> None:
+    def __init__(self, store: Store, clock: LabClock) -> None:
         super().__init__(store)
-        self._lab = lab
+        self._clock = clock
 
     async def open(self) -> Shared:  # type: ignore[override]  # Self, for a class that nobody derives from
         return self
@@ -50,13 +69,13 @@ class Shared(Relay):
         return
 
     async def relay(self, verb: Callable[P, Awaitable[Answer]], *args: P.args, **kwargs: P.kwargs) -> Answer:
-        if verb.__name__ == "wait":
-            return await verb(*args, **kwargs)
-        self._lab.busy += 1
+        token = _in_wait.set(verb.__name__ == "wait")
+        self._clock.busy += 1
         try:
             return await verb(*args, **kwargs)
         finally:
-            self._lab.busy -= 1
+            self._clock.busy -= 1
+            _in_wait.reset(token)
 
 
 class Seen:
@@ -71,19 +90,18 @@ class Seen:
 
 
 class Lab:
-    def __init__(self, kind: str, store: Store, clock: FakeClock) -> None:
+    def __init__(self, kind: str, store: Store, clock: LabClock) -> None:
         self.kind = kind
         self.store = store
         self.clock = clock
-        self.busy = 0
         self.apps: list[Redrive] = []
 
     async def app(self, *, max_payload: int = 1024 * 1024) -> Redrive:
-        return await self._open(Shared(self.store, self), max_payload)
+        return await self._open(Shared(self.store, self.clock), max_payload)
 
     async def faulty(self) -> tuple[Redrive, FaultyStore]:
         """An app whose way to the store can be broken, while other apps' stays whole."""
-        faulty = FaultyStore(Shared(self.store, self))
+        faulty = FaultyStore(Shared(self.store, self.clock))
         return await self._open(faulty), faulty
 
     async def _open(self, store: Store, max_payload: int = 1024 * 1024) -> Redrive:
@@ -98,7 +116,7 @@ class Lab:
         while True:
             for _ in range(TURNS):
                 await asyncio.sleep(0)  # noqa: TID251 - no time passes: a turn of the loop for whoever can act
-            if not self.busy:
+            if not self.clock.busy:
                 return
             await breathe()
 
@@ -176,7 +194,7 @@ def open_kind(kind: str, folder: Path, clock: FakeClock) -> Store:
 
 @contextlib.asynccontextmanager
 async def open_lab(kind: str, folder: Path) -> AsyncIterator[Lab]:
-    clock = FakeClock()
+    clock = LabClock()
     store = await open_kind(kind, folder, clock).open()
     made = Lab(kind, store, clock)
     try:

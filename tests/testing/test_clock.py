@@ -81,6 +81,19 @@ async def test_tick_lets_each_sleeper_act_at_its_own_time() -> None:
     task.cancel()
 
 
+async def test_tick_comes_to_an_end_beside_a_task_that_never_rests() -> None:
+    clock = FakeClock()
+
+    async def restless() -> None:
+        while True:
+            await clock.sleep(0)
+
+    task = asyncio.create_task(restless())
+    await clock.tick(10)
+    assert clock.monotonic() == 10
+    task.cancel()
+
+
 async def test_sleeping_for_no_time_only_yields() -> None:
     clock = FakeClock()
     await clock.sleep(0)
@@ -166,7 +179,7 @@ async def test_autoadvance_waits_for_those_who_act() -> None:
     clock, done = FakeClock(autoadvance=True), asyncio.Event()
 
     async def busy() -> None:
-        for _ in range(50):
+        for _ in range(500):
             await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop, no time
         done.set()
 

@@ -10,7 +10,7 @@ from redrive.cli.output import MISSING, brief, columns, iso, on_terminal, say, t
 from redrive.cli.root import LazyGroup
 from redrive.cli.views import letter_object
 from redrive.core.item import History, Instant, Item, Letter
-from redrive.core.select import And, Match, Or, render
+from redrive.core.select import And, Match, Or, parse, render
 from redrive.core.states import Disposition
 from redrive.errors import NotFound
 from redrive.stores.base import PAGE_LIMIT
@@ -57,6 +57,7 @@ ID QUEUE DIED REASON DISPOSITION ATTEMPTS ERRORS CRASHES CAUSE ERROR TEXT, separ
 def list_letters(*, where: str, limit: int, cursor: str | None, quiet: bool, as_json: bool, store: str) -> None:
     if quiet and as_json:
         raise click.UsageError("-q and --json exclude each other", ctx=click.get_current_context())
+    parse(where)  # a bad filter is said before the store is looked for
     items, more, now = visit(store, lambda app: _find(app, where, limit, cursor))
     if as_json:
         write_json({"letters": [letter_object(item) for item in items], "next": more})

@@ -17,6 +17,7 @@ from redrive.cli.output import clean, on_terminal, say, write, write_json
 from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
 from redrive.core.item import Item
+from redrive.core.select import parse as parse_filter
 from redrive.core.verbs import Amended, Replay, Skipped, refusal
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
@@ -85,6 +86,7 @@ def replay(
         raise click.UsageError("name letters by id, or by --where, and not both", ctx=click.get_current_context())
     if where is not None and not where.strip():
         raise ConfigError("it is empty", field="--where", hint="to mean every open letter, say disposition:open")
+    parse_filter(where or "")  # a bad filter is said before the store is looked for
     change = Replay("once" if once else "fresh", parse(delay, field="--delay"))
     wish = Wish(tuple(_named(ids)), where, change, check_reason(reason), yes, dry_run)
     return _report(_replay(store, wish), wish, as_json=as_json)

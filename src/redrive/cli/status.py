@@ -16,7 +16,6 @@ from redrive.cli.output import (
     brief,
     clean,
     columns,
-    cut,
     iso,
     on_terminal,
     red,
@@ -109,7 +108,7 @@ def _show(standing: Standing) -> None:
         due = standing.due_for(row)
         counts = [row.ready, row.leased, row.open, row.archived, row.trash, row.done]
         oldest = MISSING if due is None else brief(due)
-        rows.append([row.queue, *map(str, counts), oldest, str(live[row.queue]), _note(standing, row)])
+        rows.append([row.queue, *map(str, counts), oldest, str(live[row.queue]), _flags(standing, row)])
     columns(header, rows)
     if standing.causes:
         write("")
@@ -119,16 +118,33 @@ def _show(standing: Standing) -> None:
             for c in standing.causes
         ]
         columns(header, causes)
-    alone = [clean(row.queue) for row in standing.queues if standing.unattended(row)]
-    if alone:
+    _show_troubles(standing)
+
+
+def _show_troubles(standing: Standing) -> None:
+    """Below the table, where a long reason is not cut off."""
+    paused = [f"paused: {row.queue}, {_who_paused(row)}" for row in standing.queues if row.paused]
+    alone = [row.queue for row in standing.queues if standing.unattended(row)]
+    if paused or alone:
         write("")
-        write(red(cut(f"no live worker for: {', '.join(alone)}", 200)))
+    for line in paused:
+        write(clean(line))
+    if alone:
+        write(red(clean(f"no live worker for: {', '.join(alone)}")))
+
+
+def _who_paused(row: QueueTally) -> str:
+    return f"by {row.paused_by or 'somebody'}: {row.paused_reason or 'no reason given'}"
+
+
+def _flags(standing: Standing, row: QueueTally) -> str:
+    return ", ".join(["PAUSED"] * row.paused + ["NO WORKER"] * standing.unattended(row))
 
 
 def _note(standing: Standing, row: QueueTally) -> str:
     notes = []
     if row.paused:
-        notes.append(f"paused by {row.paused_by or 'somebody'}: {row.paused_reason or 'no reason given'}")
+        notes.append(f"paused {_who_paused(row)}")
     if standing.unattended(row):
         notes.append("NO WORKER")
     return ", ".join(notes)

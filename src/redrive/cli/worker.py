@@ -84,7 +84,6 @@ class Session:
 
     async def serve(self, queues: list[str] | None, *, until_idle: bool) -> Exit:
         loop = asyncio.get_running_loop()
-        # Our own, because asyncio would wait for the last thread of its own one, however long that hangs.
         pool = ThreadPoolExecutor(thread_name_prefix="asyncio")
         loop.set_default_executor(pool)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -98,6 +97,8 @@ class Session:
         finally:
             await self._close()
             pool.shutdown(wait=False, cancel_futures=True)
+            # asyncio waits for its executor, however long a thread hangs: it gets an empty one.
+            loop.set_default_executor(ThreadPoolExecutor())
         return self._exit()
 
     async def _work(self, running: asyncio.Task[None]) -> None:

@@ -100,13 +100,16 @@ def _ask(holder: object, name: str) -> Any:
 
 
 def hint_of(error: BaseException, now: Instant) -> Millis | None:
-    """How long the other side asks us to wait: `error.retry_after` or the Retry-After header of its response."""
+    """How long the other side asks us to wait: `error.retry_after` or the Retry-After header of its response.
+
+    A wait of nothing (or a date that is past by our clock) is no hint: obeying it would burn all attempts at once.
+    """
     try:
         value = _ask(error, "retry_after")
         if value is None:
             headers = _ask(_ask(error, "response"), "headers")
             value = None if headers is None else headers.get("Retry-After")
-        return _as_delay(value, now)
+        return _as_delay(value, now) or None
     except Exception:  # noqa: BLE001 - a strange error object is no reason to fail differently
         return None
 

@@ -75,10 +75,13 @@ current: contextvars.ContextVar[Run] = contextvars.ContextVar("redrive_current_r
 class Runner:
     """Async handlers run in the loop, sync handlers in threads with the context copied."""
 
-    def __init__(self, clock: Clock, *, threads: int, frames: bool, max_result: int) -> None:
+    def __init__(
+        self, clock: Clock, *, threads: int, frames: bool, max_result: int, thread_freed: Callable[[], None]
+    ) -> None:
         self._clock = clock
         self._frames = frames
         self._max_result = max_result
+        self._thread_freed = thread_freed
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="redrive-handler")
         self.busy_threads: Counter[str] = Counter()
 
@@ -127,6 +130,7 @@ class Runner:
 
         def freed(_: object) -> None:
             self.busy_threads[queue] -= 1
+            self._thread_freed()
 
         # A thread cannot be cancelled: its slot stays taken until it ends, however the run was judged.
         future.add_done_callback(lambda done: _tell(loop, freed, done))

@@ -61,6 +61,13 @@ class Slots:
         self._giving_way = leases.suspects_due
         return [self._add(item, now) for item in leases.items]
 
+    def displaced(self, leases: Leases) -> list[Run]:
+        """Runs whose lease lapsed unnoticed: the store has given their items out again, to this very worker."""
+        lost = [run for item in leases.items if (run := self.running.get(item.id)) is not None]
+        for run in lost:
+            self.end(run)
+        return lost
+
     def _add(self, item: Item, now: Millis) -> Run:
         run = Run(item, self._handlers[item.queue], now)
         self._used[item.queue] += 1

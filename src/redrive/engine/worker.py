@@ -12,6 +12,7 @@ import os
 import platform
 import random
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 
 from redrive import events as ev
 from redrive._version import __version__
@@ -27,6 +28,7 @@ from redrive.engine.report import attempt_of, settle_event
 from redrive.engine.runner import Ended, Run, Runner, Why
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
+from redrive.errors import StoreError
 from redrive.stores.base import Clock, Store
 
 IDLE_WAIT: Millis = 30_000
@@ -55,7 +57,7 @@ class Worker:
         self._clock = clock
         self._until_idle = until_idle
         threads = sum(handler.concurrency for handler in handlers.values() if not handler.is_async)
-        self._runner = Runner(clock, threads=threads, frames=frames, max_result=max_result)
+        self._runner = Runner(clock, threads=threads, frames=frames, max_result=max_result, thread_freed=self._stir)
         self._slots = Slots(self.name, self._handlers, self._runner.busy_threads)
         self._writing = Steady("pump", events, clock)
         self._watching = Steady("watch", events, clock)
@@ -88,6 +90,7 @@ class Worker:
                     task.cancel()
             await asyncio.gather(pump, *parts, *([self._watch] if self._watch else []), return_exceptions=True)
             self._runner.close()
+            await self._say_goodbye()
             self._events.emit(ev.WorkerStopped(self.name, self._released))
 
     def _parts(self) -> list[Coroutine[object, object, None]]:
@@ -168,6 +171,10 @@ class Worker:
     async def _watch_store(self, queues: tuple[str, ...]) -> None:
         timeout = IDLE_CHECK if self._until_idle else IDLE_WAIT
         await self._watching(lambda: self._store.wait(queues, timeout))
+        self._stir()
+
+    def _stir(self) -> None:
+        """There may be something to lease."""
         self._due = True
         self._wake.set()
 
@@ -180,6 +187,9 @@ class Worker:
         asked = sum(want.limit for want in request.wants)
         self._due = len(leases.items) >= asked or leases.suspects_due
         now = self._clock.monotonic()
+        for lost in self._slots.displaced(leases):
+            lost.cancel(Why.LOST)
+            self._events.emit(ev.LeaseLost(self.name, lost.item.queue, lost.item.id, lost.item.deliveries))
         runs = self._slots.take(leases, now)
         if runs and self._events:
             self._events.emit(ev.Leased(self.name, tuple(item.id for item in leases.items)))
@@ -235,6 +245,11 @@ class Worker:
         while True:
             await self._beating(lambda: self._store.beat(self.name, self._facts(), 3 * BEAT_EVERY))
             await self._clock.sleep(BEAT_EVERY)
+
+    async def _say_goodbye(self) -> None:
+        """Nobody should count on this worker any more; if the store cannot be told, the beat runs out by itself."""
+        with suppress(StoreError, TimeoutError):
+            await asyncio.wait_for(self._store.beat(self.name, self._facts(), 0), LAST_WORDS / 1000)
 
     def _facts(self) -> WorkerFacts:
         return WorkerFacts(

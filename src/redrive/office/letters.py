@@ -6,6 +6,7 @@ import getpass
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from redrive.core import select
 from redrive.core.durations import Duration, parse
@@ -49,18 +50,20 @@ class Letters:
         return await self._store.get(await self.resolve(item_id))
 
     async def resolve(self, item_id: str) -> str:
-        """The full id of an id or a unique prefix of at least four characters."""
+        """The full id of an id, or of a prefix of at least four characters that fits one letter (or else one item)."""
+        with suppress(NotFound):
+            return (await self._store.get(str(item_id))).item.id
         if len(item_id) < PREFIX_MIN or "*" in item_id:
-            hint = f"give at least {PREFIX_MIN} characters of the id"
+            hint = f"give the whole id or at least its first {PREFIX_MIN} characters"
             raise NotFound(f"no item {item_id!r}", hint=hint)
-        try:
-            return (await self._store.get(item_id)).item.id
-        except NotFound:
-            page = await self._store.find(Match("id", "glob", f"{item_id}*"), 2)
+        begins = Match("id", "glob", f"{item_id}*")
+        page = await self._store.find(And((Match("state", "=", "dead"), begins)), PAGE_LIMIT)
+        page = page if page.items else await self._store.find(begins, PAGE_LIMIT)
         if not page.items:
             raise NotFound(f"no item {item_id!r}", hint="list letters with redrive letters list")
         if len(page.items) > 1:
-            raise NotFound(f"{item_id!r} fits more than one item", hint="give more characters of the id")
+            matches = f"{len(page.items)}{' or more' if page.next else ''} items"
+            raise NotFound(f"{item_id!r} fits {matches}", hint="give more characters of the id")
         return page.items[0].id
 
     async def replay(

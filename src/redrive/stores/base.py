@@ -136,7 +136,7 @@ class Store(Protocol):
 
         An item is changed at most once per `by.request_id`; a repeat reports it in `already`. Illegal moves and ids
         that do not exist are `skipped` with the reason. With `expect`, raises Conflict and changes nothing unless
-        exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: the earliest matching first.
+        exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: earliest first.
         """
 
     async def get(self, item_id: str) -> History:

@@ -29,7 +29,7 @@ TURNS = 1_000
 """At most so many turns of the loop are given to tasks to act before time moves on, should they never come to rest."""
 
 QUIET = 2
-"""So many turns without anything to run are rest: between two turns the loop also asks for news of sockets and threads."""
+"""So many turns with nothing to run are rest: between two turns the loop also looks for news of sockets and threads."""
 
 
 class _Sleeper(NamedTuple):
@@ -169,7 +169,7 @@ class FakeClock:
 
 
 class _Rest:
-    """Asked once in every turn, says when the loop has nothing left to run. A loop that does not tell gets all turns."""
+    """Asked once in every turn, says when the loop has nothing left to run. A loop that cannot tell gets all turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         # What can run now. asyncio's own loops have it; there is no public way to ask.
@@ -186,7 +186,7 @@ class _Rest:
 async def _turns() -> None:
     """Let the others act until they all wait for something."""
     rest = _Rest(asyncio.get_running_loop())
-    while not rest.reached():
+    while not rest.reached():  # noqa: ASYNC110 - the others' rest is no event that anybody could set
         await asyncio.sleep(0)
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from redrive.core import codec, select
-from redrive.core.item import Attempt, Deed, Failure, History, Instant
+from redrive.core.item import Attempt, Deed, Failure, History, Instant, Millis
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, Page, QueueTally, Tally, Tombstone
 from redrive.errors import ConfigError, NotFound
@@ -27,6 +27,9 @@ _LEASE = load("sqlite", "lease")
 
 _CURSOR = re.compile(r"(died|enqueued) (\d{1,18}) (\d{1,18})")
 _LAST = 2**63 - 1
+
+FRESH: Millis = 1_000
+"""An item that crashed before counts as newly due for so long."""
 
 
 def get(tx: Tx, item_id: str) -> History:
@@ -104,8 +107,8 @@ def _levels(tx: Tx, queue: str) -> list[int]:
 def next_change(tx: Tx, queues: Sequence[str]) -> Instant | None:
     """When to look again: now if an item without crashes is due, else the earliest due time to come.
 
-    An overdue item that crashed before may be one that only an idle worker can have. Calling it due would make every
-    busy worker spin.
+    An overdue item that crashed before may be one that only an idle worker can have. Calling it due for long would make
+    every busy worker spin; not calling it due at all would miss one that became due since the worker last asked.
     """
     times: list[Instant] = []
     for queue in queues:
@@ -118,7 +121,7 @@ def next_change(tx: Tx, queues: Sequence[str]) -> Instant | None:
 
 def _times(tx: Tx, queue: str, levels: list[int]) -> list[Instant]:
     found = [tx.execute(_WAIT["first_plain"], (queue,)).fetchone()[0]]
-    found += [tx.execute(_WAIT["next_crashed"], (queue, level, tx.now)).fetchone()[0] for level in levels]
+    found += [tx.execute(_WAIT["next_crashed"], (queue, level, tx.now - FRESH)).fetchone()[0] for level in levels]
     return [when for when in found if when is not None]
 
 

@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 class Job(Generic[T]):
-    """A closure with whoever waits for it."""
+    """A closure with whoever waits for it. Either its thread begins it or its caller withdraws it, never both."""
 
-    __slots__ = ("error", "future", "loop", "result", "work")
+    __slots__ = ("_free", "_gone", "error", "future", "loop", "resolved", "result", "work")
 
     def __init__(self, work: Callable[[Tx], T]) -> None:
         self.work = work
@@ -33,15 +33,38 @@ class Job(Generic[T]):
         self.future: asyncio.Future[T] = self.loop.create_future()
         self.result: T | None = None
         self.error: Exception | None = None
+        self.resolved = False
+        self._gone: asyncio.Future[None] | None = None
+        self._free = [True]
+
+    def claim(self) -> bool:
+        """True for the first who asks, from whatever thread."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return False
 
     def resolve(self) -> None:
         """In the loop; the caller may have been cancelled meanwhile."""
+        self.resolved = True
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         if self.future.done():
             return
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.result)  # type: ignore[arg-type]  # None is a T where a closure returns it
+
+    async def outcome(self) -> T:
+        """A cancelled caller leaves when its closure has run or will never run: nothing happens behind its back."""
+        try:
+            return await self.future
+        except asyncio.CancelledError:
+            if not self.claim() and not self.resolved:
+                self._gone = self.loop.create_future()
+                await self._gone
+            raise
 
 
 def deliver(jobs: list[Job[Any]]) -> None:
@@ -103,7 +126,7 @@ class Lane(ABC):
         with self._door:
             self._check()
             self._queue.put(job)
-        return await job.future
+        return await job.outcome()
 
     def _check(self) -> None:
         if not self._open:

@@ -19,6 +19,8 @@ class Reader(Lane):
         return open_reader(self.settings)
 
     def serve(self, connection: sqlite3.Connection, first: Job[Any]) -> sqlite3.Connection:
+        if not first.claim():
+            return connection
         try:
             connection.execute("begin")
             first.result = first.work(Tx(connection, self.time.now()))

@@ -114,6 +114,8 @@ class Writer(Lane):
         return woken
 
     def _work(self, connection: sqlite3.Connection, job: Job[Any]) -> set[str]:
+        if not job.claim():
+            return set()
         tx = Tx(connection, self.time.now())
         job.result = job.work(tx)
         tx.flush()

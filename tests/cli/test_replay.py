@@ -1,0 +1,143 @@
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from redrive.cli.exits import Exit
+from redrive.stores.sqlite import SqliteStore
+from tests.support.cli import here, letters_in, on_terminal, piped
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REDRIVE_STORE", raising=False)
+
+
+def still_dead(capsys: pytest.CaptureFixture[str]) -> set[str]:
+    return set(here(capsys, "letters", "list", "-q", "--limit", "5000").out.split())
+
+
+def test_ids_are_sent_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two, three = letters_in(tmp_path, *"abc")
+    told = here(capsys, "letters", "replay", one[:10], two, one, "--reason", "fixed")
+    assert (told.code, told.out.split(), told.err) == (Exit.DONE, [one, two], "sent again 2\n")
+    assert still_dead(capsys) == {three}
+
+
+def test_delay_and_once_reach_the_item(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (id,) = letters_in(tmp_path, "a")  # noqa: A001 - the word of the domain
+    assert here(capsys, "letters", "replay", id, "--reason", "x", "--once", "--delay", "90m").code == Exit.DONE
+    (row,) = json.loads(here(capsys, "status", "--json").out)["queues"]
+    assert row["ready"] == 1
+    assert row["oldest_due_age"] is None
+
+
+def test_a_dry_run_says_the_same_and_moves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = letters_in(tmp_path, *"abc")
+    here(capsys, "letters", "replay", ids[0], "--reason", "x")
+    before = still_dead(capsys)
+    dry = here(capsys, "letters", "replay", *ids, "--reason", "x", "--dry-run", "--json")
+    assert still_dead(capsys) == before
+    wet = here(capsys, "letters", "replay", *ids, "--reason", "x", "--json")
+    assert dry.code == wet.code == Exit.PARTLY
+    assert json.loads(dry.out) == json.loads(wet.out) | {"dry_run": True}
+    assert dry.err == wet.err
+
+
+def test_a_dry_run_by_filter_needs_no_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = letters_in(tmp_path, *"abc")
+    told = here(capsys, "letters", "replay", "--where", "queue:mail", "--reason", "x", "--dry-run")
+    assert (told.code, set(told.out.split()), told.err) == (Exit.DONE, set(ids), "would send again 3\n")
+
+
+def test_some_skipped_is_9_and_all_skipped_is_6(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = letters_in(tmp_path, *"ab")
+    assert here(capsys, "letters", "replay", one, "--reason", "x").code == Exit.DONE
+    told = here(capsys, "letters", "replay", one, two, "--reason", "x")
+    assert (told.code, told.out.split()) == (Exit.PARTLY, [two])
+    assert f"skipped {one}: it is ready, not a dead letter\n" in told.err
+    again = here(capsys, "letters", "replay", one, two, "--reason", "x")
+    assert (again.code, again.out) == (Exit.CONFLICT, "")
+
+
+def test_one_unknown_id_and_nothing_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = letters_in(tmp_path, *"ab")
+    told = here(capsys, "letters", "replay", *ids, "zzzz", "--reason", "x")
+    assert (told.code, told.out) == (Exit.NOT_FOUND, "")
+    assert "nothing was sent again" in told.err
+    assert still_dead(capsys) == set(ids)
+
+
+def test_a_filter_without_a_terminal_needs_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = letters_in(tmp_path, *"ab")
+    told = here(capsys, "letters", "replay", "--where", "queue:mail", "--reason", "x")
+    assert (told.code, told.out) == (Exit.REFUSED, "")
+    assert "2 letters would be sent again" in told.err
+    assert "--yes" in told.err
+    assert still_dead(capsys) == set(ids)
+    assert here(capsys, "letters", "replay", "--where", "queue:mail", "--reason", "x", "--yes").code == Exit.DONE
+    assert still_dead(capsys) == set()
+
+
+def test_a_filter_that_matches_nothing_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters_in(tmp_path, "a")
+    told = here(capsys, "letters", "replay", "--where", "queue:none", "--reason", "x")
+    assert (told.code, told.out, told.err) == (Exit.DONE, "", "sent again 0\n")
+
+
+@pytest.mark.slow
+def test_ids_from_stdin_and_more_than_a_hundred_ask(tmp_path: Path) -> None:
+    ids = letters_in(tmp_path, *["x"] * 101)
+    everything = piped("letters", "list", "--limit", "500", cwd=tmp_path).stdout
+    refused = piped("letters", "replay", "-", "--reason", "x", cwd=tmp_path, text=everything)
+    assert refused.returncode == Exit.REFUSED
+    hundred = "\n".join(ids[:100])
+    assert piped("letters", "replay", "-", "--reason", "x", cwd=tmp_path, text=hundred).returncode == Exit.DONE
+    sent = piped("letters", "replay", "-", "--reason", "x", "--yes", cwd=tmp_path, text=everything)
+    assert (sent.returncode, sent.stdout.split()) == (Exit.PARTLY, [ids[100]])
+    assert sent.stderr.count("skipped ") == 101
+    assert piped("letters", "replay", "-", "--reason", "x", cwd=tmp_path).returncode == Exit.DONE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "code", "left"),
+    [("y\n", Exit.DONE, 0), ("\n", Exit.REFUSED, 2), ("\x04", Exit.REFUSED, 2), ("\x03", 130, 2)],
+)
+def test_a_terminal_is_asked(
+    keys: str, code: int, left: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters_in(tmp_path, "first \x1b[2J", "second")
+    told = on_terminal("letters", "replay", "--where", "queue:mail", "--reason", "x", cwd=tmp_path, keys=keys)
+    assert told.code == code
+    assert "Send 2 letters again? [y/N]" in told.out
+    assert "Traceback" not in told.out
+    assert "\x1b[2J" not in told.out
+    assert len(still_dead(capsys)) == left
+
+
+@pytest.mark.slow
+def test_above_a_thousand_the_number_must_be_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters_in(tmp_path, *["x"] * 1001)
+    args = ("letters", "replay", "--where", "queue:mail", "--reason", "x")
+    assert on_terminal(*args, cwd=tmp_path, keys="y\n").code == Exit.REFUSED
+    assert on_terminal(*args, cwd=tmp_path, keys="1001\n").code == Exit.DONE
+    assert still_dead(capsys) == set()
+
+
+def test_a_locked_database_is_7(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = letters_in(tmp_path, "a")
+    monkeypatch.setitem(SqliteStore.__init__.__kwdefaults__, "busy_timeout", "50ms")
+    database = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
+    database.execute("begin exclusive")
+    try:
+        told = here(capsys, "letters", "replay", ids[0], "--reason", "x", "--json")
+    finally:
+        database.execute("rollback")
+        database.close()
+    assert told.code == Exit.STORE
+    assert json.loads(told.err)["error"]["code"] == "store_unavailable"

@@ -1,0 +1,153 @@
+import json
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from redrive import errors
+from redrive.cli import exits, root
+from redrive.cli.exits import Exit, Talk, tell
+from tests.support.cli import here
+
+
+def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, root.LazyGroup):
+        for name in command.lazy:
+            child = command.get_command(click.Context(command), name)
+            assert child is not None
+            yield from every_command(child, (*path, name))
+
+
+COMMANDS = list(every_command(root.cli))
+
+
+def test_the_tree_has_what_is_built_and_nothing_else() -> None:
+    leaves = {" ".join(path) for path in COMMANDS}
+    groups = {"", "letters", "worker"}
+    assert leaves - groups == {"status", "letters list", "letters show", "letters replay", "worker run", "version"}
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_command_has_help_with_examples(
+    path: tuple[str, ...], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = here(capsys, *path, flag)
+    assert told.code == Exit.DONE
+    assert "Examples:\n" in told.out
+    assert f"redrive {' '.join(path)}".strip() in told.out
+    assert told.err == ""
+
+
+@pytest.mark.parametrize("path", [(), ("letters",), ("worker",)], ids=" ".join)
+def test_a_group_alone_shows_its_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    told = here(capsys, *path)
+    assert (told.code, told.err) == (Exit.DONE, "")
+    assert told.out.startswith("Usage: redrive")
+
+
+@pytest.mark.parametrize("args", [("version",), ("--version",)])
+def test_version_names_redrive_python_and_sqlite(args: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    told = here(capsys, *args)
+    assert told.code == Exit.DONE
+    assert told.out.startswith("redrive ")
+    assert "Python 3." in told.out
+    assert "SQLite 3." in told.out
+
+
+def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(json.loads(here(capsys, "version", "--json").out)) == {"redrive", "python", "sqlite"}
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["letter"], "did you mean 'letters'?"),
+        (["letters", "replya"], "did you mean 'replay'?"),
+        (["xyzzy"], "there are status, letters, worker, version"),
+        (["status", "--jsno"], "--json"),
+        (["letters", "list", "--limit", "0"], "--limit"),
+        (["letters", "list", "extra"], "extra"),
+        (["letters", "list", "-q", "--json"], "exclude"),
+        (["letters", "show"], "ID"),
+        (["letters", "replay", "abcd"], "--reason"),
+        (["letters", "replay", "--reason", "x"], "--where"),
+        (["letters", "replay", "abcd", "--where", "queue:x", "--reason", "x"], "--where"),
+        (["letters", "replay", "--where", " ", "--reason", "x"], "disposition:open"),
+        (["letters", "replay", "abcd", "--reason", "  "], "reason"),
+        (["letters", "replay", "abcd", "--reason", "x", "--delay", "soon"], "--delay"),
+        (["worker", "run", "tasks:app", "--grace", "-1s"], "--grace"),
+        (["worker", "run", "tasks:app", "--queues", " , "], "--queues"),
+        (["worker", "run", "tasks:app", "--store", "memory:"], "--store"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_line_with_the_fix(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = here(capsys, *args)
+    assert (told.code, told.out) == (Exit.USAGE, "")
+    plain = told.err if "--json" not in args else json.loads(told.err)["error"]["message"]
+    assert said in plain
+    assert told.err.count("\n") == 1
+
+
+def test_errors_as_json_have_code_message_and_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    told = here(capsys, "letters", "list", "--json", "--where", "qeue:x")
+    assert (told.code, told.out) == (Exit.USAGE, "")
+    error = json.loads(told.err)["error"]
+    assert error["code"] == "bad_filter"
+    assert "column 1" in error["message"]
+    assert "did you mean queue?" in error["hint"]
+
+
+def subclasses(kind: type[Exception]) -> Iterator[type[Exception]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from subclasses(child)
+
+
+ENDS = {
+    errors.ConfigError: Exit.USAGE,
+    errors.NotFound: Exit.NOT_FOUND,
+    errors.UnknownQueue: Exit.NOT_FOUND,
+    errors.Conflict: Exit.CONFLICT,
+    errors.LeaseLost: Exit.CONFLICT,
+    errors.StoreError: Exit.STORE,
+    exits.Refused: Exit.REFUSED,
+}
+
+
+@pytest.mark.parametrize("kind", set(subclasses(errors.RedriveError)), ids=lambda kind: kind.__name__)
+def test_every_error_has_its_exit_code(kind: type[Exception], capsys: pytest.CaptureFixture[str]) -> None:
+    error = kind.__new__(kind)
+    error.message, error.hint = "it broke", "mend it"  # type: ignore[attr-defined]  # whatever their constructors take
+    error.text, error.column, error.shown = "x", 1, ""  # type: ignore[attr-defined]
+    expected = next((code for base, code in ENDS.items() if issubclass(kind, base)), Exit.FAILED)
+    assert tell(error, Talk(debug=False)) == expected
+    assert "redrive: it broke (mend it)" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell(KeyboardInterrupt(), Talk(debug=False)) == 130
+    assert tell(click.Abort(), Talk(debug=False)) == 130
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_our_own_bug_is_one_line_unless_somebody_looks(
+    debug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(root, "_facts", lambda: 1 / 0)
+    monkeypatch.setenv("REDRIVE_DEBUG", "1" if debug else "")
+    told = here(capsys, "version")
+    assert told.code == Exit.FAILED
+    assert "ZeroDivisionError" in told.err
+    assert ("Traceback" in told.err) is debug
+
+
+def test_v_shows_the_traceback_of_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = here(capsys, "status", "-v")
+    assert told.code == Exit.STORE
+    assert "Traceback" in told.err

@@ -1,0 +1,172 @@
+import asyncio
+import json
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from redrive import Redrive
+from redrive.cli.exits import Exit
+from tests.support.cli import COMMAND, PATIENCE, here, letters_in, on_terminal
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REDRIVE_STORE", raising=False)
+
+
+def enqueue(folder: Path, queue: str, count: int, *, delay: str = "0s", paused: str = "") -> None:
+    async def put() -> None:
+        async with Redrive(f"sqlite:///{folder}/redrive.db", actor="ops\x1b[31m") as app:
+            app.queue(queue)
+            await app.enqueue_many(queue, [None] * count, delay=delay)
+            if paused:
+                await app.pause(queue, reason=paused)
+
+    asyncio.run(put())
+
+
+def test_in_a_pipe_each_line_starts_with_its_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    enqueue(tmp_path, "jobs", 2)
+    letters_in(tmp_path, "no such mailbox", "no such mailbox")
+    told = here(capsys, "status")
+    assert (told.code, told.err) == (Exit.DONE, "")
+    lines = [line.split("\t") for line in told.out.splitlines()]
+    kinds = [line[0] for line in lines]
+    assert kinds == ["store", "queue", "queue", "cause"]
+    store, jobs, mail, cause = lines
+    assert (store[1], store[3]) == ("sqlite", "power-loss")
+    assert jobs[1:9] == ["jobs", "2", "0", "0", "0", "0", "0", "0"]
+    assert jobs[10:] == ["0", "NO WORKER"]
+    assert mail[1:5] == ["mail", "0", "0", "2"]
+    assert mail[11] == "-"
+    assert cause[2:4] == ["2", "mail"]
+    assert cause[5:] == ["ValueError", "no such mailbox"]
+
+
+def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    enqueue(tmp_path, "later", 1, delay="1h")
+    enqueue(tmp_path, "paused", 1, paused="on\nfire")
+    letters_in(tmp_path, "a")
+    status = json.loads(here(capsys, "status", "--json").out)
+    assert status["at"].endswith("Z")
+    assert status["store"]["schema"] >= 1
+    queues = {row["queue"]: row for row in status["queues"]}
+    assert queues["later"]["ready"] == 1
+    assert queues["later"]["oldest_due_age"] is None
+    assert not queues["later"]["unattended"]
+    assert queues["paused"]["paused_reason"] == "on\nfire"
+    assert queues["paused"]["oldest_due_age"] >= 0
+    assert not queues["paused"]["unattended"]
+    assert queues["mail"]["dead"] == 1
+    assert status["causes"][0]["count"] == 1
+
+
+@pytest.mark.slow
+def test_on_a_terminal_there_are_columns_and_colour_and_no_foreign_escapes(tmp_path: Path) -> None:
+    enqueue(tmp_path, "jobs", 3)
+    enqueue(tmp_path, "paused", 1, paused="why\x1b[2J")
+    letters_in(tmp_path, "hostile \x1b[2J\x07 text")
+    told = on_terminal("status", cwd=tmp_path)
+    assert told.code == Exit.DONE
+    assert "QUEUE   READY  RUNNING" in told.out
+    assert "no live worker for: jobs" in told.out
+    assert "paused: paused, by ops\\x1b[31m: why\\x1b[2J\n" in told.out
+    assert "hostile \\x1b[2J\\x07 text" in told.out
+    assert "\x1b[1m" in told.out
+    assert "\x1b[2J" not in told.out
+    plain = on_terminal("status", cwd=tmp_path, env={"NO_COLOR": "1"})
+    assert "\x1b" not in plain.out
+
+
+def test_a_missing_database_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (
+        ["status"],
+        ["letters", "list"],
+        ["letters", "show", "abcd"],
+        ["letters", "replay", "abcd", "--reason", "x"],
+    ):
+        told = here(capsys, *args)
+        assert (told.code, told.out) == (Exit.STORE, "")
+        assert f"no database at {tmp_path}/redrive.db (set --store or REDRIVE_STORE)" in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_store_comes_from_the_option_then_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters_in(tmp_path, "a", name="one.db")
+    monkeypatch.setenv("REDRIVE_STORE", f"sqlite:///{tmp_path}/one.db")
+    assert "one.db" in here(capsys, "status").out
+    told = here(capsys, "status", "--store", "sqlite:///two.db")
+    assert (told.code, "two.db" in told.err) == (Exit.STORE, True)
+
+
+def test_an_empty_file_is_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "redrive.db").touch()
+    assert here(capsys, "status").code == Exit.STORE
+    assert (tmp_path / "redrive.db").stat().st_size == 0
+
+
+def test_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    told = here(capsys, "status", "--store", "memory:")
+    assert told.code == Exit.USAGE
+    assert "empty in every new process" in told.err
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://x", "sqlite://", "sqlite:///x?durability=maybe", ""])
+def test_a_wrong_url_is_wrong_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = here(capsys, "status", "--store", url)
+    assert told.code == Exit.USAGE
+
+
+def test_a_damaged_file_says_so_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    junk = b"this is not a database, whatever its name says" * 100
+    (tmp_path / "redrive.db").write_bytes(junk)
+    told = here(capsys, "status", "--json")
+    assert told.code == Exit.STORE
+    assert json.loads(told.err)["error"]["code"] == "store_corrupt"
+    assert (tmp_path / "redrive.db").read_bytes() == junk
+
+
+def test_a_database_of_a_newer_redrive_says_both_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters_in(tmp_path, "a")
+    with sqlite3.connect(tmp_path / "redrive.db") as database:
+        columns = [row[1] for row in database.execute("pragma table_info(redrive_migration)")]
+        values = {"number": 999, "checksum": "x"}
+        database.execute(
+            f"insert into redrive_migration values ({', '.join('?' * len(columns))})",
+            [values.get(column, 0) for column in columns],
+        )
+    database.close()
+    told = here(capsys, "status", "--json")
+    assert told.code == Exit.STORE
+    error = json.loads(told.err)["error"]
+    assert error["code"] == "store_too_new"
+    assert "999" in error["message"]
+    assert "upgrade" in error["hint"]
+
+
+def test_a_database_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = sqlite3.connect(tmp_path / "redrive.db")
+    database.execute("create table customers (name)")
+    database.close()
+    before = (tmp_path / "redrive.db").read_bytes()
+    told = here(capsys, "status")
+    assert told.code in (Exit.USAGE, Exit.STORE)
+    assert "customers" in told.err
+    assert (tmp_path / "redrive.db").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_reader_who_goes_away_gets_no_traceback(tmp_path: Path) -> None:
+    letters_in(tmp_path, "a")
+    command = subprocess.Popen([*COMMAND, "status"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert command.stdout is not None
+    command.stdout.close()
+    assert command.stderr is not None
+    with command.stderr:
+        assert command.stderr.read() == b""
+    assert command.wait(PATIENCE) == Exit.FAILED

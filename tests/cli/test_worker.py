@@ -1,0 +1,265 @@
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from redrive import Redrive
+from redrive.cli.exits import Exit
+from redrive.core.item import Ending, History
+from redrive.core.states import State
+from tests.support.cli import WorkerProcess, here, piped
+
+# Handlers say when they begin and end on the world's signal: a file. They have no other clock.
+TASKS = """
+import asyncio
+import threading
+from pathlib import Path
+
+from redrive import Policy, Redrive, constant, never
+
+app = Redrive("sqlite:///redrive.db")
+not_an_app = 3
+
+
+@app.handler("patient", policy=Policy(constant("10ms")), lease="1s", concurrency=1)
+async def patient(name: str) -> str:
+    print("begun", name, flush=True)
+    while not Path("go").exists():
+        await asyncio.sleep(0.02)
+    return name
+
+
+@app.handler("stuck", lease="1s", concurrency=1)
+def stuck(name: str) -> None:
+    print("begun", name, flush=True)
+    threading.Event().wait()
+
+
+@app.handler("offloaded", lease="1s", concurrency=1)
+async def offloaded(name: str) -> None:
+    print("begun", name, flush=True)
+    await asyncio.to_thread(threading.Event().wait)
+
+
+@app.handler("quick", policy=Policy(never()))
+async def quick(name: str) -> None:
+    if name == "bad":
+        raise ValueError("no \\x1b[2J such\\nforged line")
+"""
+
+Start = Callable[..., WorkerProcess]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.py").write_text(TASKS)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[WorkerProcess] = []
+
+    def start(*args: str) -> WorkerProcess:
+        started.append(WorkerProcess.start("tasks:app", *args, cwd=tmp_path))
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.close()
+
+
+def put(queue: str, *names: str) -> list[str]:
+    async def enqueue() -> list[str]:
+        async with Redrive("sqlite:///redrive.db") as app:
+            app.queue(queue)
+            return [str(made) for made in await app.enqueue_many(queue, [{"name": name} for name in names])]
+
+    return asyncio.run(enqueue())
+
+
+def histories(*ids: str) -> list[History]:
+    async def read() -> list[History]:
+        async with Redrive("sqlite:///redrive.db") as app:
+            return [await app.letters.get(each) for each in ids]
+
+    return asyncio.run(read())
+
+
+# -- finding the app -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nope:app", "no module 'nope' (run it where nope.py is; this is "),
+        ("nope.deep:app", "no module 'nope'"),
+        ("tasks.deep:app", "no module 'tasks.deep'"),
+        ("tasks:ap", "module 'tasks' has no 'ap' (use tasks:app)"),
+        ("tasks:not_an_app", "tasks:not_an_app is a int, not a Redrive (use tasks:app)"),
+        ("tasks", "as in tasks:app"),
+        ("tasks.py", "as in tasks:app"),
+        ("./shop/tasks.py:queue", "as in shop.tasks:queue"),
+        ("tasks:", "as in tasks:app"),
+        (":app", "as in tasks:app"),
+        ("", "as in tasks:app"),
+        ("\x1b[2J:app", "\\x1b[2J"),
+    ],
+)
+@pytest.mark.slow
+def test_a_wrong_app_says_what_to_write(target: str, said: str, tmp_path: Path) -> None:
+    told = piped("worker", "run", target, cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (Exit.USAGE, "")
+    assert said in told.stderr.replace("\\\\", "\\")
+    assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import not_there_at_all", "ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("def f():\n    return 1 / 0\nf()", "ZeroDivisionError: division by zero"),
+        ("x = = 1", "SyntaxError"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("from redrive import Policy; Policy(max_attempts=0)", "max_attempts"),
+    ],
+    ids=["import", "error", "syntax", "exit", "redrive"],
+)
+def test_a_module_that_fails_shows_its_own_traceback(source: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    told = piped("worker", "run", "broken:app", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (Exit.FAILED, "")
+    assert said in told.stderr
+    assert "broken.py" in told.stderr
+    assert "importlib" not in told.stderr
+    assert told.stderr.splitlines()[-1].startswith("redrive: importing 'broken' failed")
+
+
+@pytest.mark.slow
+def test_a_store_that_cannot_be_opened_is_7(tmp_path: Path) -> None:
+    (tmp_path / "away.py").write_text(
+        "from redrive import Redrive\napp = Redrive('sqlite:///no/such/folder/redrive.db')\n"
+        "@app.handler('q')\nasync def f() -> None: ...\n"
+    )
+    told = piped("worker", "run", "away:app", cwd=tmp_path)
+    assert told.returncode == Exit.STORE
+    assert "Traceback" not in told.stderr
+
+
+@pytest.mark.slow
+def test_a_queue_nobody_handles_is_5(tmp_path: Path) -> None:
+    told = piped("worker", "run", "tasks:app", "--queues", "quik", cwd=tmp_path)
+    assert told.returncode == Exit.NOT_FOUND
+    assert "did you mean 'quick'?" in told.stderr
+
+
+# -- working ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_until_idle_does_the_work_and_logs_one_harmless_line_each(start: Start) -> None:
+    good, bad = put("quick", "good", "bad")
+    worker = start("--until-idle", "--queues", "quick")
+    assert worker.end() == Exit.DONE
+    (failed,) = [line for line in worker.seen if "ValueError" in line]
+    assert "no \\x1b[2J such\\nforged line" in failed
+    assert [line for line in worker.seen if line.startswith("forged")] == []
+    assert [each.item.state for each in histories(good, bad)] == [State.DONE, State.DEAD]
+
+
+@pytest.mark.slow
+def test_json_logs_are_json(start: Start) -> None:
+    put("quick", "bad")
+    worker = start("--until-idle", "--queues", "quick", "--json-logs", "-v")
+    assert worker.end() == Exit.DONE
+    records = [json.loads(line) for line in worker.seen]
+    (finished,) = [record for record in records if record.get("event") == "Finished"]
+    assert finished["state"] == "dead"
+    assert finished["level"] == "error"
+    assert finished["at"].endswith("Z")
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_nothing_but_time(start: Start) -> None:
+    (id,) = put("patient", "one")  # noqa: A001 - the word of the domain
+    first = start("--until-idle")
+    first.until("begun one")
+    first.signal(signal.SIGKILL)
+    assert first.end() == -signal.SIGKILL
+    second = start("--until-idle")
+    second.until("begun one")
+    Path("go").touch()
+    assert second.end() == Exit.DONE
+    (history,) = histories(id)
+    assert history.item.state is State.DONE
+    assert [attempt.ending for attempt in history.attempts] == [Ending.CRASHED, Ending.DONE]
+
+
+@pytest.mark.slow
+def test_memory_is_said_to_be_lonely(tmp_path: Path) -> None:
+    (tmp_path / "lonely.py").write_text(TASKS.replace("sqlite:///redrive.db", "memory:"))
+    told = piped("worker", "run", "lonely:app", "--until-idle", cwd=tmp_path)
+    assert told.returncode == Exit.DONE
+    assert "nobody outside of this process" in told.stderr
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, Exit.DONE), (signal.SIGINT, Exit.INTERRUPTED)])
+def test_one_signal_drains(number: signal.Signals, code: int, start: Start) -> None:
+    first, second = put("patient", "one", "two")
+    worker = start()
+    worker.until("begun one")
+    worker.signal(number)
+    worker.until(f"{number.name}: stopping")
+    Path("go").touch()
+    assert worker.end() == code
+    assert [each.item.state for each in histories(first, second)] == [State.DONE, State.READY]
+    assert "begun two" not in worker.seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queue", ["patient", "stuck", "offloaded"])
+def test_a_second_signal_stops_at_once_and_charges_nobody(queue: str, start: Start) -> None:
+    (id,) = put(queue, "one")  # noqa: A001 - the word of the domain
+    worker = start("--grace", "1h")
+    worker.until("begun one")
+    worker.signal(signal.SIGTERM)
+    worker.until("SIGTERM: stopping; running handlers may finish within 1h")
+    worker.signal(signal.SIGTERM)
+    worker.until("at once")
+    assert worker.end() == Exit.INTERRUPTED
+    (history,) = histories(id)
+    assert history.item.state is State.READY
+    assert (history.item.errors, history.item.crashes, history.item.attempt) == (0, 0, 0)
+    left = [line for line in worker.seen if "left behind 1 thread" in line]
+    assert len(left) == (queue != "patient")
+
+
+@pytest.mark.slow
+def test_the_grace_ends(start: Start) -> None:
+    (id,) = put("stuck", "one")  # noqa: A001 - the word of the domain
+    worker = start("--grace", "50ms")
+    worker.until("begun one")
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == Exit.DONE
+    (history,) = histories(id)
+    assert (history.item.state, history.item.attempt) == (State.READY, 0)
+
+
+@pytest.mark.slow
+def test_an_idle_worker_stops_when_told(start: Start) -> None:
+    worker = start()
+    worker.until("WorkerStarted")
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == Exit.DONE
+
+
+def test_help_does_not_offer_what_would_be_ignored(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--store" not in here(capsys, "worker", "run", "-h").out

@@ -1,0 +1,130 @@
+"""Nothing that users can meet is missing from the documents, and nothing in them leads nowhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive import Redrive
+from redrive.core import decide
+from redrive.engine import runner
+from redrive.office.letters import Letters
+from redrive.stores.sqlite import lease
+from tests.docs.pages import ROOT, all_documents, blocks, name_of, pages, prose
+from tests.docs.shell import commands as shell_commands
+from tests.docs.tables import commands, error_classes, event_classes, verb_names
+
+LINK = re.compile(r"(?<!\!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|TBD|WIP|lorem ipsum|coming soon|to be written)\b", re.IGNORECASE)
+PRIVATE = re.compile(r"(?<![\w.])/(?:root|home|Users|work|tmp)/")
+
+
+def text_of_all() -> str:
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages())
+
+
+def public_methods(kind: type) -> list[str]:
+    return [name for name, value in vars(kind).items() if not name.startswith("_") and not isinstance(value, type)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *redrive.__all__,
+        *error_classes(),
+        *(kind.__name__ for kind in event_classes()),
+        *verb_names(),
+        *public_methods(Redrive),
+        *public_methods(Letters),
+        *inspect.signature(Redrive).parameters,
+        *inspect.signature(Redrive.handler).parameters,
+    ],
+)
+def test_every_public_name_is_in_the_documents(name: str) -> None:
+    if name != "self":
+        assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text_of_all())
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_every_command_is_in_the_documents_and_says_what_it_does(path: str) -> None:
+    (command,) = [command for known, command in commands() if known == path]
+    assert command.help
+    assert path in text_of_all()
+
+
+def test_every_reason_to_die_is_explained() -> None:
+    source = "\n".join(inspect.getsource(module) for module in (decide, runner, lease))
+    reasons = set(re.findall(r'ToDead\("(\w+)"', source))
+    reasons |= set(re.findall(r'Dead\(.*, "(\w+)"\)', source))
+    reasons |= set(re.findall(r'return "(\w+)"', source))
+    explained = set(re.findall(r"^\| `(\w+)` \|", prose(ROOT / "docs" / "failure.md"), re.MULTILINE))
+    assert {"max_attempts", "payload", "handler", "ceiling", "damaged"} <= reasons
+    assert reasons <= explained
+
+
+def test_commands_in_the_documents_exist() -> None:
+    known = {path for path, _ in commands()} | {"redrive --version"}
+    for page in pages():
+        for block in blocks(page):
+            for line in block.text.splitlines():
+                command = line.removeprefix("$ ")
+                if block.language in ("text", "console") and command.startswith("redrive "):
+                    words = shlex.split(command)
+                    assert any(words[: len(path.split())] == path.split() for path in known), f"{block.where}: {line}"
+
+
+def test_console_blocks_have_commands() -> None:
+    for page in pages():
+        for block in blocks(page):
+            if block.language == "console":
+                assert list(shell_commands(block)), block.where
+
+
+@pytest.mark.parametrize("page", all_documents(), ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for found in LINK.finditer(prose(page)):
+        target, _, anchor = found["target"].partition("#")
+        if target.startswith(("https://", "http://")):
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), found["target"]
+        assert file.is_relative_to(ROOT), found["target"]
+        if anchor:
+            assert anchor in anchors(file), f"{found['target']}: there are {sorted(anchors(file))}"
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them: lower case, signs dropped, blanks as hyphens."""
+    titles = (found["title"] for found in HEADING.finditer(prose(page)))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", all_documents(), ids=name_of)
+def test_documents_are_finished_and_speak_of_redrive_alone(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not UNFINISHED.findall(text)
+    assert not PRIVATE.findall(text)
+
+
+def test_records_are_numbered_and_listed() -> None:
+    records = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    numbers = [int(record.name[:4]) for record in records]
+    assert numbers == list(range(1, len(records) + 1))
+    listed = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for number, record in zip(numbers, records, strict=True):
+        text = record.read_text(encoding="utf-8")
+        assert text.startswith(f"# {number}. ")
+        assert [found["title"] for found in HEADING.finditer(text)][1:] == ["Context", "Decision", "Consequences"]
+        assert f"(adr/{record.name})" in listed
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in pages():
+        assert page.name == "README.md" or f"(docs/{page.name})" in readme

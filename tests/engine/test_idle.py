@@ -1,0 +1,155 @@
+"""run(until_idle=True): waits for what will become due by itself, and for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redrive import Item, Policy, constant
+from redrive.core.states import State
+from redrive.errors import ConfigError, UnknownQueue
+from tests.support.lab import Lab
+
+import pytest
+
+
+async def test_it_waits_for_delays_and_retries(lab: Lab) -> None:
+    app = await lab.app()
+    runs: list[tuple[str, int]] = []
+
+    @app.handler("q", policy=Policy(backoff=constant("30s"), max_attempts=3))
+    async def fail(item: Item) -> None:
+        runs.append((item.id, lab.clock.now()))
+        raise ValueError("no")
+
+    begun = lab.clock.now()
+    now, later = await app.enqueue("q"), await app.enqueue("q", delay="45s")
+    await lab.drain(app)
+    assert [(await lab.item(item_id)).state for item_id in (now, later)] == [State.DEAD, State.DEAD]
+    assert [at - begun >= 45_000 for item_id, at in runs if item_id == later] == [True] * 3
+    assert lab.clock.now() - begun < 120_000
+
+
+async def test_it_does_not_wait_for_what_is_paused(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("q")(_nothing)
+    app.handler("other")(_nothing)
+    await app.pause("q", reason="maintenance")
+    waiting, done = await app.enqueue("q"), await app.enqueue("other")
+    await lab.drain(app, limit="1m")
+    assert (await lab.item(waiting)).state is State.READY
+    assert (await lab.item(done)).state is State.DONE
+    await app.resume("q")
+    await lab.drain(app)
+    assert (await lab.item(waiting)).state is State.DONE
+
+
+async def test_it_does_not_wait_for_queues_it_does_not_handle(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("q")(_nothing)
+    app.handler("other")(_nothing)
+    app.queue("elsewhere")
+    ids = [await app.enqueue(queue) for queue in ("q", "other", "elsewhere")]
+    await lab.drive(app.run(until_idle=True, queues=["q"]), limit="1m")
+    assert [(await lab.item(item_id)).state for item_id in ids] == [State.DONE, State.READY, State.READY]
+
+
+async def test_it_waits_for_what_others_hold_and_takes_over_what_they_lose(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("q", lease="30s", policy=Policy(backoff=constant("1s")))(_nothing)
+    item_id = await app.enqueue("q")
+    assert len(await lab.ghost("q")) == 1
+    begun = lab.clock.monotonic()
+    await lab.drain(app)
+    item = await lab.item(item_id)
+    assert (item.state, item.crashes) == (State.DONE, 1)
+    # The lease, then at most two periods of the reaper, the wait after the crash, and the look for what is left.
+    assert 30_000 <= lab.clock.monotonic() - begun <= 30_000 + 2 * 5_000 + 1_000 + 2_000
+
+
+async def test_it_goes_on_with_what_its_handlers_enqueue(lab: Lab) -> None:
+    app = await lab.app()
+
+    @app.handler("q")
+    async def split(depth: int) -> None:
+        if depth:
+            await app.enqueue_many("q", [{"depth": depth - 1}] * 2)
+
+    await app.enqueue("q", {"depth": 4})
+    await lab.drain(app)
+    (row,) = (await app.tally()).queues
+    assert (row.done, row.ready, row.leased) == (31, 0, 0)
+
+
+async def test_an_empty_queue_is_idle_at_once(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("q")(_nothing)
+    begun = lab.clock.monotonic()
+    await lab.drain(app)
+    assert lab.clock.monotonic() - begun <= 1_000
+
+
+async def test_a_worker_without_until_idle_waits_and_wakes_at_once_for_new_work(lab: Lab) -> None:
+    app = await lab.app()
+    runs: list[int] = []
+
+    @app.handler("q")
+    async def note() -> None:
+        runs.append(lab.clock.now())
+
+    async with lab.working(app) as worker:
+        await lab.pass_time("3m")
+        assert not worker.done()
+        await app.enqueue("q")
+        asked = lab.clock.now()
+        await lab.until(lambda: bool(runs))
+        assert runs[0] - asked <= 1_000
+
+
+async def test_a_delay_is_kept_to_the_millisecond_and_never_early(lab: Lab) -> None:
+    app = await lab.app()
+    runs: list[int] = []
+
+    @app.handler("q")
+    async def note() -> None:
+        runs.append(lab.clock.now())
+
+    async with lab.working(app):
+        due = lab.clock.now() + 12_345
+        await app.enqueue("q", delay="12345ms")
+        await lab.until(lambda: bool(runs))
+        assert 0 <= runs[0] - due <= 1_000
+
+
+async def test_a_worker_for_nothing_is_refused(memory_lab: Lab) -> None:
+    app = await memory_lab.app()
+    with pytest.raises(ConfigError, match="handler"):
+        await app.run(until_idle=True)
+    app.handler("emails")(_nothing)
+    with pytest.raises(UnknownQueue, match="emails"):
+        await app.run(until_idle=True, queues=["emial"])
+
+
+async def test_two_workers_share_the_work_and_no_item_runs_twice(lab: Lab) -> None:
+    apps = [await lab.app(), await lab.app()]
+    runs: list[str] = []
+    by: list[set[int]] = [set(), set()]
+
+    async def work(item: Item) -> None:
+        runs.append(item.id)
+        await asyncio.sleep(0)  # noqa: TID251 - a turn for the other worker, no time
+
+    for number, app in enumerate(apps):
+
+        @app.handler("q", concurrency=3)
+        async def handle(item: Item, number: int = number) -> None:
+            by[number].add(item.seq)
+            await work(item)
+
+    ids = [str(each) for each in await apps[0].enqueue_many("q", [None] * 60)]
+    await lab.drive(asyncio.gather(*(app.run(until_idle=True) for app in apps)))
+    assert sorted(runs) == sorted(ids)
+    assert all(by)
+
+
+async def _nothing() -> None:
+    return

@@ -1,0 +1,136 @@
+"""How much a worker takes: never more than its slots, and from every queue in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+
+import pytest
+
+from redrive import Item
+from redrive.core.states import State
+from redrive.events import Leased
+from tests.support.lab import Lab, Seen
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+async def test_concurrency_is_never_exceeded(lab: Lab, sync: bool) -> None:
+    app = await lab.app()
+    lock = threading.Lock()
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    barrier = threading.Barrier(3, timeout=5)
+
+    def enter() -> None:
+        with lock:
+            now["q"] += 1
+            most["q"] = max(most["q"], now["q"])
+
+    def leave() -> None:
+        with lock:
+            now["q"] -= 1
+
+    async def in_loop() -> None:
+        enter()
+        await lab.clock.sleep(100)
+        leave()
+
+    def in_thread() -> None:
+        enter()
+        barrier.wait()  # three are really there at once
+        leave()
+
+    app.handler("q", concurrency=3)(in_thread if sync else in_loop)
+    await app.enqueue_many("q", [None] * 30)
+    await lab.drain(app)
+    (row,) = (await app.tally()).queues
+    assert row.done == 30
+    assert most["q"] == 3
+
+
+async def test_a_worker_never_holds_more_than_its_slots(lab: Lab) -> None:
+    """What is leased and does not run would be charged if the worker died, for nothing."""
+    app = await lab.app()
+    gate = asyncio.Event()
+
+    @app.handler("q", concurrency=4)
+    async def wait() -> None:
+        await gate.wait()
+
+    seen = Seen(app)
+    await app.enqueue_many("q", [None] * 20)
+    async with lab.working(app):
+        await lab.pass_time("10s")
+        (row,) = (await app.tally()).queues
+        assert row.leased == 4
+        gate.set()
+        await lab.until(lambda: sum(len(event.ids) for event in seen.of(Leased)) == 20)
+    assert max(len(event.ids) for event in seen.of(Leased)) <= 4
+
+
+async def test_a_long_queue_does_not_starve_a_short_one(lab: Lab) -> None:
+    app = await lab.app()
+    order: list[str] = []
+
+    async def note(item: Item) -> None:
+        order.append(item.queue)
+        await lab.clock.sleep(10)
+
+    for queue in ("flood", "trickle"):
+        app.handler(queue, concurrency=2)(note)
+    await app.enqueue_many("flood", [None] * 100)
+    await app.enqueue_many("trickle", [None] * 5)
+    await lab.drain(app)
+    assert max(index for index, queue in enumerate(order) if queue == "trickle") < 25
+
+
+async def test_many_queues_are_all_served(lab: Lab) -> None:
+    app = await lab.app()
+    order: list[str] = []
+
+    async def note(item: Item) -> None:
+        order.append(item.queue)
+
+    names = [f"queue-{number}" for number in range(12)]
+    for name in names:
+        app.handler(name, concurrency=1)(note)
+        await app.enqueue_many(name, [None] * 3)
+    await lab.drain(app)
+    assert Counter(order) == Counter({name: 3 for name in names})
+
+
+async def test_first_come_first_served_within_a_queue(lab: Lab) -> None:
+    app = await lab.app()
+    order: list[int] = []
+
+    @app.handler("q", concurrency=1)
+    async def note(number: int) -> None:
+        order.append(number)
+
+    await app.enqueue_many("q", [{"number": number} for number in range(50)])
+    await lab.drain(app)
+    assert order == list(range(50))
+
+
+async def test_pausing_stops_new_leases_and_lets_what_runs_go_on(lab: Lab) -> None:
+    app = await lab.app()
+    gate = asyncio.Event()
+    runs: list[str] = []
+
+    @app.handler("q", concurrency=1)
+    async def wait(item: Item) -> None:
+        runs.append(item.id)
+        await gate.wait()
+
+    first, second = [str(each) for each in await app.enqueue_many("q", [None, None])]
+    async with lab.working(app):
+        await lab.until(lambda: bool(runs))
+        await app.pause("q", reason="maintenance")
+        gate.set()
+        await lab.pass_time("1m")
+        assert (await lab.item(first)).state is State.DONE
+        assert (await lab.item(second)).state is State.READY
+        await app.resume("q")
+        await lab.until(lambda: len(runs) == 2)
+    assert runs == [first, second]

@@ -1,0 +1,349 @@
+"""The promises P1 to P8 by name, as far as a store keeps them. What needs a worker is proved with the engine.
+
+Children are killed with SIGKILL only after they have said what they did, so nothing here waits for time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from redrive.core.decide import decide
+from redrive.core.item import Item
+from redrive.core.outcome import LeaseExpired
+from redrive.core.policy import Policy
+from redrive.core.select import EVERYTHING, Ids
+from redrive.core.states import TERMINAL, State
+from redrive.core.verbs import Cancel, Discard, Replay, Settlement, Verdict
+from redrive.errors import BadStoreURL, StoreCorrupt, StoreUnavailable
+from redrive.stores.memory import MemoryStore
+from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.kit import (
+    QUEUE,
+    SECOND,
+    TTL,
+    World,
+    act,
+    dead,
+    ended,
+    failed,
+    failure,
+    finished,
+    ids,
+    new,
+    news,
+    verdicts,
+)
+
+PRELUDE = """
+import asyncio, sys
+from redrive.stores.sqlite import SqliteStore
+from redrive.testing.conformance.kit import *
+from redrive.core.select import Ids
+from redrive.core.verbs import Replay
+
+def say(word):
+    print(word, flush=True)
+    sys.stdin.read()  # until killed
+
+async def main():
+    store = await SqliteStore(sys.argv[1]).open()
+"""
+
+
+@contextmanager
+def killed(path: Path, body: str) -> Iterator[str]:
+    """Run `body` in a child that opened the store; when it has said a word, kill it. Gives the word."""
+    script = PRELUDE + textwrap.indent(textwrap.dedent(body), "    ") + "\nasyncio.run(main())\n"
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        word = child.stdout.readline().strip()
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        yield word
+    finally:
+        child.kill()
+        child.communicate()
+
+
+@asynccontextmanager
+async def world_at(path: Path) -> AsyncIterator[World]:
+    """The store on the real file with the real present, as the next process finds it."""
+    clock = FakeClock(start=4_000_000_000_000)
+    async with _opened(path, clock) as store:
+        yield World(store, store.open, clock)
+
+
+@asynccontextmanager
+async def _opened(path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore(path, clock=clock).open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    clock = FakeClock()
+    async with _opened(tmp_path / "redrive.db", clock) as store:
+        yield World(store, store.open, clock)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "redrive.db"
+
+
+# --- P1: accepted means kept ---
+
+
+@pytest.mark.slow
+async def test_p1_what_put_accepted_survives_kill_9(path: Path) -> None:
+    body = """
+    await store.put([NewItem(f"i-{n}", QUEUE, b"\\x00 %d" % n) for n in range(50)])
+    say("accepted")
+    """
+    with killed(path, body) as word:
+        assert word == "accepted"
+    async with world_at(path) as world:
+        items = (await world.store.find(EVERYTHING, 100)).items
+        assert {item.id: item.payload for item in items} == {f"i-{n}": b"\x00 %d" % n for n in range(50)}
+        assert len(await world.lease(100)) == 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", ["finished", "failed", "dead"])
+async def test_p1_what_settle_accepted_survives_kill_9(path: Path, make: str) -> None:
+    body = f"""
+    await store.put([NewItem("i-1", QUEUE, b"1")])
+    (item,) = (await store.lease(asking(1))).items
+    await store.settle([{make}(item, follow_ups=[NewItem("child", QUEUE, b"2")])])
+    say("settled")
+    """
+    with killed(path, body) as word:
+        assert word == "settled"
+    async with world_at(path) as world:
+        expected = {"finished": State.DONE, "failed": State.READY, "dead": State.DEAD}[make]
+        assert (await world.item("i-1")).state is expected
+        assert (await world.item("child")).payload == b"2"
+
+
+async def test_p1_the_level_in_force_is_shown(path: Path) -> None:
+    async with _opened(path, FakeClock()) as store:
+        assert store.info().durability == "power-loss"
+    weaker = await SqliteStore(path, durability="process-crash").open()
+    assert weaker.info().durability == "process-crash"
+    await weaker.close()
+    assert MemoryStore().info().durability == "none"
+
+
+# --- P2: exactly one end ---
+
+
+async def test_p2_every_item_ends_in_exactly_one_state(world: World) -> None:
+    await world.put(*news(4))
+    done, died, retried, released = await world.lease(4)
+    await world.finish(finished(done), dead(died), failed(retried), failed(released))
+    await world.store.amend(Ids((released.id,)), Cancel(), act())
+    await world.finish(finished(await world.lease_one()))
+    items = (await world.store.find(EVERYTHING)).items
+    assert [item.state in TERMINAL for item in items] == [True] * 4
+    count = await world.count()
+    assert (count.done, count.open, count.cancelled, count.ready, count.leased) == (2, 1, 1, 0, 0)
+
+
+async def test_p2_a_lease_that_nobody_ends_is_not_stuck(world: World) -> None:
+    item = await world.held()
+    world.tick(TTL + 1)
+    assert ids(await world.store.reclaim("reaper", [QUEUE], TTL, 10)) == (item.id,)
+
+
+# --- P3: every extra run is explained ---
+
+
+async def test_p3_every_extra_delivery_has_its_record(world: World) -> None:
+    item = await world.held()
+    await world.crashed(item)
+    await world.finish(failed(await world.lease_one()))
+    last = await world.lease_one()
+    await world.finish(finished(last))
+    history = await world.store.get(item.id)
+    # The reaper's own delivery is no run: its record tells of the run that was lost.
+    assert [record.ending.value for record in history.attempts] == ["crashed", "failed", "done"]
+    assert history.attempts[-1].delivery == last.deliveries
+
+
+# --- P4: only the holder's result counts ---
+
+
+async def test_p4_a_zombie_s_result_does_not_count(world: World) -> None:
+    zombie = await world.held()
+    await world.crashed(zombie)
+    holder = await world.lease_one(worker="w-2")
+    assert verdicts(await world.settle(dead(zombie))) == (Verdict.REFUSED,)
+    await world.finish(finished(holder, b"right"))
+    assert (await world.item(zombie.id)).result == b"right"
+
+
+# --- P5: a crash is counted at lease time and costs no neighbour its work ---
+
+
+@pytest.mark.slow
+async def test_p5_a_crash_was_counted_before_it_happened(path: Path) -> None:
+    body = """
+    await store.put([NewItem("i-1", QUEUE, b"1")])
+    await store.lease(asking(1))
+    say("leased")
+    """
+    with killed(path, body) as word:
+        assert word == "leased"
+    async with world_at(path) as world:
+        item = await world.item("i-1")
+        assert (item.deliveries, item.attempt, item.state) == (1, 1, State.LEASED)
+
+
+async def test_p5_poison_dies_alone_after_exactly_max_crashes(world: World) -> None:
+    """Each worker that holds the poison dies, with whatever else it holds. The store and `decide` do the rest."""
+    policy = Policy(max_crashes=3)
+    poison, *healthy = news(5)
+    await world.put(poison, *healthy)
+    crashes = 0
+    for turn in range(50):
+        world.tick(3_600 * SECOND)
+        leases = await world.lease(10, worker=f"w-{turn}", max_crashes=policy.max_crashes)
+        if not leases:
+            break
+        if poison.id not in ids(leases):
+            await world.finish(*(finished(item) for item in leases))
+            continue
+        crashes += 1
+        world.tick(TTL + 1)
+        lost = await world.store.reclaim("reaper", [QUEUE], TTL, 100)
+        await world.finish(*(judged(item, policy) for item in lost))
+    letter = await world.item(poison.id)
+    assert letter.letter is not None
+    assert (letter.letter.reason, letter.crashes, crashes) == ("max_crashes", 3, 3)
+    assert {(await world.item(item.id)).state for item in healthy} == {State.DONE}
+
+
+def judged(item: Item, policy: Policy) -> Settlement:
+    outcome = LeaseExpired(failure(cause="crash"))
+    decision = decide(item, outcome, policy, roll=0.5, age=0)
+    return Settlement(item.id, item.deliveries, decision, ended(item, "crashed", outcome.failure))  # type: ignore[arg-type]
+
+
+# --- P6: letters stay, and go back once per request ---
+
+
+async def test_p6_a_letter_stays_until_an_audited_act(world: World) -> None:
+    letter = await world.letter()
+    world.tick(100 * 365 * 24 * 3_600 * SECOND)
+    assert await world.store.prune(EVERYTHING, 100, act()) == ()
+    assert await world.item(letter.id) == letter
+    await world.store.amend(Ids((letter.id,)), Discard(), act("discard-1"))
+    await world.store.prune(EVERYTHING, 100, act("prune-1"))
+    assert [entry.request_id for entry in await world.store.journal("audit")] == ["discard-1", "prune-1"]
+    assert await world.store.tombstone(letter.id) is not None
+
+
+@pytest.mark.slow
+async def test_p6_a_replay_and_its_record_survive_kill_9_together(path: Path) -> None:
+    body = """
+    await store.put([NewItem("i-1", QUEUE, b"1")])
+    (item,) = (await store.lease(asking(1))).items
+    await store.settle([dead(item)])
+    await store.amend(Ids(("i-1",)), Replay(), act("request-1"))
+    say("replayed")
+    """
+    with killed(path, body) as word:
+        assert word == "replayed"
+    async with world_at(path) as world:
+        history = await world.store.get("i-1")
+        assert (history.item.state, history.item.replays) == (State.READY, 1)
+        assert [deed.request_id for deed in history.deeds] == ["request-1"]
+        assert [entry.request_id for entry in await world.store.journal("audit")] == ["request-1"]
+        again = await world.store.amend(Ids(("i-1",)), Replay(), act("request-1"))
+        assert again.already == ("i-1",)
+
+
+# --- P7: never early ---
+
+
+async def test_p7_a_retry_is_not_early_even_over_a_restart(path: Path) -> None:
+    clock = FakeClock()
+    async with _opened(path, clock) as store:
+        world = World(store, store.open, clock)
+        item = await world.held()
+        await world.finish(failed(item, delay=60 * SECOND))
+    clock.advance(60 * SECOND - 1)
+    async with _opened(path, clock) as store:
+        world = World(store, store.open, clock)
+        assert await world.lease(5) == ()
+        world.tick(1)
+        assert ids(await world.lease(5)) == (item.id,)
+
+
+async def test_p7_a_clock_set_back_puts_nothing_off_and_starts_nothing_early(world: World) -> None:
+    item = await world.held()
+    await world.finish(failed(item, delay=60 * SECOND))
+    world.clock.jump_wall(-3_600 * SECOND)
+    world.tick(60 * SECOND - 1)
+    assert await world.lease(5) == ()
+    world.tick(1)
+    assert ids(await world.lease(5)) == (item.id,)
+
+
+# --- P8: no silent fallback ---
+
+
+async def test_p8_a_store_that_is_not_there_refuses(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "missing folder" / "redrive.db")
+    with pytest.raises(StoreUnavailable):
+        await store.open()
+    with pytest.raises(StoreUnavailable):
+        await store.put([new()])
+    assert not (tmp_path / "missing folder").exists()
+
+
+async def test_p8_a_store_that_was_not_opened_refuses(path: Path) -> None:
+    for store in (SqliteStore(path), MemoryStore()):
+        with pytest.raises(StoreUnavailable):
+            await store.put([new()])
+
+
+async def test_p8_damaged_data_is_refused_and_left(path: Path) -> None:
+    damaged = b"this is not a database, it is a diary" * 1_000
+    path.write_bytes(damaged)
+    with pytest.raises(StoreCorrupt):
+        await SqliteStore(path).open()
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("url", ["", "redis-but-misspelt://x", "sqlite://", "sqlite:///", "memory:/path", "/just/a/path"])
+def test_p8_an_unusable_url_is_refused(url: str) -> None:
+    with pytest.raises(BadStoreURL):
+        store_from_url(url)
+
+
+async def test_p8_an_import_never_ends_in_memory(path: Path) -> None:
+    """What one process accepted another one sees, through nothing but the file."""
+    made = new()
+    async with _opened(path, FakeClock()) as store:
+        await store.put([made])
+        await store.amend(Ids((made.id,)), Replay(), act())
+        async with _opened(path, FakeClock()) as other:
+            assert (await other.get(made.id)).item.id == made.id
