@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from redrive.core.durations import Duration, parse
-from redrive.core.item import Item
+from redrive.core.item import History, Item
 from redrive.core.policy import Policy
 from redrive.core.select import parse as parse_filter
 from redrive.core.verbs import (
@@ -178,6 +178,11 @@ class Redrive:
         """The item as it is now. Raises NotFound."""
         self._check_open()
         return (await self._client.get(item_id)).item
+
+    async def history(self, item_id: str) -> History:
+        """The item with every attempt and every operator's act. Raises NotFound."""
+        self._check_open()
+        return await self._client.get(item_id)
 
     async def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
         """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""

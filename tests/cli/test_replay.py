@@ -131,7 +131,9 @@ def test_a_locked_database_is_7(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = letters_in(tmp_path, "a")
-    monkeypatch.setitem(SqliteStore.__init__.__kwdefaults__, "busy_timeout", "50ms")
+    defaults = SqliteStore.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "busy_timeout", "50ms")
     database = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
     database.execute("begin exclusive")
     try:

@@ -178,6 +178,8 @@ def test_what_cannot_be_read_is_pointed_at(text: str, column: int, words: str) -
 def test_the_longest_and_deepest_that_are_allowed() -> None:
     assert parse("queue:" + "a" * 4090) == eq("queue", "a" * 4090)
     assert parse("(" * 50 + "queue:a" + ")" * 50) == eq("queue", "a")
+    # Depth is nesting, not number.
+    assert parse("-(queue:a) " * 60) == And((Not(eq("queue", "a")),) * 60)
 
 
 @given(st.text(max_size=60) | st.text("queuestad:,*()-\"'\\ OR<>=1h", max_size=60))
@@ -295,6 +297,7 @@ def test_an_unknown_field_is_an_error_and_not_a_miss() -> None:
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=10))
 @example("a*a", "a")
 @example("*a*b*", "ab")
+@example("*b*b", "ab")
 @example("", "")
 def test_glob_agrees_with_fnmatch(pattern: str, text: str) -> None:
     assert glob_match(pattern, text) is bool(re.match(fnmatch.translate(pattern), text))

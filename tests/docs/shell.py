@@ -83,7 +83,7 @@ class Shell:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE")}
         environment |= {
             "PYTHONPATH": str(ROOT / "src"),
-            "COLUMNS": "120",
+            "COLUMNS": "200",  # nothing is cut, whatever the widths of this run
             "NO_COLOR": "1",
             "LOGNAME": "ada",
             **command.environment,

@@ -15,6 +15,7 @@ LANGUAGES = {"python", "console", "text", "json"}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # a dozen processes start, and a busy machine is no failure
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 async def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

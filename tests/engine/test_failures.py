@@ -252,6 +252,7 @@ class Refused(Exception):
 
 NOW = datetime.fromtimestamp(START / 1000, UTC)
 POLICY_DELAY = 2_000
+"""What junk is worth, and what has passed already: a server whose clock is behind must not burn all attempts at once."""
 
 HINTS: list[tuple[object, int]] = [
     (30, 30_000),
@@ -259,9 +260,9 @@ HINTS: list[tuple[object, int]] = [
     (1.5, 1_500),
     (timedelta(minutes=2), 120_000),
     (format_datetime(NOW + timedelta(minutes=5), usegmt=True), 300_000),
-    (format_datetime(NOW - timedelta(days=3), usegmt=True), 0),
-    (0, 0),
-    (-5, 0),
+    (format_datetime(NOW - timedelta(days=3), usegmt=True), POLICY_DELAY),
+    (0, POLICY_DELAY),
+    (-5, POLICY_DELAY),
     (10**9, 86_400_000),
     (10**400, POLICY_DELAY),
     ("1e999", 86_400_000),

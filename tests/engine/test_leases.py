@@ -48,7 +48,7 @@ async def test_a_sync_handler_is_kept_alive_too(lab: Lab) -> None:
     def long(item: Item) -> None:
         runs.append(item.id)
         started.set()
-        gate.wait()
+        gate.wait(20)
 
     item_id = await app.enqueue("q")
     async with lab.working(app):
@@ -153,7 +153,7 @@ async def test_a_handler_that_runs_past_its_timeout_fails_with_a_timeout(lab: La
 
     def hang_in_thread() -> None:
         started.append(1)
-        gate.wait()
+        gate.wait(20)
 
     app.handler("q", timeout="5s", policy=Policy(backoff=never()))(hang_in_thread if sync else hang)
     seen = Seen(app)
@@ -182,7 +182,7 @@ async def test_a_thread_past_its_timeout_keeps_its_slot_until_it_ends(lab: Lab) 
     def hang() -> None:
         running.append(1)
         most.append(len(running))
-        gate.wait()
+        gate.wait(20)
         running.pop()
 
     seen = Seen(app)

@@ -58,7 +58,7 @@ async def test_a_handler_longer_than_the_grace_is_released_at_once_and_uncharged
 
     def hang_in_thread() -> None:
         started.append(1)
-        gate.wait()
+        gate.wait(20)
 
     app.handler("q")(hang_in_thread if sync else hang)
     seen = Seen(app)

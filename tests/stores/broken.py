@@ -1,6 +1,6 @@
 """Stores with one planted bug each. A suite that passes one of these has no teeth.
 
-Most are the memory store with one verb bent, so that the bug is all that differs. Where peers have the bug, it is named.
+Most are the memory store with one verb bent, so that the bug is all that differs. Peers that have the bug are named.
 """
 
 from __future__ import annotations

@@ -120,7 +120,9 @@ class ReplaysEveryTime(Bent):
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         self._calls += 1
-        return await super().amend(selection, change, structs.replace(by, request_id=f"{by.request_id}/{self._calls}"), expect)
+        return await super().amend(
+            selection, change, structs.replace(by, request_id=f"{by.request_id}/{self._calls}"), expect
+        )
 
 
 class IgnoresExpect(Bent):

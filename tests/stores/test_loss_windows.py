@@ -2,13 +2,13 @@
 
 Where the conformance suite has the test, it is named here and not repeated:
 
-    01  rank trim of the dead set            test_settle_dead_evicts_no_letter
-    02  pop, then push                       test_settle_of_a_retry_cut_off_loses_nothing, test_amend_cut_off_changes_once
-    04  fetch = delete                       test_lease_is_one_step_to_those_who_look, test_lease_cut_off_loses_nothing
-    12  pruner treats dead like done         test_prune_takes_nothing_else
-    13  resolved before the copy is out      test_amend_is_one_step_to_those_who_look
-    18  iterating while others mutate        test_find_pages_stay_whole_while_letters_leave (and …_others_die_and_leave)
-    21  unfenced endings                     test_settle_by_a_stale_holder_is_refused_while_the_new_one_runs
+    01  rank trim of the dead set        test_settle_dead_evicts_no_letter
+    02  pop, then push                   test_settle_of_a_retry_cut_off_loses_nothing, test_amend_cut_off_changes_once
+    04  fetch = delete                   test_lease_is_one_step_to_those_who_look, test_lease_cut_off_loses_nothing
+    12  pruner treats dead like done     test_prune_takes_nothing_else
+    13  resolved before the copy is out  test_amend_is_one_step_to_those_who_look
+    18  iterating while others mutate    test_find_pages_stay_whole_while_letters_leave (and …_others_die_and_leave)
+    21  unfenced endings                 test_settle_by_a_stale_holder_is_refused_while_the_new_one_runs
 
 Not a store's: 09 (dedupe keys), 10 (unknown handler: the store keeps bytes), 11 (routes are labels), 14, 15 (doors),
 19 (the keeper).
@@ -73,7 +73,7 @@ async def test_window_03_one_letter_of_a_moment_leaves_the_others(world: World) 
 
 
 async def test_window_05_replay_never_deletes_then_inserts(world: World) -> None:
-    """pg-boss deletes the letter and inserts a job, which a clash swallows. Here nothing can clash: it is the same row."""
+    """pg-boss deletes the letter and inserts a job, which a clash swallows. Here it is the same row."""
     letter = await world.letter()
     assert (await world.store.put([new(item_id=letter.id)])).already == (letter.id,)
     await world.store.amend(Ids((letter.id,)), Replay(), act())

@@ -1,6 +1,5 @@
 """The whole suite through bytes: what the verbs take and give survives a wire."""
 
-
 import pytest
 
 from redrive.stores.base import Store
@@ -24,8 +23,6 @@ async def open_store(clock: FakeClock) -> OpenStore:
 
 
 TestMachine = machine_for(
-    lambda folder, clock: EncodingProxy(
-        SqliteStore(folder / "redrive.db", clock=clock, durability="process-crash")
-    ),
+    lambda folder, clock: EncodingProxy(SqliteStore(folder / "redrive.db", clock=clock, durability="process-crash")),
     durable=True,
 )

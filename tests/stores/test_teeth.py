@@ -38,7 +38,9 @@ TEETH = (
         ),
         machine=True,
     ),
-    Tooth(b.SettlesById, ("test_settle_again_is_already", "test_settle_of_an_item_never_leased_is_refused"), machine=True),
+    Tooth(
+        b.SettlesById, ("test_settle_again_is_already", "test_settle_of_an_item_never_leased_is_refused"), machine=True
+    ),
     Tooth(
         b.ExtendsById,
         (
@@ -57,7 +59,11 @@ TEETH = (
     Tooth(b.RefusalFailsTheBatch, ("test_settle_refuses_one_and_applies_the_others",), machine=True),
     Tooth(b.FollowsUpAlthoughRefused, ("test_settle_puts_no_follow_ups_of_the_refused",), machine=True),
     Tooth(b.RefusesWhatExpired, ("test_settle_after_expiry_counts_while_nobody_took_over",), machine=True),
-    Tooth(b.LeasesWithoutExclusion, ("test_lease_is_exclusive", "test_race_of_eight_workers_partitions_the_queue"), machine=True),
+    Tooth(
+        b.LeasesWithoutExclusion,
+        ("test_lease_is_exclusive", "test_race_of_eight_workers_partitions_the_queue"),
+        machine=True,
+    ),
     Tooth(b.PopsThenStores, ("test_lease_is_one_step_to_those_who_look", "test_lease_cut_off_loses_nothing")),
     Tooth(b.CountsOnFailureOnly, ("test_lease_counts_before_it_gives",), machine=True),
     Tooth(
@@ -103,7 +109,11 @@ TEETH = (
         machine=True,
     ),
     Tooth(m.IgnoresExpect, ("test_amend_expects_of_ids_those_that_exist",), machine=True),
-    Tooth(m.ReplaysAsACopy, ("test_amend_replay_brings_the_same_item_back", "test_amend_cut_off_changes_once"), machine=True),
+    Tooth(
+        m.ReplaysAsACopy,
+        ("test_amend_replay_brings_the_same_item_back", "test_amend_cut_off_changes_once"),
+        machine=True,
+    ),
     Tooth(m.AmendsWhatIsHeld, ("test_amend_never_touches_what_is_held",), machine=True),
     Tooth(m.AuditsNothing, ("test_amend_writes_who_did_it_into_item_and_audit",), machine=True),
     Tooth(m.PrunesLettersLikeDone, ("test_prune_takes_nothing_else",), machine=True),
@@ -114,8 +124,14 @@ TEETH = (
     ),
     Tooth(m.ReencodesPayloads, ("test_put_keeps_every_byte",)),
     Tooth(m.PutsOneByOne, ("test_put_is_all_or_none_to_those_who_look", "test_put_cut_off_is_all_or_none")),
-    Tooth(m.PutOverwrites, ("test_put_again_is_already_there", "test_put_again_leaves_an_item_that_moved_on"), machine=True),
-    Tooth(m.SwallowsCommitErrors, ("test_put_makes_ready_items", "test_put_is_seen_through_every_handle"), machine=True),
+    Tooth(
+        m.PutOverwrites,
+        ("test_put_again_is_already_there", "test_put_again_leaves_an_item_that_moved_on"),
+        machine=True,
+    ),
+    Tooth(
+        m.SwallowsCommitErrors, ("test_put_makes_ready_items", "test_put_is_seen_through_every_handle"), machine=True
+    ),
     Tooth(
         m.DriftsByTheRefused,
         ("test_tally_does_not_move_for_the_refused", "test_tally_equals_a_full_count_after_anything"),
@@ -123,7 +139,9 @@ TEETH = (
     ),
     Tooth(m.DeafToPuts, ("test_wait_returns_on_a_put", "test_wait_returns_on_a_put_through_another_handle")),
 )
-CAUGHT = [pytest.param(tooth.store, name, id=f"{tooth.store.__name__}-{name}") for tooth in TEETH for name in tooth.caught_by]
+CAUGHT = [
+    pytest.param(tooth.store, name, id=f"{tooth.store.__name__}-{name}") for tooth in TEETH for name in tooth.caught_by
+]
 BY_MACHINE = [pytest.param(tooth.store, id=tooth.store.__name__) for tooth in TEETH if tooth.machine]
 
 
@@ -194,7 +212,11 @@ async def test_a_silent_fallback_to_memory_is_caught() -> None:
 
         return World(await open_store(), open_store, clock, frozenset({DURABLE, HANDLES}))
 
-    for name in ("test_put_survives_reopening", "test_put_is_seen_through_every_handle", "test_info_names_the_engine_and_its_promise"):
+    for name in (
+        "test_put_survives_reopening",
+        "test_put_is_seen_through_every_handle",
+        "test_info_names_the_engine_and_its_promise",
+    ):
         assert await fails(name, make)
 
 
@@ -207,4 +229,3 @@ def test_every_planted_bug_is_in_the_table() -> None:
         if isinstance(thing, type) and issubclass(thing, b.Bent) and thing is not b.Bent
     }
     assert planted == {tooth.store for tooth in TEETH} | {m.FallsBackToMemory}
-

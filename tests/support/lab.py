@@ -113,12 +113,13 @@ class Lab:
 
     async def quiet(self) -> None:
         """Until nothing more can happen without time passing."""
-        while True:
+        for _ in range(PATIENCE):
             for _ in range(TURNS):
                 await asyncio.sleep(0)  # noqa: TID251 - no time passes: a turn of the loop for whoever can act
             if not self.clock.busy:
                 return
             await breathe()
+        raise AssertionError("a verb does not end")
 
     async def until(self, check: Callable[[], bool], *, limit: str = "1h") -> None:
         """Let time pass, sleeper by sleeper, until `check` holds."""

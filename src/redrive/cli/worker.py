@@ -24,6 +24,7 @@ from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
 from redrive.core.item import Millis
 from redrive.errors import ConfigError
+from redrive.events import Event, StoreFailed, StoreRecovered
 
 LAST_WORDS: Millis = 10_000
 """Beyond the grace: for the last write. A store that is gone must not keep the process."""
@@ -81,6 +82,8 @@ class Session:
         self._grace = grace
         self._signals: list[signal.Signals] = []
         self._asked = asyncio.Event()
+        self._failing: dict[str, str] = {}
+        app.events.subscribe(self._watch)
 
     async def serve(self, queues: list[str] | None, *, until_idle: bool) -> Exit:
         loop = asyncio.get_running_loop()
@@ -145,7 +148,20 @@ class Session:
             leave_now(Exit.FAILED)
         closing.result()
 
+    def _watch(self, event: Event) -> None:
+        """Which parts of the worker cannot reach the store, and why."""
+        if isinstance(event, StoreFailed):
+            self._failing[event.part] = event.error
+        elif isinstance(event, StoreRecovered):
+            self._failing.pop(event.part, None)
+
     def _exit(self) -> Exit:
+        if self._failing:
+            why = next(iter(self._failing.values()))
+            logger.error(
+                "the store could not be told the last results; their leases will expire by themselves: %s", why
+            )
+            return Exit.STORE
         if len(self._signals) > 1 or signal.SIGINT in self._signals:
             return Exit.INTERRUPTED
         return Exit.DONE

@@ -11,6 +11,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from redrive.core import durations
 from redrive.core import outcome as o
 from redrive.core.item import Ending, Failure, Item, Millis
 from redrive.core.policy import Policy
@@ -48,7 +49,7 @@ def decide(item: Item, outcome: o.Outcome, policy: Policy, *, roll: float, age: 
         case o.Done(result):
             return ToDone(result)
         case o.Snooze(after):
-            return ToReady(max(0, after), Charge.NOTHING)
+            return ToReady(_bounded(after), Charge.NOTHING)
         case o.Release():
             return ToReady(0, Charge.NOTHING)
         case o.Dead(failure, reason):
@@ -58,7 +59,13 @@ def decide(item: Item, outcome: o.Outcome, policy: Policy, *, roll: float, age: 
         case o.LeaseExpired(failure):
             return _after_crash(item, failure, policy, roll)
         case o.Fail(failure, after):
-            return _after_error(item, failure, after, policy, roll=roll, age=age)
+            delay = policy.delay(item.errors + 1, roll, failure.rule)
+            # A hint can move a retry, not make one where the backoff gives none.
+            delay = delay if after is None or delay is None else policy.clamp(after)
+            return _retry_or_dead(_fatal(item, failure, policy, age), delay, failure)
+        case o.Retry(failure, after):
+            delay = policy.delay(item.errors + 1, roll, failure.rule) if after is None else _bounded(after)
+            return _retry_or_dead(_fatal(item, failure, policy, age), delay or 0, failure)
         case _:
             assert_never(outcome)
 
@@ -71,20 +78,21 @@ def _after_crash(item: Item, failure: Failure, policy: Policy, roll: float) -> D
     return ToReady(policy.crash_delay(crashes, roll), Charge.CRASH)
 
 
-def _after_error(
-    item: Item, failure: Failure, after: Millis | None, policy: Policy, *, roll: float, age: Millis
-) -> Decision:
-    errors = item.errors + 1
-    reason = _fatal(item, failure, policy, errors, age)
+def _bounded(delay: Millis) -> Millis:
+    return max(0, min(delay, durations.MAX))
+
+
+def _retry_or_dead(reason: str | None, delay: Millis | None, failure: Failure) -> Decision:
+    if reason is None and delay is None:
+        reason = "no_retry"
     if reason is not None:
         return ToDead(reason, Charge.ERROR, failure)
-    delay = policy.delay(errors, roll, failure.rule) if after is None else policy.clamp(after)
-    if delay is None:
-        return ToDead("no_retry", Charge.ERROR, failure)
-    return ToReady(delay, Charge.ERROR)
+    return ToReady(delay or 0, Charge.ERROR)
 
 
-def _fatal(item: Item, failure: Failure, policy: Policy, errors: int, age: Millis) -> str | None:
+def _fatal(item: Item, failure: Failure, policy: Policy, age: Millis) -> str | None:
+    """Why this error is the last one, or None."""
+    errors = item.errors + 1
     if failure.action == "dead":
         return "rule"
     if failure.action == "keep":
@@ -104,7 +112,7 @@ def ending(outcome: o.Outcome) -> Ending:
     match outcome:
         case o.Done():
             return Ending.DONE
-        case o.Fail():
+        case o.Fail() | o.Retry():
             return Ending.FAILED
         case o.Dead():
             return Ending.DEAD

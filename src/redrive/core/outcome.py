@@ -12,7 +12,14 @@ class Done(Struct, frozen=True, tag=True):
 
 
 class Fail(Struct, frozen=True, tag=True):
-    """The handler failed. `after` is a hint of the handler or the other side (Retry-After), None to use the policy."""
+    """The handler failed. `after` is how long the other side asks to wait (Retry-After), None to use the policy."""
+
+    failure: Failure
+    after: Millis | None = None
+
+
+class Retry(Struct, frozen=True, tag=True):
+    """The handler failed and asks for another try, also where the backoff would give none. Limits still hold."""
 
     failure: Failure
     after: Millis | None = None
@@ -50,4 +57,4 @@ class Expired(Struct, frozen=True, tag=True):
     failure: Failure
 
 
-Outcome = Done | Fail | Dead | Snooze | Release | LeaseExpired | Expired
+Outcome = Done | Fail | Retry | Dead | Snooze | Release | LeaseExpired | Expired

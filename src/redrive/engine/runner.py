@@ -164,8 +164,7 @@ class Runner:
         failure = failure_of(source, run.handler.policy, frames=self._frames)
         if isinstance(signal, signals.Dead):
             return o.Dead(failure, "handler")
-        after = signal.after if isinstance(signal, signals.Retry) else None
-        return o.Fail(failure, after)
+        return o.Retry(failure, signal.after if isinstance(signal, signals.Retry) else None)
 
     def _cancelled(self, run: Run, error: asyncio.CancelledError) -> o.Outcome | None:
         if run.why is Why.TIMEOUT:

@@ -34,6 +34,8 @@ from redrive.stores.base import Clock, Store
 IDLE_WAIT: Millis = 30_000
 IDLE_CHECK: Millis = 500
 BEAT_EVERY: Millis = 10_000
+VAIN_PAUSE: Millis = 5
+VAIN_PAUSE_MAX: Millis = 250
 LAST_WORDS: Millis = 2_000
 """How long a halted handler may still take to clean up, and the last settle to be written."""
 
@@ -65,6 +67,7 @@ class Worker:
         self._ended: list[Ended] = []
         self._wake = asyncio.Event()
         self._due = True
+        self._in_vain = 0
         self._stopping = False
         self._released = 0
         self._watch: asyncio.Task[None] | None = None
@@ -169,6 +172,9 @@ class Worker:
         self._watch = asyncio.create_task(self._watch_store(tuple(queues)))
 
     async def _watch_store(self, queues: tuple[str, ...]) -> None:
+        # What is due may be out of reach (others took it, or it needs a worker of its own): never ask in a tight loop.
+        if self._in_vain > 1:
+            await self._clock.sleep(min(self._in_vain * VAIN_PAUSE, VAIN_PAUSE_MAX))
         timeout = IDLE_CHECK if self._until_idle else IDLE_WAIT
         await self._watching(lambda: self._store.wait(queues, timeout))
         self._stir()
@@ -186,6 +192,7 @@ class Worker:
     async def _begin(self, leases: Leases, request: LeaseRequest) -> None:
         asked = sum(want.limit for want in request.wants)
         self._due = len(leases.items) >= asked or leases.suspects_due
+        self._in_vain = 0 if leases.items else self._in_vain + 1
         now = self._clock.monotonic()
         for lost in self._slots.displaced(leases):
             lost.cancel(Why.LOST)

@@ -12,7 +12,7 @@ from redrive.core import select
 from redrive.core.durations import Duration, parse
 from redrive.core.item import History, Item
 from redrive.core.select import And, Ids, Match, Selection
-from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Page, Replay, Restore, Skipped
+from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Entry, Page, Replay, Restore, Skipped
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, NotFound
 from redrive.events import Amended as AmendedEvent
@@ -99,6 +99,10 @@ class Letters:
     ) -> Amended:
         """Out of the archive or the trash: open again."""
         return await self._amend(which, Restore(), reason, actor, request_id)
+
+    async def audit(self, *, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
+        """What was done by whom and why, in order; go on with `after=` the last position."""
+        return await self._store.journal("audit", after, limit)
 
     async def _amend(
         self, which: Which, change: Change, reason: str, actor: str | None, request_id: str | None

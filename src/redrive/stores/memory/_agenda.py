@@ -49,9 +49,9 @@ class Agenda:
             return []
         return [slot for slot in self._slots.values() if horizon is None or slot.when <= horizon]
 
-    def first_after(self, now: Instant) -> Instant | None:
-        """The earliest instant in the future; looks at every slot only if something is overdue."""
+    def first_after(self, instant: Instant) -> Instant | None:
+        """The earliest time after the instant; looks at every slot only if there is an earlier one."""
         first = self.first()
-        if first is None or first.when > now:
+        if first is None or first.when > instant:
             return None if first is None else first.when
-        return min((slot.when for slot in self._slots.values() if slot.when > now), default=None)
+        return min((slot.when for slot in self._slots.values() if slot.when > instant), default=None)

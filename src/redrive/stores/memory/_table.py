@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Instant, Item
+from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Instant, Item, Millis
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import CauseTally, QueueTally
 from redrive.stores.memory._agenda import Agenda, Slot
+
+FRESH: Millis = 1_000
+"""For so long after its due time a wait still returns at once for an item that crashed before."""
 
 Place = tuple[int, int]
 """Where an item stands in an order of `find`: (died_at or 0, seq)."""
@@ -41,18 +44,9 @@ class Lane:
         return min((slot for slot in firsts if slot is not None), default=None)
 
     def next_change(self, now: Instant) -> Instant | None:
-        """When to look again: now if an item without crashes is due, else the earliest due time to come.
-
-        An overdue item that crashed before may be one that only an idle worker can have. Calling it due would make
-        every busy worker spin, so it is left to the workers' own rhythm.
-        """
-        if self.paused:
-            return None
-        innocent = self.first_ready(crashes_below=1)
-        if innocent is not None and innocent.when <= now:
-            return now
-        times = (agenda.first_after(now) for agenda in self.ready.values())
-        return min((when for when in times if when is not None), default=None)
+        """When to look again: the earliest due time, past or to come."""
+        first = None if self.paused else self.first_ready()
+        return None if first is None else first.when
 
     def tally(self) -> QueueTally:
         oldest = self.first_ready()

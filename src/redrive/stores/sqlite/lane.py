@@ -9,6 +9,7 @@ import asyncio
 import os
 import queue
 import sqlite3
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -153,7 +154,17 @@ class Lane(ABC):
             while (job := self._queue.get()) is not None:
                 connection = self.serve(connection, job)
         finally:
-            connection.close()
+            self._end(connection)
+
+    def _end(self, connection: sqlite3.Connection) -> None:
+        """Also after a mistake of ours in `serve`: nobody may be left waiting for a thread that is gone."""
+        with self._door:
+            self._open = False
+            left = self.waiting(sys.maxsize)
+        for job in left:
+            job.error = StoreUnavailable(f"the store {self.settings.path} has stopped; nothing was written")
+        deliver(left)
+        connection.close()
 
     def waiting(self, limit: int) -> list[Job[Any]]:
         """Jobs that wait already, without waiting for more."""

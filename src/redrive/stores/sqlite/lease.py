@@ -19,7 +19,7 @@ from redrive.stores.statements import load
 
 _SQL = load("sqlite", "lease")
 _GET = load("sqlite", "get")
-_DUE, _SEQ, _DELIVERIES, _ATTEMPT = 5, 3, 7, 8
+_SEQ, _DUE, _CRC = 3, 5, 13
 
 
 class _Lane(NamedTuple):
@@ -43,7 +43,6 @@ def lease(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
         memo.gave(request.worker)
     else:
         memo.gave_nothing(request.worker, request.nonce)
-    memo.trim()
     return leases
 
 
@@ -112,15 +111,14 @@ def _hand_over(tx: Tx, memo: Memo, rows: list[Row], want: Want, worker: str, *, 
     if not rows:
         return []
     now, until = tx.now, tx.now + want.ttl
-    marks = [(row[_DELIVERIES], row[_ATTEMPT], worker, now, until, alone, row[_SEQ]) for row in rows]
-    tx.executemany(_SQL["mark"], marks)
+    seqs = codec.encode([row[_SEQ] for row in rows]).decode()
+    tx.execute(_SQL["mark"], (worker, now, until, alone, seqs))
     tx.count(want.queue, "ready", -len(rows))
     tx.count(want.queue, "leased", len(rows))
     items: list[Item] = []
     for row in rows:
-        item = leased_item(row, worker, now, until, alone=alone)
-        memo.remember(item.id, item.seq, item.queue)
-        if sound(row[2], row[13]):
+        item = leased_item(row, worker, now, until, alone)
+        if sound(item.payload, row[_CRC]):
             items.append(item)
         else:
             _lay_aside(tx, memo, item)

@@ -1,36 +1,44 @@
-"""What this process remembers of its own leases, to spare the database a question. Only the writer thread uses it.
+"""What this process remembers of its own leases, to spare the database a question.
 
-Losing it costs time, never truth: whatever is taken from here is checked by the statement that uses it.
+Only what was committed is remembered: an id and its number belong together for ever. Losing it costs time, never truth.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redrive.core.item import Item
+from redrive.core.verbs import Settlement
 
 MOST = 16_384
 
 
 class Memo:
+    """Filled in the loop after a commit and read by the writer's thread: single steps on a dict need no lock."""
+
     def __init__(self) -> None:
         self._places: dict[str, tuple[int, str]] = {}
         self._gave_nothing: dict[str, str] = {}
 
-    def remember(self, item_id: str, seq: int, queue: str) -> None:
-        self._places[item_id] = (seq, queue)
+    def remember(self, items: Iterable[Item]) -> None:
+        places = self._places
+        for item in items:
+            places[item.id] = (item.seq, item.queue)
+        while len(places) > MOST:
+            del places[next(iter(places))]
 
-    def trim(self) -> None:
-        while len(self._places) > MOST:
-            del self._places[next(iter(self._places))]
-        while len(self._gave_nothing) > MOST:
-            del self._gave_nothing[next(iter(self._gave_nothing))]
+    def forget(self, settlements: Iterable[Settlement]) -> None:
+        for settlement in settlements:
+            self._places.pop(settlement.id, None)
 
     def place(self, item_id: str) -> tuple[int, str] | None:
         return self._places.get(item_id)
 
-    def forget(self, item_id: str) -> None:
-        self._places.pop(item_id, None)
-
     def gave_nothing(self, worker: str, nonce: str) -> None:
         """An empty answer changes nothing in the database, so its nonce is kept here and costs no commit."""
         self._gave_nothing[worker] = nonce
+        while len(self._gave_nothing) > MOST:
+            del self._gave_nothing[next(iter(self._gave_nothing))]
 
     def gave(self, worker: str) -> None:
         self._gave_nothing.pop(worker, None)

@@ -60,7 +60,7 @@ def item_of(row: Row) -> Item:
     )
 
 
-def leased_item(row: Row, worker: str, now: int, until: int, *, alone: bool) -> Item:
+def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Item:  # noqa: FBT001 - on the hot path
     """From the columns of lease.pick, which has counted already."""
     (item_id, queue, body, seq, enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last, _) = row
     return Item(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from heapq import nsmallest
-from typing import Generic, NamedTuple, TypeVar, assert_never
+from typing import NamedTuple
 
 from redrive.core import codec
 from redrive.core.decide import Charge, ToDead, ToDone, ToReady
-from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Item, Millis
+from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Item, Millis, NewItem
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
 from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.put import put
-from redrive.stores.sqlite.rows import item_of, short
+from redrive.stores.sqlite.rows import Row, item_of, short
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
@@ -22,155 +22,142 @@ _EXTEND = load("sqlite", "extend")
 _RECLAIM = load("sqlite", "reclaim")
 _GET = load("sqlite", "get")
 
-D = TypeVar("D")
-
 _MOST_ATTEMPTS = ATTEMPTS_FIRST + ATTEMPTS_LAST
 _EVER = 2**63 - 1
 _CHARGES = {Charge.ERROR: (1, 0, 0), Charge.CRASH: (0, 1, 0), Charge.NOTHING: (0, 0, 1)}
 
 
-class Placed(NamedTuple):
-    """A settlement with where its item lies."""
+class _Plan:
+    """What a set of settlements writes, gathered so that each table is written once however many they are."""
 
-    settlement: Settlement
-    seq: int
-    queue: str
+    def __init__(self, now: Instant) -> None:
+        self._now = now
+        self._seqs: list[int] = []
+        self._queues: dict[Kind, list[str]] = {"done": [], "ready": [], "open": []}
+        self._done: dict[int, list[int]] = {}
+        self._ready: list[tuple[object, ...]] = []
+        self._dead: list[tuple[object, ...]] = []
+        self._causes: list[tuple[str, str]] = []
+        self._results: list[tuple[int, bytes]] = []
+        self._letters: list[tuple[object, ...]] = []
+        self._attempts: list[tuple[int, int, bytes]] = []
+        self._follow_ups: list[NewItem] = []
 
+    def add(self, settlement: Settlement, seq: int, queue: str) -> None:
+        decision, delivery = settlement.decision, settlement.delivery
+        if isinstance(decision, ToDone):
+            self._queues["done"].append(queue)
+            self._done.setdefault(delivery, []).append(seq)
+            if decision.result is not None:
+                self._results.append((seq, decision.result))
+        elif isinstance(decision, ToReady):
+            self._queues["ready"].append(queue)
+            self._ready.append((self._now + decision.delay, *_CHARGES[decision.charge], seq, delivery))
+        else:
+            self._queues["open"].append(queue)
+            self._dead.append((self._now, *_CHARGES[decision.charge], seq, delivery))
+            self._add_letter(decision, seq, queue)
+        if settlement.attempt is not None:
+            self._attempts.append((seq, delivery, codec.encode(settlement.attempt)))
+        if settlement.follow_ups:
+            self._follow_ups.extend(settlement.follow_ups)
 
-class _Ended(NamedTuple, Generic[D]):
-    settlement: Settlement
-    seq: int
-    queue: str
-    decision: D
+    def _add_letter(self, decision: ToDead, seq: int, queue: str) -> None:
+        failure = decision.failure
+        names = (failure.cause, failure.type, short(failure.type), failure.category, failure.rule)
+        self._letters.append((seq, queue, decision.reason, self._now, *names, codec.encode(failure)))
+        self._causes.append((failure.cause, queue))
 
+    def end(self, tx: Tx) -> bool:
+        """Moves the items. False if one of them was not held by the delivery that says so."""
+        moved = 0
+        for delivery, seqs in self._done.items():
+            moved += tx.execute(_SQL["to_done"], (self._now, delivery, codec.encode(seqs).decode())).rowcount
+        for name, rows in (("to_ready", self._ready), ("to_dead", self._dead)):
+            if rows:
+                moved += tx.executemany(_SQL[name], rows).rowcount
+        return moved == sum([len(queues) for queues in self._queues.values()])
 
-class _Kinds:
-    """Settlements by what becomes of their items."""
-
-    def __init__(self, placed: list[Placed]) -> None:
-        self.done: list[_Ended[ToDone]] = []
-        self.ready: list[_Ended[ToReady]] = []
-        self.dead: list[_Ended[ToDead]] = []
-        for settlement, seq, queue in placed:
-            match settlement.decision:
-                case ToDone() as decision:
-                    self.done.append(_Ended(settlement, seq, queue, decision))
-                case ToReady() as decision:
-                    self.ready.append(_Ended(settlement, seq, queue, decision))
-                case ToDead() as decision:
-                    self.dead.append(_Ended(settlement, seq, queue, decision))
-                case _:
-                    assert_never(settlement.decision)
+    def finish(self, tx: Tx) -> None:
+        """What goes with the moves: counters, results, letters, evidence, follow-ups."""
+        for kind, queues in self._queues.items():
+            for queue, count in Counter(queues).items():
+                tx.count(queue, "leased", -count)
+                tx.count(queue, kind, count)
+        tx.woken.update(self._queues["ready"])
+        for cause, queue in self._causes:
+            tx.count_cause(cause, queue, 1)
+        if self._results:
+            tx.executemany(_SQL["insert_result"], self._results)
+        if self._letters:
+            tx.executemany(_SQL["insert_letter"], self._letters)
+        if self._attempts:
+            _add_attempts(tx, self._attempts)
+        put(tx, self._follow_ups)
 
 
 def settle(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
     """First as if all were held, which the statements check; only if one was not is each looked at."""
-    placed = _placed(memo, settlements)
-    if placed is not None:
-        kinds = _Kinds(placed)
+    plan = _plan(tx, memo, settlements)
+    if plan is not None:
         tx.execute("savepoint held")
-        if _end(tx, kinds):
-            tx.execute("release held")
-            _finish(tx, memo, placed, kinds)
-            return tuple([Answer(settlement.id, Verdict.APPLIED) for settlement in settlements])
-        tx.execute("rollback to held")
+        held = plan.end(tx)
+        if not held:
+            tx.execute("rollback to held")
         tx.execute("release held")
-    judged = [_judge(tx, settlement) for settlement in settlements]
-    answers, held = _without_repeats(judged)
-    kinds = _Kinds(held)
-    _end(tx, kinds)
-    _finish(tx, memo, held, kinds)
+        if held:
+            plan.finish(tx)
+            return tuple([Answer(settlement.id, Verdict.APPLIED) for settlement in settlements])
+    plan, answers = _judged(tx, settlements)
+    plan.end(tx)
+    plan.finish(tx)
     return answers
 
 
-def _placed(memo: Memo, settlements: Sequence[Settlement]) -> list[Placed] | None:
-    placed: list[Placed] = []
+def _plan(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> _Plan | None:
+    """None if this process does not remember where one of the items lies."""
+    plan = _Plan(tx.now)
     for settlement in settlements:
         place = memo.place(settlement.id)
         if place is None:
             return None
-        placed.append(Placed(settlement, *place))
-    return placed if len({settlement.id for settlement in settlements}) == len(placed) else None
+        plan.add(settlement, *place)
+    return plan
 
 
-def _judge(tx: Tx, settlement: Settlement) -> Answer | Placed:
-    row = tx.execute(_SQL["held"], (settlement.id,)).fetchone()
-    if row is None:
-        return Answer(settlement.id, Verdict.REFUSED, "no such item")
-    seq, queue, state, deliveries = row
-    if deliveries != settlement.delivery:
-        return Answer(settlement.id, Verdict.REFUSED, f"lease was given away: delivery {deliveries} is current")
-    if state != "leased":
-        return Answer(settlement.id, Verdict.ALREADY)
-    return Placed(settlement, seq, queue)
-
-
-def _without_repeats(judged: list[Answer | Placed]) -> tuple[tuple[Answer, ...], list[Placed]]:
-    """A second settlement of one delivery in the same call finds that it has ended."""
+def _judged(tx: Tx, settlements: Sequence[Settlement]) -> tuple[_Plan, tuple[Answer, ...]]:
+    plan = _Plan(tx.now)
     answers: list[Answer] = []
-    held: dict[int, Placed] = {}
-    for one in judged:
-        if isinstance(one, Answer):
-            answers.append(one)
-            continue
-        again = held.setdefault(one.seq, one) is not one
-        answers.append(Answer(one.settlement.id, Verdict.ALREADY if again else Verdict.APPLIED))
-    return tuple(answers), list(held.values())
+    ended: set[int] = set()
+    for settlement in settlements:
+        row = tx.execute(_SQL["held"], (settlement.id,)).fetchone()
+        verdict, reason = _verdict(row, settlement.delivery, ended)
+        answers.append(Answer(settlement.id, verdict, reason))
+        if verdict is Verdict.APPLIED:
+            seq, queue, _, _ = row
+            ended.add(seq)
+            plan.add(settlement, seq, queue)
+    return plan, tuple(answers)
 
 
-def _end(tx: Tx, kinds: _Kinds) -> bool:
-    """Moves the items, each kind of decision in one statement. False if one of them was not held so."""
-    now = tx.now
-    moves: dict[str, list[tuple[object, ...]]] = {
-        "to_done": [(now, seq, s.id, s.delivery) for s, seq, _, _ in kinds.done],
-        "to_ready": [(now + d.delay, *_CHARGES[d.charge], seq, s.id, s.delivery) for s, seq, _, d in kinds.ready],
-        "to_dead": [(now, *_CHARGES[d.charge], seq, s.id, s.delivery) for s, seq, _, d in kinds.dead],
-    }
-    return all(not rows or tx.executemany(_SQL[name], rows).rowcount == len(rows) for name, rows in moves.items())
+def _verdict(row: Row | None, delivery: int, ended: set[int]) -> tuple[Verdict, str]:
+    """`ended` are items that an earlier settlement of the same call ends."""
+    if row is None:
+        return Verdict.REFUSED, "no such item"
+    seq, _, state, deliveries = row
+    if deliveries != delivery:
+        return Verdict.REFUSED, f"lease was given away: delivery {deliveries} is current"
+    return (Verdict.ALREADY if state != "leased" or seq in ended else Verdict.APPLIED), ""
 
 
-def _finish(tx: Tx, memo: Memo, placed: list[Placed], kinds: _Kinds) -> None:
-    """What goes with the moves: counters, results, letters, evidence, follow-ups."""
-    _count(tx, "done", [one.queue for one in kinds.done])
-    _count(tx, "ready", [one.queue for one in kinds.ready])
-    _count(tx, "open", [one.queue for one in kinds.dead])
-    tx.woken.update([one.queue for one in kinds.ready])
-    results = [(seq, d.result) for _, seq, _, d in kinds.done if d.result is not None]
-    if results:
-        tx.executemany(_SQL["insert_result"], results)
-    if kinds.dead:
-        _add_letters(tx, kinds.dead)
-    for settlement, seq, _ in placed:
-        memo.forget(settlement.id)
-        if settlement.attempt is not None:
-            _add_attempt(tx, seq, settlement.delivery, codec.encode(settlement.attempt))
-        if settlement.follow_ups:
-            put(tx, settlement.follow_ups)
-
-
-def _count(tx: Tx, kind: Kind, queues: list[str]) -> None:
-    for queue, count in Counter(queues).items():
-        tx.count(queue, "leased", -count)
-        tx.count(queue, kind, count)
-
-
-def _add_letters(tx: Tx, dead: list[_Ended[ToDead]]) -> None:
-    rows = []
-    for _, seq, queue, decision in dead:
-        failure = decision.failure
-        tx.count_cause(failure.cause, queue, 1)
-        names = (failure.cause, failure.type, short(failure.type), failure.category, failure.rule)
-        rows.append((seq, queue, decision.reason, tx.now, *names, codec.encode(failure)))
-    tx.executemany(_SQL["insert_letter"], rows)
-
-
-def _add_attempt(tx: Tx, seq: int, delivery: int, body: bytes) -> None:
-    tx.execute(_SQL["insert_attempt"], (seq, delivery, body))
-    # An item has at most as many attempts as deliveries.
-    if delivery > _MOST_ATTEMPTS:
-        trimmed = tx.execute(_SQL["trim_attempts"], (seq, ATTEMPTS_FIRST, _MOST_ATTEMPTS)).rowcount
-        if trimmed > 0:
-            tx.execute(_SQL["count_omitted"], (trimmed, seq))
+def _add_attempts(tx: Tx, attempts: list[tuple[int, int, bytes]]) -> None:
+    tx.executemany(_SQL["insert_attempt"], attempts)
+    for seq, delivery, _ in attempts:
+        # An item has at most as many attempts as deliveries.
+        if delivery > _MOST_ATTEMPTS:
+            trimmed = tx.execute(_SQL["trim_attempts"], (seq, ATTEMPTS_FIRST, _MOST_ATTEMPTS)).rowcount
+            if trimmed > 0:
+                tx.execute(_SQL["count_omitted"], (trimmed, seq))
 
 
 def extend(tx: Tx, held: Sequence[Held], ttl: Millis) -> Extended:

@@ -101,10 +101,11 @@ class SqliteStore:
             bell.ring()
 
         writer, reader = Writer(settings, time, opened, woken), Reader(settings, time)
-        await writer.start()
         try:
+            await writer.start()
             await reader.start()
         except BaseException:
+            await reader.stop()
             await writer.stop()
             await asyncio.to_thread(bell.close)
             raise
@@ -155,7 +156,9 @@ class SqliteStore:
         return await self._write(lambda tx: put.put(tx, items))
 
     async def lease(self, request: LeaseRequest) -> Leases:
-        return await self._write(lambda tx: lease.lease(tx, self._memo, request))
+        leases = await self._write(lambda tx: lease.lease(tx, self._memo, request))
+        self._memo.remember(leases.items)
+        return leases
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
@@ -166,7 +169,11 @@ class SqliteStore:
             answers = settle.settle(tx, self._memo, settlements)
             return Settled(answers, None if then is None else lease.lease(tx, self._memo, then))
 
-        return await self._write(work)
+        settled = await self._write(work)
+        self._memo.forget(settlements)
+        if settled.leases is not None:
+            self._memo.remember(settled.leases.items)
+        return settled
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
         return await self._write(lambda tx: settle.extend(tx, held, ttl))

@@ -13,18 +13,21 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from redrive.errors import StoreUnavailable
+from redrive.errors import OutcomeUnknown, StoreUnavailable
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.connect import Settings, open_writer, reopen_writer
 from redrive.stores.sqlite.lane import Job, Lane, deliver
 from redrive.stores.sqlite.tx import StoreTime, Tx
 
 GROUP = 64
-CHECKPOINT_AFTER = 20_000
-"""Rows written (a page of payload counts as one) between checkpoints."""
+CHECKPOINT_AFTER = 10_000
+"""Pages written to the log, as far as can be told from here, between checkpoints: about 40 MB."""
 CHECKPOINT_PATIENCE = 1_000
 """Milliseconds to wait for readers; what they keep is left for the next time."""
 PAGE = 4096
+ROWS_PER_PAGE = 3
+"""Rows of one write that share a page, at the least: new ids lie scattered over their index."""
+PAGES_PER_COMMIT = 6
 
 
 class Writer(Lane):
@@ -38,7 +41,7 @@ class Writer(Lane):
         super().__init__("redrive-sqlite-writer", settings, time)
         self._opened = opened
         self._woken = woken
-        self._written = 0
+        self._pages = 0
         self._changes = 0
         self._checkpoint_at = CHECKPOINT_AFTER
         self.commits = 0
@@ -54,14 +57,17 @@ class Writer(Lane):
         try:
             woken = self._transact(connection, jobs)
         except Exception as error:  # noqa: BLE001 - callers must hear of it, and the writer must go on
+            told = faults.translate(error, self.settings.path)
             for job in jobs:
-                job.error = error
+                job.error = job.error or told
             woken = set()
-            connection = self._recover(connection)
-        if woken:
-            # Before the answers: whoever begins to wait after them must not be woken for what it has seen already.
-            self._woken(frozenset(woken))
-        deliver(jobs)
+            connection = self._recover(connection, told)
+        try:
+            if woken:
+                # Before the answers: whoever begins to wait after them must not be woken for what it has seen already.
+                self._woken(frozenset(woken))
+        finally:
+            deliver(jobs)
         self._checkpoint(connection)
         return connection
 
@@ -119,18 +125,18 @@ class Writer(Lane):
         tx = Tx(connection, self.time.now())
         job.result = job.work(tx)
         tx.flush()
-        self._written += tx.weight // PAGE
+        self._pages += tx.weight // PAGE
         return tx.woken
 
-    def _recover(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """A clean connection after a failed transaction: rolled back, or a new one if that is impossible."""
+    def _recover(self, connection: sqlite3.Connection, error: Exception) -> sqlite3.Connection:
+        """A clean connection after a failed transaction: rolled back, or a new one if that is not enough."""
         try:
             if connection.in_transaction:
                 connection.execute("rollback")
-            connection.execute("select 1 from redrive_migration").fetchone()
-            return connection
         except sqlite3.Error:
             return self._renew(connection)
+        # After a disk that failed nothing this connection remembers of the file is to be trusted.
+        return self._renew(connection) if isinstance(error, OutcomeUnknown) else connection
 
     def _renew(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         try:
@@ -144,9 +150,10 @@ class Writer(Lane):
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         changes = connection.total_changes
-        self._written += changes - self._changes
-        self._changes = changes
-        if self._written < self._checkpoint_at:
+        if changes != self._changes:
+            self._pages += PAGES_PER_COMMIT + (changes - self._changes) // ROWS_PER_PAGE
+            self._changes = changes
+        if self._pages < self._checkpoint_at:
             return
         try:
             connection.execute(f"pragma busy_timeout = {CHECKPOINT_PATIENCE}")
@@ -155,6 +162,6 @@ class Writer(Lane):
         except sqlite3.Error:
             # Nothing is lost: what was committed stays in the log, and the next checkpoint takes it.
             busy = 1
-        self._written = 0
+        self._pages = 0
         # A long reader keeps the log; asking it again and again would only make the writers wait.
         self._checkpoint_at = min(self._checkpoint_at * 2, 64 * CHECKPOINT_AFTER) if busy else CHECKPOINT_AFTER

@@ -12,10 +12,10 @@
         for handle in handles:
             await handle.close()
 
-Each call of `open_store` opens another handle on the same data. The suite brings the fixtures `clock` (a FakeClock),
-`capabilities` (none) and `world`. An engine that keeps data over a close defines `capabilities` itself, after the import:
-a frozen set of "durable" (a handle opened again finds the data) and "handles" (several handles, each with its own life).
-A test is skipped only for a capability that is not declared. A change of what stores do is a change of this suite, never
+Each call of `open_store` opens another handle on the same data. The suite brings the fixtures `clock` (a FakeClock) and
+`world`. An engine that can do more than memory says so in a fixture `capabilities`: a frozen set of "durable" (a handle
+opened again finds the data) and "handles" (several handles, each with a life of its own). A test is skipped only for a
+capability that is not declared. A change of what stores do is a change of this suite, never
 of one engine's tests. The state machine that compares an engine with the memory store is in `conformance.machine`.
 """
 
@@ -55,7 +55,7 @@ from redrive.testing.conformance.configure import *  # noqa: E402,F403
 from redrive.testing.conformance.documents import *  # noqa: E402,F403
 from redrive.testing.conformance.extend import *  # noqa: E402,F403
 from redrive.testing.conformance.find import *  # noqa: E402,F403
-from redrive.testing.conformance.fixtures import capabilities, clock, world  # noqa: E402,F401
+from redrive.testing.conformance.fixtures import clock, world  # noqa: E402
 from redrive.testing.conformance.history import *  # noqa: E402,F403
 from redrive.testing.conformance.journal import *  # noqa: E402,F403
 from redrive.testing.conformance.lease import *  # noqa: E402,F403
@@ -71,4 +71,5 @@ from redrive.testing.conformance.tally import *  # noqa: E402,F403
 from redrive.testing.conformance.wait import *  # noqa: E402,F403
 from redrive.testing.conformance.workers import *  # noqa: E402,F403
 
-__all__ = ["capabilities", "clock", "world", *sorted(name for name in dir() if name.startswith("test_"))]  # noqa: PLE0604,PLE0605
+# Helpers of the parts stay where they are: an engine's file gets the tests and the fixtures they need.
+__all__ = ["clock", "world", *sorted(name for name in dir() if name.startswith("test_"))]  # noqa: PLE0604

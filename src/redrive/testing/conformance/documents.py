@@ -37,7 +37,11 @@ async def test_documents_compare_and_set(world: World) -> None:
 
 async def test_documents_are_written_all_or_none(world: World) -> None:
     await world.store.write_documents([DocumentWrite("plan", "a", b"1")])
-    writes = [DocumentWrite("plan", "b", b"1"), DocumentWrite("plan", "a", None), DocumentWrite("plan", "c", b"1", expect=4)]
+    writes = [
+        DocumentWrite("plan", "b", b"1"),
+        DocumentWrite("plan", "a", None),
+        DocumentWrite("plan", "c", b"1", expect=4),
+    ]
     with pytest.raises(Conflict):
         await world.store.write_documents(writes)
     assert await world.store.documents("plan") == (Document("plan", "a", 1, b"1"),)

@@ -14,10 +14,9 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def capabilities() -> frozenset[str]:
-    return frozenset()
-
-
-@pytest.fixture
-async def world(open_store: OpenStore, clock: FakeClock, capabilities: frozenset[str]) -> World:
+async def world(request: pytest.FixtureRequest, open_store: OpenStore, clock: FakeClock) -> World:
+    try:
+        capabilities: frozenset[str] = request.getfixturevalue("capabilities")
+    except pytest.FixtureLookupError:
+        capabilities = frozenset()
     return World(await open_store(), open_store, clock, capabilities)

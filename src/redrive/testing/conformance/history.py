@@ -56,7 +56,9 @@ async def test_get_shows_each_attempt_as_it_was_given(world: World) -> None:
     given = []
     for number, ending in enumerate(Ending):
         why = failure(text=f"{ending} \x00 ☃") if number % 2 else None
-        record = Attempt(item.deliveries, number, f"w {number}", 5 + number, 10_000 * number, ending, why, f"n {ending}")
+        record = Attempt(
+            item.deliveries, number, f"w {number}", 5 + number, 10_000 * number, ending, why, f"n {ending}"
+        )
         given.append(record)
         settlement = Settlement(item.id, item.deliveries, ToReady(0, Charge.NOTHING), record)
         (item,) = next_leases(await world.settle(settlement, then=asking(1))).items

@@ -135,7 +135,7 @@ async def test_lease_leaves_the_ended_alone(world: World) -> None:
 
 
 async def test_lease_again_counts_again(world: World) -> None:
-    """deliveries only ever grow; attempt grows with each lease that is charged."""
+    """`deliveries` only ever grows; `attempt` grows with each lease that is charged."""
     item = await world.held()
     for turn in (2, 3, 4):
         await world.finish(failed(item))

@@ -2,8 +2,8 @@
 
     TestMachine = machine_for(lambda folder, clock: MyStore(folder / "db", clock=clock), durable=True)
 
-in an engine's test file gives a smoke run (30 examples of 30 steps) and, under the marker `prove`, a short one (200 of 40)
-or with REDRIVE_PROVE=full the full one (5,000 of 60). Where the variable CI is set, the examples are the same every time.
+in an engine's test file gives a smoke run (30 examples of 30 steps) and, under the marker `prove`, a short one (200 of
+40) or with REDRIVE_PROVE=full the full one (5,000 of 60). Where CI is set, the examples are the same every time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec import structs
 
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
 from redrive.core.item import Ending, Item, Millis, NewItem
@@ -112,6 +113,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.known: list[str] = []
         self.pruned: set[str] = set()
         self.leases: list[Item] = []
+        self.nonces: dict[str, str] = {}
+        self.gave_nothing: set[str] = set()
         self.before: dict[str, Item] = {}
         self.verbs: tuple[Verb, ...] = ()
         self.touched: set[str] = set()
@@ -140,18 +143,20 @@ class StoreMachine(RuleBasedStateMachine):
         self.the_stores_agree()
         self.kill(queue="a", cause="c1")
         self.the_stores_agree()
-        self.lease("w-1", [("b", 1)], 5_000, 3, 0, "new")
+        self._lease(self._request("w-1", [Want("b", 1, 5_000, 3)], 0))
 
     @rule(queue=queues, cause=causes)
     def kill(self, queue: str, cause: str) -> None:
         """A few steps in one: what is due dies or is done, in turns."""
-        request = self._request("killer", [(queue, 3)], 1_000, 99, 1, "new")
-        items = self.both(lambda store: store.lease(request), Verb.LEASE).items
+        items = self._lease(self._request("killer", [Want(queue, 3, 1_000, 99)], 1))
         self.the_stores_agree()
-        endings: tuple[Decision, ...] = (ToDead("rule", Charge.ERROR, failure(cause)), ToDone(b"1"), ToReady(0, Charge.CRASH))
+        endings: tuple[Decision, ...] = (
+            ToDead("rule", Charge.ERROR, failure(cause)),
+            ToDone(b"1"),
+            ToReady(0, Charge.CRASH),
+        )
         settlements = [Settlement(item.id, item.deliveries, endings[turn], None) for turn, item in enumerate(items)]
         self.both(lambda store: store.settle(settlements), Verb.SETTLE)
-        self.leases[:0] = items
         self.touched.update(item.id for item in items)
 
     @rule(count=st.integers(1, 3), queue=queues, delay=delays, again=st.booleans())
@@ -165,27 +170,35 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         worker=st.sampled_from(WORKERS),
-        wanted=st.lists(st.tuples(queues, st.integers(0, 3)), min_size=1, max_size=2, unique_by=lambda want: want[0]),
-        ttl=st.sampled_from(TTLS),
-        max_crashes=st.sampled_from([1, 2, 3, 3]),
+        wants=st.lists(
+            st.builds(Want, queues, st.integers(0, 3), st.sampled_from(TTLS), st.sampled_from([1, 2, 3, 3])),
+            min_size=1,
+            max_size=2,
+            unique_by=lambda want: want.queue,
+        ),
         holding=st.sampled_from([0, 0, 1]),
-        nonce=st.sampled_from(["new", "new", "new", "n-1"]),
+        again=st.sampled_from([False, False, False, True]),
     )
-    def lease(
-        self, worker: str, wanted: list[tuple[str, int]], ttl: Millis, max_crashes: int, holding: int, nonce: str
-    ) -> None:
-        request = self._request(worker, wanted, ttl, max_crashes, holding, nonce)
-        answer = self.both(lambda store: store.lease(request), Verb.LEASE)
-        self._remember(answer)
+    def lease(self, worker: str, wants: list[Want], holding: int, again: bool) -> None:  # noqa: FBT001 - drawn
+        """`again`: under the worker's last nonce, though it may ask for something else."""
+        request = self._request(worker, wants, holding)
+        if again and worker in self.nonces:
+            request = structs.replace(request, nonce=self.nonces[worker])
+        self._lease(request)
 
-    def _request(
-        self, worker: str, wanted: list[tuple[str, int]], ttl: Millis, max_crashes: int, holding: int, nonce: str
-    ) -> LeaseRequest:
-        wants = tuple(Want(queue, limit, ttl, max_crashes) for queue, limit in wanted)
+    def _lease(self, request: LeaseRequest) -> tuple[Item, ...]:
+        answer: Leases = self.both(lambda store: store.lease(request), Verb.LEASE)
+        self._remember(request, answer)
+        return answer.items
+
+    def _request(self, worker: str, wants: Sequence[Want], holding: int) -> LeaseRequest:
         self.requests += 1
-        return LeaseRequest(worker, wants, f"r-{self.requests}" if nonce == "new" else nonce, holding)
+        return LeaseRequest(worker, tuple(wants), f"r-{self.requests}", holding)
 
-    def _remember(self, leases: Leases) -> None:
+    def _remember(self, request: LeaseRequest, leases: Leases) -> None:
+        # An engine need not keep the nonce of an empty answer over a reopen: nobody holds anything under it.
+        self.nonces[request.worker] = request.nonce
+        self.gave_nothing = {*self.gave_nothing, request.worker} - ({request.worker} if leases.items else set())
         self.leases.extend(leases.items)
         self.touched.update(item.id for item in leases.items)
 
@@ -206,27 +219,29 @@ class StoreMachine(RuleBasedStateMachine):
         then: tuple[str, str, int, int] | None,
     ) -> None:
         """Current or stale: a pick from the end is most often still held, others were given away long ago."""
-        items = [self._lease(pick) for pick in picked]
+        items = [self._given(pick) for pick in picked]
         child = [NewItem(f"i-{len(self.known):03d}", "b", b"child")] if follow else []
         settlements = [
-            Settlement(item.id, item.deliveries, decision, ended(item, Ending.FAILED) if recorded else None, tuple(child))
+            Settlement(
+                item.id, item.deliveries, decision, ended(item, Ending.FAILED) if recorded else None, tuple(child)
+            )
             for item, decision in zip(items, chosen, strict=False)
         ]
-        request = None if then is None else self._request(then[0], [(then[1], then[2])], 1_000, 3, then[3], "new")
+        request = None if then is None else self._request(then[0], [Want(then[1], then[2], 1_000, 3)], then[3])
         answer: Settled = self.both(lambda store: store.settle(settlements, request), Verb.SETTLE, Verb.LEASE)
         if any(one.verdict is Verdict.APPLIED for one in answer.answers):
             self.known.extend(item.id for item in child)
-        self.touched.update(item.id for item in (*items, *child))
-        if answer.leases is not None:
-            self._remember(answer.leases)
+        self.touched.update((*(item.id for item in items), *(item.id for item in child)))
+        if request is not None and answer.leases is not None:
+            self._remember(request, answer.leases)
 
-    def _lease(self, pick: int) -> Item:
+    def _given(self, pick: int) -> Item:
         return self.leases[-1 - pick % len(self.leases)]
 
     @precondition(lambda self: self.leases)
     @rule(picked=picks, ttl=st.sampled_from(TTLS))
     def extend(self, picked: list[int], ttl: Millis) -> None:
-        held = [Held(item.id, item.deliveries) for item in {pick: self._lease(pick) for pick in picked}.values()]
+        held = [Held(item.id, item.deliveries) for item in {pick: self._given(pick) for pick in picked}.values()]
         self.both(lambda store: store.extend(held, ttl))
         self.touched.update(one.id for one in held)
 
@@ -281,7 +296,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.verbs = ()
 
         async def pages(store: Store) -> tuple[object, ...]:
-            found, cursor = [], None
+            found: list[object] = []
+            cursor = None
             while not found or cursor is not None:
                 page = await store.find(selection, limit, cursor)
                 found.append(page.items)
@@ -297,7 +313,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.last is not None
         answer = self.both(self.last, *self.verbs)
         if isinstance(answer, Leases):
-            self._remember(answer)
+            self.leases.extend(answer.items)
 
     @rule(duration=st.sampled_from([1, 999, 1_000, 1_001, 5_000, 30_000]))
     def tick(self, duration: Millis) -> None:
@@ -311,7 +327,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.verbs = ()
         self.run(self.engine.close())
         self.engine = self.run(self._make().open())
+        self.last = None
         self.touched.update(self.known)
+        for worker in self.gave_nothing:
+            self.nonces.pop(worker, None)
 
     # --- what must hold after each step ---
 

@@ -25,7 +25,9 @@ ORDER_OPS: tuple[Op, ...] = ("=", "<", "<=", ">", ">=")
 
 
 def _texts() -> st.SearchStrategy[Match]:
-    named = [st.builds(Match, st.just(field), st.sampled_from(TEXT_OPS), st.sampled_from(TEXTS[field])) for field in TEXTS]
+    named = [
+        st.builds(Match, st.just(field), st.sampled_from(TEXT_OPS), st.sampled_from(TEXTS[field])) for field in TEXTS
+    ]
     return st.one_of(named)
 
 

@@ -1,4 +1,4 @@
-"""`settle`: the only end of a lease, only by its holder, in one write with evidence, counters, follow-ups and `then`."""
+"""`settle`: the only end of a lease, only by its holder; evidence, counters, follow-ups and `then` in one write."""
 
 from __future__ import annotations
 
@@ -249,9 +249,9 @@ async def test_settle_puts_follow_ups_of_every_decision(world: World) -> None:
     await world.put(*news(3))
     items = await world.lease(3)
     children = news(3, "replies")
-    makers = (finished, failed, dead)
+    one, two, three = children
     await world.finish(
-        *(make(item, follow_ups=[child]) for make, item, child in zip(makers, items, children, strict=True))
+        finished(items[0], follow_ups=[one]), failed(items[1], follow_ups=[two]), dead(items[2], follow_ups=[three])
     )
     assert ids(await world.lease(5, queue="replies")) == ids(children)
 

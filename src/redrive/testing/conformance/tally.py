@@ -134,7 +134,7 @@ async def _step(world: World, rng: random.Random, seen: list[Item]) -> list[Item
             makers = (finished, failed, released, after_crash, dead)
             await world.settle(*(rng.choice(makers)(item) for item in rng.sample(seen, min(3, len(seen)))))
         case "amend":
-            change = rng.choice([Replay(), Archive(), Discard(), Restore(), Cancel()])
+            change: Change = rng.choice((Replay(), Archive(), Discard(), Restore(), Cancel()))
             await world.store.amend(Ids(tuple(item.id for item in seen[-4:])), change, act())
         case "reclaim":
             taken = await world.store.reclaim("reaper", [queue], TTL, 3, force=rng.random() < 0.3)
@@ -159,7 +159,11 @@ async def test_causes_count_open_letters(world: World) -> None:
     assert first.letter is not None
     assert last.letter is not None
     found = await world.store.causes()
-    assert {(row.cause, row.queue, row.count) for row in found} == {("c1", QUEUE, 2), ("c2", QUEUE, 1), ("c1", "other", 1)}
+    assert {(row.cause, row.queue, row.count) for row in found} == {
+        ("c1", QUEUE, 2),
+        ("c2", QUEUE, 1),
+        ("c1", "other", 1),
+    }
     top = found[0]
     assert (top.cause, top.queue, top.count) == ("c1", QUEUE, 2)
     assert (top.error, top.text) == (first.letter.failure.type, first.letter.failure.text)

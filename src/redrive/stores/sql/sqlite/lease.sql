@@ -37,6 +37,8 @@ order by i.due_at, i.seq
 limit ?;
 
 -- :name mark
+-- The numbers of the items come as a JSON array.
 update item
-set state = 'leased', deliveries = ?, attempt = ?, worker = ?, leased_at = ?, lease_until = ?, alone = ?
-where seq = ?;
+set state = 'leased', deliveries = deliveries + 1, attempt = attempt + 1,
+    worker = ?, leased_at = ?, lease_until = ?, alone = ?
+where seq in (select value from json_each(?));

@@ -1,26 +1,27 @@
 -- settle: ends leases, each only if its delivery is the current one of a leased item.
--- Inputs: per settlement seq, id, delivery and what becomes of it. Outputs: rows changed (0: not held so).
+-- Inputs: per settlement seq, delivery and what becomes of it. Outputs: rows changed (0: not held so).
 -- Atomicity: one savepoint with attempts, letters, counters, follow-ups and the next lease.
 
 -- :name held
 select seq, queue, state, deliveries from item where id = ?;
 
 -- :name to_done
+-- All that ended their n-th delivery: ?2 is n, ?3 their numbers as a JSON array.
 update item
-set state = 'done', ended_at = ?, lease_until = null, alone = 0
-where seq = ? and id = ? and deliveries = ? and state = 'leased';
+set state = 'done', ended_at = ?1, lease_until = null, alone = 0
+where state = 'leased' and deliveries = ?2 and seq in (select value from json_each(?3));
 
 -- :name to_ready
 update item
 set state = 'ready', due_at = ?, lease_until = null, alone = 0,
     errors = errors + ?, crashes = crashes + ?, attempt = attempt - ?
-where seq = ? and id = ? and deliveries = ? and state = 'leased';
+where seq = ? and deliveries = ? and state = 'leased';
 
 -- :name to_dead
 update item
 set state = 'dead', ended_at = ?, lease_until = null, alone = 0,
     errors = errors + ?, crashes = crashes + ?, attempt = attempt - ?
-where seq = ? and id = ? and deliveries = ? and state = 'leased';
+where seq = ? and deliveries = ? and state = 'leased';
 
 -- :name insert_result
 insert into result (seq, body) values (?, ?);

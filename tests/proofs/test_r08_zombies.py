@@ -1,0 +1,203 @@
+"""R8: a worker that wakes after its lease was given away writes nothing: done, fail, dead, snooze and extend are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from redrive import Dead, Item, Policy, Redrive, Snooze, constant
+from redrive.core.item import Ending
+from redrive.core.states import State
+from redrive.events import Finished, LeaseLost, SettleRefused, Started
+from redrive.stores.sqlite import SqliteStore
+from tests.support.lab import Lab, Seen
+from tests.support.rig import records as r
+from tests.support.rig.fleet import Fleet, Member
+from tests.support.rig.log import Log, read_all
+from tests.support.rig.patience import eventually
+from tests.support.rig.producer import Producer
+from tests.support.rig.size import ZOMBIES, Size, proof_size
+from tests.support.rig.survey import survey
+from tests.support.rig.verdict import judge
+
+LATE = ("done", "fail", "dead", "snooze", "extend")
+QUICK = Policy(backoff=constant("1s"))
+
+
+class Zombie:
+    """Two apps on one store: the first is cut off until its lease is gone, the second holds the item and runs."""
+
+    def __init__(self, lab: Lab, mode: str) -> None:
+        self.lab = lab
+        self.mode = mode
+        self.late, self.current = asyncio.Event(), asyncio.Event()
+        self.cancelled: list[int] = []
+
+    async def handle_late(self, item: Item) -> None:
+        try:
+            await self.late.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(item.deliveries)
+            raise
+        if self.mode == "fail":
+            raise ValueError("too late")
+        if self.mode == "dead":
+            raise Dead("too late")
+        if self.mode == "snooze":
+            raise Snooze("1h")
+
+    async def handle(self, item: Item) -> str:
+        await self.current.wait()
+        return f"delivery {item.deliveries}"
+
+
+@pytest.mark.parametrize("mode", LATE)
+async def test_r8_a_late_word_changes_nothing_while_the_new_holder_runs(lab: Lab, mode: str) -> None:
+    zombie = Zombie(lab, mode)
+    (slow, cut), quick = await lab.faulty(), await lab.app()
+    slow.handler("q", lease="10s", policy=QUICK)(zombie.handle_late)
+    quick.handler("q", lease="10s", policy=QUICK)(zombie.handle)
+    seen, seen_by_new = Seen(slow), Seen(quick)
+    item_id = await slow.enqueue("q")
+    async with lab.working(slow):
+        await lab.until(lambda: bool(seen.of(Started)))
+        for verb in ("extend", "reclaim", "lease"):
+            cut.fail(verb)
+        async with lab.working(quick):
+            await lab.until(lambda: bool(seen_by_new.of(Started)))
+            before = await lab.history(item_id)
+            assert (before.item.state, before.item.deliveries) == (State.LEASED, 3)
+            if mode == "extend":
+                cut.heal("extend")
+                await lab.until(lambda: bool(seen.of(LeaseLost)))
+                await lab.quiet()
+            else:
+                zombie.late.set()
+                await lab.until(lambda: bool(seen.of(SettleRefused)))
+            after = await lab.history(item_id)
+            # The new holder's keeper may have prolonged its lease meanwhile; nothing else may differ.
+            assert _without_lease(after.item) == _without_lease(before.item)
+            assert after.attempts == before.attempts
+            zombie.current.set()
+            await lab.until(lambda: any(event.state == "done" for event in seen_by_new.of(Finished)))
+            cut.heal()
+    final = await lab.history(item_id)
+    assert await quick.wait(item_id) == "delivery 3"
+    assert (final.item.state, final.item.errors, final.item.crashes) == (State.DONE, 0, 1)
+    assert [attempt.ending for attempt in final.attempts] == [Ending.CRASHED, Ending.DONE]
+    if mode == "extend":
+        assert [event.delivery for event in seen.of(LeaseLost)] == zombie.cancelled == [1]
+        assert seen.of(SettleRefused) == []
+    else:
+        assert [event.delivery for event in seen.of(SettleRefused)] == [1]
+
+
+def _without_lease(item: Item) -> dict[str, object]:
+    return {name: getattr(item, name) for name in item.__struct_fields__ if name != "lease_until"}
+
+
+@pytest.mark.parametrize("mode", ["done", "fail", "dead", "snooze"])
+async def test_r8_a_late_word_after_the_end_changes_nothing(lab: Lab, mode: str) -> None:
+    zombie = Zombie(lab, mode)
+    zombie.current.set()
+    (slow, cut), quick = await lab.faulty(), await lab.app()
+    slow.handler("q", lease="10s", policy=QUICK)(zombie.handle_late)
+    quick.handler("q", lease="10s", policy=QUICK)(zombie.handle)
+    seen = Seen(slow)
+    item_id = await slow.enqueue("q")
+    async with lab.working(slow):
+        await lab.until(lambda: bool(seen.of(Started)))
+        for verb in ("extend", "reclaim", "lease"):
+            cut.fail(verb)
+        await lab.drain(quick)
+        before = await lab.history(item_id)
+        zombie.late.set()
+        await lab.until(lambda: bool(seen.of(SettleRefused)))
+        assert await lab.history(item_id) == before
+    assert before.item.state is State.DONE
+
+
+# -- with a stopped process ------------------------------------------------------------------------------------------
+
+
+class Stopped:
+    """One database, one worker that is stopped in the middle, one that takes over."""
+
+    LEASE = 0.3
+
+    def __init__(self, app: Redrive, fleet: Fleet, producer: Producer, number: int) -> None:
+        self.app = app
+        self.fleet = fleet
+        self.producer = producer
+        self.ids = {mode: f"{mode}-{number}" for mode in LATE}
+
+    async def play(self, first: Member, others: list[Member]) -> None:
+        """`first` gets all the items (the others are stopped), sleeps in them, and is stopped for more than three leases."""
+        for other in others:
+            self.fleet.stop(other)
+        for mode, item_id in self.ids.items():
+            # It wakes from the sleep when it is let go, before its keeper can hear anything; `extend` sleeps on.
+            seconds = 30 if mode == "extend" else 3 * self.LEASE
+            await self.producer.enqueue("late", item_id, {"mode": mode, "seconds": seconds})
+        wanted = set(self.ids.values())
+        await eventually(lambda: wanted <= {run.id for run in first.look()}, limit=20, what="the zombie holds all items")
+        self.fleet.stop(first)
+        for other in others:
+            self.fleet.wake(other)
+        await eventually(self._all_done, limit=30, what="another worker finishes them")
+        self.fleet.wake(first)
+
+    async def _all_done(self) -> bool:
+        return all([(await self.app.get(item_id)).state is State.DONE for item_id in self.ids.values()])
+
+
+async def zombies(folder: Path, rounds: int) -> None:
+    database, logs = folder / "rig.db", folder / "logs"
+    store = SqliteStore(database)
+    app = Redrive(store, log=False)
+    app.queue("late")
+    async with app:
+        with Fleet(database, logs, lease=Stopped.LEASE, handlers="zombie") as fleet:
+            first, second = fleet.start(), fleet.start()
+            producer = Producer(app, Log(logs / "producer.log"))
+            await eventually(lambda: _workers(logs) == 2, limit=20, what="both workers run")
+            for number in range(rounds):
+                game = Stopped(app, fleet, producer, number)
+                await game.play(first, [second])
+                await eventually(lambda: _refusals(logs, first) >= 5 * (number + 1), limit=20, what="five refusals")  # noqa: B023 - awaited here
+                first, second = second, first
+            await fleet.retire()
+        found = await survey(store)
+    records = read_all(logs)
+    verdict = judge(records, found)
+    assert not verdict.faults, verdict.report()
+    refused = {(record.id, record.delivery) for record in records if isinstance(record, r.Refused)}
+    lost = {(record.id, record.delivery) for record in records if isinstance(record, r.Lost)}
+    for number in range(rounds):
+        assert {(f"{mode}-{number}", 1) for mode in LATE} <= refused | lost
+        assert (f"extend-{number}", 1) in lost
+    assert len(refused) >= rounds, "at least some late words were said, and refused"
+    for final in found.finals.values():
+        assert [attempt.ending for attempt in final.attempts] == [Ending.CRASHED, Ending.DONE]
+
+
+def _workers(logs: Path) -> int:
+    return sum(isinstance(record, r.Worker) for record in read_all(logs))
+
+
+def _refusals(logs: Path, member: Member) -> int:
+    return sum(isinstance(record, r.Refused | r.Lost) for record in read_all(logs))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+async def test_r8_a_stopped_process_writes_nothing_when_it_wakes_smoke(tmp_path: Path) -> None:
+    await zombies(tmp_path, ZOMBIES[Size.SMOKE])
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1200)
+async def test_r8_a_stopped_process_writes_nothing_when_it_wakes(tmp_path: Path) -> None:
+    await zombies(tmp_path, ZOMBIES[proof_size()])
