@@ -277,7 +277,7 @@ def test_a_prefix_of_several_says_of_how_many(
     named(tmp_path, "order-1", "order-2", "order-3", "other")
     told = here(capsys, "letters", *command)
     assert (told.code, told.out) == (Exit.NOT_FOUND, "")
-    assert "beginning of 3 ids" in told.err
+    assert "'order' fits 3 items" in told.err
 
 
 @pytest.mark.parametrize("id", ["zzzz", "zz", "*", "or*", "-", "order-1x", "queue:mail", '"', "\x1b[2J"])

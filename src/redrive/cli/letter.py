@@ -11,7 +11,6 @@ import msgspec
 
 from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.letters import locate
 from redrive.cli.output import bold, brief, clean, iso, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
@@ -45,7 +44,7 @@ def show(*, id: str, as_json: bool, store: str) -> None:
 
 
 async def _read(app: Redrive, text: str) -> tuple[History, Instant]:
-    return await locate(app, text), (await app.tally()).at
+    return await app.letters.get(text), (await app.tally()).at
 
 
 def page(history: History, now: Instant) -> Iterator[str]:

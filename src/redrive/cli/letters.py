@@ -9,10 +9,8 @@ from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_op
 from redrive.cli.output import MISSING, brief, columns, iso, on_terminal, say, tabbed, write, write_json
 from redrive.cli.root import LazyGroup
 from redrive.cli.views import letter_object
-from redrive.core.item import History, Instant, Item, Letter
-from redrive.core.select import And, Match, Or, parse, render
-from redrive.core.states import Disposition
-from redrive.errors import NotFound
+from redrive.core.item import Instant, Item, Letter
+from redrive.core.select import parse
 from redrive.stores.base import PAGE_LIMIT
 
 letters = LazyGroup(
@@ -89,28 +87,6 @@ async def gather(app: Redrive, where: str, limit: int, cursor: str | None) -> tu
         cursor = page.next
         if cursor is None or len(found) >= limit:
             return found, cursor
-
-
-async def locate(app: Redrive, text: str) -> History:
-    """The item of an id, or of a prefix that only one letter has. NotFound says how many have it."""
-    try:
-        return await app.letters.get(text)
-    except NotFound:
-        prefix = Match("id", "glob", f"{text}*")
-        anywhere = Or(tuple(Match("disposition", "=", where) for where in Disposition))
-        fits, more = (
-            await gather(app, render(And((prefix, anywhere))), PAGE_LIMIT, None) if _is_prefix(text) else ([], None)
-        )
-        if len(fits) == 1:
-            return await app.letters.get(fits[0].id)
-        if not fits:
-            raise
-    count = f"{len(fits)}{' or more' if more else ''}"
-    raise NotFound(f"{text!r} is the beginning of {count} ids", hint="give more characters of the id")
-
-
-def _is_prefix(text: str) -> bool:
-    return len(text) >= 4 and "*" not in text
 
 
 def _rows(items: list[Item], now: Instant) -> list[list[str]]:

@@ -12,7 +12,6 @@ from msgspec import Struct
 from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.exits import Exit, Refused
-from redrive.cli.letters import locate
 from redrive.cli.output import clean, on_terminal, say, write, write_json
 from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
@@ -138,7 +137,7 @@ async def _by_ids(app: Redrive, wish: Wish) -> list[Chosen]:
     chosen: dict[str, Chosen] = {}
     for text in wish.ids:
         try:
-            item = (await locate(app, text)).item
+            item = (await app.letters.get(text)).item
         except NotFound as error:
             raise NotFound(f"{error.message}; nothing was sent again", hint=error.hint) from None
         chosen[item.id] = _chosen(item, wish.change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,8 @@ FRAMES_FIRST = 5
 FRAMES_LAST = 20
 CHAIN_LIMIT = 5
 CODE_LIMIT = 64
+ENGINE = str(Path(__file__).parent)
+"""Our own frames above the handler's say nothing about why it failed."""
 CODE_MAX = 10**9
 
 
@@ -73,7 +76,11 @@ def _with_chain(error: BaseException, text: str) -> str:
 
 def frames_of(traceback: TracebackType | None) -> tuple[Frame, ...]:
     """File, line and function only: source lines are read by whoever displays the letter."""
-    frames = [Frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(traceback)]
+    frames = [
+        Frame(frame.f_code.co_filename, line, frame.f_code.co_name)
+        for frame, line in walk_tb(traceback)
+        if not frame.f_code.co_filename.startswith(ENGINE)
+    ]
     if len(frames) > FRAMES_FIRST + FRAMES_LAST:
         frames = frames[:FRAMES_FIRST] + frames[-FRAMES_LAST:]
     return tuple(frames)

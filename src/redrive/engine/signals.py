@@ -9,6 +9,9 @@ from redrive.core.item import Millis
 class Signal(Exception):
     """Base of the three. `raise Retry(...) from error` keeps the error as the evidence."""
 
+    def __init_subclass__(cls) -> None:
+        cls.__module__ = "redrive"  # where users import it from, and so what letters call it
+
 
 class Retry(Signal):
     """It failed; try again `after` this long (or when the policy says). Counts as an error."""

@@ -33,6 +33,7 @@ class Member:
         self.started: list[r.Start] = []
         self._running: dict[tuple[str, int], r.Start] = {}
         self._tail = Tail(logs / f"runs-{self.pid}.log")
+        self._events = logs / f"events-{self.pid}.log"
 
     def look(self) -> list[r.Start]:
         """The handlers that run now, as far as the log says."""
@@ -48,6 +49,11 @@ class Member:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    @property
+    def ready(self) -> bool:
+        """Its worker runs: the first line of its events says so."""
+        return self._events.exists() and self._events.stat().st_size > 0
+
 
 class Fleet:
     def __init__(self, database: Path, logs: Path, *, lease: float, handlers: str = "mix") -> None:
@@ -57,6 +63,7 @@ class Fleet:
         self._errors = logs / "stderr.txt"
         logs.mkdir(parents=True, exist_ok=True)
         self._log = Log(logs / "nemesis.log")
+        self._struck: set[int] = set()
         self.members: list[Member] = []
 
     def __enter__(self) -> Self:
@@ -86,7 +93,13 @@ class Fleet:
     def alive(self) -> list[Member]:
         return [member for member in self.members if member.alive]
 
+    def check(self) -> None:
+        """Nobody died whom we did not kill."""
+        fallen = [member.pid for member in self.members if not member.alive and member.pid not in self._struck]
+        assert not fallen, f"workers {fallen} died by themselves: {self.complaints()}"
+
     def kill(self, member: Member) -> None:
+        self._struck.add(member.pid)
         self._log(r.Struck(member.pid, "kill", now_ns()))
         member.process.kill()
         member.process.wait()
@@ -102,6 +115,7 @@ class Fleet:
     async def retire(self, *, limit: float = 10.0) -> None:
         """SIGTERM to all that live; they must leave by themselves, and without complaint."""
         leaving = self.alive
+        await eventually(lambda: all(member.ready for member in leaving), limit=START_LIMIT, what="workers have started")
         for member in leaving:
             self._log(r.Struck(member.pid, "term", now_ns()))
             member.process.terminate()

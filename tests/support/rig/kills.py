@@ -56,9 +56,9 @@ async def random_kills(folder: Path, size: Kills, seed: int) -> Report:
             await Producer(app, Log(logs / "producer.log")).enqueue_all(_work(size.items, seed))
             nemesis = Nemesis(fleet, seed)
             for number in range(size.kills):
-                await _until_ended(store, size.items * number // (size.kills + 1), size.limit)
+                await _until_ended(store, size.items * number // (size.kills + 1), size.limit, fleet)
                 await nemesis.strike(limit=size.limit)
-            await eventually(lambda: _nothing_left(store), limit=size.limit, what="the queues are empty", poll=0.02)
+            await eventually(lambda: _nothing_left(store, fleet), limit=size.limit, what="the queues are empty", poll=0.02)
             drain = (now_ns() - nemesis.last_ns) / 1e9
             await fleet.retire()
         found = await survey(store)
@@ -73,12 +73,14 @@ def _work(items: int, seed: int) -> Iterator[tuple[str, str]]:
         yield dice.choice(MIX), f"item-{number:06}"
 
 
-async def _until_ended(store: Store, count: int, limit: float) -> None:
+async def _until_ended(store: Store, count: int, limit: float, fleet: Fleet) -> None:
     async def enough() -> bool:
+        fleet.check()
         return sum(row.done + row.open for row in (await store.tally()).queues) >= count
 
     await eventually(enough, limit=limit, what=f"{count} items ended")
 
 
-async def _nothing_left(store: Store) -> bool:
+async def _nothing_left(store: Store, fleet: Fleet) -> bool:
+    fleet.check()
     return not any(row.ready or row.leased for row in (await store.tally()).queues)

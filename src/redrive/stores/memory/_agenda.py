@@ -48,10 +48,3 @@ class Agenda:
         if first is None or (horizon is not None and first.when > horizon):
             return []
         return [slot for slot in self._slots.values() if horizon is None or slot.when <= horizon]
-
-    def first_after(self, instant: Instant) -> Instant | None:
-        """The earliest time after the instant; looks at every slot only if there is an earlier one."""
-        first = self.first()
-        if first is None or first.when > instant:
-            return None if first is None else first.when
-        return min((slot.when for slot in self._slots.values() if slot.when > instant), default=None)

@@ -322,7 +322,7 @@ class MemoryStore:
             # Under the lock: what comes after this look finds the waiter registered.
             waiter = self._waiters.add(queues)
             lanes = (self._table.lanes[queue] for queue in waiter.queues if queue in self._table.lanes)
-            times = (lane.next_change(now) for lane in lanes)
+            times = (lane.next_change() for lane in lanes)
             patience = min([timeout, *(when - now for when in times if when is not None)])
         try:
             if patience > 0:

@@ -11,13 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Instant, Item, Millis
+from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Instant, Item
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import CauseTally, QueueTally
 from redrive.stores.memory._agenda import Agenda, Slot
-
-FRESH: Millis = 1_000
-"""For so long after its due time a wait still returns at once for an item that crashed before."""
 
 Place = tuple[int, int]
 """Where an item stands in an order of `find`: (died_at or 0, seq)."""
@@ -43,7 +40,7 @@ class Lane:
         )
         return min((slot for slot in firsts if slot is not None), default=None)
 
-    def next_change(self, now: Instant) -> Instant | None:
+    def next_change(self) -> Instant | None:
         """When to look again: the earliest due time, past or to come."""
         first = None if self.paused else self.first_ready()
         return None if first is None else first.when

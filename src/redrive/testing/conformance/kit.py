@@ -185,7 +185,7 @@ class World:
             return None
 
     async def drive(self, waiting: Awaitable[Result], step: Millis) -> Result:
-        """Let fake time pass until `waiting` is over; a few real milliseconds between steps let threads and sockets act."""
+        """Let fake time pass until `waiting` is over; real milliseconds between steps let threads and sockets act."""
         task = asyncio.ensure_future(waiting)
         async with asyncio.timeout(PATIENCE):
             while not task.done():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from redrive.core.select import Ids
 from redrive.core.verbs import QueueChange, Replay
 from redrive.testing.conformance.kit import (
@@ -51,11 +53,12 @@ async def test_wait_returns_at_once_if_something_is_due(world: World) -> None:
     await returns(waiter(world))
 
 
-async def test_wait_returns_at_once_if_a_crashed_item_is_due(world: World) -> None:
-    """It became due between the worker's lease and its wait: nobody will signal again."""
+@pytest.mark.parametrize("overdue", [0, 3_600 * SECOND])
+async def test_wait_returns_at_once_if_a_crashed_item_is_due(world: World, overdue: int) -> None:
+    """It became due between the worker's lease and its wait: nobody will signal again, however long that was."""
     item = await world.held()
     await world.finish(after_crash(item, delay=SECOND))
-    world.tick(SECOND)
+    world.tick(SECOND + overdue)
     await returns(waiter(world))
 
 
