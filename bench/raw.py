@@ -21,6 +21,8 @@ from redrive.stores.statements import load
 BATCH = 100
 TTL = 30_000
 WORKER = "raw"
+FIRST = 1
+"""The delivery of every item of a fresh queue."""
 
 _COUNT = load("sqlite", "count")
 _LEASE = load("sqlite", "lease")
@@ -41,12 +43,12 @@ class Own:
 
     def drain(self, batch: int = BATCH) -> tuple[float, float]:
         """Items per second and CPU seconds per item; each transaction makes the last batch done and leases the next."""
-        held: list[tuple[int, str, int]] = []
+        held: list[int] = []
         done, start, cpu = 0, time.perf_counter(), time.thread_time()
         while True:
             self.db.execute("begin immediate")
             now = _now()
-            self.db.executemany(_SETTLE["to_done"], [(now, *lease) for lease in held])
+            self.db.execute(_SETTLE["to_done"], (now, FIRST, _json(held)))
             done += len(held)
             leases = self._lease(now, batch)
             move = (-len(leases), len(leases) - len(held), len(held), 0, 0, 0, 0, QUEUE)
@@ -56,20 +58,23 @@ class Own:
             if not leases:
                 break
             held = leases
-        return done / (time.perf_counter() - start), (time.thread_time() - cpu) / done
+        took, cpu = time.perf_counter() - start, time.thread_time() - cpu
+        (settled,) = self.db.execute("select count(*) from item where state = 'done'").fetchone()
+        assert settled == done > 0, f"{done} were leased, {settled} are done"
+        return done / took, cpu / done
 
-    def _lease(self, now: int, batch: int) -> list[tuple[int, str, int]]:
-        """All a lease of the store asks for, in its order; (seq, id, delivery) of what was given."""
+    def _lease(self, now: int, batch: int) -> list[int]:
+        """All a lease of the store asks for, in its order; the numbers of what was given."""
         nonce = new_id()
         self.db.execute(_LEASE["last_nonce"], (WORKER, nonce)).fetchall()
         self.db.execute(_LEASE["holds_alone"], (WORKER,)).fetchall()
         self.db.execute(_LEASE["queue"], (QUEUE,)).fetchall()
         rows = self.db.execute(_LEASE["pick"], (QUEUE, 0, now, batch)).fetchall()
-        marks = [(row[7], row[8], WORKER, now, now + TTL, 0, row[3]) for row in rows]
-        self.db.executemany(_LEASE["mark"], marks)
+        seqs = [row[3] for row in rows]
+        self.db.execute(_LEASE["mark"], (WORKER, now, now + TTL, 0, _json(seqs)))
         given = [number for row in rows for number in (row[3], row[7])]
-        self.db.execute(_LEASE["keep_nonce"], (WORKER, nonce, now, codec.encode(given)))
-        return [(row[3], row[0], row[7]) for row in rows]
+        self.db.execute(_LEASE["keep_nonce"], (WORKER, nonce, now, _json(given)))
+        return seqs
 
     def insert(self, payload: object, count: int, chunk: int) -> float:
         """Items per second of inserts, ids and encoded bodies made beforehand."""
@@ -151,6 +156,10 @@ class Minimal:
             self.db.execute("commit")
             done += len(rows)
         return done / (time.perf_counter() - start)
+
+
+def _json(numbers: list[int]) -> str:
+    return codec.encode(numbers).decode()
 
 
 def _now() -> int:

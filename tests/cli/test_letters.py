@@ -114,7 +114,7 @@ def test_on_a_terminal_letters_are_columns(tmp_path: Path) -> None:
     ids = letters_in(tmp_path, HOSTILE)
     told = on_terminal("letters", "list", cwd=tmp_path, env={"NO_COLOR": "1"})
     head, row = told.out.splitlines()
-    assert head.split() == ["ID", "QUEUE", "DIED", "REASON", "TRIES", "CAUSE", "ERROR"]
+    assert head.split() == ["ID", "QUEUE", "DIED", "REASON", "ATTEMPTS", "CAUSE", "ERROR"]
     assert row.startswith(f"{ids[0][:8]}  mail ")
     assert harmless(told.out)
     empty = on_terminal("letters", "list", "--where", "queue:none", cwd=tmp_path)

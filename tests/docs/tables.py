@@ -21,7 +21,7 @@ from redrive.core import durations
 from redrive.core.classify import classify
 from redrive.core.select import FIELDS, LETTER_FIELDS, WORDS
 from redrive.core.states import TRANSITIONS, State
-from redrive.observe.logs import LEVELS
+from redrive.observe.logs import LINES
 from redrive.stores.base import Store
 from tests.docs.pages import pages
 
@@ -131,7 +131,7 @@ def event_table() -> str:
 def _level(kind: type[events.Event]) -> str:
     if kind is events.Finished:
         return "ERROR when dead, WARNING when failed or crashed, else DEBUG"
-    return logging.getLevelName(LEVELS[kind]) if kind in LEVELS else "not logged"
+    return logging.getLevelName(LINES[kind][0]) if kind in LINES else "not logged"
 
 
 # --- filters ---------------------------------------------------------------------------------------------------------

@@ -49,7 +49,6 @@ def test_the_agenda_agrees_with_a_sorted_list(seed: int) -> None:
         now = luck.randrange(50)
         assert agenda.first() == min(truth.values(), default=None)
         assert sorted(agenda.until(now)) == sorted(slot for slot in truth.values() if slot.when <= now)
-        assert agenda.first_after(now) == min((slot.when for slot in truth.values() if slot.when > now), default=None)
         assert len(agenda) == len(truth)
 
 
@@ -81,7 +80,6 @@ async def test_a_lease_looks_only_at_what_it_gives(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Agenda, "first", counted)
     monkeypatch.setattr(Agenda, "until", forbidden)
-    monkeypatch.setattr(Agenda, "first_after", forbidden)
     assert len((await store.lease(asking("n2", 100))).items) == 100
     assert looks["first"] <= 110
 

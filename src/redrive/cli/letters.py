@@ -64,7 +64,7 @@ def list_letters(*, where: str, limit: int, cursor: str | None, quiet: bool, as_
         for item in items:
             write(item.id)
     elif on_terminal():
-        columns(["ID", "QUEUE", "DIED", "REASON", "TRIES", "CAUSE", "ERROR"], _rows(items, now))
+        columns(["ID", "QUEUE", "DIED", "REASON", "ATTEMPTS", "CAUSE", "ERROR"], _rows(items, now))
     else:
         tabbed(_line(item, item.letter) for item in items if item.letter)
     if more is not None:

@@ -6,6 +6,7 @@ Every record carries the event's fields as `extra`, so a JSON formatter gets the
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import msgspec
 
@@ -13,28 +14,32 @@ from redrive import events as ev
 
 logger = logging.getLogger("redrive")
 
-LEVELS: dict[type[ev.Event], int] = {
-    ev.WorkerStarted: logging.INFO,
-    ev.WorkerStopped: logging.INFO,
-    ev.SettleRefused: logging.WARNING,
-    ev.LeaseLost: logging.WARNING,
-    ev.Reclaimed: logging.WARNING,
-    ev.StoreFailed: logging.ERROR,
-    ev.StoreRecovered: logging.WARNING,
-    ev.Amended: logging.INFO,
-    ev.SubscriberFailed: logging.ERROR,
+LINES: dict[type[ev.Event], tuple[int, str]] = {
+    ev.WorkerStarted: (logging.INFO, "worker {worker} started for {queues}"),
+    ev.WorkerStopped: (logging.INFO, "worker {worker} stopped, {released} released"),
+    ev.SettleRefused: (logging.WARNING, "{queue} {id} result of delivery {delivery} refused: {reason}"),
+    ev.LeaseLost: (logging.WARNING, "{queue} {id} lease of delivery {delivery} lost, handler cancelled"),
+    ev.Reclaimed: (logging.WARNING, "{queue} {id} reclaimed from {lost_by}, which was not heard of again"),
+    ev.StoreFailed: (logging.ERROR, "store failed ({part} asks again): {error}"),
+    ev.StoreRecovered: (logging.WARNING, "store recovered ({part})"),
+    ev.Amended: (logging.INFO, "{change} by {actor}: {changed} changed, {skipped} skipped ({reason})"),
+    ev.SubscriberFailed: (logging.ERROR, "subscriber {subscriber} failed: {error}"),
 }
 
 
 def log_event(event: ev.Event) -> None:
     """A subscriber: one line per event worth one, quick when the level is off."""
-    level = _finished_level(event) if isinstance(event, ev.Finished) else LEVELS.get(type(event), logging.NOTSET)
+    line = ""
+    if isinstance(event, ev.Finished):
+        level = _finished_level(event)
+    else:
+        level, line = LINES.get(type(event), (logging.NOTSET, ""))
     if level == logging.NOTSET or not logger.isEnabledFor(level):
         return
-    text = _finished_text(event) if isinstance(event, ev.Finished) else _plain_text(event)
+    fields = msgspec.structs.asdict(event)
+    text = _finished_text(event) if isinstance(event, ev.Finished) else line.format(**_readable(fields))
     # `extra` may not shadow the record's own attributes (`name`, `args`, …), so the fields travel in one dict.
-    fields = {"event": type(event).__name__, **msgspec.structs.asdict(event)}
-    logger.log(level, "%s", one_line(text), extra={"redrive": fields})
+    logger.log(level, "%s", one_line(text), extra={"redrive": {"event": type(event).__name__, **fields}})
 
 
 def one_line(text: str) -> str:
@@ -57,6 +62,6 @@ def _finished_text(event: ev.Finished) -> str:
     return f"{text}; again in {event.retry_in_ms} ms" if event.retry_in_ms is not None else text
 
 
-def _plain_text(event: ev.Event) -> str:
-    fields = msgspec.structs.asdict(event)
-    return f"{type(event).__name__} " + " ".join(f"{name}={value}" for name, value in fields.items())
+def _readable(fields: dict[str, Any]) -> dict[str, Any]:
+    short = {"id": fields["id"][:8]} if "id" in fields else {}
+    return fields | short | {name: ", ".join(value) for name, value in fields.items() if isinstance(value, tuple)}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from redrive import Redrive
+from redrive.core.durations import Duration
 from redrive.errors import OutcomeUnknown, RedriveError
 from tests.support.rig import records as r
 from tests.support.rig.log import Log, now_ns
@@ -18,10 +19,10 @@ class Producer:
         self._app = app
         self._log = log
 
-    async def enqueue(self, queue: str, item_id: str, payload: object = None) -> None:
+    async def enqueue(self, queue: str, item_id: str, payload: object = None, *, delay: Duration | None = None) -> None:
         self._log(r.Invoke(item_id, queue, now_ns()))
         try:
-            await self._app.enqueue(queue, payload, id=item_id)
+            await self._app.enqueue(queue, payload, id=item_id, delay=delay)
         except OutcomeUnknown:
             self._log(r.Told(item_id, "unknown", now_ns()))
         except RedriveError:

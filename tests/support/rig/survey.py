@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from redrive.core.item import History, Item
@@ -13,19 +14,21 @@ from redrive.stores.base import PAGE_LIMIT, Store
 
 @dataclass(frozen=True)
 class Survey:
-    """`miscounts`: where kept counters differ from a recount."""
+    """`miscounts`: where kept counters differ from a recount. `pruned`: asked for, gone, and a tombstone says so."""
 
     finals: dict[str, History] = field(default_factory=dict)
     miscounts: dict[str, str] = field(default_factory=dict)
+    pruned: frozenset[str] = frozenset()
 
 
-async def survey(store: Store) -> Survey:
+async def survey(store: Store, asked: Iterable[str] = ()) -> Survey:
     items = await _everything(store)
     finals = {item.id: await store.get(item.id) for item in items}
     miscounts = {**await _queue_miscounts(store, items), **await _cause_miscounts(store, items)}
     if len(finals) != len(items):
         miscounts["find"] = "find gave an item twice"
-    return Survey(finals, miscounts)
+    pruned = [key for key in asked if key not in finals and await store.tombstone(key) is not None]
+    return Survey(finals, miscounts, frozenset(pruned))
 
 
 async def _everything(store: Store) -> list[Item]:

@@ -60,12 +60,12 @@ def judge(history: Iterable[r.Record], survey: Survey) -> Verdict:
     wanted = facts.invoked | expected.keys()
     verdict = Verdict(miscounted=dict(survey.miscounts), items=len(finals))
     for key, answer in facts.told.items():
-        if answer == "ok" and key not in finals:
+        if answer == "ok" and key not in finals and key not in survey.pruned:
             verdict.lost[key] = "accepted, and in no state"
     for key, parent in expected.items():
         if key not in finals:
             verdict.lost[key] = f"its parent {parent} is done, and it is in no state"
-    for key in {*finals, *facts.starts} - wanted:
+    for key in {*finals, *facts.starts} - wanted - survey.pruned:
         verdict.unexpected[key] = "nobody asked for it"
     for key in finals.keys() & facts.told.keys():
         if facts.told[key] == "fail":
@@ -82,7 +82,7 @@ def _judge_item(verdict: Verdict, facts: Facts, key: str, final: History) -> Non
     findings = {
         "stuck": None if final.item.state in TERMINAL else f"it is {final.item.state} after the drain",
         "double_terminal": _double_terminal(facts, final),
-        "unexplained_duplicates": runs.unexplained(facts, key),
+        "unexplained_duplicates": runs.unexplained(facts, key, final.item.replays),
         "overlap": runs.overlap(facts, key),
         "wrong_attempts": runs.wrong_attempts(facts, final),
         "half_moved": _half_moved(final),

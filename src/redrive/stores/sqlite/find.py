@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from redrive.core import codec, select
-from redrive.core.item import Attempt, Deed, Failure, History, Instant, Millis
+from redrive.core.item import Attempt, Deed, Failure, History, Instant
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, Page, QueueTally, Tally, Tombstone
 from redrive.errors import ConfigError, NotFound
@@ -22,14 +22,10 @@ _GET = load("sqlite", "get")
 _FIND = load("sqlite", "find")
 _TALLY = load("sqlite", "tally")
 _CAUSES = load("sqlite", "causes")
-_WAIT = load("sqlite", "wait")
 _LEASE = load("sqlite", "lease")
 
 _CURSOR = re.compile(r"(died|enqueued) (\d{1,18}) (\d{1,18})")
 _LAST = 2**63 - 1
-
-FRESH: Millis = 1_000
-"""An item that crashed before counts as newly due for so long."""
 
 
 def get(tx: Tx, item_id: str) -> History:
@@ -96,33 +92,20 @@ def tally(tx: Tx) -> Tally:
 
 
 def _oldest_due(tx: Tx, queue: str) -> Instant | None:
-    times = [tx.execute(_TALLY["oldest_due"], (queue, level)).fetchone()[0] for level in (0, *_levels(tx, queue))]
+    levels = [0, *(level for (level,) in tx.execute(_LEASE["levels"], (queue,)))]
+    times = [tx.execute(_TALLY["oldest_due"], (queue, level)).fetchone()[0] for level in levels]
     return min((when for when in times if when is not None), default=None)
 
 
-def _levels(tx: Tx, queue: str) -> list[int]:
-    return [level for (level,) in tx.execute(_LEASE["levels"], (queue,))]
-
-
-def next_change(tx: Tx, queues: Sequence[str]) -> Instant | None:
-    """When to look again: now if an item without crashes is due, else the earliest due time to come.
-
-    An overdue item that crashed before may be one that only an idle worker can have. Calling it due for long would make
-    every busy worker spin; not calling it due at all would miss one that became due since the worker last asked.
-    """
+def next_due(tx: Tx, queues: Iterable[str]) -> Instant | None:
+    """The earliest due time, past or to come, among what is ready in these queues and not paused."""
     times: list[Instant] = []
     for queue in queues:
         row = tx.execute(_LEASE["queue"], (queue,)).fetchone()
-        if row is None or row[0]:
-            continue
-        times += _times(tx, queue, [] if row[1] is None else _levels(tx, queue))
-    return max(min(times), tx.now) if times else None
-
-
-def _times(tx: Tx, queue: str, levels: list[int]) -> list[Instant]:
-    found = [tx.execute(_WAIT["first_plain"], (queue,)).fetchone()[0]]
-    found += [tx.execute(_WAIT["next_crashed"], (queue, level, tx.now - FRESH)).fetchone()[0] for level in levels]
-    return [when for when in found if when is not None]
+        first = None if row is None or row[0] else _oldest_due(tx, queue)
+        if first is not None:
+            times.append(first)
+    return min(times, default=None)
 
 
 def causes(tx: Tx, queue: str | None, limit: int) -> tuple[CauseTally, ...]:

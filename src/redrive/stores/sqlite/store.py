@@ -232,16 +232,12 @@ class SqliteStore:
     async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
         """Returns for a signal, for a due time that has come, or when something is due as soon as we look."""
         end = self._clock.monotonic() + timeout
+        # Before the first look: what comes after it finds the waiter registered.
         with self._waiters.register(queues) as waiter:
-            awaited: Millis | None = None
             while True:
                 patience = await self._read(lambda tx: _patience(tx, waiter.queues))
-                now = self._clock.monotonic()
-                if awaited is not None and awaited <= now:
-                    return
-                awaited = None if patience is None else now + patience
-                nap = min([POLL, end - now, *([] if patience is None else [patience])])
-                if nap <= 0 or await self._clock.wait(waiter.event, nap) or end <= self._clock.monotonic():
+                nap = min(POLL, end - self._clock.monotonic(), POLL if patience is None else patience)
+                if nap <= 0 or await self._clock.wait(waiter.event, nap):
                     return
 
     # --- beside the queue ---
@@ -264,5 +260,5 @@ class SqliteStore:
 
 def _patience(tx: Tx, queues: frozenset[str]) -> Millis | None:
     """How long until something of these queues is due; None if nothing will be by itself."""
-    when = find.next_change(tx, sorted(queues))
+    when = find.next_due(tx, queues)
     return None if when is None else when - tx.now

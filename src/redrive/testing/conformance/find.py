@@ -24,7 +24,7 @@ from redrive.testing.conformance.kit import (
     new,
     news,
 )
-from redrive.testing.conformance.selections import selections
+from redrive.testing.conformance.strategies import selections
 
 LETTERS = Match("state", "=", "dead")
 

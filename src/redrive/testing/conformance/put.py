@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from redrive.core.item import NewItem
 from redrive.core.select import EVERYTHING
 from redrive.core.states import State
 from redrive.core.verbs import PutResult
-from redrive.testing.conformance.kit import DURABLE, QUEUE, SECOND, World, asking, ids, new, news
+from redrive.errors import ConfigError
+from redrive.testing.conformance.kit import DURABLE, QUEUE, SECOND, World, asking, finished, ids, new, news
 
 HOSTILE = (
     b"",
@@ -89,6 +93,19 @@ async def test_put_again_leaves_an_item_that_moved_on(world: World) -> None:
         assert (await world.store.put([new(b"other", item_id=item.id)])).already == (item.id,)
         assert await world.store.get(item.id) == before
     assert await world.lease(10) == ()
+
+
+@pytest.mark.parametrize("bad", [NewItem("", QUEUE, b""), NewItem("bad", "", b""), NewItem("bad", QUEUE, b"", -1)])
+async def test_put_of_a_bad_item_refuses_all(world: World, bad: NewItem) -> None:
+    good = new()
+    with pytest.raises(ConfigError):
+        await world.store.put([good, bad])
+    assert await world.history(good.id) is None
+    item = await world.held()
+    with pytest.raises(ConfigError):
+        await world.settle(finished(item, follow_ups=[good, bad]))
+    assert await world.item(item.id) == item
+    assert await world.history(good.id) is None
 
 
 async def test_put_keeps_every_byte(world: World) -> None:

@@ -157,6 +157,16 @@ async def test_suspects_stay_alone_in_the_hands_of_the_reaper(world: World) -> N
     assert lost.alone
 
 
+async def test_suspects_taken_over_no_longer_bind_the_lost_worker(world: World) -> None:
+    """A worker that was slow, not dead, may go on with other work while the reaper judges the item it lost."""
+    await world.suspect()
+    await world.lease_one()
+    world.tick(TTL + 1)
+    assert len(await world.store.reclaim("reaper", [QUEUE], TTL, 1)) == 1
+    await world.put(new())
+    assert len(await world.lease(5)) == 1
+
+
 async def test_suspects_lose_the_mark_with_the_lease(world: World) -> None:
     await world.suspect()
     alone = await world.lease_one()

@@ -1,5 +1,5 @@
--- tally: kept counters of every declared queue, and its earliest due time by index.
--- Inputs: none; a queue. Outputs: one row per queue, by name; an instant or null.
+-- tally (and wait): kept counters of every declared queue, and its earliest due time by index.
+-- Inputs: none; a queue and a number of crashes. Outputs: one row per queue, by name; an instant or null.
 -- Atomicity: one read transaction.
 
 -- :name queues

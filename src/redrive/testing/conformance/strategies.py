@@ -1,12 +1,44 @@
-"""Generated selections: every field with values that the population has, nearly has and has not."""
+"""What the generated tests draw from: moves for the state machine, and selections of every field and shape."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from redrive.core.select import FIELDS, And, Ids, Match, Not, Op, Or, Selection
-from redrive.testing.conformance.kit import SECOND
+from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
+from redrive.core.select import EVERYTHING, FIELDS, And, Ids, Match, Not, Op, Or, Selection
+from redrive.core.verbs import Archive, Cancel, Change, Discard, Replay, Restore
+from redrive.testing.conformance.kit import SECOND, failure
 
+QUEUES = ("a", "b")
+WORKERS = ("w-1", "w-2", "w-3")
+
+queues = st.sampled_from(QUEUES)
+# Counted from the latest: the last leases and items are the ones still in motion, older ones are stale.
+picks = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8, 13]), min_size=1, max_size=3)
+delays = st.sampled_from([0, 0, 1_000, 1_000, 5_000])
+causes = st.sampled_from(["c1", "c2"])
+decisions: st.SearchStrategy[Decision] = st.one_of(
+    st.builds(ToDone, st.sampled_from([None, b"", b"\x00result"])),
+    st.builds(ToReady, delays, st.sampled_from(Charge)),
+    st.builds(ToDead, st.just("max_attempts"), st.sampled_from(Charge), st.builds(failure, causes)),
+    st.builds(ToDead, st.just("rule"), st.just(Charge.ERROR), st.builds(failure, causes)),
+)
+changes: st.SearchStrategy[Change] = st.sampled_from(
+    [Replay(), Replay("once"), Replay("fresh", 1_000), Archive(), Discard(), Restore(), Cancel(), Cancel()]
+)
+filters: st.SearchStrategy[Selection] = st.sampled_from(
+    [
+        EVERYTHING,
+        Match("state", "=", "dead"),
+        Match("state", "=", "ready"),
+        Match("disposition", "=", "trash"),
+        Match("cause", "=", "c1"),
+        Match("crashes", ">=", 1),
+        And((Match("queue", "=", "a"), Match("age", ">", 2_000))),
+    ]
+)
+
+# Values that the population of `find` has, nearly has and has not.
 TEXTS: dict[str, tuple[str, ...]] = {
     "id": ("i-000001", "i-*", "*1", "nobody"),
     "queue": ("a", "b", "c", "A", "*", "", "_", "%"),

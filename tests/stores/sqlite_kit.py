@@ -1,0 +1,32 @@
+"""What the tests of the SQLite store share."""
+
+from collections.abc import Awaitable, Callable
+
+from redrive.core.item import NewItem
+from redrive.core.verbs import LeaseRequest, Want
+from redrive.errors import NotFound
+from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.writer import Writer
+
+Open = Callable[..., Awaitable[SqliteStore]]
+
+
+def new(item_id: str, queue: str = "q", payload: bytes = b"{}") -> NewItem:
+    return NewItem(item_id, queue, payload)
+
+
+def asking(limit: int = 10, queue: str = "q", nonce: str = "n") -> LeaseRequest:
+    return LeaseRequest("w", (Want(queue, limit, 30_000, 3),), nonce)
+
+
+def lane(store: SqliteStore) -> Writer:
+    assert store._writer is not None  # noqa: SLF001 - the tests of the writer need it
+    return store._writer  # noqa: SLF001 - as above
+
+
+async def exists(store: SqliteStore, item_id: str) -> bool:
+    try:
+        await store.get(item_id)
+    except NotFound:
+        return False
+    return True

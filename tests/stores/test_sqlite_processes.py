@@ -1,0 +1,259 @@
+"""SQLite with several processes on one file: opening, killing, forking, a full disk, and waking each other."""
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from redrive.core.item import NewItem
+from redrive.core.select import EVERYTHING
+from redrive.core.states import State
+from redrive.stores.sqlite import SqliteStore
+from redrive.testing.clock import FakeClock
+from tests.stores.sqlite_kit import Open, asking, exists, lane, new
+
+PRELUDE = """
+import asyncio, os, resource, sys
+from redrive.core.item import NewItem
+from redrive.errors import StoreUnavailable
+from redrive.stores.sqlite import SqliteStore
+
+path, name = sys.argv[1:]
+
+def say(*words):
+    print(*words, flush=True)
+
+async def hear():
+    return await asyncio.to_thread(sys.stdin.readline)
+"""
+
+PUTS = """
+async def main():
+    store = await SqliteStore(path).open()
+    for n in range(50):
+        assert (await store.put([NewItem(f"{name}-{n}", "q", b"{}")])).added
+    await store.close()
+asyncio.run(main())
+"""
+
+PUTS_WHEN_TOLD = """
+async def main():
+    store = await SqliteStore(path).open()
+    say("open")
+    await hear()
+    await store.put([NewItem(name, "q", b"{}")])
+    await hear()
+    await store.close()
+asyncio.run(main())
+"""
+
+PUTS_FOR_EVER = """
+async def main():
+    store = await SqliteStore(path).open()
+    n = 0
+    while True:
+        batch = [NewItem(f"{name}-{n}-{m}", "q", b"{}") for m in range(7)]
+        await store.put(batch)
+        say(n)
+        n += 1
+asyncio.run(main())
+"""
+
+FORKS = """
+store = SqliteStore(path)
+with asyncio.Runner() as runner:
+    runner.run(store.open())
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.new_event_loop().run_until_complete(store.tally())
+        except StoreUnavailable as error:
+            os._exit(7 if "fork" in str(error) else 1)
+        os._exit(1)
+    say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    runner.run(store.put([NewItem(name, "q", b"{}")]))
+    runner.run(store.close())
+"""
+
+FILLS_ITS_DISK = """
+async def main():
+    store = await SqliteStore(path).open()
+    await store.put([NewItem("before", "q", b"x" * 1000)])
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path + "-wal").st_size + 20_000, hard))
+    try:
+        await store.put([NewItem("big", "q", b"x" * 100_000)])
+    except StoreUnavailable as error:
+        say(error)
+    assert [row.ready for row in (await store.tally()).queues] == [1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert (await store.put([NewItem("big", "q", b"x" * 100_000)])).added == ("big",)
+    await store.close()
+    say("survived")
+asyncio.run(main())
+"""
+
+
+async def start(script: str, path: Path, name: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PRELUDE + script, str(path), name, stdin=pipe, stdout=pipe
+    )
+
+
+async def line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.readline()).decode().strip()
+
+
+def tell(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"go\n")
+
+
+@pytest.mark.slow
+async def test_processes_open_and_fill_one_new_file_together(opened: Open, path: Path) -> None:
+    processes = [await start(PUTS, path, f"p{n}") for n in range(4)]
+    assert [await process.wait() for process in processes] == [0] * 4
+    store = await opened()
+    (row,) = (await store.tally()).queues
+    assert row.ready == 200
+    assert len((await store.find(EVERYTHING, 1_000)).items) == 200
+    seqs = await lane(store).submit(lambda tx: tx.execute("select count(*) from redrive_migration").fetchone())
+    assert seqs == (1,)
+
+
+@pytest.mark.slow
+async def test_another_process_wakes_a_waiter(opened: Open, path: Path) -> None:
+    """Fake time stands still here, so nothing but the datagram can end the wait."""
+    clock = FakeClock()
+    store = await opened(clock=clock)
+    process = await start(PUTS_WHEN_TOLD, path, "woken")
+    assert await line(process) == "open"
+    waiting = asyncio.ensure_future(store.wait(["q"], 60_000))
+    while not clock.sleepers:
+        await asyncio.wait({waiting}, timeout=0.005)
+    assert not waiting.done()
+    tell(process)
+    async with asyncio.timeout(10):
+        await waiting
+    assert await exists(store, "woken")
+    tell(process)
+    assert await process.wait() == 0
+
+
+@pytest.mark.slow
+async def test_what_was_acknowledged_survives_a_kill(opened: Open, path: Path) -> None:
+    process = await start(PUTS_FOR_EVER, path, "p")
+    heard = [int(await line(process)) for _ in range(30)]
+    process.send_signal(signal.SIGKILL)
+    assert process.stdout is not None
+    heard += [int(word) for word in (await process.stdout.read()).split()]
+    await process.wait()
+    store = await opened()
+    (row,) = (await store.tally()).queues
+    # All of each batch or none of it, and none that was acknowledged is missing.
+    assert row.ready % 7 == 0
+    assert row.ready >= 7 * len(heard)
+    assert await exists(store, f"p-{heard[-1]}-6")
+    # Its socket was left behind; the first put finds it so.
+    assert len(list(Path(f"{path}-wake").iterdir())) == 2
+    await store.put([new("next")])
+    assert len(list(Path(f"{path}-wake").iterdir())) == 1
+
+
+@pytest.mark.slow
+async def test_a_forked_child_is_refused(opened: Open, path: Path) -> None:
+    process = await start(FORKS, path, "parent")
+    assert await line(process) == "7"
+    assert await process.wait() == 0
+    assert await exists(await opened(), "parent")
+
+
+@pytest.mark.slow
+async def test_a_full_disk_is_said_and_survived(opened: Open, path: Path) -> None:
+    process = await start(FILLS_ITS_DISK, path, "p")
+    said = await line(process)
+    assert str(path) in said
+    assert await line(process) == "survived"
+    assert await process.wait() == 0
+    assert (await (await opened()).tally()).queues[0].ready == 2
+
+
+async def waits(store: SqliteStore, clock: FakeClock) -> asyncio.Future[None]:
+    waiting = asyncio.ensure_future(store.wait(["q"], 60_000))
+    while not clock.sleepers:
+        await asyncio.wait({waiting}, timeout=0.005)
+    return waiting
+
+
+async def test_a_path_too_long_for_a_socket_address_wakes_too(opened: Open, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    clock = FakeClock()
+    waiter, putter = await opened(folder / "redrive.db", clock=clock), await opened(folder / "redrive.db", clock=clock)
+    waiting = await waits(waiter, clock)
+    await putter.put([new("one")])
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_without_sockets_a_waiter_looks_by_itself(
+    opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")
+    clock = FakeClock()
+    waiter, putter = await opened(clock=clock), await opened(clock=clock)
+    assert not Path(f"{path}-wake").exists()
+    waiting = await waits(waiter, clock)
+    await putter.put([new("one")])
+    clock.advance(1_000)
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_sockets_of_the_dead_are_removed(opened: Open, path: Path) -> None:
+    store = await opened()
+    folder = Path(f"{path}-wake")
+    gone = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    gone.bind(str(folder / "gone"))
+    gone.close()
+    assert (folder / "gone").exists()
+    await store.put([new("one")])
+    assert not (folder / "gone").exists()
+    assert len(list(folder.iterdir())) == 1
+
+
+async def test_close_takes_its_socket_along(opened: Open, path: Path) -> None:
+    store, other = await opened(), await opened()
+    assert len(list(Path(f"{path}-wake").iterdir())) == 2
+    await other.close()
+    assert len(list(Path(f"{path}-wake").iterdir())) == 1
+    await store.close()
+    assert sorted(found.name for found in path.parent.iterdir()) == ["redrive.db"]
+
+
+async def test_a_wait_ends_when_the_store_is_closed(opened: Open) -> None:
+    clock = FakeClock()
+    store = await opened(clock=clock)
+    waiting = await waits(store, clock)
+    await store.close()
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_a_wait_ends_when_the_time_of_a_suspect_comes(opened: Open) -> None:
+    clock = FakeClock()
+    store = await opened(clock=clock)
+    await store.put([NewItem("one", "q", b"{}", delay=2_500)])
+    await lane(store).submit(lambda tx: tx.execute("update item set crashes = 2").rowcount)
+    waiting = await waits(store, clock)
+    async with asyncio.timeout(10):
+        while not waiting.done():
+            clock.advance(500)
+            await asyncio.wait({waiting}, timeout=0.01)
+    assert (await store.lease(asking())).items[0].alone
+    assert (await store.get("one")).item.state is State.LEASED

@@ -1,0 +1,128 @@
+"""R3: a fixed scenario that uses every mutating verb, and the drain that follows it in a new process."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from redrive import Item, Policy, Redrive, constant
+from redrive.core.item import Instant
+from redrive.stores.base import Store, SystemClock
+from redrive.stores.sqlite import SqliteStore
+from tests.support.rig import records as r
+from tests.support.rig.handlers import Scribe
+from tests.support.rig.log import Log, now_ns, read_all
+from tests.support.rig.producer import Producer
+from tests.support.rig.survey import survey
+from tests.support.rig.verdict import judge
+from tests.support.rig.worker import transcriber
+
+QUEUES = ("ok", "flaky", "doomed", "chain", "thread", "ok", "chain", "doomed")
+
+
+class LaterClock(SystemClock):
+    """An hour later: leases of the dead have lapsed and delays are over, without anybody waiting for it."""
+
+    def now(self) -> Instant:
+        return super().now() + 3_600_000
+
+
+@dataclass(frozen=True)
+class Place:
+    database: Path
+    logs: Path
+
+    def log(self, kind: str) -> Log:
+        return Log(self.logs / f"{kind}-{os.getpid()}.log")
+
+
+def build(place: Place, store: Store, clock: SystemClock) -> Redrive:
+    app = Redrive(store, log=False, clock=clock, actor="scenario")
+    app.events.subscribe(transcriber(place.log("events")))
+    scribe = Scribe(place.log("runs"))
+    quick = Policy(backoff=constant("1ms"), max_attempts=3)
+
+    @app.handler("ok", policy=quick, concurrency=3)
+    async def ok(item: Item) -> str:
+        scribe.start(item)
+        scribe.end(item, "done")
+        return item.id
+
+    @app.handler("thread", policy=quick, concurrency=2)
+    def thread(item: Item) -> None:
+        scribe.start(item)
+        scribe.end(item, "done")
+
+    @app.handler("flaky", policy=quick, concurrency=3)
+    async def flaky(item: Item) -> None:
+        scribe.start(item)
+        scribe.end(item, "done" if item.errors else "failed")
+        if not item.errors:
+            raise ConnectionError("works the second time")
+
+    @app.handler("doomed", policy=quick, concurrency=3)
+    async def doomed(item: Item) -> None:
+        scribe.start(item)
+        scribe.end(item, "failed")
+        raise ValueError("never works")
+
+    @app.handler("chain", policy=quick, concurrency=3)
+    async def chain(item: Item) -> None:
+        scribe.start(item)
+        child = app.follow_up("ok", {"parent": item.id})
+        scribe.log(r.Follow(str(child), item.id, item.deliveries, now_ns()))
+        scribe.end(item, "done")
+
+    return app
+
+
+async def play(place: Place, store: Store, items: int) -> None:
+    """Everything a store can be asked to write: until the end, or until somebody kills the process."""
+    app = build(place, store, SystemClock())
+    producer = Producer(app, place.log("producer"))
+    async with app:
+        for number in range(items):
+            await producer.enqueue(QUEUES[number % len(QUEUES)], f"item-{number:02}")
+        await producer.enqueue("ok", "delayed", None, delay="30m")
+        await producer.enqueue("ok", "unwanted", None, delay="30m")
+        await app.pause("thread", reason="to see a pause")
+        await app.cancel("unwanted", reason="changed our minds")
+        await app.run(until_idle=True, queues=["flaky", "doomed", "chain"])
+        await app.resume("thread")
+        await _operate(app)
+        await app.prune("id:unwanted", reason="tidy")
+        await app.cancel("delayed", reason="enough waiting")
+        await app.run(until_idle=True)
+
+
+async def _operate(app: Redrive) -> None:
+    letters = [item.id for item in await app.letters.find("queue:doomed")]
+    for item_id in letters[:1]:
+        await app.letters.replay(item_id, reason="once more", budget="once")
+    for item_id in letters[1:2]:
+        await app.letters.archive(item_id, reason="known")
+    for item_id in letters[2:3]:
+        await app.letters.discard(item_id, reason="not needed")
+        await app.letters.restore(item_id, reason="it was")
+
+
+async def drain(place: Place) -> dict[str, dict[str, str]]:
+    """What a fresh worker makes of what was left, an hour later. The faults, by class."""
+    store = SqliteStore(place.database, clock=LaterClock())
+    app = build(place, store, LaterClock())
+    async with app:
+        for row in (await app.tally()).queues:
+            if row.paused:
+                await app.resume(row.queue)
+        await app.run(until_idle=True)
+        records = read_all(place.logs)
+        asked = [record.id for record in records if isinstance(record, r.Invoke)]
+        faults = judge(records, await survey(store, asked)).faults
+    connection = sqlite3.connect(place.database)
+    try:
+        (answer,) = connection.execute("pragma integrity_check").fetchone()
+    finally:
+        connection.close()
+    return faults if answer == "ok" else {**faults, "damaged": {"database": str(answer)}}
