@@ -106,9 +106,9 @@ class Store(Protocol):
         """End leases; the only verb that does. One atomic write: attempts, letters, counters, follow-ups and `then`.
 
         Each settlement is applied only if its delivery is still the current one of a leased item (an expired lease
-        that nobody took over still counts as held). `already`: that delivery ended before. `refused`: the lease was
-        given to somebody else, or the item does not exist; nothing changes and no follow-up is put. One refusal
-        never fails the batch. Answers come in the order of the settlements.
+        that nobody took over still counts as held). `already`: that delivery, still the last one given, has ended.
+        `refused`: the item was given out again since, or does not exist; nothing changes and no follow-up is put.
+        One refusal never fails the batch. Answers come in the order of the settlements.
         """
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:

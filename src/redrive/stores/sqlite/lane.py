@@ -85,6 +85,21 @@ def tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
         return
 
 
+async def aside(call: Callable[[], T]) -> T:
+    """In a thread of its own: the loop's default executor may be full of a user's hanging calls."""
+    job: Job[T] = Job(lambda _: call())
+
+    def run() -> None:
+        try:
+            job.result = call()
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller
+            job.error = error
+        deliver([job])
+
+    threading.Thread(target=run, name="redrive-sqlite-aside", daemon=True).start()
+    return await job.future
+
+
 class Lane(ABC):
     def __init__(self, name: str, settings: Settings, time: StoreTime) -> None:
         self.settings = settings
@@ -120,7 +135,7 @@ class Lane(ABC):
                 self._open = False
                 self._queue.put(None)
         if thread is not None and self._pid == os.getpid():
-            await asyncio.to_thread(thread.join)
+            await aside(thread.join)
 
     async def submit(self, work: Callable[[Tx], T]) -> T:
         job = Job(work)

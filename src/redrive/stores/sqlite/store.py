@@ -43,7 +43,7 @@ from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores.base import Clock, SystemClock
 from redrive.stores.sqlite import amend, connect, find, lease, put, settle, shelf
 from redrive.stores.sqlite.connect import Durability, Settings
-from redrive.stores.sqlite.lane import Lane
+from redrive.stores.sqlite.lane import Lane, aside
 from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.reader import Reader
 from redrive.stores.sqlite.tx import StoreTime, Tx
@@ -86,7 +86,7 @@ class SqliteStore:
         if self._writer is not None:
             return self
         # Now and not later: a change of directory must not lead the two connections to different files.
-        path = await asyncio.to_thread(os.path.abspath, self._path)
+        path = self._path = await aside(lambda: os.path.abspath(self._path))
         settings = Settings(path, self._durability, self._busy_timeout)
         time = StoreTime(self._clock)
         bell = Bell(path)
@@ -107,7 +107,7 @@ class SqliteStore:
         except BaseException:
             await reader.stop()
             await writer.stop()
-            await asyncio.to_thread(bell.close)
+            await aside(bell.close)
             raise
         bell.listen(asyncio.get_running_loop(), self._waiters)
         self._writer, self._reader, self._bell, self._memo = writer, reader, bell, Memo()
@@ -124,7 +124,7 @@ class SqliteStore:
         await reader.stop()
         await writer.stop()
         bell.mute()
-        await asyncio.to_thread(bell.close)
+        await aside(bell.close)
 
     def info(self) -> StoreInfo:
         return StoreInfo(
