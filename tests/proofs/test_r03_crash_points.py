@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.folders import quick_folder
 from tests.support.rig.fleet import ROOT, environment
 from tests.support.rig.size import CRASH_ITEMS, CRASH_POINTS, Size, proof_size
 
 SIDE_BY_SIDE = 4
-IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
-"""A killed process does not take the disk along, so the disk need not be waited for."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    if not os.access(IN_MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="redrive-r3-", dir=IN_MEMORY) as name:
-        yield Path(name)
+    with quick_folder(tmp_path) as made:
+        yield made
 
 
 async def crash(folder: Path, kind: str, items: int, points: str) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from redrive.stores.sqlite import SqliteStore
 from redrive.testing._relay import Answer, P, Relay
 from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore
+from tests.support.folders import quick_folder
 from tests.support.rig.patience import breathe
 
 T = TypeVar("T")
@@ -33,8 +34,8 @@ E = TypeVar("E", bound=Event)
 
 STORES = ("memory", "sqlite")
 TURNS = 40
-PATIENCE = 5_000
-"""Turns of a real millisecond in which something must happen that no fake time can bring about."""
+PATIENCE = 20_000
+"""Moments of real time in which something must happen that no fake time can bring about."""
 
 
 _in_wait: contextvars.ContextVar[bool] = contextvars.ContextVar("in_wait", default=False)
@@ -208,14 +209,15 @@ def open_kind(kind: str, folder: Path, clock: FakeClock) -> Store:
 @contextlib.asynccontextmanager
 async def open_lab(kind: str, folder: Path) -> AsyncIterator[Lab]:
     clock = LabClock()
-    store = await open_kind(kind, folder, clock).open()
-    made = Lab(kind, store, clock)
-    try:
-        yield made
-    finally:
-        for app in made.apps:
-            await made.drive(app.close())
-        await store.close()
+    with quick_folder(folder) as place:
+        store = await open_kind(kind, place, clock).open()
+        made = Lab(kind, store, clock)
+        try:
+            yield made
+        finally:
+            for app in made.apps:
+                await made.drive(app.close())
+            await store.close()
 
 
 @pytest.fixture(params=STORES)

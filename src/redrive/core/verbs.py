@@ -88,7 +88,7 @@ class Act(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True, tag=True):
-    """`fresh`: all counters start anew. `once`: one more attempt, and the next error is final."""
+    """All counters start anew. `fresh`: with the whole budget. `once`: the next error is final."""
 
     budget: Literal["fresh", "once"] = "fresh"
     delay: Millis = 0

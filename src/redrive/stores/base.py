@@ -3,7 +3,8 @@
 Rules for every engine. Durations go in, never timestamps: the store owns the clock. Every argument and result is a
 frozen value of `core`, so a store can be used over a wire. A verb either happened completely or raised:
 StoreUnavailable means it did not happen, OutcomeUnknown that nobody can tell (every mutating verb may then be repeated
-with the same ids, nonce or request id without doubling). No verb falls back to anything else.
+with the same ids, nonce or request id without doubling). No verb falls back to anything else. Before `open` and after
+`close` every verb raises StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -90,15 +91,16 @@ class Store(Protocol):
     async def put(self, items: Sequence[NewItem]) -> PutResult:
         """All or none. An id that exists is left as it is and reported in `already`.
 
-        When it returns, the items are durable to the level of `info().durability`. Puts declare their queues.
+        When it returns, the items are durable to the level of `info().durability`. Puts declare their queues. The id of
+        a pruned item stays taken. An empty id, an empty queue or a negative delay raises ConfigError.
         """
 
     async def lease(self, request: LeaseRequest) -> Leases:
         """Give due items of unpaused queues, earliest due first, to one worker, exclusively, in one atomic write.
 
         Counts before it gives: deliveries + 1, attempt + 1. An item with at least `want.max_crashes - 1` crashes is
-        given only as the sole lease of a worker with `holding == 0` (then `alone` is set and nothing else is given).
-        The wants are served in their order. Repeating the worker's last nonce gives the same leases, as far as the
+        given only as the sole lease of a worker with `holding == 0` (then `alone` is set and nothing else is given);
+        it goes before plain items, and a worker that holds it gets nothing more. The wants are served in their order. Repeating the worker's last nonce gives the same leases, as far as the
         worker still holds them, and leases nothing new.
         """
 
@@ -136,7 +138,8 @@ class Store(Protocol):
 
         An item is changed at most once per `by.request_id`; a repeat reports it in `already`. Illegal moves and ids
         that do not exist are `skipped` with the reason. With `expect`, raises Conflict and changes nothing unless
-        exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: earliest first.
+        exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: earliest first. Only
+        what still matches can be reported, so an act that may have to be repeated names its items by Ids.
         """
 
     async def get(self, item_id: str) -> History:
@@ -151,12 +154,13 @@ class Store(Protocol):
         """Counts per declared queue, kept in the writes that change them, never scanned; ordered by queue name."""
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
-        """Open letters by cause and queue, most first."""
+        """Open letters by cause and queue, most first, described by those that are still open."""
 
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
         """Remove resolved items for good: done, cancelled, and letters in the trash. Never anything else.
 
-        Each leaves a tombstone, and the act an audit entry, in the same write.
+        Each leaves a tombstone, and the act an audit entry, in the same write. Earliest enqueued first; repeating it
+        goes on with the next.
         """
 
     async def tombstone(self, item_id: str) -> Tombstone | None: ...

@@ -27,4 +27,4 @@ async def eventually(check: Callable[[], bool | Awaitable[bool]], *, limit: floa
 
 async def breathe() -> None:
     """Let threads of this process answer."""
-    await asyncio.sleep(0.001)  # noqa: TID251 - a thread needs real time
+    await asyncio.sleep(0.0002)  # noqa: TID251 - a thread needs real time

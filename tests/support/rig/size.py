@@ -29,7 +29,7 @@ class Kills:
 
 KILLS = {
     Size.SMOKE: Kills(items=300, workers=2, kills=3, lease=0.5, limit=40),
-    Size.SHORT: Kills(items=3_000, workers=4, kills=20, lease=1.0, limit=200),
+    Size.SHORT: Kills(items=3_000, workers=8, kills=20, lease=1.0, limit=200),
     Size.FULL: Kills(items=100_000, workers=8, kills=200, lease=2.0, limit=3_000),
 }
 
@@ -42,5 +42,5 @@ CRASH_POINTS: dict[Size, int | None] = {Size.SMOKE: 12, Size.SHORT: None, Size.F
 ZOMBIES = {Size.SMOKE: 1, Size.SHORT: 10, Size.FULL: 60}
 """R8: rounds with a stopped process; each round tries every kind of late write."""
 
-RETRIES = {Size.SMOKE: 300, Size.SHORT: 5_000, Size.FULL: 20_000}
+RETRIES = {Size.SMOKE: 100, Size.SHORT: 2_000, Size.FULL: 20_000}
 """R12: retries due within one minute."""
