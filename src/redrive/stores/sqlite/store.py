@@ -10,6 +10,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal, Self, TypeVar
 
 from redrive.core import durations
@@ -86,7 +87,7 @@ class SqliteStore:
         if self._writer is not None:
             return self
         # Now and not later: a change of directory must not lead the two connections to different files.
-        path = self._path = await aside(lambda: os.path.abspath(self._path))
+        path = self._path = await aside(lambda: str(Path(self._path).absolute()))
         settings = Settings(path, self._durability, self._busy_timeout)
         time = StoreTime(self._clock)
         bell = Bell(path)
