@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from redrive.core.durations import Duration, parse
+from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.policy import Policy
-from redrive.core.select import parse as parse_filter
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -32,7 +32,8 @@ from redrive.errors import AppClosed, ConfigError
 from redrive.events import Events
 from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, amend_in_chunks, check_reason, default_actor
-from redrive.stores.base import Clock, Store, SystemClock
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
 
 F = TypeVar("F", bound=Function)

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redrive.core import select
+from redrive.core.filters import parse, render
 from redrive.core.item import Item, Letter
 from redrive.core.select import (
     EVERYTHING,
@@ -25,9 +26,7 @@ from redrive.core.select import (
     glob_match,
     ids_of,
     matches,
-    parse,
     pins_dead,
-    render,
 )
 from redrive.core.states import Disposition, State
 from redrive.errors import BadFilter, ConfigError

@@ -1,4 +1,4 @@
-"""The crash rule: counted at lease time, never at a neighbour's cost. The worker here is a ghost that leases and is gone.
+"""The crash rule: counted at lease time, never at a neighbour's cost. The worker is a ghost: it leases and is gone.
 
 With real processes: tests/proofs/test_r10_poison.py.
 """

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from itertools import pairwise
 
 import pytest
 
@@ -50,6 +51,12 @@ class Surrogate(Exception):
         return "half a character: \ud800 and a nul: \0"
 
 
+def _chained() -> Exception:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
 HOSTILE: dict[str, Callable[[], BaseException]] = {
     "SystemExit": lambda: SystemExit(3),
     "KeyboardInterrupt": KeyboardInterrupt,
@@ -63,15 +70,9 @@ HOSTILE: dict[str, Callable[[], BaseException]] = {
     "surrogate": Surrogate,
     "group": lambda: ExceptionGroup("many", [ValueError("one"), TypeError("two")]),
     "long text": lambda: ValueError("x" * 1_000_000),
-    "a chain of itself": lambda: _chained(),
+    "a chain of itself": _chained,
     "a type called at run time": lambda: type("Ünïcode\n", (Exception,), {})("made up"),
 }
-
-
-def _chained() -> Exception:
-    first, second = ValueError("first"), ValueError("second")
-    first.__cause__, second.__cause__ = second, first
-    return first
 
 
 def raising(app: Redrive, make: Callable[[], BaseException], *, policy: Policy, sync: bool) -> list[int]:
@@ -213,7 +214,7 @@ async def test_snooze_comes_back_later_and_is_not_charged(lab: Lab, how: str) ->
     assert (found.item.errors, found.item.attempt, found.item.deliveries) == (0, 1, 4)
     assert [attempt.ending for attempt in found.attempts] == [*[Ending.SNOOZED] * 3, Ending.DONE]
     assert found.attempts[0].note == "closed"
-    assert all(after - before >= 10_000 for before, after in zip(times, times[1:], strict=False))
+    assert all(after - before >= 10_000 for before, after in pairwise(times))
 
 
 async def test_retry_from_an_error_keeps_the_error_as_the_evidence(lab: Lab) -> None:
@@ -252,7 +253,7 @@ class Refused(Exception):
 
 NOW = datetime.fromtimestamp(START / 1000, UTC)
 POLICY_DELAY = 2_000
-"""What junk is worth, and what has passed already: a server whose clock is behind must not burn all attempts at once."""
+"""What junk is worth, and what is past: a server whose clock is behind must not burn all attempts at once."""
 
 HINTS: list[tuple[object, int]] = [
     (30, 30_000),
@@ -303,7 +304,11 @@ async def test_a_hint_is_obeyed_within_reason(
 
 async def test_dead_on_and_never_dead_decide_against_the_counters(lab: Lab) -> None:
     app = await lab.app()
-    rules = [dead_on(ValueError), never_dead(ConnectionError, ceiling=6), retry_on(TimeoutError, backoff=constant("1m"))]
+    rules = [
+        dead_on(ValueError),
+        never_dead(ConnectionError, ceiling=6),
+        retry_on(TimeoutError, backoff=constant("1m")),
+    ]
 
     @app.handler("q", policy=Policy(backoff=constant("1s"), max_attempts=3, rules=rules))
     async def fail(kind: str) -> None:

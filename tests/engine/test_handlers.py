@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def bind(app: Redrive, shape: str, got: list[Any]) -> None:
     async def nothing() -> None:
         got.append("called")
 
-    shapes = {"names": names, "one": one, "anything": anything, "with_item": with_item}
+    shapes: dict[str, Callable[..., Any]] = {"names": names, "one": one, "anything": anything, "with_item": with_item}
     shapes |= {"only_item": only_item, "raw": raw, "nothing": nothing}
     app.handler("q")(shapes[shape])
 
@@ -151,9 +152,7 @@ async def test_a_payload_becomes_arguments(memory_lab: Lab, shape: str, payload:
         ("with_item", {"a": 1, "b": 2}),
     ],
 )
-async def test_a_payload_that_does_not_fit_dies_at_once_with_its_bytes(
-    lab: Lab, shape: str, payload: object
-) -> None:
+async def test_a_payload_that_does_not_fit_dies_at_once_with_its_bytes(lab: Lab, shape: str, payload: object) -> None:
     app = await lab.app()
     got: list[Any] = []
     bind(app, shape, got)

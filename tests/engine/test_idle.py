@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from redrive import Item, Policy, constant
 from redrive.core.states import State
 from redrive.errors import ConfigError, UnknownQueue
 from tests.support.lab import Lab
-
-import pytest
 
 
 async def test_it_waits_for_delays_and_retries(lab: Lab) -> None:

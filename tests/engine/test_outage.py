@@ -1,4 +1,4 @@
-"""A store that fails: the worker neither exits nor spins, says so once, keeps its results and settles them afterwards."""
+"""A store that fails: the worker neither exits nor spins, says so once, keeps its results and settles them later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R4: kill -9 at random, once a handler has marked that it started. Nothing lost, nothing stuck, every duplicate explained."""
+"""R4: kill -9 at random, once a handler has started. Nothing lost, nothing stuck, every duplicate explained."""
 
 from __future__ import annotations
 

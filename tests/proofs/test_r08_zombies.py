@@ -1,4 +1,4 @@
-"""R8: a worker that wakes after its lease was given away writes nothing: done, fail, dead, snooze and extend are refused."""
+"""R8: a worker that wakes after its lease was given away writes nothing: every late word of it is refused."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Stopped:
         self.ids = {mode: f"{mode}-{number}" for mode in LATE}
 
     async def play(self, first: Member, others: list[Member]) -> None:
-        """`first` gets all the items (the others are stopped), sleeps in them, and is stopped for more than three leases."""
+        """`first` gets all items (the others are stopped), sleeps in them, and is stopped for over three leases."""
         for other in others:
             self.fleet.stop(other)
         for mode, item_id in self.ids.items():
@@ -142,7 +142,9 @@ class Stopped:
             seconds = 30 if mode == "extend" else 3 * self.LEASE
             await self.producer.enqueue("late", item_id, {"mode": mode, "seconds": seconds})
         wanted = set(self.ids.values())
-        await eventually(lambda: wanted <= {run.id for run in first.look()}, limit=20, what="the zombie holds all items")
+        await eventually(
+            lambda: wanted <= {run.id for run in first.look()}, limit=20, what="the zombie holds all items"
+        )
         self.fleet.stop(first)
         stopped = now_ns()
         for other in others:
@@ -181,7 +183,9 @@ async def zombies(folder: Path, rounds: int) -> None:
     for number in range(rounds):
         assert {(f"{mode}-{number}", 1) for mode in LATE} <= refused | lost
         assert (f"extend-{number}", 1) in lost
-        assert {(f"{mode}-{number}", 1) for mode in ("done", "fail", "dead", "snooze")} & refused, "no late word was said"
+        assert {(f"{mode}-{number}", 1) for mode in ("done", "fail", "dead", "snooze")} & refused, (
+            "no late word was said"
+        )
     for final in found.finals.values():
         assert [attempt.ending for attempt in final.attempts] == [Ending.CRASHED, Ending.DONE]
 

@@ -1,4 +1,4 @@
-"""R14: the dead-letter move is atomic and complete. Never in both places, never in neither, never without its evidence."""
+"""R14: the dead-letter move is atomic and complete. Never in both places, never in neither, never without evidence."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def check_complete(found: History, reason: str, endings: list[Ending]) -> None:
         assert attempt.failure.cause
     assert [attempt.number for attempt in found.attempts] == list(range(1, len(endings) + 1))
     assert found.attempts[-1].failure == letter.failure
-    assert [attempt.started_at for attempt in found.attempts] == sorted(attempt.started_at for attempt in found.attempts)
+    assert [attempt.started_at for attempt in found.attempts] == sorted(
+        attempt.started_at for attempt in found.attempts
+    )
 
 
 async def test_r14_a_letter_has_every_attempt_with_its_time_error_and_worker(lab: Lab) -> None:

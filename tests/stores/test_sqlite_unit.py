@@ -22,8 +22,9 @@ from redrive.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
+from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import SqliteStore, writer
-from redrive.stores.sqlite.tx import StoreTime, Tx
+from redrive.stores.sqlite.tx import Tx
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import dead, failure, finished
 from tests.stores.sqlite_kit import Open, asking, exists, lane, new

@@ -1,7 +1,7 @@
 """Engine tests without real time: any number of apps over one store and one FakeClock.
 
-Time passes only when everything that can happen without it has happened: nobody in the loop has a turn left, and no verb is
-on its way through a store's threads. So a test is as exact on SQLite as in memory.
+Time passes only when everything that can happen without it has happened: nobody in the loop has a turn left, and no
+verb is on its way through a store's threads. So a test is as exact on SQLite as in memory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Shared(Relay):
         super().__init__(store)
         self._clock = clock
 
-    async def open(self) -> Shared:  # type: ignore[override]  # Self, for a class that nobody derives from
+    async def open(self) -> Shared:
         return self
 
     async def close(self) -> None:

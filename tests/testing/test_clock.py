@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.errors import BadDuration, ConfigError
-from redrive.stores.base import Clock
+from redrive.stores.clock import Clock
 from redrive.testing import FakeClock
 
 

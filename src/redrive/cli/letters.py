@@ -9,8 +9,8 @@ from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_op
 from redrive.cli.output import MISSING, brief, columns, iso, on_terminal, say, tabbed, write, write_json
 from redrive.cli.root import LazyGroup
 from redrive.cli.views import letter_object
+from redrive.core.filters import parse
 from redrive.core.item import Instant, Item, Letter
-from redrive.core.select import parse
 from redrive.stores.base import PAGE_LIMIT
 
 letters = LazyGroup(

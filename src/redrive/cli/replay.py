@@ -15,8 +15,8 @@ from redrive.cli.exits import Exit, Refused
 from redrive.cli.output import clean, on_terminal, say, write, write_json
 from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
+from redrive.core.filters import parse as parse_filter
 from redrive.core.item import Item
-from redrive.core.select import parse as parse_filter
 from redrive.core.verbs import Amended, Replay, Skipped, refusal
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason

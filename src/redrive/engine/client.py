@@ -16,7 +16,8 @@ from redrive.engine.registry import Registry, check_queue_name, unknown_queue
 from redrive.engine.steady import PAUSES
 from redrive.errors import ConfigError, ItemFailed, OutcomeUnknown, WaitTimeout
 from redrive.events import Enqueued, Events
-from redrive.stores.base import Clock, Store
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
 
 ENCODE_CHUNK = 500
 ID_LIMIT = 128

@@ -12,7 +12,8 @@ from redrive.engine.runner import Run, Why
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
 from redrive.events import Events, LeaseLost
-from redrive.stores.base import Clock, Store
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
 
 RENEW_AT = 3
 """A lease is prolonged when a third of it is over: two more tries fit in before it ends."""

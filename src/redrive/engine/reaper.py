@@ -19,7 +19,8 @@ from redrive.engine.registry import Handler
 from redrive.engine.report import finished_event
 from redrive.engine.steady import Steady
 from redrive.events import Events, Reclaimed
-from redrive.stores.base import Clock, Store
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
 
 RECLAIM_LIMIT = 100
 RECLAIM_TTL: Millis = 30_000

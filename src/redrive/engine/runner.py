@@ -19,7 +19,7 @@ from redrive.engine import signals
 from redrive.engine.evidence import failure_of, hint_of, plain_failure
 from redrive.engine.registry import Handler
 from redrive.errors import PayloadError
-from redrive.stores.base import Clock
+from redrive.stores.clock import Clock
 
 
 class Why(StrEnum):

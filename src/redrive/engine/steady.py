@@ -11,7 +11,7 @@ from typing import TypeVar
 from redrive.core.backoff import exponential
 from redrive.errors import StoreError
 from redrive.events import Events, StoreFailed, StoreRecovered
-from redrive.stores.base import Clock
+from redrive.stores.clock import Clock
 
 T = TypeVar("T")
 

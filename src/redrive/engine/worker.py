@@ -29,7 +29,8 @@ from redrive.engine.runner import Ended, Run, Runner, Why
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
 from redrive.errors import StoreError
-from redrive.stores.base import Clock, Store
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
 
 IDLE_WAIT: Millis = 30_000
 IDLE_CHECK: Millis = 500

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from redrive.core import select
 from redrive.core.durations import Duration, parse
+from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.select import And, Ids, Match, Selection
 from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Entry, Page, Replay, Restore, Skipped
@@ -154,7 +155,7 @@ async def amend_in_chunks(store: Store, ids: Sequence[str], change: Change, act:
 
 def letters_matching(text: str, *, put_away: bool = False) -> Selection:
     """Letters only, and those on the table unless the text says where to look."""
-    selection = select.parse(text)
+    selection = parse_filter(text)
     parts: tuple[Selection, ...] = (Match("state", "=", "dead"), selection)
     if "disposition" not in select.fields_of(selection):
         where = Match("disposition", "=", "open")

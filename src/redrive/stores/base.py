@@ -9,12 +9,10 @@ with the same ids, nonce or request id without doubling). No verb falls back to 
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from redrive.core.item import History, Instant, Item, Millis, NewItem
+from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Selection
 from redrive.core.verbs import (
     Act,
@@ -42,39 +40,6 @@ from redrive.core.verbs import (
 )
 
 PAGE_LIMIT = 1000
-
-
-class Clock(Protocol):
-    """Time as the engine and the embedded stores see it; tests pass a fake one."""
-
-    def now(self) -> Instant:
-        """Wall time in milliseconds since the epoch."""
-
-    def monotonic(self) -> Millis:
-        """Milliseconds that never jump, for measuring how long something took."""
-
-    async def sleep(self, duration: Millis) -> None: ...
-
-    async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
-        """Wait for the event for at most `timeout`; True if it was set."""
-
-
-class SystemClock:
-    def now(self) -> Instant:
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> Millis:
-        return time.monotonic_ns() // 1_000_000
-
-    async def sleep(self, duration: Millis) -> None:
-        await asyncio.sleep(duration / 1000)
-
-    async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
-        try:
-            async with asyncio.timeout(timeout / 1000):
-                return await event.wait()
-        except TimeoutError:
-            return False
 
 
 class Store(Protocol):

@@ -7,7 +7,8 @@ from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redrive.errors import BadStoreURL
-from redrive.stores.base import Clock, Store
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
 

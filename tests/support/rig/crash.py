@@ -1,8 +1,10 @@
-"""R3: the scenario killed at one point after another: `python -m tests.support.rig.crash <folder> <kind> <items> <points>`.
+"""R3: the scenario, killed at one point after another.
 
-A point of kind `sql` is a statement that writes, or a commit: SIGKILL before the n-th of them. A point of kind `verb` is
-a call of the store: SIGKILL before it, or when it is done and nobody was told. For each point this process forks the
-scenario, forks the drain, and prints one line. Points `count`: how many there are.
+    python -m tests.support.rig.crash <folder> <kind> <items> <points>
+
+A point of kind `sql` is a statement that writes, or a commit: SIGKILL before the n-th of them. A point of kind `verb`
+is a call of the store: SIGKILL before it, or when it is done and nobody was told. For each point this process forks
+the scenario, forks the drain, and prints one line. Points `count`: how many there are.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class SqlPoints:
             connection.set_trace_callback(self._before)
             return connection
 
-        sqlite3.connect = connect
+        sqlite3.connect = connect  # type: ignore[assignment]  # the one seam that needs no hook in the store
 
     def _before(self, statement: str) -> None:
         words = [line for line in statement.splitlines() if not line.lstrip().startswith("--")]
@@ -90,7 +92,7 @@ def forked(work: Callable[[], object]) -> tuple[int, object]:
         except BaseException:  # noqa: BLE001 - it is printed, and the parent sees the status
             traceback.print_exc()
         finally:
-            os._exit(status)  # noqa: SLF001 - nothing of the parent's may be unwound in the child
+            os._exit(status)  # nothing of the parent's may be unwound in the child
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         answer = pipe.read()

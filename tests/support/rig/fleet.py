@@ -115,7 +115,9 @@ class Fleet:
     async def retire(self, *, limit: float = 10.0) -> None:
         """SIGTERM to all that live; they must leave by themselves, and without complaint."""
         leaving = self.alive
-        await eventually(lambda: all(member.ready for member in leaving), limit=START_LIMIT, what="workers have started")
+        await eventually(
+            lambda: all(member.ready for member in leaving), limit=START_LIMIT, what="workers have started"
+        )
         for member in leaving:
             self._log(r.Struck(member.pid, "term", now_ns()))
             member.process.terminate()

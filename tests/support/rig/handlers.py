@@ -28,7 +28,7 @@ class Scribe:
         self.log(r.End(item.id, item.attempt, item.deliveries, self._pid, now_ns(), how))
 
 
-def register_mix(app: Redrive, scribe: Scribe, lease: float) -> None:
+def register_mix(app: Redrive, scribe: Scribe, lease: float) -> None:  # noqa: C901 - a list of handlers
     """Kills are random here, so crashes alone must not make a letter: what ends dead is known beforehand."""
     usual = Policy(backoff=constant("20ms"), max_attempts=5, max_crashes=1_000)
     doomed = Policy(backoff=constant("20ms"), max_attempts=3, max_crashes=1_000)
@@ -141,5 +141,5 @@ DEATHS: dict[str, Callable[[], object]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "abort": os.abort,
-    "exit": lambda: os._exit(3),  # noqa: SLF001 - it is the only way to leave without unwinding
+    "exit": lambda: os._exit(3),  # the only way to leave without unwinding
 }

@@ -58,7 +58,9 @@ async def random_kills(folder: Path, size: Kills, seed: int) -> Report:
             for number in range(size.kills):
                 await _until_ended(store, size.items * number // (size.kills + 1), size.limit, fleet)
                 await nemesis.strike(limit=size.limit)
-            await eventually(lambda: _nothing_left(store, fleet), limit=size.limit, what="the queues are empty", poll=0.02)
+            await eventually(
+                lambda: _nothing_left(store, fleet), limit=size.limit, what="the queues are empty", poll=0.02
+            )
             drain = (now_ns() - nemesis.last_ns) / 1e9
             await fleet.retire()
         found = await survey(store)

@@ -1,4 +1,4 @@
-"""Append-only record files. One file per process, one `write` per line: a kill leaves whole lines, or a visible stump."""
+"""Append-only record files. One file per process, one `write` per line: a kill leaves whole lines, or a stump."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills workers at random, but only one whose handler has marked that it started: a kill of an idle worker proves nothing."""
+"""Kills workers at random, but only one whose handler has started: the kill of an idle worker proves nothing."""
 
 from __future__ import annotations
 

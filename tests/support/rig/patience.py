@@ -13,7 +13,9 @@ class TooLong(AssertionError):
     pass
 
 
-async def eventually(check: Callable[[], bool | Awaitable[bool]], *, limit: float, what: str, poll: float = POLL) -> None:
+async def eventually(
+    check: Callable[[], bool | Awaitable[bool]], *, limit: float, what: str, poll: float = POLL
+) -> None:
     """Until `check` says so; TooLong after `limit` seconds."""
     deadline = time.monotonic() + limit
     while True:

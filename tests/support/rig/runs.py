@@ -15,7 +15,7 @@ BY_HANDLER = {
     Ending.DEAD: {"dead", "failed"},
     Ending.SNOOZED: {"snoozed"},
 }
-"""What a handler must have said for its attempt to be on record with this ending. A timeout cancels and is a failure."""
+"""What a handler must have said for its attempt to be on record like this. A timeout cancels and is a failure."""
 
 
 def unexplained(facts: Facts, item_id: str, replays: int) -> str | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from redrive import Item, Policy, Redrive, constant
 from redrive.core.item import Instant
-from redrive.stores.base import Store, SystemClock
+from redrive.stores.base import Store
+from redrive.stores.clock import SystemClock
 from redrive.stores.sqlite import SqliteStore
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe

@@ -51,9 +51,7 @@ def _column(item: Item) -> str:
 async def _queue_miscounts(store: Store, items: list[Item]) -> dict[str, str]:
     counted = Counter((item.queue, _column(item)) for item in items)
     columns = ("ready", "leased", "done", "open", "archived", "trash", "cancelled")
-    kept = {
-        (row.queue, column): getattr(row, column) for row in (await store.tally()).queues for column in columns
-    }
+    kept = {(row.queue, column): getattr(row, column) for row in (await store.tally()).queues for column in columns}
     return {
         f"{queue}/{column}": f"kept {kept.get((queue, column), 0)}, counted {counted[queue, column]}"
         for queue, column in {*counted, *kept}

@@ -21,7 +21,7 @@ SHOWN = 5
 
 @dataclass
 class Verdict:
-    """Ids with what is wrong about them, by class. `recovered` is no fault: an enqueue of unknown outcome that did come."""
+    """Ids with what is wrong about them, by class. `recovered` is no fault: an enqueue of unknown outcome that came."""
 
     lost: Why = field(default_factory=dict)
     stuck: Why = field(default_factory=dict)
@@ -43,10 +43,8 @@ class Verdict:
         return {name: why for name, why in vars(self).items() if isinstance(why, dict) and why}
 
     def report(self) -> str:
-        lines = [
-            f"{self.items} items, {self.runs} runs, {self.duplicates} explained duplicates, {self.lapses} lapses,"
-            f" {len(self.recovered)} recovered"
-        ]
+        head = f"{self.items} items, {self.runs} runs, {self.duplicates} explained duplicates, {self.lapses} lapses"
+        lines = [f"{head}, {len(self.recovered)} recovered"]
         for name, why in self.faults.items():
             lines.append(f"{name}: {len(why)}")
             lines += [f"  {key}: {text}" for key, text in list(why.items())[:SHOWN]]
@@ -139,7 +137,11 @@ def _done_by(final: History) -> int | None:
 def _count(verdict: Verdict, facts: Facts) -> None:
     verdict.runs = sum(map(len, facts.starts.values()))
     for key, starts in facts.starts.items():
-        retries = sum(facts.ends[key, one.delivery].how in ("failed", "snoozed") for one in starts if (key, one.delivery) in facts.ends)
+        retries = sum(
+            facts.ends[key, one.delivery].how in ("failed", "snoozed")
+            for one in starts
+            if (key, one.delivery) in facts.ends
+        )
         verdict.duplicates += max(0, len(starts) - 1 - retries)
     reclaimed = [one for many in facts.reclaimed.values() for one in many]
     verdict.lapses = sum(not facts.was_struck(one.lost_by) for one in reclaimed)

@@ -61,7 +61,7 @@ def _record(event: ev.Event) -> r.Record | None:
 def die_with_parent() -> None:
     def watch() -> None:
         os.read(0, 1)
-        os._exit(1)  # noqa: SLF001 - nobody is left to care
+        os._exit(1)  # nobody is left to care
 
     threading.Thread(target=watch, daemon=True).start()
 

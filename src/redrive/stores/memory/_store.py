@@ -47,10 +47,13 @@ from redrive.core.verbs import (
     WorkerFacts,
     refusal,
 )
-from redrive.errors import ConfigError, Conflict, NotFound, StoreUnavailable
+from redrive.errors import Conflict, NotFound, StoreUnavailable
 from redrive.stores import audit
-from redrive.stores.base import PAGE_LIMIT, Clock, SystemClock
-from redrive.stores.memory import _cursor, _moves
+from redrive.stores import cursor as cursors
+from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.checks import check_new, check_page
+from redrive.stores.clock import Clock, StoreTime, SystemClock
+from redrive.stores.memory import _moves
 from redrive.stores.memory._leasing import Leasing
 from redrive.stores.memory._shelf import Documents, Journal, Presence
 from redrive.stores.memory._table import Table
@@ -63,7 +66,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._open = False
         self._was_open = False
-        self._offset = self._clock.now() - self._clock.monotonic()
+        self._time = StoreTime(self._clock)
         self._table = Table()
         self._leasing = Leasing(self._table)
         self._tombstones: dict[str, Tombstone] = {}
@@ -104,21 +107,13 @@ class MemoryStore:
                     f"the memory store {'is closed' if self._was_open else 'is not open'}",
                     hint="await store.open() first, and use it before close()",
                 )
-            yield self._now()
-
-    def _now(self) -> Instant:
-        """Wall time that follows jumps forward but never goes back: a clock set back must not put off what is due."""
-        # Wall time is read first: a pause between the two reads must not look like a jump forward.
-        wall = self._clock.now()
-        monotonic = self._clock.monotonic()
-        self._offset = max(self._offset, wall - monotonic)
-        return monotonic + self._offset
+            yield self._time.now()
 
     # --- the way of an item ---
 
     async def put(self, items: Sequence[NewItem]) -> PutResult:
         async with self._verb() as now:
-            _check_new(items)
+            check_new(items)
             return self._put(items, now)
 
     def _put(self, items: Sequence[NewItem], now: Instant) -> PutResult:
@@ -145,7 +140,7 @@ class MemoryStore:
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         async with self._verb() as now:
             for settlement in settlements:
-                _check_new(settlement.follow_ups)
+                check_new(settlement.follow_ups)
             answers = tuple([self._settle(settlement, now) for settlement in settlements])
             return Settled(answers, None if then is None else self._leasing.lease(then, now))
 
@@ -253,11 +248,10 @@ class MemoryStore:
 
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         async with self._verb() as now:
-            if not 1 <= limit <= PAGE_LIMIT:
-                raise ConfigError(f"must be between 1 and {PAGE_LIMIT}, not {limit}", field="limit")
+            check_page(limit)
             by_death = select.pins_dead(selection)
             order = "died" if by_death else "enqueued"
-            rows = self._table.latest_first(by_death=by_death, before=_cursor.read(order, cursor))
+            rows = self._table.latest_first(by_death=by_death, before=cursors.read(order, cursor))
             items: list[Item] = []
             scanned, last = 0, (0, 0)
             for place, item in rows:
@@ -265,7 +259,7 @@ class MemoryStore:
                 if not select.matches(selection, item, now):
                     continue
                 if len(items) == limit:
-                    return Page(tuple(items), _cursor.write(order, last), scanned)
+                    return Page(tuple(items), cursors.write(order, last), scanned)
                 items.append(item)
                 last = place
             return Page(tuple(items), None, scanned)
@@ -352,16 +346,6 @@ class MemoryStore:
     async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         async with self._verb():
             return self._journal.read(topic, after, limit)
-
-
-def _check_new(items: Sequence[NewItem]) -> None:
-    for new in items:
-        if not new.id:
-            raise ConfigError("must not be empty", field="id")
-        if not new.queue:
-            raise ConfigError(f"must not be empty (item {new.id})", field="queue")
-        if new.delay < 0:
-            raise ConfigError(f"must not be negative: {new.delay} ms (item {new.id})", field="delay")
 
 
 def _resolved(item: Item) -> bool:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from collections.abc import Iterable
 
 from redrive.core import codec, select
 from redrive.core.item import Attempt, Deed, Failure, History, Instant
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, Page, QueueTally, Tally, Tombstone
-from redrive.errors import ConfigError, NotFound
-from redrive.stores.base import PAGE_LIMIT
+from redrive.errors import NotFound
+from redrive.stores.checks import check_page
+from redrive.stores.cursor import read as read_cursor
+from redrive.stores.cursor import write as write_cursor
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import item_of, tombstone_of
 from redrive.stores.sqlite.tx import Tx
@@ -24,7 +23,6 @@ _TALLY = load("sqlite", "tally")
 _CAUSES = load("sqlite", "causes")
 _LEASE = load("sqlite", "lease")
 
-_CURSOR = re.compile(r"(died|enqueued) (\d{1,18}) (\d{1,18})")
 _LAST = 2**63 - 1
 
 
@@ -45,11 +43,10 @@ def tombstone(tx: Tx, item_id: str) -> Tombstone | None:
 
 
 def find(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> Page:
-    if not 1 <= limit <= PAGE_LIMIT:
-        raise ConfigError(f"must be between 1 and {PAGE_LIMIT}, not {limit}", field="limit")
+    check_page(limit)
     letters = select.pins_dead(selection)
     order = "died" if letters else "enqueued"
-    before = _read_cursor(order, cursor)
+    before = read_cursor(order, cursor) or (_LAST, _LAST)
     where, values = compiled(selection, tx.now, letters=letters)
     # One more than asked for tells whether there is another page.
     place = (*before, limit + 1) if letters else (before[1], limit + 1)
@@ -57,28 +54,7 @@ def find(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> Page:
     places = tx.execute(statement, (*values, *place)).fetchall()
     items = tuple([item_of(tx.execute(_GET["by_seq"], (seq,)).fetchone()) for _, seq in places[:limit]])
     more = len(places) > limit
-    return Page(items, _write_cursor(order, *places[limit - 1]) if more else None, len(places))
-
-
-def _write_cursor(order: str, died_at: Instant, seq: int) -> str:
-    return base64.urlsafe_b64encode(f"{order} {died_at} {seq}".encode()).decode()
-
-
-def _read_cursor(order: str, cursor: str | None) -> tuple[int, int]:
-    """The place before which the page lies."""
-    if cursor is None:
-        return _LAST, _LAST
-    try:
-        form = _CURSOR.fullmatch(base64.b64decode(cursor, altchars=b"-_", validate=True).decode("ascii"))
-    except (binascii.Error, ValueError):
-        form = None
-    if form is None or form[1] != order:
-        raise ConfigError(
-            f"{cursor[:80]!r} is not a cursor of this search",
-            field="cursor",
-            hint="pass page.next of the same search, or None to start",
-        )
-    return int(form[2]), int(form[3])
+    return Page(items, write_cursor(order, places[limit - 1]) if more else None, len(places))
 
 
 def tally(tx: Tx) -> Tally:

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import StoreUnavailable
+from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.connect import Settings
-from redrive.stores.sqlite.tx import StoreTime, Tx
+from redrive.stores.sqlite.tx import Tx
 
 T = TypeVar("T")
 

@@ -8,21 +8,10 @@ from collections.abc import Sequence
 
 from redrive.core.item import NewItem
 from redrive.core.verbs import PutResult
-from redrive.errors import ConfigError
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "put")
-
-
-def check_new(items: Sequence[NewItem]) -> None:
-    for new in items:
-        if not new.id:
-            raise ConfigError("must not be empty", field="id")
-        if not new.queue:
-            raise ConfigError(f"must not be empty (item {new.id})", field="queue")
-        if new.delay < 0:
-            raise ConfigError(f"must not be negative: {new.delay} ms (item {new.id})", field="delay")
 
 
 def put(tx: Tx, items: Sequence[NewItem]) -> PutResult:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.connect import Settings, open_reader
 from redrive.stores.sqlite.lane import Job, Lane, deliver
-from redrive.stores.sqlite.tx import StoreTime, Tx
+from redrive.stores.sqlite.tx import Tx
 
 
 class Reader(Lane):

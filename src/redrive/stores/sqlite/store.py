@@ -41,13 +41,14 @@ from redrive.core.verbs import (
     WorkerFacts,
 )
 from redrive.errors import ConfigError, StoreUnavailable
-from redrive.stores.base import Clock, SystemClock
+from redrive.stores.checks import check_new
+from redrive.stores.clock import Clock, StoreTime, SystemClock
 from redrive.stores.sqlite import amend, connect, find, lease, put, settle, shelf
 from redrive.stores.sqlite.connect import Durability, Settings
 from redrive.stores.sqlite.lane import Lane, aside
 from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.reader import Reader
-from redrive.stores.sqlite.tx import StoreTime, Tx
+from redrive.stores.sqlite.tx import Tx
 from redrive.stores.sqlite.wake import Bell, Waiters
 from redrive.stores.sqlite.writer import Writer
 
@@ -153,7 +154,7 @@ class SqliteStore:
     # --- the way of an item ---
 
     async def put(self, items: Sequence[NewItem]) -> PutResult:
-        put.check_new(items)
+        check_new(items)
         return await self._write(lambda tx: put.put(tx, items))
 
     async def lease(self, request: LeaseRequest) -> Leases:
@@ -164,7 +165,7 @@ class SqliteStore:
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
             if settlement.follow_ups:
-                put.check_new(settlement.follow_ups)
+                check_new(settlement.follow_ups)
 
         def work(tx: Tx) -> Settled:
             answers = settle.settle(tx, self._memo, settlements)

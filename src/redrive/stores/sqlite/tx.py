@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from redrive.core.item import Instant
-from redrive.stores.base import Clock
 from redrive.stores.statements import load
 
 Kind = Literal["ready", "leased", "done", "open", "archived", "trash", "cancelled"]
@@ -16,21 +15,6 @@ _PLACES: dict[str, int] = {
     kind: place for place, kind in enumerate(("ready", "leased", "done", "open", "archived", "trash", "cancelled"))
 }
 _SQL = load("sqlite", "count")
-
-
-class StoreTime:
-    """Wall time that follows jumps forward but never goes back: a clock set back must not put off what is due."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._offset = clock.now() - clock.monotonic()
-
-    def now(self) -> Instant:
-        # In this order: a thread that is held up between the two reads must not take the pause for a jump.
-        wall = self._clock.now()
-        monotonic = self._clock.monotonic()
-        self._offset = max(self._offset, wall - monotonic)
-        return monotonic + self._offset
 
 
 class Tx:

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from redrive.errors import OutcomeUnknown, StoreUnavailable
+from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.connect import Settings, open_writer, reopen_writer
 from redrive.stores.sqlite.lane import Job, Lane, deliver
-from redrive.stores.sqlite.tx import StoreTime, Tx
+from redrive.stores.sqlite.tx import Tx
 
 GROUP = 64
 CHECKPOINT_AFTER = 10_000

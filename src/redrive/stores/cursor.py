@@ -7,9 +7,11 @@ import binascii
 import re
 
 from redrive.errors import ConfigError
-from redrive.stores.memory._table import Place
 
-_FORM = re.compile(r"(died|enqueued) (\d{1,19}) (\d{1,19})")
+Place = tuple[int, int]
+"""What pages are ordered by: (died_at, seq) for letters, (seq, seq) otherwise."""
+
+_FORM = re.compile(r"(died|enqueued) (\d{1,18}) (\d{1,18})")
 
 
 def write(order: str, place: Place) -> str:

@@ -1,0 +1,55 @@
+"""Time as the engine and the embedded stores see it; tests pass a fake clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+from redrive.core.item import Instant, Millis
+
+
+class Clock(Protocol):
+    def now(self) -> Instant:
+        """Wall time in milliseconds since the epoch."""
+
+    def monotonic(self) -> Millis:
+        """Milliseconds that never jump, for measuring how long something took."""
+
+    async def sleep(self, duration: Millis) -> None: ...
+
+    async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
+        """Wait for the event for at most `timeout`; True if it was set."""
+
+
+class SystemClock:
+    def now(self) -> Instant:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> Millis:
+        return time.monotonic_ns() // 1_000_000
+
+    async def sleep(self, duration: Millis) -> None:
+        await asyncio.sleep(duration / 1000)
+
+    async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
+        try:
+            async with asyncio.timeout(timeout / 1000):
+                return await event.wait()
+        except TimeoutError:
+            return False
+
+
+class StoreTime:
+    """Wall time that follows jumps forward but never goes back: a clock set back must not put off what is due."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = clock.now() - clock.monotonic()
+
+    def now(self) -> Instant:
+        # In this order: a thread that is held up between the two reads must not take the pause for a jump.
+        wall = self._clock.now()
+        monotonic = self._clock.monotonic()
+        self._offset = max(self._offset, wall - monotonic)
+        return monotonic + self._offset
