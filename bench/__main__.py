@@ -38,9 +38,9 @@ def main() -> int:
         f"took {facts['seconds']} s; fsync/s {facts['fsync_per_s']} before, {after} after; {RESULTS / 'latest.jsonl'}"
     )
     for line in lines:
-        if line.verdict == "SHORT":
+        if line.verdict.startswith("SHORT"):
             figure = line.value if line.ratio is None else line.ratio
-            print(f"*** SHORT: {line.line}: {figure:.3g}, the target is {line.target:g} ***")
+            print(f"*** {line.verdict}: {line.line}: {figure:.3g}, the target is {line.target:g} ***")
     return 0
 
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from bench.rows import Reading
 
+NOISY = 0.3
+"""Half the range of the repeats as a share of their median, above which a difference is not a finding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -32,7 +35,7 @@ class Line:
         if self.target is None:
             return ""
         good = self.value < self.target if self.ratio is None else self.ratio >= self.target
-        return "ok" if good else "SHORT"
+        return ("ok" if good else "SHORT") + (" (noisy)" if self.spread > NOISY else "")
 
 
 def lines_of(readings: Sequence[Reading]) -> list[Line]:

@@ -32,7 +32,7 @@ from redrive.errors import StoreError
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
-IDLE_WAIT: Millis = 30_000
+IDLE_WAIT: Millis = 5_000
 IDLE_CHECK: Millis = 500
 BEAT_EVERY: Millis = 10_000
 VAIN_PAUSE: Millis = 5
@@ -69,6 +69,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._due = True
         self._in_vain = 0
+        self._others = False
         self._stopping = False
         self._released = 0
         self._watch: asyncio.Task[None] | None = None
@@ -154,7 +155,9 @@ class Worker:
         """Nothing of our queues is leased by anybody or will become due by itself."""
         tally = await self._writing(self._store.tally)
         ours = [row for row in tally.queues if row.queue in self._handlers]
-        return not any(row.leased or (row.ready and not row.paused) for row in ours)
+        # Nobody tells when others end what they hold, so that is looked at again and again.
+        self._others = any(row.leased for row in ours)
+        return not self._others and not any(row.ready and not row.paused for row in ours)
 
     async def _idle(self, request: LeaseRequest | None) -> None:
         if self._ended or (self._stopping and not self._slots.running):
@@ -176,7 +179,7 @@ class Worker:
         # What is due may be out of reach (others took it, or it needs a worker of its own): never ask in a tight loop.
         if self._in_vain > 1:
             await self._clock.sleep(min(self._in_vain * VAIN_PAUSE, VAIN_PAUSE_MAX))
-        timeout = IDLE_CHECK if self._until_idle else IDLE_WAIT
+        timeout = IDLE_CHECK if self._others else IDLE_WAIT
         await self._watching(lambda: self._store.wait(queues, timeout))
         self._stir()
 
