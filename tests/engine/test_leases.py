@@ -178,7 +178,8 @@ async def test_a_thread_past_its_timeout_keeps_its_slot_until_it_ends(lab: Lab) 
     running: list[int] = []
     most: list[int] = []
 
-    @app.handler("q", timeout="1s", concurrency=1, policy=Policy(backoff=constant("1s"), max_attempts=2))
+    # A long timeout: a thread needs real time to start, while fake time goes on.
+    @app.handler("q", timeout="5m", concurrency=1, policy=Policy(backoff=constant("1s"), max_attempts=2))
     def hang() -> None:
         running.append(1)
         most.append(len(running))

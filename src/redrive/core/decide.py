@@ -25,16 +25,16 @@ class Charge(StrEnum):
     NOTHING = "nothing"
 
 
-class ToDone(Struct, frozen=True, tag=True):
+class ToDone(Struct, frozen=True, tag=True, gc=False):
     result: bytes | None = None
 
 
-class ToReady(Struct, frozen=True, tag=True):
+class ToReady(Struct, frozen=True, tag=True, gc=False):
     delay: Millis
     charge: Charge
 
 
-class ToDead(Struct, frozen=True, tag=True):
+class ToDead(Struct, frozen=True, tag=True, gc=False):
     reason: str
     charge: Charge
     failure: Failure

@@ -1,7 +1,8 @@
 """The item and the evidence it gathers: frozen values that know nothing of stores.
 
 Instants are whole milliseconds since the epoch by the store's clock, durations are whole milliseconds: integers, so a
-due time is exact on every store and a schedule cannot drift by rounding.
+due time is exact on every store and a schedule cannot drift by rounding. `gc=False`: frozen values cannot form cycles,
+and what the collector need not visit is cheaper.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Instant = int
 Millis = int
 
 
-class NewItem(Struct, frozen=True):
+class NewItem(Struct, frozen=True, gc=False):
     """What `put` takes. The caller makes the id, so a repeated put after an unknown outcome is "already there"."""
 
     id: str
@@ -25,13 +26,13 @@ class NewItem(Struct, frozen=True):
     delay: Millis = 0
 
 
-class Frame(Struct, frozen=True):
+class Frame(Struct, frozen=True, gc=False):
     file: str
     line: int
     function: str
 
 
-class Failure(Struct, frozen=True):
+class Failure(Struct, frozen=True, gc=False):
     """Why an attempt failed: the error as text and names, never as an object to be rebuilt."""
 
     type: str
@@ -56,7 +57,7 @@ class Ending(StrEnum):
     RELEASED = "released"
 
 
-class Attempt(Struct, frozen=True):
+class Attempt(Struct, frozen=True, gc=False):
     """One delivery that ended: when, by whom, for how long and how. A first-try success writes none."""
 
     delivery: int
@@ -69,7 +70,7 @@ class Attempt(Struct, frozen=True):
     note: str = ""
 
 
-class Letter(Struct, frozen=True):
+class Letter(Struct, frozen=True, gc=False):
     """What makes a dead item a letter: the reason it died and where it lies."""
 
     reason: str
@@ -78,7 +79,7 @@ class Letter(Struct, frozen=True):
     failure: Failure
 
 
-class Item(Struct, frozen=True):
+class Item(Struct, frozen=True, gc=False):
     """`deliveries` is the fence: +1 per lease, never back. `attempt` is given back by release and snooze.
 
     `errors` and `crashes` are what policies count; a replay sets them (and `attempt`) to 0 and `renewed_at` to its

@@ -7,25 +7,25 @@ from msgspec import Struct
 from redrive.core.item import Failure, Millis
 
 
-class Done(Struct, frozen=True, tag=True):
+class Done(Struct, frozen=True, tag=True, gc=False):
     result: bytes | None = None
 
 
-class Fail(Struct, frozen=True, tag=True):
+class Fail(Struct, frozen=True, tag=True, gc=False):
     """The handler failed. `after` is how long the other side asks to wait (Retry-After), None to use the policy."""
 
     failure: Failure
     after: Millis | None = None
 
 
-class Retry(Struct, frozen=True, tag=True):
+class Retry(Struct, frozen=True, tag=True, gc=False):
     """The handler failed and asks for another try, also where the backoff would give none. Limits still hold."""
 
     failure: Failure
     after: Millis | None = None
 
 
-class Dead(Struct, frozen=True, tag=True):
+class Dead(Struct, frozen=True, tag=True, gc=False):
     """The handler, a door's rule or the runner says that trying again is useless."""
 
     failure: Failure

@@ -43,12 +43,12 @@ class Leases(Struct, frozen=True):
     suspects_due: bool = False
 
 
-class Held(Struct, frozen=True):
+class Held(Struct, frozen=True, gc=False):
     id: str
     delivery: int
 
 
-class Settlement(Struct, frozen=True):
+class Settlement(Struct, frozen=True, gc=False):
     """The end of one delivery. `attempt` is None only for a first-try success."""
 
     id: str
@@ -64,7 +64,7 @@ class Verdict(StrEnum):
     REFUSED = "refused"
 
 
-class Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True, gc=False):
     id: str
     verdict: Verdict
     reason: str = ""

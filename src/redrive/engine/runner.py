@@ -91,35 +91,33 @@ class Runner:
     async def handle(self, run: Run) -> o.Outcome | None:
         """Never raises. None: the lease is lost, there is nothing to say to the store."""
         try:
-            return await self._handle(run)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not keep the item for ever
-            text = f"redrive could not judge the attempt: {type(error).__name__}"
+            handler = run.handler
+            max_age = handler.policy.max_age
+            if run.why is not None:
+                return self._stopped(run)
+            if max_age is not None and run.age(run.started) >= max_age:
+                return self._expired(max_age)
+            try:
+                arguments = handler.signature.arguments(run.item)
+            except PayloadError as error:
+                return o.Dead(failure_of(error, handler.policy, frames=False), "payload")
+            current.set(run)
+            if handler.is_async:
+                return self._returned(run, await handler.function(**arguments))
+            return await self._in_thread(run, arguments)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises, SystemExit included, is its failure
+            return self._judged(run, error)
+
+    def _judged(self, run: Run, error: BaseException) -> o.Outcome | None:
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                return self._cancelled(run, error)
+            return self._raised(run, error)
+        except Exception as fault:  # noqa: BLE001 - a fault of ours must not keep the item for ever
+            text = f"redrive could not judge the attempt: {type(fault).__name__}"
             return o.Fail(plain_failure("redrive.InternalError", text, "internal"))
 
-    async def _handle(self, run: Run) -> o.Outcome | None:
-        if run.why is not None:
-            return self._stopped(run)
-        max_age = run.handler.policy.max_age
-        if max_age is not None and run.age(run.started) >= max_age:
-            return self._expired(max_age)
-        try:
-            arguments = run.handler.signature.arguments(run.item)
-        except PayloadError as error:
-            return o.Dead(failure_of(error, run.handler.policy, frames=False), "payload")
-        current.set(run)
-        try:
-            if run.handler.is_async:
-                return self._returned(run, await run.handler.function(**arguments))
-            value, failed = await self._in_thread(run, arguments)
-            if failed is not None:
-                return self._raised(run, failed)
-            return self._returned(run, await value if inspect.isawaitable(value) else value)
-        except asyncio.CancelledError as error:
-            return self._cancelled(run, error)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises, SystemExit included, is its failure
-            return self._raised(run, error)
-
-    async def _in_thread(self, run: Run, arguments: dict[str, Any]) -> tuple[object, BaseException | None]:
+    async def _in_thread(self, run: Run, arguments: dict[str, Any]) -> o.Outcome | None:
         queue = run.handler.queue
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
@@ -134,7 +132,10 @@ class Runner:
 
         # A thread cannot be cancelled: its slot stays taken until it ends, however the run was judged.
         future.add_done_callback(lambda done: _tell(loop, freed, done))
-        return await asyncio.wrap_future(future)
+        value, error = await asyncio.wrap_future(future)
+        if error is not None:
+            return self._raised(run, error)
+        return self._returned(run, await value if inspect.isawaitable(value) else value)
 
     def _returned(self, run: Run, value: object) -> o.Outcome:
         if isinstance(value, signals.Signal):

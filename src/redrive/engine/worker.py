@@ -204,8 +204,9 @@ class Worker:
         runs = self._slots.take(leases, now)
         if runs and self._events:
             self._events.emit(ev.Leased(self.name, tuple(item.id for item in leases.items)))
+        start = asyncio.get_running_loop().create_task
         for run in runs:
-            run.task = asyncio.create_task(self._handle(run))
+            run.task = start(self._handle(run))
         if runs:
             # Handlers that need no waiting end in this turn of the loop: settle them together.
             await asyncio.sleep(0)

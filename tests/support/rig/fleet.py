@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.support.rig.patience import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 START_LIMIT = 20.0
+STOP_TRIES = 50
 
 
 def environment() -> dict[str, str]:
@@ -59,6 +61,7 @@ class Fleet:
     def __init__(self, database: Path, logs: Path, *, lease: float, handlers: str = "mix") -> None:
         self._command = [sys.executable, "-m", "tests.support.rig.worker", str(database), str(logs)]
         self._command += ["--lease", str(lease), "--set", handlers]
+        self._database = database
         self._logs = logs
         self._errors = logs / "stderr.txt"
         logs.mkdir(parents=True, exist_ok=True)
@@ -105,8 +108,25 @@ class Fleet:
         member.process.wait()
 
     def stop(self, member: Member) -> None:
+        """Not in the middle of a write: SQLite has one lock, and whoever is stopped with it stops everybody."""
         self._log(r.Struck(member.pid, "stop", now_ns()))
-        os.kill(member.pid, signal.SIGSTOP)
+        for _ in range(STOP_TRIES):
+            os.kill(member.pid, signal.SIGSTOP)
+            if self._writable():
+                return
+            os.kill(member.pid, signal.SIGCONT)
+        raise AssertionError("the database is locked whenever the worker is stopped")
+
+    def _writable(self) -> bool:
+        connection = sqlite3.connect(self._database, timeout=0.2, isolation_level=None)
+        try:
+            connection.execute("begin immediate")
+            connection.execute("rollback")
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            connection.close()
+        return True
 
     def wake(self, member: Member) -> None:
         self._log(r.Struck(member.pid, "cont", now_ns()))

@@ -39,7 +39,7 @@ CRASH_ITEMS = {Size.SMOKE: 8, Size.SHORT: 30, Size.FULL: 30}
 CRASH_POINTS: dict[Size, int | None] = {Size.SMOKE: 12, Size.SHORT: None, Size.FULL: None}
 """R3: how many points are tried, evenly spread; None: every one."""
 
-ZOMBIES = {Size.SMOKE: 1, Size.SHORT: 10, Size.FULL: 60}
+ZOMBIES = {Size.SMOKE: 1, Size.SHORT: 10, Size.FULL: 100}
 """R8: rounds with a stopped process; each round tries every kind of late write."""
 
 RETRIES = {Size.SMOKE: 100, Size.SHORT: 2_000, Size.FULL: 20_000}
