@@ -97,6 +97,22 @@ async def test_a_second_stop_does_not_wait_for_the_grace(lab: Lab) -> None:
     assert (item.state, item.attempt) == (State.READY, 0)
 
 
+async def test_the_grace_of_a_stop_shortens_that_of_the_run(lab: Lab) -> None:
+    """Also for two workers of one app: each has the same grace, not one after the other."""
+    app = await lab.app()
+    runs = gated(app, asyncio.Event(), concurrency=1)
+    await app.enqueue_many("q", [None, None])
+    workers = [asyncio.create_task(app.run(grace="1h")) for _ in range(2)]
+    await lab.until(lambda: len(runs) == 2)
+    begun = lab.clock.monotonic()
+    await lab.drive(app.stop(grace="5s"))
+    for worker in workers:
+        await lab.drive(worker)
+    assert 5_000 <= lab.clock.monotonic() - begun <= 7_000
+    (row,) = (await app.tally()).queues
+    assert (row.ready, row.leased) == (2, 0)
+
+
 async def test_a_handler_that_will_not_be_cancelled_does_not_keep_the_worker(lab: Lab) -> None:
     app = await lab.app()
     leave = asyncio.Event()

@@ -23,7 +23,7 @@ def check(report: Report, size: Kills) -> None:
     assert report.open_runs > 0
     assert report.verdict.duplicates <= report.crashed
     reaper_period = size.lease / 4
-    assert report.drain <= size.lease + 2 * reaper_period + MARGIN + size.items / 100
+    assert report.drain <= size.lease + 2 * reaper_period + MARGIN
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ async def retries(lab: Lab, count: int) -> None:
     assert sum(event.ending == "failed" for event in seen.of(Finished)) == 3 * count
 
 
+@pytest.mark.slow
 async def test_r12_no_retry_is_early_smoke(lab: Lab) -> None:
     await retries(lab, RETRIES[Size.SMOKE])
 

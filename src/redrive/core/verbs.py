@@ -155,6 +155,13 @@ class Page(Struct, frozen=True):
         return len(self.items)
 
 
+class IdPage(Struct, frozen=True):
+    """Ids only, for acts on large sets. `next` continues after it, None at the end."""
+
+    ids: tuple[str, ...] = ()
+    next: str | None = None
+
+
 class QueueTally(Struct, frozen=True):
     queue: str
     ready: int = 0

@@ -133,8 +133,8 @@ class Letters:
         ids: list[str] = []
         cursor = None
         while True:
-            page = await self._store.find(selection, PAGE_LIMIT, cursor)
-            ids += [item.id for item in page.items]
+            page = await self._store.ids(selection, cursor=cursor)
+            ids += page.ids
             cursor = page.next
             if cursor is None:
                 return ids

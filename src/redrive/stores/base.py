@@ -24,6 +24,7 @@ from redrive.core.verbs import (
     Entry,
     Extended,
     Held,
+    IdPage,
     LeaseRequest,
     Leases,
     NewEntry,
@@ -40,6 +41,7 @@ from redrive.core.verbs import (
 )
 
 PAGE_LIMIT = 1000
+IDS_LIMIT = 10_000
 
 
 class Store(Protocol):
@@ -115,6 +117,9 @@ class Store(Protocol):
         """A page of matching items. Letters, when the selection pins `state` to dead, come last-died first; else
         items come last-enqueued first. Limits above PAGE_LIMIT and foreign cursors raise ConfigError.
         """
+
+    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+        """What `find` would give, in the same order, as ids only and in larger pages: the set an act is about."""
 
     async def tally(self) -> Tally:
         """Counts per declared queue, kept in the writes that change them, never scanned; ordered by queue name."""

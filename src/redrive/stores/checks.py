@@ -19,6 +19,6 @@ def check_new(items: Sequence[NewItem]) -> None:
             raise ConfigError(f"must not be negative: {new.delay} ms (item {new.id})", field="delay")
 
 
-def check_page(limit: int) -> None:
-    if not 1 <= limit <= PAGE_LIMIT:
-        raise ConfigError(f"must be between 1 and {PAGE_LIMIT}, not {limit}", field="limit")
+def check_page(limit: int, most: int = PAGE_LIMIT) -> None:
+    if not 1 <= limit <= most:
+        raise ConfigError(f"must be between 1 and {most}, not {limit}", field="limit")

@@ -18,6 +18,7 @@ from redrive.core.verbs import (
     Entry,
     Extended,
     Held,
+    IdPage,
     LeaseRequest,
     Leases,
     NewEntry,
@@ -32,7 +33,7 @@ from redrive.core.verbs import (
     WorkerBeat,
     WorkerFacts,
 )
-from redrive.stores.base import Store
+from redrive.stores.base import IDS_LIMIT, Store
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -90,6 +91,9 @@ class Relay(ABC):
 
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         return await self.relay(self.store.find, selection, limit, cursor)
+
+    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+        return await self.relay(self.store.ids, selection, limit, cursor)
 
     async def tally(self) -> Tally:
         return await self.relay(self.store.tally)

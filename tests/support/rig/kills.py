@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,10 +52,13 @@ async def random_kills(folder: Path, size: Kills, seed: int) -> Report:
         with Fleet(database, logs, lease=size.lease, handlers="mix") as fleet:
             for _ in range(size.workers):
                 fleet.start()
-            await Producer(app, Log(logs / "producer.log")).enqueue_all(_work(size.items, seed))
+            work = _work(size.items, seed)
+            await Producer(app, Log(logs / "producer.log")).enqueue_all(work)
             nemesis = Nemesis(fleet, seed)
-            for number in range(size.kills):
-                await _until_ended(store, size.items * number // (size.kills + 1), size.limit, fleet)
+            # Spread over all that will ever end, follow-ups included: the last one shortly before the end.
+            total = len(work) + sum(queue == "chain" for queue, _ in work)
+            for number in range(1, size.kills + 1):
+                await _until_ended(store, total * number // (size.kills + 1), size.limit, fleet)
                 await nemesis.strike(limit=size.limit)
             await eventually(
                 lambda: _nothing_left(store, fleet), limit=size.limit, what="the queues are empty", poll=0.02
@@ -69,10 +71,9 @@ async def random_kills(folder: Path, size: Kills, seed: int) -> Report:
     return Report(verdict, found, drain, nemesis.open_runs, endings[Ending.CRASHED])
 
 
-def _work(items: int, seed: int) -> Iterator[tuple[str, str]]:
+def _work(items: int, seed: int) -> list[tuple[str, str]]:
     dice = random.Random(seed)
-    for number in range(items):
-        yield dice.choice(MIX), f"item-{number:06}"
+    return [(dice.choice(MIX), f"item-{number:06}") for number in range(items)]
 
 
 async def _until_ended(store: Store, count: int, limit: float, fleet: Fleet) -> None:

@@ -30,6 +30,7 @@ from redrive.core.verbs import (
     Entry,
     Extended,
     Held,
+    IdPage,
     LeaseRequest,
     Leases,
     NewEntry,
@@ -50,7 +51,7 @@ from redrive.core.verbs import (
 from redrive.errors import Conflict, NotFound, StoreUnavailable
 from redrive.stores import audit
 from redrive.stores import cursor as cursors
-from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
 from redrive.stores.checks import check_new, check_page
 from redrive.stores.clock import Clock, StoreTime, SystemClock
 from redrive.stores.memory import _moves
@@ -249,20 +250,29 @@ class MemoryStore:
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         async with self._verb() as now:
             check_page(limit)
-            by_death = select.pins_dead(selection)
-            order = "died" if by_death else "enqueued"
-            rows = self._table.latest_first(by_death=by_death, before=cursors.read(order, cursor))
-            items: list[Item] = []
-            scanned, last = 0, (0, 0)
-            for place, item in rows:
-                scanned += 1
-                if not select.matches(selection, item, now):
-                    continue
-                if len(items) == limit:
-                    return Page(tuple(items), cursors.write(order, last), scanned)
-                items.append(item)
-                last = place
-            return Page(tuple(items), None, scanned)
+            return self._page(selection, limit, cursor, now)
+
+    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+        async with self._verb() as now:
+            check_page(limit, IDS_LIMIT)
+            page = self._page(selection, limit, cursor, now)
+            return IdPage(tuple([item.id for item in page.items]), page.next)
+
+    def _page(self, selection: Selection, limit: int, cursor: str | None, now: Instant) -> Page:
+        by_death = select.pins_dead(selection)
+        order = "died" if by_death else "enqueued"
+        rows = self._table.latest_first(by_death=by_death, before=cursors.read(order, cursor))
+        items: list[Item] = []
+        scanned, last = 0, (0, 0)
+        for place, item in rows:
+            scanned += 1
+            if not select.matches(selection, item, now):
+                continue
+            if len(items) == limit:
+                return Page(tuple(items), cursors.write(order, last), scanned)
+            items.append(item)
+            last = place
+        return Page(tuple(items), None, scanned)
 
     async def tally(self) -> Tally:
         async with self._verb() as now:

@@ -70,7 +70,8 @@ class Place(NamedTuple):
 
 def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
     places, missing = _meant(tx, selection, expect)
-    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (by.request_id,))}
+    meant = codec.encode([place.seq for place in places]).decode()
+    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (by.request_id, meant))}
     changed: list[Place] = []
     already: list[str] = []
     skipped = [Skipped(item_id, "no such item") for item_id in missing]
@@ -91,10 +92,11 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
 def _meant(tx: Tx, selection: Selection, expect: int | None) -> tuple[list[Place], list[str]]:
     """The items, and the ids that were named but do not exist."""
     if isinstance(selection, Ids):
-        found = {item_id: _place(tx, item_id) for item_id in selection.ids}
-        places = [place for place in found.values() if place is not None]
+        named = tuple(dict.fromkeys(selection.ids))
+        places = [_of(row) for row in tx.execute(_FIND["named"], (codec.encode(named).decode(),))]
         _expect(len(places), expect)
-        return places, [item_id for item_id, place in found.items() if place is None]
+        there = {place.id for place in places}
+        return places, [item_id for item_id in named if item_id not in there]
     if expect is not None:
         where, values = compiled(selection, tx.now, letters=False)
         _expect(tx.execute(_FIND["count"].replace("{where}", where), values).fetchone()[0], expect)
@@ -114,11 +116,6 @@ def _oldest(tx: Tx, selection: Selection, limit: int) -> list[Place]:
     where, values = compiled(selection, tx.now, letters=letters)
     statement = _FIND["oldest_letters" if letters else "oldest"].replace("{where}", where)
     return [_of(row) for row in tx.execute(statement, (*values, limit))]
-
-
-def _place(tx: Tx, item_id: str) -> Place | None:
-    row = tx.execute(_FIND["one"], (item_id,)).fetchone()
-    return None if row is None else _of(row)
 
 
 def _of(row: Row) -> Place:

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from redrive.core import codec, select
 from redrive.core.item import Attempt, Deed, Failure, History, Instant
 from redrive.core.select import Selection
-from redrive.core.verbs import CauseTally, Page, QueueTally, Tally, Tombstone
+from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, Tally, Tombstone
 from redrive.errors import NotFound
+from redrive.stores.base import IDS_LIMIT
 from redrive.stores.checks import check_page
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.sqlite.compile import compiled
-from redrive.stores.sqlite.rows import item_of, tombstone_of
+from redrive.stores.sqlite.rows import Row, item_of, tombstone_of
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
@@ -44,6 +45,19 @@ def tombstone(tx: Tx, item_id: str) -> Tombstone | None:
 
 def find(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> Page:
     check_page(limit)
+    rows, more = _rows(tx, selection, limit, cursor)
+    items = tuple([item_of(tx.execute(_GET["by_seq"], (seq,)).fetchone()) for _, seq, _ in rows])
+    return Page(items, more, len(rows) + (more is not None))
+
+
+def ids(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> IdPage:
+    check_page(limit, IDS_LIMIT)
+    rows, more = _rows(tx, selection, limit, cursor)
+    return IdPage(tuple([item_id for _, _, item_id in rows]), more)
+
+
+def _rows(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> tuple[list[Row], str | None]:
+    """(died_at, seq, id) of the matches, and the cursor of what follows them."""
     letters = select.pins_dead(selection)
     order = "died" if letters else "enqueued"
     before = read_cursor(order, cursor) or (_LAST, _LAST)
@@ -51,10 +65,9 @@ def find(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> Page:
     # One more than asked for tells whether there is another page.
     place = (*before, limit + 1) if letters else (before[1], limit + 1)
     statement = _FIND["letters" if letters else "items"].replace("{where}", where)
-    places = tx.execute(statement, (*values, *place)).fetchall()
-    items = tuple([item_of(tx.execute(_GET["by_seq"], (seq,)).fetchone()) for _, seq in places[:limit]])
-    more = len(places) > limit
-    return Page(items, write_cursor(order, places[limit - 1]) if more else None, len(places))
+    rows = tx.execute(statement, (*values, *place)).fetchall()
+    more = write_cursor(order, rows[limit - 1][:2]) if len(rows) > limit else None
+    return rows[:limit], more
 
 
 def tally(tx: Tx) -> Tally:

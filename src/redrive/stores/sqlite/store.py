@@ -26,6 +26,7 @@ from redrive.core.verbs import (
     Entry,
     Extended,
     Held,
+    IdPage,
     LeaseRequest,
     Leases,
     NewEntry,
@@ -41,6 +42,7 @@ from redrive.core.verbs import (
     WorkerFacts,
 )
 from redrive.errors import ConfigError, StoreUnavailable
+from redrive.stores.base import IDS_LIMIT
 from redrive.stores.checks import check_new
 from redrive.stores.clock import Clock, StoreTime, SystemClock
 from redrive.stores.sqlite import amend, connect, find, lease, put, settle, shelf
@@ -207,6 +209,9 @@ class SqliteStore:
 
     async def tally(self) -> Tally:
         return await self._read(find.tally)
+
+    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+        return await self._read(lambda tx: find.ids(tx, selection, limit, cursor))
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         return await self._read(lambda tx: find.causes(tx, queue, limit))

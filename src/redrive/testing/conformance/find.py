@@ -11,7 +11,7 @@ from redrive.core.item import Item
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Selection, matches
 from redrive.core.verbs import Archive, Cancel, Discard, Replay
 from redrive.errors import ConfigError
-from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
 from redrive.testing.conformance.kit import (
     SECOND,
     World,
@@ -42,6 +42,40 @@ async def pages(world: World, selection: Selection, limit: int) -> list[tuple[st
 
 def flat(found: list[tuple[str, ...]]) -> list[str]:
     return [item_id for page in found for item_id in page]
+
+
+async def test_ids_are_what_find_gives(world: World) -> None:
+    """In the same order, over any page size, for letters and for items."""
+    await world.letter()
+    await world.done()
+    await world.letter()
+    await world.put(*news(4))
+    for selection in (EVERYTHING, LETTERS, Not(LETTERS)):
+        expected = flat(await pages(world, selection, 100))
+        found: list[str] = []
+        cursor = None
+        while True:
+            page = await world.store.ids(selection, 2, cursor)
+            assert len(page.ids) <= 2
+            found += page.ids
+            cursor = page.next
+            if cursor is None:
+                break
+        assert found == expected
+
+
+@pytest.mark.parametrize("limit", [0, -1, IDS_LIMIT + 1])
+async def test_ids_refuses_a_limit_out_of_range(world: World, limit: int) -> None:
+    with pytest.raises(ConfigError, match="limit"):
+        await world.store.ids(EVERYTHING, limit)
+
+
+async def test_ids_and_find_share_no_cursors_across_orders(world: World) -> None:
+    await world.put(*news(3))
+    cursor = (await world.store.ids(EVERYTHING, 1)).next
+    assert len((await world.store.find(EVERYTHING, 5, cursor)).items) == 2
+    with pytest.raises(ConfigError, match="cursor"):
+        await world.store.ids(LETTERS, 5, cursor)
 
 
 async def test_find_in_an_empty_store(world: World) -> None:

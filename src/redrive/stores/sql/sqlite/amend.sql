@@ -3,9 +3,10 @@
 -- Atomicity: one savepoint with letters, counters, causes, the audit entry and the deeds.
 
 -- :name done_before
--- Items that an earlier amend under this request id changed.
-select d.seq from journal j indexed by journal_request join deed d on d.position = j.position
-where j.request_id = ? and j.change <> '';
+-- Which of these items an earlier amend under this request id changed.
+select d.seq from journal j indexed by journal_request
+cross join json_each(?2) meant cross join deed d on d.position = j.position and d.seq = meant.value
+where j.request_id = ?1 and j.change <> '';
 
 -- :name replay
 update item

@@ -1,16 +1,16 @@
 -- find: numbers of matching items in a stable order; `{where}` is the compiled selection with bound values.
--- Inputs: the selection's values, then where to go on and how many. Outputs: (died_at or 0, seq) per match.
+-- Inputs: the selection's values, then where to go on and how many. Outputs: (died_at or 0, seq, id) per match.
 -- Atomicity: one read transaction; get.by_seq reads the items in it.
 
 -- :name letters
-select l.died_at, l.seq
+select l.died_at, l.seq, i.id
 from letter l left join item i on i.seq = l.seq
 where ({where}) and (l.died_at, l.seq) < (?, ?)
 order by l.died_at desc, l.seq desc
 limit ?;
 
 -- :name items
-select 0, i.seq
+select 0, i.seq, i.id
 from item i left join letter l on l.seq = i.seq
 where ({where}) and i.seq < ?
 order by i.seq desc
@@ -34,7 +34,8 @@ limit ?;
 -- :name count
 select count(*) from item i left join letter l on l.seq = i.seq where ({where});
 
--- :name one
+-- :name named
+-- For amend: the items of a JSON array of ids, in its order.
 select i.seq, i.id, i.queue, i.state, l.disposition, l.cause
-from item i left join letter l on l.seq = i.seq
-where i.id = ?;
+from json_each(?) named cross join item i on i.id = named.value left join letter l on l.seq = i.seq
+order by named.key;
