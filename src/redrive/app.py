@@ -224,9 +224,11 @@ class Redrive:
         stops = tuple(self._stops)
         for stop in stops:
             stop.asked.set()
-        for stop in stops:
-            if limit is not None and not await self._clock.wait(stop.over, limit):
+        if limit is not None:
+            await asyncio.gather(*(self._clock.wait(stop.over, limit) for stop in stops))
+            for stop in stops:
                 stop.now.set()
+        for stop in stops:
             await stop.over.wait()
 
     # -- looking and steering ------------------------------------------------------------------------------------

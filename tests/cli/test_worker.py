@@ -289,7 +289,7 @@ def test_the_grace_ends(start: Start) -> None:
 @pytest.mark.slow
 def test_an_idle_worker_stops_when_told(start: Start) -> None:
     worker = start()
-    worker.until("WorkerStarted")
+    worker.until("started for")
     worker.signal(signal.SIGTERM)
     assert worker.end() == Exit.DONE
 
@@ -299,7 +299,7 @@ def test_a_store_that_is_gone_does_not_keep_the_process(tmp_path: Path, start: S
     (tmp_path / "tasks.py").write_text(f"{TASKS}\n{STORE_GOES_AWAY}")
     put("vanish", "one")
     worker = start("--queues", "vanish", "--grace", "50ms")
-    worker.until("StoreFailed")
+    worker.until("store failed")
     worker.signal(signal.SIGTERM)
     assert worker.end() == Exit.STORE
     assert "the disk is gone" in worker.seen[-1]

@@ -58,7 +58,7 @@ async def random_kills(folder: Path, size: Kills, seed: int) -> Report:
             # Spread over all that will ever end, follow-ups included: the last one shortly before the end.
             total = len(work) + sum(queue == "chain" for queue, _ in work)
             for number in range(1, size.kills + 1):
-                await _until_ended(store, total * number // (size.kills + 1), size.limit, fleet)
+                await _until_ended(store, total * number // (size.kills + 2), size.limit, fleet)
                 await nemesis.strike(limit=size.limit)
             await eventually(
                 lambda: _nothing_left(store, fleet), limit=size.limit, what="the queues are empty", poll=0.02
