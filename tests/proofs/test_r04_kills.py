@@ -10,7 +10,7 @@ from redrive.core.states import State
 from tests.support.rig.kills import Report, random_kills
 from tests.support.rig.size import KILLS, Kills, Size, proof_size
 
-MARGIN = 20.0
+MARGIN = 10.0
 """Seconds for a loaded machine. The drain time itself is printed; here it is only kept from being absurd."""
 
 
@@ -23,11 +23,12 @@ def check(report: Report, size: Kills) -> None:
     assert report.open_runs > 0
     assert report.verdict.duplicates <= report.crashed
     reaper_period = size.lease / 4
-    assert report.drain <= size.lease + 2 * reaper_period + MARGIN
+    # Twice the lease: a worker killed in the middle of a rescue leaves a lease of its own behind.
+    assert report.drain <= 2 * size.lease + 2 * reaper_period + MARGIN
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_r4_random_worker_kills_smoke(tmp_path: Path) -> None:
     size = KILLS[Size.SMOKE]
     check(await random_kills(tmp_path, size, seed=4), size)

@@ -23,7 +23,8 @@ from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 RECLAIM_LIMIT = 100
-RECLAIM_TTL: Millis = 30_000
+RESCUE_MIN: Millis = 500
+RESCUE_MAX: Millis = 30_000
 PERIOD_MIN: Millis = 100
 PERIOD_MAX: Millis = 5_000
 
@@ -39,6 +40,8 @@ class Reaper:
         self._clock = clock
         self._steady = Steady("reaper", events, clock)
         shortest = min(handler.lease for handler in handlers.values())
+        # A reaper that dies in the middle leaves leases of its own: they must not last longer than those it found.
+        self._ttl: Millis = max(RESCUE_MIN, min(shortest, RESCUE_MAX))
         self.period: Millis = max(PERIOD_MIN, min(shortest // 4, PERIOD_MAX))
 
     async def run(self) -> None:
@@ -50,7 +53,7 @@ class Reaper:
 
     async def reap(self) -> int:
         queues = tuple(self._handlers)
-        items = await self._steady(lambda: self._store.reclaim(self._worker, queues, RECLAIM_TTL, RECLAIM_LIMIT))
+        items = await self._steady(lambda: self._store.reclaim(self._worker, queues, self._ttl, RECLAIM_LIMIT))
         if items:
             await self._bring_back(items)
         return len(items)

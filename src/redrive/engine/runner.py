@@ -7,7 +7,6 @@ import contextvars
 import inspect
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from redrive.core.item import Item, Millis, NewItem
 from redrive.engine import signals
 from redrive.engine.evidence import failure_of, hint_of, plain_failure
 from redrive.engine.registry import Handler
+from redrive.engine.threads import Threads
 from redrive.errors import PayloadError
 from redrive.stores.clock import Clock
 
@@ -82,11 +82,11 @@ class Runner:
         self._frames = frames
         self._max_result = max_result
         self._thread_freed = thread_freed
-        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="redrive-handler")
+        self._threads = Threads(threads)
         self.busy_threads: Counter[str] = Counter()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def handle(self, run: Run) -> o.Outcome | None:
         """Never raises. None: the lease is lost, there is nothing to say to the store."""
@@ -120,14 +120,12 @@ class Runner:
     async def _in_thread(self, run: Run, arguments: dict[str, Any]) -> o.Outcome | None:
         queue = run.handler.queue
         loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()
-        future: Future[tuple[object, BaseException | None]] = self._pool.submit(
-            context.run, _call, run.handler.function, arguments
-        )
+        future = self._threads.submit(lambda: _call(run.handler.function, arguments))
         self.busy_threads[queue] += 1
 
         def freed(_: object) -> None:
             self.busy_threads[queue] -= 1
+            self._threads.freed()
             self._thread_freed()
 
         # A thread cannot be cancelled: its slot stays taken until it ends, however the run was judged.

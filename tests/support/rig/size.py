@@ -28,7 +28,7 @@ class Kills:
 
 
 KILLS = {
-    Size.SMOKE: Kills(items=300, workers=2, kills=3, lease=0.5, limit=40),
+    Size.SMOKE: Kills(items=300, workers=2, kills=3, lease=0.5, limit=60),
     Size.SHORT: Kills(items=3_000, workers=8, kills=20, lease=1.0, limit=200),
     Size.FULL: Kills(items=100_000, workers=8, kills=200, lease=2.0, limit=3_000),
 }
