@@ -12,7 +12,7 @@ from bench import report, rows
 from bench.harness import RESULTS, CannotMeasure, machine, scratch_folder
 from bench.rows import Lab, Reading
 
-CONCURRENCY = 200
+CONCURRENCY = 500
 
 
 def main() -> int:

@@ -172,7 +172,7 @@ class Redrive:
             hint = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
         item = self._client.new_item(new_id(), queue, payload, delay)
-        run.follow_ups.append(item)
+        run.follow_ups += (item,)
         return ItemId(item.id)
 
     async def get(self, item_id: str) -> Item:

@@ -7,28 +7,28 @@ from redrive.core.decide import ToDead, ToReady, ending
 from redrive.core.item import Attempt, Millis
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
-from redrive.engine.runner import Ended
+from redrive.engine.runner import Run
 
 
-def attempt_of(ended: Ended, worker: str) -> Attempt:
-    item = ended.run.item
+def attempt_of(run: Run, worker: str) -> Attempt:
+    item, outcome = run.item, run.outcome
     return Attempt(
         delivery=item.deliveries,
         number=item.attempt,
         worker=worker,
         started_at=item.leased_at or 0,
-        ran=ended.ran,
-        ending=ending(ended.outcome),
-        failure=getattr(ended.outcome, "failure", None),
-        note=getattr(ended.outcome, "note", ""),
+        ran=run.ran,
+        ending=ending(outcome),
+        failure=getattr(outcome, "failure", None),
+        note=getattr(outcome, "note", ""),
     )
 
 
-def settle_event(worker: str, ended: Ended, settlement: Settlement, answer: Answer) -> ev.Event:
-    item = ended.run.item
+def settle_event(worker: str, run: Run, settlement: Settlement, answer: Answer) -> ev.Event:
+    item = run.item
     if answer.verdict is Verdict.REFUSED:
         return ev.SettleRefused(worker, item.queue, item.id, item.deliveries, answer.reason)
-    return finished_event(worker, item.queue, settlement, ran=ended.ran)
+    return finished_event(worker, item.queue, settlement, ran=run.ran)
 
 
 def finished_event(worker: str, queue: str, settlement: Settlement, *, ran: Millis) -> ev.Finished:

@@ -8,7 +8,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from redrive.core import codec
 from redrive.core import outcome as o
@@ -30,10 +30,13 @@ class Why(StrEnum):
     SHUTDOWN = "shutdown"
 
 
-class Run:
-    """One delivery in this worker's hands, from lease to settle."""
+_NOT_YET = o.Release("it has not ended")
 
-    __slots__ = ("begun", "follow_ups", "handler", "item", "leased", "started", "task", "why")
+
+class Run:
+    """One delivery in this worker's hands, from lease to settle. Times are monotonic."""
+
+    __slots__ = ("begun", "ended", "follow_ups", "handler", "item", "leased", "outcome", "started", "task", "why")
 
     def __init__(self, item: Item, handler: Handler, leased: Millis) -> None:
         self.item = item
@@ -41,9 +44,15 @@ class Run:
         self.leased = leased
         self.started = leased
         self.begun = False
+        self.ended = leased
+        self.outcome: o.Outcome = _NOT_YET
         self.task: asyncio.Task[None] | None = None
         self.why: Why | None = None
-        self.follow_ups: list[NewItem] = []
+        self.follow_ups: tuple[NewItem, ...] = ()
+
+    @property
+    def ran(self) -> Millis:
+        return max(0, self.ended - self.started)
 
     def age(self, now: Millis) -> Millis:
         """Time since enqueue or last replay by the store's clock; `now` is this process's monotonic time."""
@@ -55,18 +64,6 @@ class Run:
         self.why = why
         if self.task is not None and self.begun:
             self.task.cancel()
-
-
-class Ended(NamedTuple):
-    """A run that is over, until the store has said what became of it. `at` is monotonic."""
-
-    run: Run
-    outcome: o.Outcome
-    at: Millis
-
-    @property
-    def ran(self) -> Millis:
-        return max(0, self.at - self.run.started)
 
 
 current: contextvars.ContextVar[Run] = contextvars.ContextVar("redrive_current_run")

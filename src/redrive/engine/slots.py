@@ -22,7 +22,7 @@ class Slots:
         self._worker = worker
         self._handlers = handlers
         self._threads = busy_threads
-        self._used: Counter[str] = Counter()
+        self._used = dict.fromkeys(handlers, 0)
         self._turn = deque(handlers)
         self._giving_way = False
         self.shortest_lease: Millis = min(handler.lease for handler in handlers.values())

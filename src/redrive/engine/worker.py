@@ -25,7 +25,7 @@ from redrive.engine.keeper import Keeper, sweep_deadlines
 from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler
 from redrive.engine.report import attempt_of, settle_event
-from redrive.engine.runner import Ended, Run, Runner, Why
+from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
 from redrive.errors import StoreError
@@ -65,7 +65,7 @@ class Worker:
         self._writing = Steady("pump", events, clock)
         self._watching = Steady("watch", events, clock)
         self._beating = Steady("beat", events, clock)
-        self._ended: list[Ended] = []
+        self._ended: list[Run] = []
         self._wake = asyncio.Event()
         self._due = True
         self._in_vain = 0
@@ -225,33 +225,36 @@ class Worker:
         self._wake.set()
         if outcome is None:
             return
+        run.outcome = outcome
+        run.ended = self._clock.monotonic()
         self._slots.settling[run.item.id] = run
-        self._ended.append(Ended(run, outcome, self._clock.monotonic()))
+        self._ended.append(run)
 
-    async def _settle(self, batch: list[Ended], request: LeaseRequest | None) -> None:
-        settlements = [self._settlement(ended) for ended in batch]
+    async def _settle(self, batch: list[Run], request: LeaseRequest | None) -> None:
+        settlements = [self._settlement(run) for run in batch]
         settled = await self._writing(lambda: self._store.settle(settlements, request))
-        for ended in batch:
-            self._slots.settling.pop(ended.run.item.id, None)
+        for run in batch:
+            self._slots.settling.pop(run.item.id, None)
         self._report(batch, settlements, settled)
         if settled.leases is not None and request is not None:
             await self._begin(settled.leases, request)
 
-    def _settlement(self, ended: Ended) -> Settlement:
-        run, outcome, at = ended
-        item = run.item
-        done = type(outcome) is o.Done
+    def _settlement(self, run: Run) -> Settlement:
+        item, outcome = run.item, run.outcome
+        roll = random.random()  # noqa: S311 - a spread, not a secret
+        decision = decide(item, outcome, run.handler.policy, roll=roll, age=run.age(run.ended))
+        if type(outcome) is not o.Done:
+            return Settlement(item.id, item.deliveries, decision, attempt_of(run, self.name))
         # A first-try success writes no attempt: its facts are on the item.
-        attempt = None if done and item.deliveries == 1 else attempt_of(ended, self.name)
-        decision = decide(item, outcome, run.handler.policy, roll=random.random(), age=run.age(at))  # noqa: S311 - a spread
-        return Settlement(item.id, item.deliveries, decision, attempt, tuple(run.follow_ups) if done else ())
+        attempt = None if item.deliveries == 1 else attempt_of(run, self.name)
+        return Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups)
 
-    def _report(self, batch: list[Ended], settlements: list[Settlement], settled: Settled) -> None:
-        self._released += sum(type(ended.outcome) is o.Release for ended in batch)
+    def _report(self, batch: list[Run], settlements: list[Settlement], settled: Settled) -> None:
+        self._released += sum([type(run.outcome) is o.Release for run in batch])
         if not self._events:
             return
-        for ended, settlement, answer in zip(batch, settlements, settled.answers, strict=True):
-            self._events.emit(settle_event(self.name, ended, settlement, answer))
+        for run, settlement, answer in zip(batch, settlements, settled.answers, strict=True):
+            self._events.emit(settle_event(self.name, run, settlement, answer))
 
     async def _beat(self) -> None:
         while True:

@@ -46,6 +46,10 @@ class Job(Generic[T]):
         except IndexError:
             return False
 
+    def give_back(self) -> None:
+        """As if it had never been claimed: what was begun for it was undone."""
+        self._free.append(True)
+
     def resolve(self) -> None:
         """In the loop; the caller may have been cancelled meanwhile."""
         self.resolved = True
@@ -139,7 +143,9 @@ class Lane(ABC):
             await aside(thread.join)
 
     async def submit(self, work: Callable[[Tx], T]) -> T:
-        job = Job(work)
+        return await self.accept(Job(work))
+
+    async def accept(self, job: Job[T]) -> T:
         with self._door:
             self._check()
             self._queue.put(job)

@@ -45,14 +45,14 @@ from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores.base import IDS_LIMIT
 from redrive.stores.checks import check_new
 from redrive.stores.clock import Clock, StoreTime, SystemClock
-from redrive.stores.sqlite import amend, connect, find, lease, put, settle, shelf
+from redrive.stores.sqlite import amend, connect, find, lease, settle, shelf
 from redrive.stores.sqlite.connect import Durability, Settings
 from redrive.stores.sqlite.lane import Lane, aside
 from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.reader import Reader
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.sqlite.wake import Bell, Waiters
-from redrive.stores.sqlite.writer import Writer
+from redrive.stores.sqlite.writer import PutJob, Writer
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ class SqliteStore:
 
     async def put(self, items: Sequence[NewItem]) -> PutResult:
         check_new(items)
-        return await self._write(lambda tx: put.put(tx, items))
+        return await self._there(self._writer).accept(PutJob(items))
 
     async def lease(self, request: LeaseRequest) -> Leases:
         leases = await self._write(lambda tx: lease.lease(tx, self._memo, request))

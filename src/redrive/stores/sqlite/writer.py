@@ -10,14 +10,17 @@ runs beside two checkpoints), after so much was written and after the callers ha
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from redrive.core.item import NewItem
+from redrive.core.verbs import PutResult
 from redrive.errors import OutcomeUnknown, StoreUnavailable
 from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.connect import Settings, open_writer, reopen_writer
 from redrive.stores.sqlite.lane import Job, Lane, deliver
+from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.tx import Tx
 
 GROUP = 64
@@ -29,6 +32,16 @@ PAGE = 4096
 ROWS_PER_PAGE = 3
 """Rows of one write that share a page, at the least: new ids lie scattered over their index."""
 PAGES_PER_COMMIT = 6
+
+
+class PutJob(Job[PutResult]):
+    """A put, known as one so that several can be done as one."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Sequence[NewItem]) -> None:
+        super().__init__(lambda tx: put(tx, items))
+        self.items = items
 
 
 class Writer(Lane):
@@ -80,7 +93,7 @@ class Writer(Lane):
         except sqlite3.Error as error:
             raise faults.translate(error, path) from error
         run = self._run_alone if len(jobs) == 1 else self._run_beside
-        woken: set[str] = set()
+        woken = self._put_together(connection, jobs)
         for job in jobs:
             woken |= run(connection, job)
         if connection.in_transaction:
@@ -90,6 +103,40 @@ class Writer(Lane):
                 raise faults.translate_commit(error, path) from error
             self.commits += 1
         return woken
+
+    def _put_together(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> set[str]:
+        """Puts that wait together are one put: many callers of `enqueue` share its statements as they share its fsync.
+
+        If that fails, it is as if it had not been tried, and each goes alone. An id that two of them bring makes them
+        go alone too: only one of them adds it.
+        """
+        puts = [job for job in jobs if isinstance(job, PutJob)]
+        ids = [new.id for job in puts for new in job.items]
+        if len(puts) < 2 or len(set(ids)) < len(ids):
+            return set()
+        claimed = [job for job in puts if job.claim()]
+        connection.execute("savepoint together")
+        try:
+            woken = self._put_claimed(connection, claimed)
+        except Exception:
+            if not connection.in_transaction:
+                raise
+            connection.execute("rollback to together")
+            for job in claimed:
+                job.give_back()
+            woken = set()
+        connection.execute("release together")
+        return woken
+
+    def _put_claimed(self, connection: sqlite3.Connection, claimed: list[PutJob]) -> set[str]:
+        tx = Tx(connection, self.time.now())
+        already = set(put(tx, [new for job in claimed for new in job.items]).already)
+        self._flush(tx)
+        for job in claimed:
+            ids = [new.id for new in job.items]
+            added = tuple([item_id for item_id in ids if item_id not in already])
+            job.result = PutResult(added, tuple([item_id for item_id in ids if item_id in already]))
+        return tx.woken
 
     def commit(self, connection: sqlite3.Connection) -> None:
         connection.execute("commit")
@@ -125,9 +172,12 @@ class Writer(Lane):
             return set()
         tx = Tx(connection, self.time.now())
         job.result = job.work(tx)
+        self._flush(tx)
+        return tx.woken
+
+    def _flush(self, tx: Tx) -> None:
         tx.flush()
         self._pages += tx.weight // PAGE
-        return tx.woken
 
     def _recover(self, connection: sqlite3.Connection, error: Exception) -> sqlite3.Connection:
         """A clean connection after a failed transaction: rolled back, or a new one if that is not enough."""
