@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from redrive.core.item import Item, NewItem
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Selection, matches
-from redrive.core.verbs import Act, Discard, DocumentWrite, Verdict
+from redrive.core.verbs import Act, Discard, DocumentWrite, PutResult, Verdict
 from redrive.errors import (
     ConfigError,
     Conflict,
@@ -24,6 +24,7 @@ from redrive.errors import (
 )
 from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import SqliteStore, writer
+from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.tx import Tx
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import dead, failure, finished
@@ -72,6 +73,40 @@ async def test_concurrent_puts_share_a_commit(opened: Open) -> None:
     # The one that kept the writer busy, one full group, and the rest.
     assert lane(store).commits - before == 3
     assert (await store.tally()).queues[0].ready == writer.GROUP + 10
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_puts_that_wait_together_answer_each_for_itself(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """Also when they cannot be done as one and each goes alone."""
+    store = await opened()
+    await store.put([new("old")])
+
+    sizes: list[int] = []
+
+    def put_few(tx: Tx, items: Sequence[NewItem]) -> PutResult:
+        sizes.append(len(items))
+        result = put(tx, items)
+        if refused and len(items) > 2:
+            raise sqlite3.DataError("string or blob too big")
+        return result
+
+    monkeypatch.setattr(writer, "put", put_few)
+    async with busy(store):
+        tasks = await gathered(store.put([new("a"), new("old")]), store.put([new("b", queue="other")]))
+    assert await answers(tasks) == [PutResult(("a",), ("old",)), PutResult(("b",))]
+    assert {row.queue: row.ready for row in (await store.tally()).queues} == {"other": 1, "q": 2}
+    assert sizes == ([3, 2, 1] if refused else [3])
+
+
+async def test_of_puts_that_bring_the_same_id_one_adds_it(opened: Open) -> None:
+    store = await opened()
+    async with busy(store):
+        tasks = await gathered(*(store.put([new("same")]) for _ in range(5)))
+    results = await answers(tasks)
+    assert sorted(len(result.added) for result in results) == [0, 0, 0, 0, 1]
+    assert (await store.tally()).queues[0].ready == 1
 
 
 async def test_a_closure_that_fails_fails_alone(opened: Open) -> None:
