@@ -10,6 +10,7 @@ import time
 from typing import NoReturn
 
 from redrive.cli.output import say
+from redrive.engine.threads import NAME
 
 PATIENCE = 1.0
 """Seconds for threads that were told to end and are only slow to hear it."""
@@ -40,4 +41,6 @@ def leave_now(code: int) -> NoReturn:
 
 
 def _lingering() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    """Threads that Python would wait for, and those of handlers: it would not, but the operator should know."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return [thread for thread in others if not thread.daemon or thread.name.startswith(NAME)]

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 Call = Callable[[], Any]
+NAME = "redrive-handler"
 
 
 class Threads:
@@ -31,7 +32,7 @@ class Threads:
         self._outstanding += 1
         if self._count < min(self._outstanding, self._limit):
             self._count += 1
-            threading.Thread(target=self._serve, name=f"redrive-handler-{self._count}", daemon=True).start()
+            threading.Thread(target=self._serve, name=f"{NAME}-{self._count}", daemon=True).start()
         return future
 
     def freed(self) -> None:
