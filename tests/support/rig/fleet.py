@@ -103,16 +103,17 @@ class Fleet:
 
     def kill(self, member: Member) -> None:
         self._struck.add(member.pid)
-        self._log(r.Struck(member.pid, "kill", now_ns()))
         member.process.kill()
         member.process.wait()
+        # Only now: a handler may start between the decision to kill and the kill, and this is what explains its loss.
+        self._log(r.Struck(member.pid, "kill", now_ns()))
 
     def stop(self, member: Member) -> None:
         """Not in the middle of a write: SQLite has one lock, and whoever is stopped with it stops everybody."""
-        self._log(r.Struck(member.pid, "stop", now_ns()))
         for _ in range(STOP_TRIES):
             os.kill(member.pid, signal.SIGSTOP)
             if self._writable():
+                self._log(r.Struck(member.pid, "stop", now_ns()))
                 return
             os.kill(member.pid, signal.SIGCONT)
         raise AssertionError("the database is locked whenever the worker is stopped")
