@@ -4,7 +4,6 @@ import pytest
 
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import OpenStore
@@ -22,7 +21,4 @@ async def open_store(clock: FakeClock) -> OpenStore:
     return open_store
 
 
-TestMachine = machine_for(
-    lambda folder, clock: EncodingProxy(SqliteStore(folder / "redrive.db", clock=clock, durability="process-crash")),
-    durable=True,
-)
+TestMachine = machine_for(lambda _, clock: EncodingProxy(MemoryStore(clock=clock)))

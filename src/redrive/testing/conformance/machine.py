@@ -2,7 +2,7 @@
 
     TestMachine = machine_for(lambda folder, clock: MyStore(folder / "db", clock=clock), durable=True)
 
-in an engine's test file gives a smoke run (30 examples of 30 steps) and, under the marker `prove`, a short one (200 of
+in an engine's test file gives a smoke run (15 examples of 25 steps) and, under the marker `prove`, a short one (200 of
 40) or with REDRIVE_PROVE=full the full one (5,000 of 60). Where CI is set, the examples are the same every time.
 """
 
@@ -63,7 +63,7 @@ class Size(NamedTuple):
     steps: int
 
 
-SIZES = {"smoke": Size(30, 30), "short": Size(200, 40), "full": Size(5_000, 60)}
+SIZES = {"smoke": Size(15, 25), "short": Size(200, 40), "full": Size(5_000, 60)}
 
 
 class StoreMachine(RuleBasedStateMachine):
