@@ -128,10 +128,13 @@ class Redrive:
         A payload that is an object becomes keyword arguments; a parameter `item: Item` gets the item itself.
         """
         name = check_queue_name(queue)
-        rule = policy if policy is not None else Policy()
+        rule: object = policy if policy is not None else Policy()
+        if not isinstance(rule, Policy):
+            hint = "use Policy(backoff=..., max_attempts=...)"
+            raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
         ttl = _positive(lease, "lease")
         limit = None if timeout is None else _positive(timeout, "timeout")
-        if concurrency is not None and concurrency < 1:
+        if concurrency is not None and not _is_count(concurrency):
             raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
 
         def register(function: F) -> F:
@@ -289,6 +292,10 @@ class _Stop:
         self.asked = asyncio.Event()
         self.now = asyncio.Event()
         self.over = asyncio.Event()
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _positive(value: Duration, field: str) -> int:

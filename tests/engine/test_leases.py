@@ -8,8 +8,10 @@ import threading
 import pytest
 
 from redrive import Item, Policy, constant, never
+from redrive.core.decide import Charge, ToReady
 from redrive.core.item import Ending
 from redrive.core.states import State
+from redrive.core.verbs import Settlement
 from redrive.events import Finished, LeaseLost, Reclaimed, SettleRefused, Started
 from redrive.testing.faults import Fault
 from tests.support.lab import Lab, Seen
@@ -102,8 +104,48 @@ async def test_a_lost_lease_cancels_the_handler_and_its_word_is_not_sent(lab: La
     assert before.item.state is State.DONE
 
 
+@pytest.mark.parametrize("finder", ["keeper", "reaper"])
+@pytest.mark.parametrize("ends", ["before", "after"])
+async def test_a_living_worker_takes_its_own_lapsed_lease_back(lab: Lab, finder: str, ends: str) -> None:
+    """A closed lid, a blocked loop, a jump of the clock: nobody was lost, nobody is charged, nothing runs twice."""
+    app, cut = await lab.faulty()
+    gate = asyncio.Event()
+    runs: list[int] = []
+
+    @app.handler("q", lease="10s", policy=Policy(max_crashes=1))
+    async def long(item: Item) -> None:
+        runs.append(item.deliveries)
+        await gate.wait()
+
+    seen = Seen(app)
+    item_id = await app.enqueue("q")
+    async with lab.working(app):
+        await lab.until(lambda: bool(runs))
+        others = {"keeper": "reclaim", "reaper": "extend"}
+        cut.fail("extend")
+        cut.fail("reclaim")
+        if ends == "before":
+            # It has ended, but its result cannot be written while the lease lapses.
+            cut.fail("settle")
+            gate.set()
+        await lab.pass_time("11s")
+        assert (await lab.item(item_id)).state is State.LEASED
+        for verb in {"extend", "reclaim"} - {others[finder]}:
+            cut.heal(verb)
+        await lab.pass_time("15s")
+        cut.heal()
+        await lab.pass_time("15s")
+        gate.set()
+        await lab.until(lambda: any(event.state == "done" for event in seen.of(Finished)))
+    item = await lab.item(item_id)
+    assert runs == [1]
+    assert (item.state, item.crashes) == (State.DONE, 0)
+    assert seen.of(LeaseLost) == []
+    assert seen.of(Reclaimed) == []
+
+
 async def test_a_worker_that_gets_its_own_lost_item_again_stops_the_old_run_and_leaks_no_slot(lab: Lab) -> None:
-    """Its leases lapse under it, its own reaper takes them over, and it leases them again."""
+    """Its lease lapses unnoticed, another reaper brings the item back, and it leases it again."""
     app, cut = await lab.faulty()
     gate = asyncio.Event()
     running: set[int] = set()
@@ -123,7 +165,13 @@ async def test_a_worker_that_gets_its_own_lost_item_again_stops_the_old_run_and_
     seen = Seen(app)
     first = await app.enqueue("q")
     async with lab.working(app):
-        cut.fail("extend")
+        await lab.until(lambda: 1 in running)
+        for verb in ("extend", "reclaim"):
+            cut.fail(verb)
+        await lab.pass_time("11s")
+        (lapsed,) = await lab.store.reclaim("other", ["q"], 30_000, 10)
+        back = Settlement(lapsed.id, lapsed.deliveries, ToReady(0, Charge.CRASH))
+        await lab.store.settle([back])
         await lab.until(lambda: 3 in running)
         await lab.quiet()
         assert cancelled == [1]

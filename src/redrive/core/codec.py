@@ -105,7 +105,10 @@ def _to_json(value: object, word: str) -> bytes:
 
 
 def _foreign(value: Any) -> Any:
-    """Pydantic models by duck typing, at any depth, without importing pydantic."""
+    """Pydantic models by duck typing, at any depth, without importing pydantic; and texts and numbers of a subclass."""
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return plain(value)
     if _is_model(value):
         return msgspec.Raw(value.model_dump_json().encode())
     raise TypeError(f"objects of type {type(value).__name__} are not JSON")

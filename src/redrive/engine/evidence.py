@@ -24,7 +24,13 @@ CODE_MAX = 10**9
 
 
 def failure_of(error: BaseException, policy: Policy, *, frames: bool = True) -> Failure:
-    """`frames=False` leaves the traceback out, for users to whom speed of failing matters more."""
+    """`frames=False` leaves the traceback out, for users to whom speed of failing matters more.
+
+    A group of one (what a TaskGroup makes of a child's error) is that one: its type, text and frames are the evidence.
+    """
+    for _ in range(CHAIN_LIMIT):
+        if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
     kind = type(error)
     name = type_name(kind)
     text = text_of(error)
@@ -54,12 +60,17 @@ def type_name(kind: type[BaseException]) -> str:
 
 def text_of(error: BaseException) -> str:
     try:
-        text = str(error)
-    except Exception as broken:  # noqa: BLE001 - an error that cannot be printed must still become a letter
+        text = str(error) if not isinstance(error, BaseExceptionGroup) else _members(error)
+    except BaseException as broken:  # noqa: BLE001 - an error that cannot be printed must still become a letter
         text = f"<{type(error).__name__}, whose __str__ raised {type(broken).__name__}>"
     # What cannot be encoded cannot be stored: lone surrogates become visible escapes.
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({len(text)} characters)"
+
+
+def _members(group: BaseExceptionGroup[BaseException]) -> str:
+    told = [f"{type_name(type(one))}: {one}" for one in group.exceptions[:CHAIN_LIMIT]]
+    return f"{group.message}: " + "; ".join(told)
 
 
 def _with_chain(error: BaseException, text: str) -> str:
@@ -102,7 +113,7 @@ def _ask(holder: object, name: str) -> Any:
     """An attribute of an object we know nothing about: a property may raise anything."""
     try:
         return getattr(holder, name, None)
-    except Exception:  # noqa: BLE001 - see above
+    except BaseException:  # noqa: BLE001 - see above
         return None
 
 
@@ -117,7 +128,7 @@ def hint_of(error: BaseException, now: Instant) -> Millis | None:
             headers = _ask(_ask(error, "response"), "headers")
             value = None if headers is None else headers.get("Retry-After")
         return _as_delay(value, now) or None
-    except Exception:  # noqa: BLE001 - a strange error object is no reason to fail differently
+    except BaseException:  # noqa: BLE001 - a strange error object is no reason to fail differently
         return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from redrive.core.item import Millis
 from redrive.core.verbs import Held
+from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler
 from redrive.engine.runner import Run, Why
 from redrive.engine.slots import Slots
@@ -23,15 +24,17 @@ SWEEP_MAX: Millis = 1000
 
 
 class Keeper:
-    def __init__(self, worker: str, store: Store, slots: Slots, events: Events, clock: Clock) -> None:
+    def __init__(
+        self, worker: str, store: Store, slots: Slots, *, reaper: Reaper, events: Events, clock: Clock
+    ) -> None:
         self._worker = worker
+        self._bring_back = reaper.bring_back
         self._pause: Millis = max(1, min(slots.shortest_lease // (2 * RENEW_AT), 5_000))
         self._store = store
         self._slots = slots
         self._events = events
         self._clock = clock
         self._steady = Steady("keeper", events, clock)
-        self._kept: dict[str, Millis] = {}
 
     async def run(self) -> None:
         while True:
@@ -41,11 +44,9 @@ class Keeper:
     async def keep(self) -> None:
         """Prolong every lease of which a third is over."""
         now = self._clock.monotonic()
-        held = {run.item.id: run for run in self._slots.held()}
-        self._kept = {key: at for key, at in self._kept.items() if key in held}
         due: dict[Millis, list[Run]] = defaultdict(list)
-        for key, run in held.items():
-            if now - self._kept.get(key, run.leased) >= run.handler.lease // RENEW_AT:
+        for run in self._slots.held():
+            if run.kept is None or now - run.kept >= run.handler.lease // RENEW_AT:
                 due[run.handler.lease].append(run)
         for ttl, runs in due.items():
             await self._prolong(runs, ttl, now)
@@ -53,11 +54,29 @@ class Keeper:
     async def _prolong(self, runs: list[Run], ttl: Millis, now: Millis) -> None:
         leases = [Held(run.item.id, run.item.deliveries) for run in runs]
         extended = await self._steady(lambda: self._store.extend(leases, ttl))
-        lost = set(extended.lost)
+        gone = set(extended.lost)
+        lost: list[Run] = []
+        for run, asked in zip(runs, leases, strict=True):
+            if asked.id not in gone:
+                run.kept = now
+            elif run.item.deliveries == asked.delivery:  # else it was taken back while we asked
+                lost.append(run)
+        if lost:
+            await self._take_back(lost, ttl)
+
+    async def _take_back(self, runs: list[Run], ttl: Millis) -> None:
+        """A lease that ran out while this worker slept (a closed lid, a blocked loop, a jump of the clock) and that
+        nobody else took is ours to reclaim: the handler goes on under the new number. Otherwise it is lost.
+        """
+        ids = [run.item.id for run in runs]
+        queues = sorted({run.item.queue for run in runs})
+        items = await self._steady(lambda: self._store.reclaim(self._worker, queues, ttl, len(ids), ids))
+        strange = tuple([item for item in items if not self._slots.take_back(item)])
+        if strange:
+            await self._bring_back(strange)
+        back = {item.id for item in items} - {item.id for item in strange}
         for run in runs:
-            if run.item.id not in lost:
-                self._kept[run.item.id] = now
-            elif self._slots.running.get(run.item.id) is run and run.why is None:
+            if run.item.id not in back and self._slots.running.get(run.item.id) is run and run.why is None:
                 run.cancel(Why.LOST)
                 self._events.emit(LeaseLost(self._worker, run.item.queue, run.item.id, run.item.deliveries))
 

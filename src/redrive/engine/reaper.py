@@ -8,15 +8,14 @@ half-way leaves leases that expire again, charged once.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 
 from redrive.core import outcome as o
 from redrive.core.decide import decide
 from redrive.core.item import Attempt, Ending, Failure, Item, Millis
 from redrive.core.verbs import Settlement, Verdict
 from redrive.engine.evidence import plain_failure
-from redrive.engine.registry import Handler
 from redrive.engine.report import finished_event
+from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
 from redrive.events import Events, Reclaimed
 from redrive.stores.base import Store
@@ -30,10 +29,10 @@ PERIOD_MAX: Millis = 5_000
 
 
 class Reaper:
-    def __init__(
-        self, worker: str, store: Store, handlers: Mapping[str, Handler], events: Events, clock: Clock
-    ) -> None:
+    def __init__(self, worker: str, store: Store, slots: Slots, events: Events, clock: Clock) -> None:
+        handlers = slots.handlers
         self._worker = worker
+        self._slots = slots
         self._store = store
         self._handlers = handlers
         self._events = events
@@ -54,11 +53,13 @@ class Reaper:
     async def reap(self) -> int:
         queues = tuple(self._handlers)
         items = await self._steady(lambda: self._store.reclaim(self._worker, queues, self._ttl, RECLAIM_LIMIT))
-        if items:
-            await self._bring_back(items)
+        # What this worker holds itself is not lost: it goes on under its new number.
+        lost = tuple([item for item in items if not self._slots.take_back(item)])
+        if lost:
+            await self.bring_back(lost)
         return len(items)
 
-    async def _bring_back(self, items: tuple[Item, ...]) -> None:
+    async def bring_back(self, items: tuple[Item, ...]) -> None:
         settlements = [self.verdict(item) for item in items]
         settled = await self._steady(lambda: self._store.settle(settlements))
         for item, settlement, answer in zip(items, settlements, settled.answers, strict=True):
@@ -89,5 +90,5 @@ class Reaper:
 
 def crash_failure(item: Item) -> Failure:
     """All crashes of a queue are one cause: nobody knows more until a handler can say why."""
-    text = f"worker {item.worker} was lost while it held the item (crash {item.crashes + 1})"
+    text = f"worker {item.worker} let its lease run out and was not heard of again (crash {item.crashes + 1})"
     return plain_failure("redrive.WorkerLost", text, "crash", key=f"crash in {item.queue}")

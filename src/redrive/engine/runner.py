@@ -36,13 +36,26 @@ _NOT_YET = o.Release("it has not ended")
 class Run:
     """One delivery in this worker's hands, from lease to settle. Times are monotonic."""
 
-    __slots__ = ("begun", "ended", "follow_ups", "handler", "item", "leased", "outcome", "started", "task", "why")
+    __slots__ = (
+        "begun",
+        "ended",
+        "follow_ups",
+        "handler",
+        "item",
+        "kept",
+        "leased",
+        "outcome",
+        "started",
+        "task",
+        "why",
+    )
 
     def __init__(self, item: Item, handler: Handler, leased: Millis) -> None:
         self.item = item
         self.handler = handler
         self.leased = leased
         self.started = leased
+        self.kept: Millis | None = leased
         self.begun = False
         self.ended = leased
         self.outcome: o.Outcome = _NOT_YET
@@ -110,7 +123,7 @@ class Runner:
             if isinstance(error, asyncio.CancelledError):
                 return self._cancelled(run, error)
             return self._raised(run, error)
-        except Exception as fault:  # noqa: BLE001 - a fault of ours must not keep the item for ever
+        except BaseException as fault:  # noqa: BLE001 - a fault of ours must not keep the item for ever
             text = f"redrive could not judge the attempt: {type(fault).__name__}"
             return o.Fail(plain_failure("redrive.InternalError", text, "internal"))
 

@@ -9,7 +9,7 @@ from redrive.core.item import Item, Millis
 from redrive.core.verbs import LeaseRequest, Leases, Want
 from redrive.engine.ids import new_id
 from redrive.engine.registry import Handler
-from redrive.engine.runner import Run
+from redrive.engine.runner import Run, Why
 
 LEASE_LIMIT = 500
 """The largest batch asked for at once: a longer write would keep other writers waiting."""
@@ -20,7 +20,7 @@ class Slots:
 
     def __init__(self, worker: str, handlers: Mapping[str, Handler], busy_threads: Counter[str]) -> None:
         self._worker = worker
-        self._handlers = handlers
+        self.handlers = handlers
         self._threads = busy_threads
         self._used = dict.fromkeys(handlers, 0)
         self._turn = deque(handlers)
@@ -34,7 +34,7 @@ class Slots:
         yield from tuple(self.settling.values())
 
     def free(self, queue: str) -> int:
-        handler = self._handlers[queue]
+        handler = self.handlers[queue]
         used = self._used[queue] if handler.is_async else max(self._used[queue], self._threads[queue])
         return handler.concurrency - used
 
@@ -45,19 +45,32 @@ class Slots:
         self._giving_way = False
         if any(run.item.alone for run in self.running.values()):
             return None
-        self._turn.rotate(-1)  # every queue is first in turn
         wants, room = [], LEASE_LIMIT
         for queue in self._turn:
             limit = min(self.free(queue), room)
             if limit > 0:
                 room -= limit
-                handler = self._handlers[queue]
+                handler = self.handlers[queue]
                 wants.append(Want(queue, limit, handler.lease, handler.policy.max_crashes))
         if not wants:
             return None
         return LeaseRequest(self._worker, tuple(wants), new_id(), holding=len(self.running))
 
+    def take_back(self, item: Item) -> bool:
+        """Whether a reclaimed item is one of ours whose lease had just run out: it goes on under the new number."""
+        run = self.running.get(item.id) or self.settling.get(item.id)
+        if run is None or run.item.deliveries + 1 != item.deliveries or run.why is Why.LOST:
+            return False
+        run.item = item
+        run.kept = None
+        return True
+
+    def with_room(self) -> frozenset[str]:
+        """Queues that more could be leased from, whether or not the next request has room for them."""
+        return frozenset([queue for queue in self._turn if self.free(queue) > 0])
+
     def take(self, leases: Leases, now: Millis) -> list[Run]:
+        self._turn.rotate(-1)  # every queue is first in turn
         self._giving_way = leases.suspects_due
         return [self._add(item, now) for item in leases.items]
 
@@ -69,7 +82,7 @@ class Slots:
         return lost
 
     def _add(self, item: Item, now: Millis) -> Run:
-        run = Run(item, self._handlers[item.queue], now)
+        run = Run(item, self.handlers[item.queue], now)
         self._used[item.queue] += 1
         self.running[item.id] = run
         return run

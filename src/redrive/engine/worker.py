@@ -99,8 +99,8 @@ class Worker:
             self._events.emit(ev.WorkerStopped(self.name, self._released))
 
     def _parts(self) -> list[Coroutine[object, object, None]]:
-        keeper = Keeper(self.name, self._store, self._slots, self._events, self._clock)
-        reaper = Reaper(self.name, self._store, self._handlers, self._events, self._clock)
+        reaper = Reaper(self.name, self._store, self._slots, self._events, self._clock)
+        keeper = Keeper(self.name, self._store, self._slots, reaper=reaper, events=self._events, clock=self._clock)
         sweep = sweep_deadlines(self._slots, self._handlers, self._clock)
         return [keeper.run(), reaper.run(), sweep, self._beat()]
 
@@ -163,7 +163,7 @@ class Worker:
         if self._ended or (self._stopping and not self._slots.running):
             return
         if request is not None:
-            self._watch_for(frozenset(want.queue for want in request.wants))
+            self._watch_for(self._slots.with_room())
         await self._wake.wait()
         self._wake.clear()
 
@@ -233,9 +233,15 @@ class Worker:
     async def _settle(self, batch: list[Run], request: LeaseRequest | None) -> None:
         settlements = [self._settlement(run) for run in batch]
         settled = await self._writing(lambda: self._store.settle(settlements, request))
+        # Taken back under a new number while its result was on the way: the result is said again, under that number.
+        moved = [run for run, old in zip(batch, settlements, strict=True) if run.item.deliveries != old.delivery]
         for run in batch:
-            self._slots.settling.pop(run.item.id, None)
+            if run not in moved:
+                self._slots.settling.pop(run.item.id, None)
+        self._ended += moved
         self._report(batch, settlements, settled)
+        if moved:
+            self._wake.set()
         if settled.leases is not None and request is not None:
             await self._begin(settled.leases, request)
 
