@@ -10,7 +10,7 @@ import pytest
 
 from redrive import Item
 from redrive.core.states import State
-from redrive.events import Leased
+from redrive.events import Finished, Leased
 from tests.support.lab import Lab, Seen
 
 
@@ -134,3 +134,24 @@ async def test_pausing_stops_new_leases_and_lets_what_runs_go_on(lab: Lab) -> No
         await app.resume("q")
         await lab.until(lambda: len(runs) == 2)
     assert runs == [first, second]
+
+
+@pytest.mark.parametrize("queues", [2, 3, 12])
+async def test_work_is_found_in_every_queue_however_many_slots_there_are(lab: Lab, queues: int) -> None:
+    """Also when one request cannot ask for all free slots."""
+    app = await lab.app()
+    names = [f"q{number}" for number in range(queues)]
+    for name in names:
+        app.handler(name, concurrency=500)(nothing)
+    seen = Seen(app)
+    async with lab.working(app):
+        await lab.pass_time("1m")
+        for number, name in enumerate(names, 1):
+            begun = lab.clock.monotonic()
+            await app.enqueue(name)
+            await lab.until(lambda number=number: len(seen.of(Finished)) == number)  # type: ignore[misc]
+            assert lab.clock.monotonic() - begun <= 1_000
+
+
+async def nothing() -> None:
+    pass

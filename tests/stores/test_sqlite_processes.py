@@ -11,6 +11,7 @@ import pytest
 from redrive.core.item import NewItem
 from redrive.core.select import EVERYTHING
 from redrive.core.states import State
+from redrive.errors import StoreUnavailable
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.clock import FakeClock
 from tests.stores.sqlite_kit import Open, asking, exists, lane, new
@@ -257,3 +258,29 @@ async def test_a_wait_ends_when_the_time_of_a_suspect_comes(opened: Open) -> Non
             await asyncio.wait({waiting}, timeout=0.01)
     assert (await store.lease(asking())).items[0].alone
     assert (await store.get("one")).item.state is State.LEASED
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+async def test_a_file_that_is_gone_takes_nothing_more(opened: Open, path: Path, how: str) -> None:
+    """No silent fallback: what is written to a file without a name would be lost."""
+    store = await opened()
+    await store.put([new("kept")])
+    if how == "moved":
+        path.rename(path.with_suffix(".old"))
+    else:
+        path.unlink()
+    if how == "replaced":
+        path.write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="was removed, moved or replaced"):
+            await store.put([new("lost")])
+
+
+async def test_a_file_that_comes_back_is_used_again(opened: Open, path: Path) -> None:
+    store = await opened()
+    aside = path.with_suffix(".aside")
+    path.rename(aside)
+    with pytest.raises(StoreUnavailable):
+        await store.put([new("one")])
+    aside.rename(path)
+    assert (await store.put([new("one")])).added == ("one",)

@@ -9,6 +9,7 @@ runs beside two checkpoints), after so much was written and after the callers ha
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,15 @@ ROWS_PER_PAGE = 3
 PAGES_PER_COMMIT = 6
 
 
+def _file(path: str) -> tuple[int, int] | None:
+    """Which file the path names now."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - before each write: no object for it
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class PutJob(Job[PutResult]):
     """A put, known as one so that several can be done as one."""
 
@@ -57,12 +67,14 @@ class Writer(Lane):
         self._woken = woken
         self._pages = 0
         self._changes = 0
+        self._file: tuple[int, int] | None = None
         self._checkpoint_at = CHECKPOINT_AFTER
         self.commits = 0
 
     def connect(self) -> sqlite3.Connection:
         connection = open_writer(self.settings, self.time.now())
         self._opened(connection)
+        self._file = _file(self.settings.path)
         self._changes = connection.total_changes
         return connection
 
@@ -88,6 +100,12 @@ class Writer(Lane):
     def _transact(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> set[str]:
         """All jobs in one transaction; raises if none of them is there."""
         path = self.settings.path
+        if _file(path) != self._file:
+            # The file we hold has no name any more: what is written to it would be gone with this process.
+            raise StoreUnavailable(
+                f"the database {path} was removed, moved or replaced while it was open; nothing was written",
+                hint="put it back, or close this app and open a new one",
+            )
         try:
             connection.execute("begin immediate")
         except sqlite3.Error as error:
