@@ -14,6 +14,7 @@ from redrive.errors import (
     BadDuration,
     BadStoreURL,
     ConfigError,
+    Conflict,
     PayloadNotSerialisable,
     PayloadTooLarge,
     StoreCorrupt,
@@ -58,6 +59,10 @@ def test_a_password_is_never_shown() -> None:
         (lambda app: app.handler("q", lease="0s"), "lease"),
         (lambda app: app.handler("q", timeout="-1s"), "timeout"),
         (lambda app: app.handler("q", concurrency=0), "concurrency"),
+        (lambda app: app.handler("q", concurrency=1.5), "concurrency"),
+        (lambda app: app.handler("q", concurrency="3"), "concurrency"),
+        (lambda app: app.handler("q", policy=exponential("1s")), "policy"),
+        (lambda app: app.handler(5), "queue"),
         (lambda app: app.handler(""), "queue"),
         (lambda app: app.handler("two words"), "queue"),
         (lambda _: Policy(max_attempts=0), "max_attempts"),
@@ -138,6 +143,9 @@ async def test_own_ids_repeat_without_doubling(work: Work) -> None:
     again = await work.app.enqueue("emails", {"to": "x"}, id="order-7")
     assert (first, first.duplicate, again, again.duplicate) == ("order-7", False, "order-7", True)
     assert (await work.app.tally()).queues[0].ready == 1
+    for queue, payload in (("emails", {"to": "y"}), (work.app.queue("other"), {"to": "x"})):
+        with pytest.raises(Conflict, match="id 'order-7' is taken"):
+            await work.app.enqueue(queue, payload, id="order-7")
     with pytest.raises(ConfigError, match="is not an item id"):
         await work.app.enqueue("emails", {"to": "x"}, id="two words")
 
@@ -157,3 +165,9 @@ async def test_running_without_or_with_the_wrong_handlers(work: Work) -> None:
     async with Redrive("memory:") as empty:
         with pytest.raises(ConfigError, match="no handler is registered"):
             await empty.run()
+
+
+async def test_our_own_ids_go_into_payloads_and_results(work: Work) -> None:
+    parent = await work.app.enqueue("emails", {"to": "x"})
+    child = await work.app.enqueue("emails", {"to": parent})
+    assert (await work.app.get(child)).payload == f'{{"to":"{parent}"}}'.encode()

@@ -335,3 +335,38 @@ async def test_a_backoff_function_that_raises_does_not_lose_the_item(lab: Lab) -
     await lab.drain(app)
     item = await lab.item(item_id)
     assert (item.state, item.errors) == (State.DEAD, 3)
+
+
+async def test_a_group_of_one_is_that_one(lab: Lab) -> None:
+    """What a TaskGroup makes of a child's error must not hide it, nor mix its cause with others'."""
+    app = await lab.app()
+
+    async def child() -> None:
+        raise PermissionError("the card was refused")
+
+    @app.handler("q", policy=Policy(backoff=constant("1s"), rules=[dead_on(PermissionError)]))
+    async def grouped() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+
+    item_id = await app.enqueue("q")
+    await lab.drain(app)
+    letter = (await lab.item(item_id)).letter
+    assert letter is not None
+    assert (letter.reason, letter.failure.type) == ("rule", "PermissionError")
+    assert letter.failure.text.startswith("the card was refused")
+    assert letter.failure.frames[-1].function == "child"
+
+
+async def test_a_group_of_several_names_them_all(lab: Lab) -> None:
+    app = await lab.app()
+
+    @app.handler("q", policy=Policy(backoff=never()))
+    async def grouped() -> None:
+        raise ExceptionGroup("both", [ValueError("one"), OSError("two")])
+
+    item_id = await app.enqueue("q")
+    await lab.drain(app)
+    letter = (await lab.item(item_id)).letter
+    assert letter is not None
+    assert letter.failure.text == "both: ValueError: one; OSError: two"

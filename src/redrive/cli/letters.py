@@ -10,7 +10,7 @@ from redrive.cli.output import MISSING, brief, columns, iso, on_terminal, say, t
 from redrive.cli.root import LazyGroup
 from redrive.cli.views import letter_object
 from redrive.core.filters import parse
-from redrive.core.item import Instant, Item, Letter
+from redrive.core.item import Instant, Item, Letter, short_id
 from redrive.stores.base import PAGE_LIMIT
 
 letters = LazyGroup(
@@ -97,7 +97,7 @@ def _row(item: Item, letter: Letter, now: Instant) -> list[str]:
     failure = letter.failure
     died = f"{brief(now - letter.died_at)} ago"
     error = f"{failure.type}: {failure.text}" if failure.text else failure.type
-    return [item.id[:8], item.queue, died, letter.reason, str(item.attempt), failure.cause, error]
+    return [short_id(item.id), item.queue, died, letter.reason, str(item.attempt), failure.cause, error]
 
 
 def _line(item: Item, letter: Letter) -> list[str]:

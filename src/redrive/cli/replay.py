@@ -16,7 +16,7 @@ from redrive.cli.output import clean, on_terminal, say, write, write_json
 from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
 from redrive.core.filters import parse as parse_filter
-from redrive.core.item import Item
+from redrive.core.item import Item, short_id
 from redrive.core.verbs import Amended, Replay, Skipped, refusal
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
@@ -160,7 +160,7 @@ def _confirm(chosen: Sequence[Chosen], wish: Wish) -> None:
             f"{count} would be sent again, and there is no terminal to ask", hint="add --yes, or look with --dry-run"
         )
     for one in chosen[:SAMPLE]:
-        say(f"  {one.id[:8]}  {one.queue}  {one.error}")
+        say(f"  {short_id(one.id)}  {one.queue}  {one.error}")
     if len(chosen) > SAMPLE:
         say(f"  … and {len(chosen) - SAMPLE:,} more")
     when = f" in {format_duration(wish.change.delay)}" if wish.change.delay else ""

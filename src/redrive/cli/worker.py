@@ -102,7 +102,18 @@ class Session:
             pool.shutdown(wait=False, cancel_futures=True)
             # asyncio waits for its executor, however long a thread hangs: it gets an empty one.
             loop.set_default_executor(ThreadPoolExecutor())
+        await self._part_with_tasks()
         return self._exit()
+
+    async def _part_with_tasks(self) -> None:
+        """Asyncio would wait for ever for a handler that swallows its cancellation; its item is released already."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        stuck = (await asyncio.wait(others, timeout=1))[1] if others else set()
+        if stuck:
+            logger.error("left behind %d tasks that would not end", len(stuck))
+            leave_now(self._exit())
 
     async def _work(self, running: asyncio.Task[None]) -> None:
         asked = asyncio.create_task(self._asked.wait())

@@ -7,6 +7,7 @@ and what the collector need not visit is cheaper.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from msgspec import Struct
@@ -127,6 +128,14 @@ class History(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     omitted: int = 0
     deeds: tuple[Deed, ...] = ()
+
+
+_MADE = re.compile(r"[a-z2-7]{24}")
+
+
+def short_id(item_id: str) -> str:
+    """For people: eight characters of an id that we made are enough; one that users made is theirs to recognise."""
+    return item_id[:8] if _MADE.fullmatch(item_id) else item_id
 
 
 ATTEMPTS_FIRST = 20

@@ -8,13 +8,21 @@ from typing import Any
 
 from redrive.core import codec
 from redrive.core.durations import Duration, parse
-from redrive.core.item import History, Item, Millis, NewItem
+from redrive.core.item import History, Item, Millis, NewItem, short_id
 from redrive.core.states import State
 from redrive.core.verbs import PutResult
 from redrive.engine.ids import ItemId, new_id, new_ids
 from redrive.engine.registry import Registry, check_queue_name, unknown_queue
 from redrive.engine.steady import PAUSES
-from redrive.errors import ConfigError, ItemFailed, OutcomeUnknown, WaitTimeout
+from redrive.errors import (
+    ConfigError,
+    Conflict,
+    ItemFailed,
+    NotFound,
+    OutcomeUnknown,
+    PayloadUndecodable,
+    WaitTimeout,
+)
 from redrive.events import Enqueued, Events
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -37,7 +45,21 @@ class Client:
         await self.check_queue(queue)
         key = new_id() if item_id is None else check_id(item_id)
         item = self.new_item(key, queue, payload, delay)
-        return ItemId(key, duplicate=key not in await self._put([item]))
+        duplicate = key not in await self._put([item])
+        if duplicate:
+            await self._check_same(item)
+        return ItemId(key, duplicate=duplicate)
+
+    async def _check_same(self, item: NewItem) -> None:
+        """Ids are unique in the whole store: a repeat is harmless, but other work under a used id would be dropped."""
+        try:
+            there = (await self._store.get(item.id)).item
+        except NotFound:
+            return  # it was done and pruned
+        if (there.queue, there.payload) != (item.queue, item.payload):
+            what = f"queue {there.queue!r}" if there.queue != item.queue else "another payload"
+            hint = "ids are unique in the whole store: use another one, or leave it out"
+            raise Conflict(f"id {item.id!r} is taken by an item with {what}; nothing was added", hint=hint)
 
     async def enqueue_many(self, queue: str, payloads: Iterable[object], delay: Duration | None) -> list[ItemId]:
         """All or none. Encodes in chunks, so that a long list does not stop the loop."""
@@ -115,12 +137,20 @@ def _delay(delay: Duration | None) -> Millis:
     return 0 if delay is None else parse(delay, field="delay")
 
 
+def _decoded(result: bytes) -> Any:
+    """Handlers that return bytes which are no JSON get them back as they are."""
+    try:
+        return codec.load_payload(result)
+    except PayloadUndecodable:
+        return result
+
+
 def _result(item: Item) -> Any:
     if item.state is State.DONE:
-        return None if item.result is None else codec.load_payload(item.result)
+        return None if item.result is None else _decoded(item.result)
     if item.letter is not None:
         failure = item.letter.failure
         message = f"item {item.id} is dead ({item.letter.reason}): {failure.type}: {failure.text}"
-        hint = f"redrive letters show {item.id[:8]}"
+        hint = f"redrive letters show {short_id(item.id)}"
         raise ItemFailed(message, item_id=item.id, state="dead", reason=item.letter.reason, hint=hint)
     raise ItemFailed(f"item {item.id} was cancelled", item_id=item.id, state="cancelled", reason="cancelled")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from redrive import events as ev
+from redrive.core.item import short_id
 
 logger = logging.getLogger("redrive")
 
@@ -54,7 +55,7 @@ def _finished_level(event: ev.Finished) -> int:
 
 
 def _finished_text(event: ev.Finished) -> str:
-    text = f"{event.queue} {event.id[:8]} {event.ending} (delivery {event.delivery}, {event.ran_ms} ms)"
+    text = f"{event.queue} {short_id(event.id)} {event.ending} (delivery {event.delivery}, {event.ran_ms} ms)"
     if event.error:
         text += f": {event.error}: {event.text}"
     if event.state == "dead":
@@ -63,5 +64,5 @@ def _finished_text(event: ev.Finished) -> str:
 
 
 def _readable(fields: dict[str, Any]) -> dict[str, Any]:
-    short = {"id": fields["id"][:8]} if "id" in fields else {}
+    short = {"id": short_id(fields["id"])} if "id" in fields else {}
     return fields | short | {name: ", ".join(value) for name, value in fields.items() if isinstance(value, tuple)}
