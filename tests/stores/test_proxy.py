@@ -10,6 +10,8 @@ from redrive.testing.conformance.kit import OpenStore
 from redrive.testing.conformance.machine import machine_for
 from redrive.testing.proxy import EncodingProxy
 
+pytestmark = pytest.mark.slow  # the quick run has the same suite on the stores themselves
+
 
 @pytest.fixture
 async def open_store(clock: FakeClock) -> OpenStore:
