@@ -4,7 +4,10 @@ RedriveError
 ├── ConfigError              a value the caller passed cannot be used; names the field and the fix (also a ValueError)
 │   ├── BadDuration
 │   ├── BadFilter            carries the text and the column
-│   └── BadStoreURL
+│   ├── BadStoreURL
+│   ├── MissingExtra         an optional package is needed; names the pip command
+│   ├── BindingConflict      this process has the database open through another SQLite library
+│   └── UnsafeFileSystem     SQLite's locks cannot be relied on there
 ├── PayloadError
 │   ├── PayloadTooLarge
 │   ├── PayloadNotSerialisable
@@ -13,11 +16,14 @@ RedriveError
 ├── NotFound                 no such item
 ├── Conflict                 somebody else changed it first, or the set is not the one you saw
 ├── AppClosed
+├── CalledFromLoop           a blocking call where an event loop runs; names the import to use (also a RuntimeError)
 ├── WaitTimeout              the wait ended; the item goes on
 ├── ItemFailed               what `wait` raises when the item is dead or cancelled
 ├── LeaseLost                only the current lease holder's result counts
 └── StoreError
     ├── StoreUnavailable     nothing was written
+    │   ├── StoreFull        no space is left; an operator can still discard and prune
+    │   └── StoreForbidden   the file or its folder may not be read or written
     ├── OutcomeUnknown       the write may or may not be there; repeat it with the same id, it will not double
     ├── StoreCorrupt
     └── StoreTooNew          made by a newer redrive
@@ -61,6 +67,18 @@ class BadStoreURL(ConfigError):
     pass
 
 
+class MissingExtra(ConfigError):
+    pass
+
+
+class BindingConflict(ConfigError):
+    pass
+
+
+class UnsafeFileSystem(ConfigError):
+    pass
+
+
 class PayloadError(RedriveError):
     pass
 
@@ -93,6 +111,10 @@ class AppClosed(RedriveError):
     pass
 
 
+class CalledFromLoop(RedriveError, RuntimeError):
+    pass
+
+
 class WaitTimeout(RedriveError, TimeoutError):
     pass
 
@@ -114,6 +136,14 @@ class StoreError(RedriveError):
 
 
 class StoreUnavailable(StoreError):
+    pass
+
+
+class StoreFull(StoreUnavailable):
+    pass
+
+
+class StoreForbidden(StoreUnavailable):
     pass
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redrive.errors import BadStoreURL
@@ -13,7 +14,6 @@ from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
 
 FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db"
-DURABILITIES = ("power-loss", "process-crash")
 
 
 def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
@@ -40,14 +40,28 @@ def _sqlite(url: str, host: str, path: str, options: dict[str, str], clock: Cloc
             "three slashes for a relative path, four for an absolute one: sqlite:///file.db, sqlite:////var/lib/file.db"
         )
         raise BadStoreURL(f"{url!r} names no file", field="store", hint=hint)
-    durability = options.pop("durability", "power-loss")
-    if durability not in DURABILITIES:
-        hint = f"use one of {', '.join(DURABILITIES)}"
-        raise BadStoreURL(f"{durability!r} is not a durability", field="store.durability", hint=hint)
-    if options:
-        raise BadStoreURL(f"unknown option {min(options)!r}", field="store", hint="sqlite takes: durability")
-    level: Literal["power-loss", "process-crash"] = "process-crash" if durability == "process-crash" else "power-loss"
-    return SqliteStore(Path(path.removeprefix("/")), clock=clock, durability=level)
+    known = _SQLITE_OPTIONS
+    for name in options:
+        if name not in known:
+            raise BadStoreURL(f"unknown option {name!r}", field="store", hint=f"sqlite takes: {', '.join(known)}")
+    given: dict[str, Any] = {name: known[name](f"store.{name}", text) for name, text in options.items()}
+    return SqliteStore(Path(path.removeprefix("/")), clock=clock, **given)
+
+
+def _one_of(*words: str) -> Callable[[str, str], str]:
+    def read(field: str, text: str) -> str:
+        if text not in words:
+            raise BadStoreURL(f"{text!r} is not known", field=field, hint=f"use one of {', '.join(words)}")
+        return text
+
+    return read
+
+
+_SQLITE_OPTIONS: dict[str, Callable[[str, str], Any]] = {
+    "durability": _one_of("power-loss", "process-crash"),
+    "binding": _one_of("auto", "stdlib", "apsw"),
+}
+"""How each option is read: its field and its text in, what the store's parameter of that name takes out."""
 
 
 def _safe(url: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +11,9 @@ from redrive.core.select import glob_match
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores import migrate
 from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.binding import STDLIB, Binding, Connection
 from redrive.stores.sqlite.compile import GLOB
+from redrive.stores.sqlite.forks import leave_to_parent
 from redrive.stores.statements import load
 
 ENGINE = "sqlite"
@@ -30,24 +31,21 @@ class Settings:
     path: str
     durability: Durability
     busy_timeout: Millis
+    binding: Binding = STDLIB
 
 
-def connect(settings: Settings) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        settings.path, timeout=settings.busy_timeout / 1000, isolation_level=None, cached_statements=256
-    )
-    connection.create_function(GLOB, 2, _glob, deterministic=True)
-    return connection
+def connect(settings: Settings) -> Connection:
+    connection = settings.binding.connect(settings.path, settings.busy_timeout)
+    connection.add_function(GLOB, 2, _glob)
+    return leave_to_parent(connection)
 
 
 def _glob(pattern: str, text: str | None) -> bool | None:
     return None if text is None else glob_match(pattern, text)
 
 
-def open_writer(settings: Settings, now: Instant) -> sqlite3.Connection:
+def open_writer(settings: Settings, now: Instant) -> Connection:
     """A connection to a database that is ours, in WAL mode and at our schema."""
-    if sqlite3.sqlite_version_info < (3, 35, 0):
-        raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old", hint="use a Python with SQLite 3.35 or newer")
     connection = connect(settings)
     try:
         _check_ours(connection, settings.path)
@@ -60,7 +58,7 @@ def open_writer(settings: Settings, now: Instant) -> sqlite3.Connection:
     return connection
 
 
-def reopen_writer(settings: Settings) -> sqlite3.Connection:
+def reopen_writer(settings: Settings) -> Connection:
     connection = connect(settings)
     try:
         _set_up(connection, settings)
@@ -72,14 +70,25 @@ def reopen_writer(settings: Settings) -> sqlite3.Connection:
     return connection
 
 
-def open_reader(settings: Settings) -> sqlite3.Connection:
+def open_reader(settings: Settings) -> Connection:
     connection = connect(settings)
     connection.execute("pragma wal_autocheckpoint = 0")
     connection.execute("pragma query_only = on")
     return connection
 
 
-def durability_of(connection: sqlite3.Connection) -> Literal["power-loss", "process-crash", "none"]:
+def open_maintenance(settings: Settings) -> Connection:
+    """For checkpoints: syncs as the writer does, and is never in anybody's way."""
+    connection = connect(settings)
+    try:
+        _set_up(connection, settings)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def durability_of(connection: Connection) -> Literal["power-loss", "process-crash", "none"]:
     """What is really in force, not what was asked for."""
     (mode,) = connection.execute("pragma journal_mode").fetchone()
     (synchronous,) = connection.execute("pragma synchronous").fetchone()
@@ -88,11 +97,11 @@ def durability_of(connection: sqlite3.Connection) -> Literal["power-loss", "proc
     return "power-loss" if synchronous >= 2 else "process-crash"
 
 
-def schema_of(connection: sqlite3.Connection) -> int:
+def schema_of(connection: Connection) -> int:
     return int(connection.execute("select max(number) from redrive_migration").fetchone()[0])
 
 
-def _check_ours(connection: sqlite3.Connection, path: str) -> None:
+def _check_ours(connection: Connection, path: str) -> None:
     """Before anything is written: a stranger's database stays as it is, down to its journal mode."""
     tables = {name for (name,) in connection.execute(_SQL["tables"])}
     if tables and "redrive_migration" not in tables:
@@ -103,14 +112,14 @@ def _check_ours(connection: sqlite3.Connection, path: str) -> None:
         )
 
 
-def _into_wal(connection: sqlite3.Connection, settings: Settings) -> None:
+def _into_wal(connection: Connection, settings: Settings) -> None:
     """SQLite does not wait for a lock here, although it waits everywhere else; so we do."""
     deadline = time.monotonic() + settings.busy_timeout / 1000
     mode = ""
     while not mode:
         try:
             (mode,) = connection.execute("pragma journal_mode = wal").fetchone()
-        except sqlite3.OperationalError as error:
+        except settings.binding.errors as error:
             if not faults.is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
@@ -121,7 +130,7 @@ def _into_wal(connection: sqlite3.Connection, settings: Settings) -> None:
         )
 
 
-def _set_up(connection: sqlite3.Connection, settings: Settings) -> None:
+def _set_up(connection: Connection, settings: Settings) -> None:
     """Checkpoints are the writer's own (see writer.py), hence no automatic ones."""
     wanted = {
         "synchronous": _SYNCHRONOUS[settings.durability],
@@ -140,7 +149,7 @@ def _set_up(connection: sqlite3.Connection, settings: Settings) -> None:
     connection.execute("pragma secure_delete = fast")
 
 
-def _migrate(connection: sqlite3.Connection, path: str, now: Instant) -> None:
+def _migrate(connection: Connection, path: str, now: Instant) -> None:
     connection.execute("begin immediate")
     try:
         connection.execute(_SQL["create_migration"])
@@ -150,6 +159,6 @@ def _migrate(connection: sqlite3.Connection, path: str, now: Instant) -> None:
                 connection.execute(statement)
             connection.execute(_SQL["record"], (migration.number, migration.checksum, now))
     except BaseException:
-        connection.rollback()
+        connection.execute("rollback")
         raise
     connection.execute("commit")

@@ -1,43 +1,78 @@
-"""What SQLite says, in redrive's words. The one place that reads its error codes."""
+"""What SQLite says, in redrive's words. The one place that reads its error codes, of whichever binding."""
 
 from __future__ import annotations
 
 import sqlite3
+from typing import NamedTuple
 
-from redrive.errors import ConfigError, OutcomeUnknown, StoreCorrupt, StoreUnavailable
+from redrive.errors import (
+    ConfigError,
+    OutcomeUnknown,
+    StoreCorrupt,
+    StoreForbidden,
+    StoreFull,
+    StoreUnavailable,
+)
 
+
+class _Said(NamedTuple):
+    kind: type[StoreUnavailable]
+    text: str
+    hint: str
+
+
+_RIGHTS = "check the permissions and the owner of the file and its folder, and whether the disk is mounted read-only"
+_SPACE = "free some space on its disk; discarding and pruning letters still works"
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SAID = {
-    sqlite3.SQLITE_BUSY: ("database is locked", "another process kept it longer than busy_timeout"),
-    sqlite3.SQLITE_LOCKED: ("database is locked", "another connection of this process holds it"),
-    sqlite3.SQLITE_FULL: ("no space left for the database", "free some space on its disk; nothing was written"),
-    sqlite3.SQLITE_IOERR: ("reading or writing the database failed", "check the disk and its limits"),
-    sqlite3.SQLITE_READONLY: ("the database is read-only", "check the permissions of the file and its folder"),
-    sqlite3.SQLITE_CANTOPEN: ("the database cannot be opened", "check that its folder exists and may be written to"),
-    sqlite3.SQLITE_PERM: ("the database may not be accessed", "check the permissions of the file and its folder"),
-    sqlite3.SQLITE_NOMEM: ("no memory left", "nothing was written"),
+    sqlite3.SQLITE_BUSY: _Said(
+        StoreUnavailable, "database is locked", "another process kept it longer than busy_timeout"
+    ),
+    sqlite3.SQLITE_LOCKED: _Said(StoreUnavailable, "database is locked", "another connection of this process holds it"),
+    sqlite3.SQLITE_FULL: _Said(StoreFull, "no space left for the database", _SPACE),
+    sqlite3.SQLITE_IOERR: _Said(
+        StoreUnavailable, "reading or writing the database failed", "check the disk and its limits"
+    ),
+    sqlite3.SQLITE_READONLY: _Said(StoreForbidden, "the database is read-only", _RIGHTS),
+    sqlite3.SQLITE_CANTOPEN: _Said(
+        StoreUnavailable, "the database cannot be opened", "check that its folder exists and may be written to"
+    ),
+    sqlite3.SQLITE_PERM: _Said(StoreForbidden, "the database may not be accessed", _RIGHTS),
+    sqlite3.SQLITE_AUTH: _Said(StoreForbidden, "the database may not be accessed", _RIGHTS),
+    sqlite3.SQLITE_NOMEM: _Said(StoreUnavailable, "no memory left", "nothing was written"),
+    sqlite3.SQLITE_INTERRUPT: _Said(StoreUnavailable, "the statement was interrupted", "repeat the call"),
 }
+_NAMES = {value: name for name, value in vars(sqlite3).items() if name.startswith("SQLITE_IOERR")}
+"""What the standard library calls them; the other binding has numbers only."""
 # The commit frame is written last: if writing failed, it is not there. After a failed sync it may or may not be.
 _SURELY_UNDONE = {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_LOCK", "SQLITE_IOERR_NOMEM", "SQLITE_IOERR_SHMSIZE"}
+# A disk (or a limit on files) that takes no more bytes, as it shows in the log and in the index of the log.
+_NO_ROOM = {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE"}
+
+
+def is_database_error(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.Error) or type(error).__module__ == "apsw"
 
 
 def translate(error: Exception, where: str) -> Exception:
     """Errors that are not the database's are returned as they are."""
     if isinstance(error, OverflowError | UnicodeEncodeError):
         return ConfigError(f"a value cannot be stored: {error}")
-    if not isinstance(error, sqlite3.Error):
+    if not is_database_error(error):
         return error
     code = _code(error) & 0xFF
     if code in _CORRUPT:
         return damaged(f"{where} is not a usable database: {error}")
-    said, hint = _SAID.get(code, ("the database refused", ""))
-    return StoreUnavailable(f"{said}: {where}: {error} [{_name(error)}]", hint=hint)
+    kind, said, hint = _SAID.get(code, _Said(StoreUnavailable, "the database refused", ""))
+    if _name(error) in _NO_ROOM:
+        kind, said, hint = StoreFull, "the disk takes no more: it is full, at a limit, or failing", _SPACE
+    return kind(f"{said}: {where}: {error} [{_name(error)}]", hint=hint)
 
 
 def translate_commit(error: Exception, where: str) -> Exception:
     """A failed commit is undone, unless the disk failed in a way after which nobody can tell."""
     told = translate(error, where)
-    if isinstance(error, sqlite3.Error) and is_io(error) and _name(error) not in _SURELY_UNDONE:
+    if is_database_error(error) and is_io(error) and _name(error) not in _SURELY_UNDONE:
         return OutcomeUnknown(
             f"the commit failed on the disk and may or may not be there: {where}: {error} [{_name(error)}]",
             hint="repeat the call with the same ids; it will not double",
@@ -52,18 +87,25 @@ def damaged(message: str) -> StoreCorrupt:
     )
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: BaseException) -> bool:
     return _code(error) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
-def is_io(error: sqlite3.Error) -> bool:
+def is_interrupt(error: BaseException) -> bool:
+    return is_database_error(error) and _code(error) & 0xFF == sqlite3.SQLITE_INTERRUPT
+
+
+def is_io(error: BaseException) -> bool:
     return _code(error) & 0xFF == sqlite3.SQLITE_IOERR
 
 
-def _code(error: sqlite3.Error) -> int:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code if isinstance(code, int) else sqlite3.SQLITE_ERROR
+def _code(error: BaseException) -> int:
+    for name in ("sqlite_errorcode", "extendedresult", "result"):
+        code = getattr(error, name, None)
+        if isinstance(code, int) and code > 0:
+            return code
+    return sqlite3.SQLITE_ERROR
 
 
-def _name(error: sqlite3.Error) -> str:
-    return str(getattr(error, "sqlite_errorname", "SQLITE_ERROR"))
+def _name(error: BaseException) -> str:
+    return getattr(error, "sqlite_errorname", None) or _NAMES.get(_code(error), type(error).__name__)

@@ -24,7 +24,7 @@ def put(tx: Tx, items: Sequence[NewItem]) -> PutResult:
     new_to_us = _unpruned(tx, numbered)
     rows = [(seq, new.id, new.queue, now, now + new.delay, now) for seq, new in new_to_us]
     added = new_to_us
-    if tx.executemany(_SQL["insert_item"], rows).rowcount != len(rows):
+    if tx.change_many(_SQL["insert_item"], rows) != len(rows):
         there = {seq for (seq,) in tx.execute("select seq from item where seq > ?", (last,))}
         added = [(seq, new) for seq, new in new_to_us if seq in there]
     _add(tx, added, last + len(items))

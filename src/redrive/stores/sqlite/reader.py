@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any
 
 from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.binding import Connection
 from redrive.stores.sqlite.connect import Settings, open_reader
 from redrive.stores.sqlite.lane import Job, Lane, deliver
 from redrive.stores.sqlite.tx import Tx
@@ -16,10 +16,10 @@ class Reader(Lane):
     def __init__(self, settings: Settings, time: StoreTime) -> None:
         super().__init__("redrive-sqlite-reader", settings, time)
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> Connection:
         return open_reader(self.settings)
 
-    def serve(self, connection: sqlite3.Connection, first: Job[Any]) -> sqlite3.Connection:
+    def serve(self, connection: Connection, first: Job[Any]) -> Connection:
         if not first.claim():
             return connection
         try:
@@ -30,7 +30,7 @@ class Reader(Lane):
         try:
             if connection.in_transaction:
                 connection.execute("rollback")
-        except sqlite3.Error as error:
+        except self.settings.binding.errors as error:
             first.error = faults.translate(error, self.settings.path)
         deliver([first])
         return connection

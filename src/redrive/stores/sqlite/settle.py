@@ -72,10 +72,10 @@ class _Plan:
         """Moves the items. False if one of them was not held by the delivery that says so."""
         moved = 0
         for delivery, seqs in self._done.items():
-            moved += tx.execute(_SQL["to_done"], (self._now, delivery, codec.encode(seqs).decode())).rowcount
+            moved += tx.change(_SQL["to_done"], (self._now, delivery, codec.encode(seqs).decode()))
         for name, rows in (("to_ready", self._ready), ("to_dead", self._dead)):
             if rows:
-                moved += tx.executemany(_SQL[name], rows).rowcount
+                moved += tx.change_many(_SQL[name], rows)
         return moved == sum([len(queues) for queues in self._queues.values()])
 
     def finish(self, tx: Tx) -> None:
@@ -155,14 +155,14 @@ def _add_attempts(tx: Tx, attempts: list[tuple[int, int, bytes]]) -> None:
     for seq, delivery, _ in attempts:
         # An item has at most as many attempts as deliveries.
         if delivery > _MOST_ATTEMPTS:
-            trimmed = tx.execute(_SQL["trim_attempts"], (seq, ATTEMPTS_FIRST, _MOST_ATTEMPTS)).rowcount
+            trimmed = tx.change(_SQL["trim_attempts"], (seq, ATTEMPTS_FIRST, _MOST_ATTEMPTS))
             if trimmed > 0:
                 tx.execute(_SQL["count_omitted"], (trimmed, seq))
 
 
 def extend(tx: Tx, held: Sequence[Held], ttl: Millis) -> Extended:
     rows = [(tx.now + ttl, one.id, one.delivery, tx.now) for one in held]
-    if not rows or tx.executemany(_EXTEND["prolong"], rows).rowcount == len(rows):
+    if not rows or tx.change_many(_EXTEND["prolong"], rows) == len(rows):
         return Extended()
     still = _EXTEND["held"]
     lost = [one.id for one in held if tx.execute(still, (one.id, one.delivery, tx.now)).fetchone() is None]

@@ -58,7 +58,7 @@ def append(tx: Tx, entries: Sequence[NewEntry]) -> tuple[int, ...]:
 def append_act(tx: Tx, new: NewEntry, change: str) -> int:
     """An entry that says which `change` it audits, for the history of the items it changed."""
     values = (tx.now, new.topic, new.actor, new.reason, new.request_id, change, new.body)
-    return int(tx.execute(_JOURNAL["append"], values).lastrowid or 0)
+    return tx.connection.insert(_JOURNAL["append"], values)
 
 
 def journal(tx: Tx, topic: str, after: int, limit: int) -> tuple[Entry, ...]:
@@ -89,4 +89,4 @@ def workers(tx: Tx) -> tuple[WorkerBeat, ...]:
 
 
 def elect(tx: Tx, name: str, owner: str, ttl: Millis) -> bool:
-    return tx.execute(_ELECT["elect"], (name, owner, tx.now + ttl, tx.now)).rowcount == 1
+    return tx.change(_ELECT["elect"], (name, owner, tx.now + ttl, tx.now)) == 1

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
 from redrive.core import durations
 from redrive.core.item import History, Item, Millis, NewItem
@@ -44,15 +43,14 @@ from redrive.core.verbs import (
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores.base import IDS_LIMIT
 from redrive.stores.checks import check_new
-from redrive.stores.clock import Clock, StoreTime, SystemClock
-from redrive.stores.sqlite import amend, connect, find, lease, settle, shelf
+from redrive.stores.clock import Clock, SystemClock
+from redrive.stores.sqlite import amend, find, lease, settle, shelf
+from redrive.stores.sqlite.binding import BindingName, check_name, choose
 from redrive.stores.sqlite.connect import Durability, Settings
-from redrive.stores.sqlite.lane import Lane, aside
-from redrive.stores.sqlite.memo import Memo
-from redrive.stores.sqlite.reader import Reader
+from redrive.stores.sqlite.lane import aside
+from redrive.stores.sqlite.session import Session
 from redrive.stores.sqlite.tx import Tx
-from redrive.stores.sqlite.wake import Bell, Waiters
-from redrive.stores.sqlite.writer import PutJob, Writer
+from redrive.stores.sqlite.writer import PutJob
 
 T = TypeVar("T")
 
@@ -68,100 +66,98 @@ class SqliteStore:
         clock: Clock | None = None,
         durability: Durability = "power-loss",
         busy_timeout: durations.Duration = "30s",
+        binding: BindingName = "auto",
     ) -> None:
         if durability not in ("power-loss", "process-crash"):
             raise ConfigError(f"{durability!r} is not one of power-loss, process-crash", field="durability")
         self._path = os.fspath(path)
         self._durability: Durability = durability
         self._busy_timeout = durations.parse(busy_timeout, field="busy_timeout")
+        self._binding = check_name(binding)
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._in_force: Literal["power-loss", "process-crash", "none"] = durability
-        self._schema = 0
-        self._waiters = Waiters()
-        self._writer: Writer | None = None
-        self._reader: Reader | None = None
-        self._bell: Bell | None = None
-        self._memo = Memo()
+        self._session: Session | None = None
+        self._library = ""
         self._was_open = False
+        self._door = (os.getpid(), asyncio.Lock())
 
     # --- life ---
 
     async def open(self) -> Self:
-        if self._writer is not None:
-            return self
-        # Now and not later: a change of directory must not lead the two connections to different files.
-        path = self._path = await aside(lambda: str(Path(self._path).absolute()))
-        settings = Settings(path, self._durability, self._busy_timeout)
-        time = StoreTime(self._clock)
-        bell = Bell(path)
-
-        def opened(connection: sqlite3.Connection) -> None:
-            self._in_force = connect.durability_of(connection)
-            self._schema = connect.schema_of(connection)
-            bell.bind()
-
-        def woken(queues: frozenset[str]) -> None:
-            self._waiters.wake(queues)
-            bell.ring()
-
-        writer, reader = Writer(settings, time, opened, woken), Reader(settings, time)
-        try:
-            await writer.start()
-            await reader.start()
-        except BaseException:
-            await reader.stop()
-            await writer.stop()
-            await aside(bell.close)
-            raise
-        bell.listen(asyncio.get_running_loop(), self._waiters)
-        self._writer, self._reader, self._bell, self._memo = writer, reader, bell, Memo()
-        self._was_open = True
+        async with self._alone():
+            if self._session is None or self._session.pid != os.getpid():
+                await self._begin()
         return self
 
     async def close(self) -> None:
-        writer, reader, bell = self._writer, self._reader, self._bell
-        self._writer = self._reader = self._bell = None
-        self._waiters.wake()
-        if writer is None or reader is None or bell is None:
-            return
-        # The reader first: the last connection to close also cleans up the log, and that should be the writer's.
-        await reader.stop()
-        await writer.stop()
-        bell.mute()
-        await aside(bell.close)
+        async with self._alone():
+            session, self._session = self._session, None
+            if session is None:
+                return
+            if session.pid == os.getpid():
+                await session.close()
+            else:
+                session.abandon()
+
+    def _alone(self) -> asyncio.Lock:
+        """One opens or closes at a time. A child does not wait for a task of its parent."""
+        pid, lock = self._door
+        if pid != os.getpid():
+            lock = asyncio.Lock()
+            self._door = (os.getpid(), lock)
+        return lock
+
+    async def _begin(self) -> Session:
+        if self._session is not None:
+            self._session.abandon()
+        # Now and not later: a change of directory must not lead the connections to different files.
+        path = self._path = await aside(lambda: str(Path(self._path).absolute()))
+        binding = await aside(lambda: choose(self._binding, path))
+        session = Session(Settings(path, self._durability, self._busy_timeout, binding), self._clock)
+        await session.open()
+        self._session = session
+        self._library = f"sqlite {binding.version} ({binding.name})"
+        self._was_open = True
+        return session
 
     def info(self) -> StoreInfo:
+        session = self._session
         return StoreInfo(
             engine="sqlite",
             location=self._path,
-            durability=self._in_force,
-            library=f"sqlite {sqlite3.sqlite_version} (stdlib)",
-            schema=self._schema,
+            durability=self._durability if session is None else session.durability,
+            library=self._library,
+            schema=0 if session is None else session.schema,
+        )
+
+    async def _here(self) -> Session:
+        """The session of this process. A store that was open before a fork goes on in the child with its own."""
+        session = self._session
+        if session is not None and session.pid == os.getpid():
+            return session
+        if session is not None:
+            await self.open()
+            return await self._here()
+        raise StoreUnavailable(
+            f"the store {self._path} is {'closed' if self._was_open else 'not open'}",
+            hint="await store.open() first, and use it before close()",
         )
 
     async def _write(self, work: Callable[[Tx], T]) -> T:
-        return await self._there(self._writer).submit(work)
+        return await (await self._here()).writer.submit(work)
 
     async def _read(self, work: Callable[[Tx], T]) -> T:
-        return await self._there(self._reader).submit(work)
-
-    def _there(self, lane: Lane | None) -> Lane:
-        if lane is None:
-            raise StoreUnavailable(
-                f"the store {self._path} is {'closed' if self._was_open else 'not open'}",
-                hint="await store.open() first, and use it before close()",
-            )
-        return lane
+        return await (await self._here()).reader.submit(work)
 
     # --- the way of an item ---
 
     async def put(self, items: Sequence[NewItem]) -> PutResult:
         check_new(items)
-        return await self._there(self._writer).accept(PutJob(items))
+        return await (await self._here()).writer.accept(PutJob(items))
 
     async def lease(self, request: LeaseRequest) -> Leases:
-        leases = await self._write(lambda tx: lease.lease(tx, self._memo, request))
-        self._memo.remember(leases.items)
+        session = await self._here()
+        leases = await session.writer.submit(lambda tx: lease.lease(tx, session.memo, request))
+        session.memo.remember(leases.items)
         return leases
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
@@ -169,14 +165,17 @@ class SqliteStore:
             if settlement.follow_ups:
                 check_new(settlement.follow_ups)
 
-        def work(tx: Tx) -> Settled:
-            answers = settle.settle(tx, self._memo, settlements)
-            return Settled(answers, None if then is None else lease.lease(tx, self._memo, then))
+        session = await self._here()
+        memo = session.memo
 
-        settled = await self._write(work)
-        self._memo.forget(settlements)
+        def work(tx: Tx) -> Settled:
+            answers = settle.settle(tx, memo, settlements)
+            return Settled(answers, None if then is None else lease.lease(tx, memo, then))
+
+        settled = await session.writer.submit(work)
+        memo.forget(settlements)
         if settled.leases is not None:
-            self._memo.remember(settled.leases.items)
+            memo.remember(settled.leases.items)
         return settled
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
@@ -240,7 +239,7 @@ class SqliteStore:
         """Returns for a signal, for a due time that has come, or when something is due as soon as we look."""
         end = self._clock.monotonic() + timeout
         # Before the first look: what comes after it finds the waiter registered.
-        with self._waiters.register(queues) as waiter:
+        with (await self._here()).waiters.register(queues) as waiter:
             while True:
                 patience = await self._read(lambda tx: _patience(tx, waiter.queues))
                 nap = min(POLL, end - self._clock.monotonic(), POLL if patience is None else patience)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from redrive.core.item import Instant
+from redrive.stores.sqlite.binding import Connection, Cursor
 from redrive.stores.statements import load
 
 Kind = Literal["ready", "leased", "done", "open", "archived", "trash", "cancelled"]
@@ -20,12 +20,25 @@ _SQL = load("sqlite", "count")
 class Tx:
     """One verb's part of a transaction. `woken`: queues in which it made something ready. `weight`: payload bytes."""
 
-    __slots__ = ("_causes", "_counts", "connection", "execute", "executemany", "now", "weight", "woken")
+    __slots__ = (
+        "_causes",
+        "_counts",
+        "change",
+        "change_many",
+        "connection",
+        "execute",
+        "executemany",
+        "now",
+        "weight",
+        "woken",
+    )
 
-    def __init__(self, connection: sqlite3.Connection, now: Instant) -> None:
+    def __init__(self, connection: Connection, now: Instant) -> None:
         self.connection = connection
-        self.execute: Callable[..., sqlite3.Cursor] = connection.execute
-        self.executemany: Callable[[str, Iterable[Any]], sqlite3.Cursor] = connection.executemany
+        self.execute: Callable[..., Cursor] = connection.execute
+        self.executemany: Callable[[str, Iterable[Any]], Cursor] = connection.executemany
+        self.change: Callable[..., int] = connection.change
+        self.change_many: Callable[[str, Sequence[Any]], int] = connection.change_many
         self.now = now
         self.woken: set[str] = set()
         self.weight = 0

@@ -149,6 +149,13 @@ class Bell:
         with suppress(OSError):
             os.rmdir(self._folder)  # noqa: PTH106 - as above
 
+    def abandon(self) -> None:
+        """In a forked child: the name beside the database is still the parent's."""
+        bell, self._socket, self._loop = self._socket, None, None
+        if bell is not None:
+            bell.close()
+        self._drop_descriptor()
+
     def _drop_descriptor(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)

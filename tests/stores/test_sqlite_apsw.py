@@ -1,0 +1,29 @@
+"""The whole suite once more on the binding of `redrive[sqlite]`."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from redrive.stores.sqlite import SqliteStore
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
+from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
+
+
+@pytest.fixture
+def capabilities() -> frozenset[str]:
+    return frozenset({DURABLE, HANDLES})
+
+
+@pytest.fixture
+async def open_store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
+    handles: list[SqliteStore] = []
+
+    async def open_store() -> SqliteStore:
+        handles.append(SqliteStore(tmp_path / "redrive.db", clock=clock, binding="apsw"))
+        return await handles[-1].open()
+
+    yield open_store
+    for handle in handles:
+        await handle.close()
