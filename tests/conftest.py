@@ -7,9 +7,20 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import settings
 
+from redrive.stores.sqlite import binding
+
 # No deadline: a busy machine is not a failing example. In CI the same examples every time, so a red run is a change.
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True)
+def plain_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests look into databases through Python's own library, and a file takes only one library in a process.
+
+    What is special to the other one asks for it by name; processes that tests start choose for themselves.
+    """
+    monkeypatch.setattr(binding, "preferred", lambda: binding.STDLIB)
 
 
 @pytest.fixture(autouse=True)

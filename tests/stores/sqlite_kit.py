@@ -20,8 +20,9 @@ def asking(limit: int = 10, queue: str = "q", nonce: str = "n") -> LeaseRequest:
 
 
 def lane(store: SqliteStore) -> Writer:
-    assert store._writer is not None  # noqa: SLF001 - the tests of the writer need it
-    return store._writer  # noqa: SLF001 - as above
+    session = store._session  # noqa: SLF001 - the tests of the writer need it
+    assert session is not None
+    return session.writer
 
 
 async def exists(store: SqliteStore, item_id: str) -> bool:

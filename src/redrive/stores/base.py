@@ -17,8 +17,10 @@ from redrive.core.select import Selection
 from redrive.core.verbs import (
     Act,
     Amended,
+    Backup,
     CauseTally,
     Change,
+    Checkup,
     Document,
     DocumentWrite,
     Entry,
@@ -167,3 +169,17 @@ class Store(Protocol):
 
     async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         """Entries of a topic with a position greater than `after`, in order."""
+
+    # --- upkeep ---
+
+    async def check(self, *, quick: bool = False) -> Checkup:
+        """Whether all is whole and agrees with itself, told as findings and never raised. Work goes on meanwhile.
+
+        Changes nothing. `quick` does not read payloads and evidence.
+        """
+
+    async def backup(self, path: str, *, force: bool = False) -> Backup:
+        """Copy everything committed when it begins into a new file, all or nothing, while work goes on.
+
+        Conflict if there is a file already and not `force`; ConfigError if the path or the store is none to copy.
+        """

@@ -66,7 +66,8 @@ def scenario_process(place: Place, kind: str, items: int, chosen: int | None) ->
         log(r.Struck(os.getpid(), "kill", now_ns()))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    store = SqliteStore(place.database)
+    # The binding that can be traced through sqlite3.connect.
+    store = SqliteStore(place.database, binding="stdlib")
     if kind == "sql":
         points = SqlPoints(kill, chosen)
         points.install()

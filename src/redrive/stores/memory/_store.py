@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from heapq import nsmallest
@@ -23,8 +25,10 @@ from redrive.core.verbs import (
     Act,
     Amended,
     Answer,
+    Backup,
     CauseTally,
     Change,
+    Checkup,
     Document,
     DocumentWrite,
     Entry,
@@ -48,7 +52,7 @@ from redrive.core.verbs import (
     WorkerFacts,
     refusal,
 )
-from redrive.errors import Conflict, NotFound, StoreUnavailable
+from redrive.errors import ConfigError, Conflict, NotFound, StoreUnavailable
 from redrive.stores import audit
 from redrive.stores import cursor as cursors
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
@@ -74,6 +78,12 @@ class MemoryStore:
         self._documents = Documents()
         self._journal = Journal()
         self._presence = Presence()
+        self._waiters = Waiters()
+        _stores.add(self)
+
+    def forget_parent(self) -> None:
+        """In a forked child, which goes on with a copy: no thread of the parent will ever release its lock here."""
+        self._lock = threading.Lock()
         self._waiters = Waiters()
 
     # --- life ---
@@ -357,6 +367,20 @@ class MemoryStore:
         async with self._verb():
             return self._journal.read(topic, after, limit)
 
+    # --- upkeep ---
+
+    async def check(self, *, quick: bool = False) -> Checkup:  # noqa: ARG002 - nothing here takes long to read
+        async with self._verb():
+            return Checkup(len(self._table.items), self._table.findings())
+
+    async def backup(self, path: str, *, force: bool = False) -> Backup:  # noqa: ARG002 - there is no file to write
+        async with self._verb():
+            raise ConfigError(
+                "a memory store has nothing to copy: it is gone with its process",
+                field="store",
+                hint="use a store that keeps its data, such as sqlite:///redrive.db",
+            )
+
 
 def _resolved(item: Item) -> bool:
     if item.letter is not None:
@@ -367,3 +391,14 @@ def _resolved(item: Item) -> bool:
 def _tombstone(item: Item, by: Act, now: Instant) -> Tombstone:
     digest = hashlib.sha256(item.payload).hexdigest()
     return Tombstone(item.id, item.queue, item.state, digest, now, by.actor, by.reason)
+
+
+_stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    for store in tuple(_stores):
+        store.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

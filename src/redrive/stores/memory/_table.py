@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Instant, Item
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import CauseTally, QueueTally
+from redrive.core.verbs import CauseTally, Finding, QueueTally
+from redrive.stores.findings import Findings
 from redrive.stores.memory._agenda import Agenda, Slot
 
 Place = tuple[int, int]
@@ -203,3 +204,20 @@ class Table:
         letter = self.items[self._ids[seq]].letter
         error, text = ("", "") if letter is None else (letter.failure.type, letter.failure.text)
         return CauseTally(cause, queue, len(places), error, text, first_at, last_at)
+
+    # --- checking ---
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Where what is derived disagrees with the items."""
+        counted: dict[str, Counter[str]] = {}
+        causes: Counter[tuple[str, str]] = Counter()
+        found = Findings()
+        for item in self.items.values():
+            counted.setdefault(item.queue, Counter())[bucket(item)] += 1
+            if (item.state is State.DEAD) != (item.letter is not None):
+                found.add("letters", "items that are dead without a letter, or have one although they live", item.id)
+            elif item.letter is not None and item.letter.disposition is Disposition.OPEN:
+                causes[item.letter.failure.cause, item.queue] += 1
+        found.add_counters({name: lane.counts for name, lane in self.lanes.items()}, counted)
+        found.add_causes({key: len(places) for key, places in self._causes.items()}, causes)
+        return found.told()

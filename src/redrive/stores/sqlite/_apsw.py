@@ -34,12 +34,13 @@ class _ApswConnection(apsw.Connection):
     def watch(self, stop: Callable[[], bool] | None, steps: int) -> None:
         self.set_progress_handler(stop, steps)
 
-    def copy_to(self, path: str, pages: int) -> None:
+    def copy_to(self, path: str, pages: int, between: Callable[[], None]) -> None:
         target = apsw.Connection(path)
         try:
             with target.backup("main", self, "main") as copying:
                 while not copying.done:
                     copying.step(pages)
+                    between()
         finally:
             target.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from typing import NamedTuple, assert_never
 
@@ -23,7 +22,7 @@ from redrive.core.verbs import (
     refusal,
 )
 from redrive.errors import Conflict
-from redrive.stores import audit
+from redrive.stores import audit, packing
 from redrive.stores.base import PAGE_LIMIT
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import DISPOSITIONS, STATES, Row
@@ -175,5 +174,6 @@ def prune(tx: Tx, selection: Selection, limit: int, by: Act) -> tuple[Tombstone,
 def _tombstone(tx: Tx, place: Place, by: Act) -> Tombstone:
     """Of whatever bytes are there: a damaged payload must not keep its item from being removed."""
     row = tx.execute(_PRUNE["body"], (place.seq,)).fetchone()
-    digest = hashlib.sha256(b"" if row is None else row[0]).hexdigest()
+    body, how = (b"", 0) if row is None else row
+    digest = packing.digest(packing.Packed(body, how) if how else body)
     return Tombstone(place.id, place.queue, place.state, digest, tx.now, by.actor, by.reason)

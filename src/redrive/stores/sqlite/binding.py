@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Literal, Protocol
 
@@ -71,8 +71,11 @@ class Connection(Protocol):
         """Ask `stop` after every so many steps of the engine; a statement for which it says yes is interrupted."""
 
     @abstractmethod
-    def copy_to(self, path: str, pages: int) -> None:
-        """The whole database into a new file, so many pages at a time, so that writers can write between."""
+    def copy_to(self, path: str, pages: int, between: Callable[[], None]) -> None:
+        """The whole database into a new file, so many pages at a time; what `between` raises ends it.
+
+        Inside a transaction, or every commit of another connection makes it begin again.
+        """
 
 
 class Binding(Protocol):
@@ -118,10 +121,10 @@ class _StdlibConnection(sqlite3.Connection):
     def watch(self, stop: Callable[[], bool] | None, steps: int) -> None:
         self.set_progress_handler(stop, steps)
 
-    def copy_to(self, path: str, pages: int) -> None:
+    def copy_to(self, path: str, pages: int, between: Callable[[], None]) -> None:
         target = sqlite3.connect(path, isolation_level=None)
         try:
-            self.backup(target, pages=pages)
+            self.backup(target, pages=pages, progress=lambda *_: between())
         finally:
             target.close()
 
@@ -154,20 +157,20 @@ def check_name(name: BindingName) -> BindingName:
 
 
 def choose(name: BindingName, path: str) -> Binding:
-    """`auto`: what this process uses for the file already; else Python's own, unless it is risky and apsw is there."""
+    """`auto` is what this process uses for the file already, or else what is preferred."""
     if name == "stdlib":
         return _checked(STDLIB)
     if name == "apsw":
         return _checked(_apsw())
-    used = _claims.binding_of(path)
-    if used is not None:
-        return used
+    return _checked(_claims.binding_of(path) or preferred())
+
+
+def preferred() -> Binding:
+    """Python's own, unless it is risky and a better one was installed."""
     if is_risky(STDLIB):
-        try:
-            return _checked(_apsw())
-        except MissingExtra:
-            pass
-    return _checked(STDLIB)
+        with suppress(MissingExtra):
+            return _apsw()
+    return STDLIB
 
 
 def _checked(binding: Binding) -> Binding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +15,6 @@ from redrive.stores import migrate
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.binding import STDLIB, Binding, Connection
 from redrive.stores.sqlite.compile import GLOB
-from redrive.stores.sqlite.forks import leave_to_parent
 from redrive.stores.statements import load
 
 ENGINE = "sqlite"
@@ -22,6 +23,7 @@ Durability = Literal["power-loss", "process-crash"]
 WAL_KEPT = 64 * 1024 * 1024
 """The write-ahead log is cut back to this after something (a long reader) made it grow beyond."""
 
+_CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOSYS, errno.EACCES, errno.EPERM}
 _SYNCHRONOUS = {"power-loss": 2, "process-crash": 1}
 _SQL = load(ENGINE, "open")
 
@@ -37,7 +39,7 @@ class Settings:
 def connect(settings: Settings) -> Connection:
     connection = settings.binding.connect(settings.path, settings.busy_timeout)
     connection.add_function(GLOB, 2, _glob)
-    return leave_to_parent(connection)
+    return connection
 
 
 def _glob(pattern: str, text: str | None) -> bool | None:
@@ -48,10 +50,13 @@ def open_writer(settings: Settings, now: Instant) -> Connection:
     """A connection to a database that is ours, in WAL mode and at our schema."""
     connection = connect(settings)
     try:
-        _check_ours(connection, settings.path)
+        check_ours(connection, settings.path)
         _into_wal(connection, settings)
         _set_up(connection, settings)
+        _check_durability(connection, settings)
+        empty_log(connection, settings)
         _migrate(connection, settings.path, now)
+        _sync_folder(settings.path)
     except BaseException:
         connection.close()
         raise
@@ -74,6 +79,8 @@ def open_reader(settings: Settings) -> Connection:
     connection = connect(settings)
     connection.execute("pragma wal_autocheckpoint = 0")
     connection.execute("pragma query_only = on")
+    # Opens the log too, now: later there may be no file descriptor left, and a worker that cannot look takes nothing.
+    connection.execute("select count(*) from redrive_migration").fetchone()
     return connection
 
 
@@ -101,7 +108,14 @@ def schema_of(connection: Connection) -> int:
     return int(connection.execute("select max(number) from redrive_migration").fetchone()[0])
 
 
-def _check_ours(connection: Connection, path: str) -> None:
+def applied_to(connection: Connection) -> dict[int, str]:
+    """Numbers and checksums of the migrations a database has; none if it has none of our tables."""
+    if ("redrive_migration",) not in connection.execute(_SQL["tables"]).fetchall():
+        return {}
+    return {int(number): str(checksum) for number, checksum in connection.execute(_SQL["applied"])}
+
+
+def check_ours(connection: Connection, path: str) -> None:
     """Before anything is written: a stranger's database stays as it is, down to its journal mode."""
     tables = {name for (name,) in connection.execute(_SQL["tables"])}
     if tables and "redrive_migration" not in tables:
@@ -118,7 +132,8 @@ def _into_wal(connection: Connection, settings: Settings) -> None:
     mode = ""
     while not mode:
         try:
-            (mode,) = connection.execute("pragma journal_mode = wal").fetchone()
+            # To its end, not to its first row: the pragma commits, and so may fail, only after it has answered.
+            ((mode,),) = connection.execute("pragma journal_mode = wal").fetchall()
         except settings.binding.errors as error:
             if not faults.is_busy(error) or time.monotonic() > deadline:
                 raise
@@ -149,11 +164,53 @@ def _set_up(connection: Connection, settings: Settings) -> None:
     connection.execute("pragma secure_delete = fast")
 
 
+def _check_durability(connection: Connection, settings: Settings) -> None:
+    found = durability_of(connection)
+    if found != settings.durability:
+        raise StoreUnavailable(
+            f"{settings.path} would survive {found}, and {settings.durability} was asked for",
+            hint="put the file on a local disk that this process may write to",
+        )
+
+
+def empty_log(connection: Connection, settings: Settings) -> None:
+    """Move what the log holds into the database, under the write lock, before anything new is accepted.
+
+    A sync of the log may have failed before the last process was killed. Its pages are still in the system's memory and
+    look sound, but no later sync will write them, nor anything readable behind them.
+    """
+    maintenance = open_maintenance(settings)
+    try:
+        connection.execute("begin immediate")
+        try:
+            maintenance.execute("pragma wal_checkpoint(passive)").fetchall()
+        finally:
+            connection.execute("rollback")
+    finally:
+        maintenance.close()
+
+
+def _sync_folder(path: str) -> None:
+    """SQLite does so too, once, for the name of a new log, but does not tell when that fails."""
+    try:
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120 - a text already
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if error.errno in _CANNOT_SYNC_FOLDERS:
+            return
+        raise StoreUnavailable(
+            f"the folder of {path} cannot be synced: {error.strerror}", hint="check the disk; nothing was accepted"
+        ) from error
+
+
 def _migrate(connection: Connection, path: str, now: Instant) -> None:
     connection.execute("begin immediate")
     try:
         connection.execute(_SQL["create_migration"])
-        applied = {int(number): str(checksum) for number, checksum in connection.execute(_SQL["applied"])}
+        applied = applied_to(connection)
         for migration in migrate.pending(ENGINE, applied, path):
             for statement in migration.statements():
                 connection.execute(statement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from typing import NamedTuple
 
@@ -44,8 +45,9 @@ _SAID = {
 }
 _NAMES = {value: name for name, value in vars(sqlite3).items() if name.startswith("SQLITE_IOERR")}
 """What the standard library calls them; the other binding has numbers only."""
-# The commit frame is written last: if writing failed, it is not there. After a failed sync it may or may not be.
-_SURELY_UNDONE = {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_LOCK", "SQLITE_IOERR_NOMEM", "SQLITE_IOERR_SHMSIZE"}
+# The commit frame is written last: if writing it failed, it is not there. After a failed sync, or when the index of the
+# log could not grow after it, nobody can tell: whoever reads the log after a crash finds it.
+_SURELY_UNDONE = {"SQLITE_IOERR_WRITE"}
 # A disk (or a limit on files) that takes no more bytes, as it shows in the log and in the index of the log.
 _NO_ROOM = {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_TRUNCATE"}
 
@@ -64,8 +66,10 @@ def translate(error: Exception, where: str) -> Exception:
     if code in _CORRUPT:
         return damaged(f"{where} is not a usable database: {error}")
     kind, said, hint = _SAID.get(code, _Said(StoreUnavailable, "the database refused", ""))
-    if _name(error) in _NO_ROOM:
+    if _name(error) in _NO_ROOM and os.access(where, os.W_OK):
         kind, said, hint = StoreFull, "the disk takes no more: it is full, at a limit, or failing", _SPACE
+    elif _name(error) in _NO_ROOM:
+        kind, said, hint = _SAID[sqlite3.SQLITE_READONLY]
     return kind(f"{said}: {where}: {error} [{_name(error)}]", hint=hint)
 
 
@@ -89,6 +93,14 @@ def damaged(message: str) -> StoreCorrupt:
 
 def is_busy(error: BaseException) -> bool:
     return _code(error) & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def is_damage(error: BaseException) -> bool:
+    """The file is no database there, or a text in it is none: Python says that itself, without a code of SQLite's."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    text = is_database_error(error) and "decode to utf-8" in str(error).lower()
+    return text or (is_database_error(error) and _code(error) & 0xFF in _CORRUPT)
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -35,7 +35,7 @@ def get(tx: Tx, item_id: str) -> History:
     item = item_of(row)
     attempts = tuple([codec.decode(body, Attempt) for (body,) in tx.execute(_GET["attempts"], (item.seq,))])
     deeds = tuple([Deed(*deed) for deed in tx.execute(_GET["deeds"], (item.seq,))])
-    return History(item, attempts, row[25], deeds)
+    return History(item, attempts, row[27], deeds)
 
 
 def tombstone(tx: Tx, item_id: str) -> Tombstone | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.binding import Connection
 from redrive.stores.sqlite.connect import Settings
+from redrive.stores.sqlite.forks import Pause, connected
 from redrive.stores.sqlite.tx import Tx
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class Lane(ABC):
         self.settings = settings
         self.time = time
         self._name = name
-        self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Job[Any] | Pause | None] = queue.SimpleQueue()
         self._door = threading.Lock()
         self._open = False
         self._thread: threading.Thread | None = None
@@ -117,12 +117,16 @@ class Lane(ABC):
     @abstractmethod
     def connect(self) -> Connection: ...
 
+    def reconnect(self) -> Connection:
+        """After a pause."""
+        return self.connect()
+
     @abstractmethod
     def serve(self, connection: Connection, first: Job[Any]) -> Connection:
         """Serve the job (and others that wait); returns the connection to go on with."""
 
     def end(self) -> None:  # noqa: B027 - only a lane that has more than its connection has something to do
-        """The thread's last act before its connection is closed."""
+        """What goes with the connection goes now."""
 
     async def start(self) -> None:
         """Returns when the connection is open; raises what opening it raised."""
@@ -155,9 +159,19 @@ class Lane(ABC):
         if not self._open:
             raise StoreUnavailable(f"the store {self.settings.path} is closed", hint="open it again")
 
+    def pause(self) -> Pause | None:
+        pause = Pause()
+        with self._door:
+            if not self._open:
+                return None
+            self._queue.put(pause)
+        return pause
+
     def _run(self, started: Job[None]) -> None:
+        connection: Connection | None = None
         try:
-            connection = self.connect()
+            with connected(self):
+                connection = self.connect()
         except Exception as error:  # noqa: BLE001 - whatever it is, the opener has to hear it
             started.error = faults.translate(error, self.settings.path)
             self._open = False
@@ -166,20 +180,49 @@ class Lane(ABC):
         deliver([started])
         try:
             while (job := self._queue.get()) is not None:
-                connection = self.serve(connection, job)
+                if isinstance(job, Pause):
+                    self._close(connection)
+                    connection = None
+                    job.closed.set()
+                    job.over.wait()
+                else:
+                    connection = self._serve(connection, job)
         finally:
             self._end(connection)
 
-    def _end(self, connection: Connection) -> None:
+    def _serve(self, connection: Connection | None, job: Job[Any]) -> Connection | None:
+        if connection is None:
+            try:
+                with connected(self):
+                    connection = self.reconnect()
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller; the next one tries again
+                job.error = faults.translate(error, self.settings.path)
+                deliver([job])
+                return None
+        return self.serve(connection, job)
+
+    def _close(self, connection: Connection | None) -> None:
+        self.end()
+        if connection is not None:
+            connection.close()
+
+    def _end(self, connection: Connection | None) -> None:
         """Also after a mistake of ours in `serve`: nobody may be left waiting for a thread that is gone."""
         with self._door:
             self._open = False
-            left = self.waiting(sys.maxsize)
-        for job in left:
-            job.error = StoreUnavailable(f"the store {self.settings.path} has stopped; nothing was written")
+        left: list[Job[Any]] = []
+        pauses: list[Pause] = []
+        while not self._queue.empty():
+            job = self._queue.get()
+            if isinstance(job, Pause):
+                pauses.append(job)
+            elif job is not None:
+                job.error = StoreUnavailable(f"the store {self.settings.path} has stopped; nothing was written")
+                left.append(job)
         deliver(left)
-        self.end()
-        connection.close()
+        self._close(connection)
+        for pause in pauses:
+            pause.closed.set()
 
     def waiting(self, limit: int) -> list[Job[Any]]:
         """Jobs that wait already, without waiting for more."""
@@ -189,8 +232,9 @@ class Lane(ABC):
                 job = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if job is None:
-                self._queue.put(None)
+            if job is None or isinstance(job, Pause):
+                # For the thread's own loop, which finds it next.
+                self._queue.put(job)
                 break
             jobs.append(job)
         return jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from redrive.core import codec
@@ -11,15 +12,20 @@ from redrive.core.item import Attempt, Ending, Failure, Item
 from redrive.core.outcome import Dead
 from redrive.core.policy import Policy
 from redrive.core.verbs import LeaseRequest, Leases, Settlement, Want
+from redrive.errors import StoreError, StoreTooNew
+from redrive.stores.packing import fault
 from redrive.stores.sqlite.memo import Memo
-from redrive.stores.sqlite.rows import Row, item_of, leased_item, sound
+from redrive.stores.sqlite.rows import CRC, PACKING, Judged, Row, judged_item, leased_item
 from redrive.stores.sqlite.settle import settle
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "lease")
 _GET = load("sqlite", "get")
-_SEQ, _DUE, _CRC = 3, 5, 13
+_BODY, _SEQ, _DUE = 2, 3, 5
+"""Places in lease.pick."""
+_STATE, _DELIVERIES = 4, 8
+"""Places in get.by_seq."""
 
 
 class _Lane(NamedTuple):
@@ -35,7 +41,7 @@ def lease(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
         return Leases()
     row = tx.execute(_SQL["last_nonce"], (request.worker, request.nonce)).fetchone()
     if row is not None:
-        return Leases(_given_before(tx, codec.decode(row[0], list[int])))
+        return Leases(_given_before(tx, memo, codec.decode(row[0], list[int])))
     leases = Leases() if _holds_a_suspect(tx, request.worker) else _give(tx, memo, request)
     if leases.items:
         given = [number for item in leases.items for number in (item.seq, item.deliveries)]
@@ -46,13 +52,15 @@ def lease(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
     return leases
 
 
-def _given_before(tx: Tx, given: list[int]) -> tuple[Item, ...]:
+def _given_before(tx: Tx, memo: Memo, given: list[int]) -> tuple[Item, ...]:
     """As far as still held: the same delivery, and nobody took it over."""
     rows = [tx.execute(_GET["by_seq"], (seq,)).fetchone() for seq in given[::2]]
-    items = [None if row is None or row[4] != "leased" else item_of(row) for row in rows]
-    return tuple(
-        [item for item, delivery in zip(items, given[1::2], strict=True) if item and item.deliveries == delivery]
-    )
+    held = [
+        judged_item(row)
+        for row, delivery in zip(rows, given[1::2], strict=True)
+        if row is not None and row[_STATE] == "leased" and row[_DELIVERIES] == delivery
+    ]
+    return usable(tx, memo, held)
 
 
 def _holds_a_suspect(tx: Tx, worker: str) -> bool:
@@ -118,18 +126,37 @@ def _hand_over(tx: Tx, memo: Memo, rows: list[Row], want: Want, worker: str, *, 
     items: list[Item] = []
     for row in rows:
         item = leased_item(row, worker, now, until, alone)
-        if sound(item.payload, row[_CRC]):
+        wrong = fault(row[_BODY], row[CRC], row[PACKING])
+        if wrong is None:
             items.append(item)
         else:
-            _lay_aside(tx, memo, item)
+            lay_aside(tx, memo, item, wrong)
     return items
 
 
-def _lay_aside(tx: Tx, memo: Memo, item: Item) -> None:
-    """A damaged payload must neither run nor block its queue: it becomes a letter, through the same decision as all."""
-    text = "the payload does not fit its checksum: it was damaged in the database file"
-    kind = "redrive.errors.StoreCorrupt"
-    failure = Failure(kind, text, "damaged", "builtin:damaged", fingerprint(kind, text, ()), action="dead")
-    decision = decide(item, Dead(failure, "damaged"), Policy(), roll=0, age=0)
+def usable(tx: Tx, memo: Memo, judged: Iterable[Judged]) -> tuple[Item, ...]:
+    """Those of the leased items whose payload may be used; the others are laid aside."""
+    items: list[Item] = []
+    for item, wrong in judged:
+        if wrong is None:
+            items.append(item)
+        else:
+            lay_aside(tx, memo, item, wrong)
+    return tuple(items)
+
+
+def lay_aside(tx: Tx, memo: Memo, item: Item, wrong: StoreError) -> None:
+    """What cannot be read must neither run nor block its queue: a letter, through the same decision as all."""
+    reason = _reason(wrong)
+    kind = f"redrive.errors.{type(wrong).__name__}"
+    text = str(wrong)
+    failure = Failure(kind, text, reason, f"builtin:{reason}", fingerprint(kind, text, ()), action="dead")
+    decision = decide(item, Dead(failure, reason), Policy(), roll=0, age=0)
     attempt = Attempt(item.deliveries, item.attempt, item.worker or "", tx.now, 0, Ending.DEAD, failure)
     settle(tx, memo, [Settlement(item.id, item.deliveries, decision, attempt)])
+
+
+def _reason(wrong: StoreError) -> str:
+    if isinstance(wrong, StoreTooNew):
+        return "unreadable"
+    return "damaged"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from redrive.core.item import NewItem
 from redrive.core.verbs import PutResult
+from redrive.stores.packing import Packed, checksum
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
@@ -47,7 +48,12 @@ def _add(tx: Tx, added: list[tuple[int, NewItem]], last: int) -> None:
     if not added:
         return
     crc32 = zlib.crc32
-    tx.executemany(_SQL["insert_payload"], [(seq, crc32(new.payload), new.payload) for seq, new in added])
+    plain = [(seq, crc32(new.payload), new.payload) for seq, new in added if type(new.payload) is not Packed]
+    tx.executemany(_SQL["insert_payload"], plain)
+    if len(plain) < len(added):
+        bodies = [(seq, new.payload) for seq, new in added]
+        packed = [(seq, checksum(body), body, body.packing) for seq, body in bodies if isinstance(body, Packed)]
+        tx.executemany(_SQL["insert_packed"], packed)
     tx.execute(_SQL["keep_seq"], (last,))
     tx.weight += sum([len(new.payload) for _, new in added])
     for queue, count in Counter([new.queue for _, new in added]).items():

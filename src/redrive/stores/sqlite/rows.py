@@ -1,44 +1,56 @@
-"""Between rows and values. A payload is checked against its checksum whenever it is read."""
+"""Between rows and values. A payload is checked against its checksum whenever it is read.
+
+What is packed stays so here: unpacking takes time, and this runs inside transactions.
+"""
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 from redrive.core import codec
 from redrive.core.item import Failure, Item, Letter
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import Tombstone
-from redrive.errors import StoreCorrupt
+from redrive.errors import StoreError
+from redrive.stores.packing import Packed, fault
 
 Row = tuple[Any, ...]
+Judged = tuple[Item, StoreError | None]
+"""An item, and why its payload must not be used."""
+
+CRC, PACKING = 13, 14
+"""Where lease.pick has them."""
 
 STATES = {str(state): state for state in State}
 DISPOSITIONS = {str(disposition): disposition for disposition in Disposition}
 
 
-def sound(body: bytes | None, crc: int | None) -> bool:
-    return body is not None and zlib.crc32(body) == crc
-
-
 def item_of(row: Row) -> Item:
+    """From the columns of get.sql. Raises if its payload must not be used."""
+    item, wrong = judged_item(row)
+    if wrong is not None:
+        raise about(item, wrong)
+    return item
+
+
+def about(item: Item, wrong: StoreError) -> StoreError:
+    """The fault with the name of the item that has it."""
+    return type(wrong)(f"item {item.id}: {wrong.message}", hint=wrong.hint)
+
+
+def judged_item(row: Row) -> Judged:
     """From the columns of get.sql."""
     item_id, queue, body, seq, state = row[:5]
-    crc, reason, died_at, disposition, failure = row[20:25]
-    if not sound(body, crc):
-        raise StoreCorrupt(
-            f"the payload of item {item_id} is damaged: its checksum does not fit",
-            hint="restore it from a backup, or discard and prune the item",
-        )
+    crc, reason, died_at, disposition, failure, packing, result_packing = row[20:27]
     letter = None
     if reason is not None:
         letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure))
     (enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last_chance, alone) = row[5:15]
     (worker, leased_at, lease_until, ended_at, result) = row[15:20]
-    return Item(
+    item = Item(
         item_id,
         queue,
-        body,
+        Packed(body, packing) if packing else body,
         seq,
         STATES[state],
         enqueued,
@@ -55,18 +67,19 @@ def item_of(row: Row) -> Item:
         leased_at,
         lease_until,
         ended_at,
-        result,
+        Packed(result, result_packing) if result_packing else result,
         letter,
     )
+    return item, fault(body, crc, packing)
 
 
 def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Item:  # noqa: FBT001 - on the hot path
     """From the columns of lease.pick, which has counted already."""
-    (item_id, queue, body, seq, enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last, _) = row
+    (item_id, queue, body, seq, enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last) = row[:13]
     return Item(
         item_id,
         queue,
-        body,
+        Packed(body, packing) if packing else body,
         seq,
         State.LEASED,
         enqueued,

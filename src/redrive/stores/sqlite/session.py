@@ -63,5 +63,5 @@ class Session:
             self._claim.release()
 
     def abandon(self) -> None:
-        """In a child: its parent's connections stay as they are (forks.py), its copy of the parent's socket goes."""
+        """In a child, which has none of its parent's connections (forks.py): its copy of the parent's socket goes."""
         self._bell.abandon()

@@ -1,29 +1,25 @@
-"""`settle`, `extend` and `reclaim` on SQLite: everything that needs a delivery number to be right."""
+"""`settle` and `extend` on SQLite: what needs a delivery number to be right."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from heapq import nsmallest
-from typing import NamedTuple
 
 from redrive.core import codec
 from redrive.core.decide import Charge, ToDead, ToDone, ToReady
-from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Item, Millis, NewItem
+from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Millis, NewItem
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
+from redrive.stores.packing import Packed
 from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.put import put
-from redrive.stores.sqlite.rows import Row, item_of, short
+from redrive.stores.sqlite.rows import Row, short
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "settle")
 _EXTEND = load("sqlite", "extend")
-_RECLAIM = load("sqlite", "reclaim")
-_GET = load("sqlite", "get")
 
 _MOST_ATTEMPTS = ATTEMPTS_FIRST + ATTEMPTS_LAST
-_EVER = 2**63 - 1
 _CHARGES = {Charge.ERROR: (1, 0, 0), Charge.CRASH: (0, 1, 0), Charge.NOTHING: (0, 0, 1)}
 
 
@@ -38,7 +34,7 @@ class _Plan:
         self._ready: list[tuple[object, ...]] = []
         self._dead: list[tuple[object, ...]] = []
         self._causes: list[tuple[str, str]] = []
-        self._results: list[tuple[int, bytes]] = []
+        self._results: list[tuple[int, bytes, int]] = []
         self._letters: list[tuple[object, ...]] = []
         self._attempts: list[tuple[int, int, bytes]] = []
         self._follow_ups: list[NewItem] = []
@@ -49,7 +45,7 @@ class _Plan:
             self._queues["done"].append(queue)
             self._done.setdefault(delivery, []).append(seq)
             if decision.result is not None:
-                self._results.append((seq, decision.result))
+                self._add_result(decision.result, seq)
         elif isinstance(decision, ToReady):
             self._queues["ready"].append(queue)
             self._ready.append((self._now + decision.delay, *_CHARGES[decision.charge], seq, delivery))
@@ -61,6 +57,9 @@ class _Plan:
             self._attempts.append((seq, delivery, codec.encode(settlement.attempt)))
         if settlement.follow_ups:
             self._follow_ups.extend(settlement.follow_ups)
+
+    def _add_result(self, result: bytes, seq: int) -> None:
+        self._results.append((seq, result, result.packing if isinstance(result, Packed) else 0))
 
     def _add_letter(self, decision: ToDead, seq: int, queue: str) -> None:
         failure = decision.failure
@@ -167,33 +166,3 @@ def extend(tx: Tx, held: Sequence[Held], ttl: Millis) -> Extended:
     still = _EXTEND["held"]
     lost = [one.id for one in held if tx.execute(still, (one.id, one.delivery, tx.now)).fetchone() is None]
     return Extended(tuple(lost))
-
-
-class Reclaim(NamedTuple):
-    queues: tuple[str, ...]
-    ttl: Millis
-    limit: int
-    ids: tuple[str, ...] | None
-    force: bool
-
-
-def reclaim(tx: Tx, ask: Reclaim) -> tuple[Item, ...]:
-    chosen = nsmallest(max(0, ask.limit), _reclaimable(tx, ask))
-    until = tx.now + ask.ttl
-    tx.executemany(_RECLAIM["take"], [(until, seq) for _, seq in chosen])
-    return tuple([item_of(tx.execute(_GET["by_seq"], (seq,)).fetchone()) for _, seq in chosen])
-
-
-def _reclaimable(tx: Tx, ask: Reclaim) -> list[tuple[int, int]]:
-    """(lease end, seq) of what may be taken."""
-    horizon = _EVER if ask.force else tx.now
-    found: list[tuple[int, int]] = []
-    if ask.ids is None:
-        for queue in ask.queues:
-            found += tx.execute(_RECLAIM["expired"], (queue, horizon, max(0, ask.limit)))
-        return found
-    for item_id in ask.ids:
-        row = tx.execute(_RECLAIM["one"], (item_id, horizon)).fetchone()
-        if row is not None and row[2] in ask.queues:
-            found.append((row[0], row[1]))
-    return found

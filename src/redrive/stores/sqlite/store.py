@@ -7,19 +7,24 @@ closure does stands in the module of its verb, and its SQL in `sql/sqlite/<verb>
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from redrive.core import durations
+from msgspec.structs import replace
+
+from redrive.core import durations, sizes
 from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Selection
 from redrive.core.verbs import (
     Act,
     Amended,
+    Backup,
     CauseTally,
     Change,
+    Checkup,
     Document,
     DocumentWrite,
     Entry,
@@ -40,16 +45,18 @@ from redrive.core.verbs import (
     WorkerBeat,
     WorkerFacts,
 )
-from redrive.errors import ConfigError, StoreUnavailable
+from redrive.errors import ConfigError, StoreError, StoreUnavailable
+from redrive.stores import packing
 from redrive.stores.base import IDS_LIMIT
 from redrive.stores.checks import check_new
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.sqlite import amend, find, lease, settle, shelf
+from redrive.stores.sqlite import amend, bodies, find, lease, reclaim, settle, shelf
 from redrive.stores.sqlite.binding import BindingName, check_name, choose
 from redrive.stores.sqlite.connect import Durability, Settings
 from redrive.stores.sqlite.lane import aside
 from redrive.stores.sqlite.session import Session
 from redrive.stores.sqlite.tx import Tx
+from redrive.stores.sqlite.upkeep import Upkeep
 from redrive.stores.sqlite.writer import PutJob
 
 T = TypeVar("T")
@@ -67,6 +74,7 @@ class SqliteStore:
         durability: Durability = "power-loss",
         busy_timeout: durations.Duration = "30s",
         binding: BindingName = "auto",
+        compress_above: sizes.Size | None = packing.ABOVE,
     ) -> None:
         if durability not in ("power-loss", "process-crash"):
             raise ConfigError(f"{durability!r} is not one of power-loss, process-crash", field="durability")
@@ -74,6 +82,8 @@ class SqliteStore:
         self._durability: Durability = durability
         self._busy_timeout = durations.parse(busy_timeout, field="busy_timeout")
         self._binding = check_name(binding)
+        above = packing.threshold(compress_above)
+        self._compress_above = sizes.MAX if above is None else above
         self._clock: Clock = SystemClock() if clock is None else clock
         self._session: Session | None = None
         self._library = ""
@@ -152,31 +162,48 @@ class SqliteStore:
 
     async def put(self, items: Sequence[NewItem]) -> PutResult:
         check_new(items)
-        return await (await self._here()).writer.accept(PutJob(items))
+        packed = await bodies.packed_items(items, self._compress_above)
+        return await (await self._here()).writer.accept(PutJob(packed))
 
     async def lease(self, request: LeaseRequest) -> Leases:
         session = await self._here()
         leases = await session.writer.submit(lambda tx: lease.lease(tx, session.memo, request))
-        session.memo.remember(leases.items)
-        return leases
+        return await self._given(session, leases)
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
             if settlement.follow_ups:
                 check_new(settlement.follow_ups)
 
+        packed = await bodies.packed_settlements(settlements, self._compress_above)
         session = await self._here()
         memo = session.memo
 
         def work(tx: Tx) -> Settled:
-            answers = settle.settle(tx, memo, settlements)
+            answers = settle.settle(tx, memo, packed)
             return Settled(answers, None if then is None else lease.lease(tx, memo, then))
 
         settled = await session.writer.submit(work)
         memo.forget(settlements)
         if settled.leases is not None:
-            memo.remember(settled.leases.items)
+            return Settled(settled.answers, await self._given(session, settled.leases))
         return settled
+
+    async def _given(self, session: Session, leases: Leases) -> Leases:
+        session.memo.remember(leases.items)
+        return Leases(await self._unpacked(session, leases.items), leases.suspects_due)
+
+    async def _unpacked(self, session: Session, items: tuple[Item, ...]) -> tuple[Item, ...]:
+        """Of leased items, after the commit that leased them. One that does not unpack becomes a letter."""
+        if not packing.any_packed(items):
+            return items
+        judged = await bodies.judged(items)
+        broken = [(item, wrong) for item, wrong in judged if wrong is not None]
+        if broken:
+            # If this fails, their leases lapse, and whoever reclaims them comes by here again.
+            with contextlib.suppress(StoreError):
+                await session.writer.submit(lambda tx: lease.usable(tx, session.memo, broken))
+        return tuple([item for item, wrong in judged if wrong is None])
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
         return await self._write(lambda tx: settle.extend(tx, held, ttl))
@@ -192,8 +219,10 @@ class SqliteStore:
         force: bool = False,
     ) -> tuple[Item, ...]:
         named = None if ids is None else tuple(dict.fromkeys(ids))
-        ask = settle.Reclaim(tuple(dict.fromkeys(queues)), ttl, limit, named, force)
-        return await self._write(lambda tx: settle.reclaim(tx, ask))
+        ask = reclaim.Reclaim(tuple(dict.fromkeys(queues)), ttl, limit, named, force)
+        session = await self._here()
+        taken = await session.writer.submit(lambda tx: reclaim.reclaim(tx, session.memo, ask))
+        return await self._unpacked(session, taken)
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         return await self._write(lambda tx: amend.amend(tx, selection, change, by, expect))
@@ -201,10 +230,13 @@ class SqliteStore:
     # --- looking ---
 
     async def get(self, item_id: str) -> History:
-        return await self._read(lambda tx: find.get(tx, item_id))
+        history = await self._read(lambda tx: find.get(tx, item_id))
+        (item,) = await bodies.whole((history.item,))
+        return replace(history, item=item)
 
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
-        return await self._read(lambda tx: find.find(tx, selection, limit, cursor))
+        page = await self._read(lambda tx: find.find(tx, selection, limit, cursor))
+        return replace(page, items=await bodies.whole(page.items))
 
     async def tally(self) -> Tally:
         return await self._read(find.tally)
@@ -262,6 +294,20 @@ class SqliteStore:
 
     async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         return await self._read(lambda tx: shelf.journal(tx, topic, after, limit))
+
+    # --- upkeep ---
+
+    def upkeep(self) -> Upkeep:
+        """Of the file, whether the store is open or not."""
+        return Upkeep(self._path, self._durability, self._busy_timeout, self._binding)
+
+    async def check(self, *, quick: bool = False) -> Checkup:
+        await self._here()
+        return await self.upkeep().check(quick=quick)
+
+    async def backup(self, path: str, *, force: bool = False) -> Backup:
+        await self._here()
+        return await self.upkeep().backup(path, force=force)
 
 
 def _patience(tx: Tx, queues: frozenset[str]) -> Millis | None:

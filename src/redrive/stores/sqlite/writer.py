@@ -67,6 +67,12 @@ class Writer(Lane):
         self._checkpoints.begin(connection)
         return connection
 
+    def reconnect(self) -> Connection:
+        self._check_file()
+        connection = reopen_writer(self.settings)
+        self._checkpoints.begin(connection)
+        return connection
+
     def serve(self, connection: Connection, first: Job[Any]) -> Connection:
         jobs = [first, *self.waiting(GROUP - 1)]
         try:
@@ -93,12 +99,7 @@ class Writer(Lane):
     def _transact(self, connection: Connection, jobs: list[Job[Any]]) -> set[str]:
         """All jobs in one transaction; raises if none of them is there."""
         path = self.settings.path
-        if _file(path) != self._file:
-            # The file we hold has no name any more: what is written to it would be gone with this process.
-            raise StoreUnavailable(
-                f"the database {path} was removed, moved or replaced while it was open; nothing was written",
-                hint="put it back, or close this app and open a new one",
-            )
+        self._check_file()
         try:
             connection.execute("begin immediate")
         except self._errors as error:
@@ -114,6 +115,15 @@ class Writer(Lane):
                 raise faults.translate_commit(error, path) from error
             self.commits += 1
         return woken
+
+    def _check_file(self) -> None:
+        """A file that has no name any more would be gone with this process, and what is written to it too."""
+        path = self.settings.path
+        if _file(path) != self._file:
+            raise StoreUnavailable(
+                f"the database {path} was removed, moved or replaced while it was open; nothing was written",
+                hint="put it back, or close this app and open a new one",
+            )
 
     def _put_together(self, connection: Connection, jobs: list[Job[Any]]) -> set[str]:
         """Puts that wait together are one put: many callers of `enqueue` share its statements as they share its fsync.

@@ -5,7 +5,7 @@
 -- :name item
 select i.id, i.queue, p.body, i.seq, i.state, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries, i.attempt,
        i.errors, i.crashes, i.replays, i.last_chance, i.alone, i.worker, i.leased_at, i.lease_until, i.ended_at,
-       r.body, p.crc, l.reason, l.died_at, l.disposition, l.failure, i.omitted
+       r.body, p.crc, l.reason, l.died_at, l.disposition, l.failure, p.packing, r.packing, i.omitted
 from item i
 left join payload p on p.seq = i.seq
 left join result r on r.seq = i.seq
@@ -15,7 +15,7 @@ where i.id = ?;
 -- :name by_seq
 select i.id, i.queue, p.body, i.seq, i.state, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries, i.attempt,
        i.errors, i.crashes, i.replays, i.last_chance, i.alone, i.worker, i.leased_at, i.lease_until, i.ended_at,
-       r.body, p.crc, l.reason, l.died_at, l.disposition, l.failure
+       r.body, p.crc, l.reason, l.died_at, l.disposition, l.failure, p.packing, r.packing
 from item i
 left join payload p on p.seq = i.seq
 left join result r on r.seq = i.seq

@@ -29,7 +29,7 @@ select n from level where n is not null;
 
 -- :name pick
 select i.id, i.queue, p.body, i.seq, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries + 1, i.attempt + 1,
-       i.errors, i.crashes, i.replays, i.last_chance, p.crc
+       i.errors, i.crashes, i.replays, i.last_chance, p.crc, p.packing
 from item i indexed by item_ready
 left join payload p on p.seq = i.seq
 where i.state = 'ready' and i.queue = ? and i.crashes = ? and i.due_at <= ?

@@ -3,7 +3,7 @@
 -- Atomicity: one savepoint with counters, tombstones and the audit entry.
 
 -- :name body
-select body from payload where seq = ?;
+select body, packing from payload where seq = ?;
 
 -- :name bury
 insert into tombstone (id, queue, state, payload_sha256, at, actor, reason) values (?, ?, ?, ?, ?, ?, ?);

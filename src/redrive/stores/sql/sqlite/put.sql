@@ -21,3 +21,6 @@ on conflict (id) do nothing;
 
 -- :name insert_payload
 insert into payload (seq, crc, body) values (?, ?, ?);
+
+-- :name insert_packed
+insert into payload (seq, crc, body, packing) values (?, ?, ?, ?);

@@ -24,7 +24,7 @@ set state = 'dead', ended_at = ?, lease_until = null, alone = 0,
 where seq = ? and deliveries = ? and state = 'leased';
 
 -- :name insert_result
-insert into result (seq, body) values (?, ?);
+insert into result (seq, body, packing) values (?, ?, ?);
 
 -- :name insert_letter
 insert into letter (seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure)

@@ -1,0 +1,47 @@
+"""Packing and unpacking beside the transactions: in a thread, and only when something is large or packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redrive.core.item import Item, NewItem
+from redrive.core.verbs import Settlement
+from redrive.errors import StoreError
+from redrive.stores import packing
+from redrive.stores.sqlite.lane import aside
+from redrive.stores.sqlite.rows import Judged, about
+
+
+async def packed_items(items: Sequence[NewItem], above: int) -> Sequence[NewItem]:
+    if not packing.any_heavy(items, above):
+        return items
+    return await aside(lambda: packing.packed_items(items, above))
+
+
+async def packed_settlements(settlements: Sequence[Settlement], above: int) -> Sequence[Settlement]:
+    if not packing.heavy_end(settlements, above):
+        return settlements
+    return await aside(lambda: [packing.packed_settlement(settlement, above) for settlement in settlements])
+
+
+async def judged(items: Sequence[Item]) -> list[Judged]:
+    """Each unpacked, or as it is with what is wrong with it."""
+    return await aside(lambda: [_judged(item) for item in items])
+
+
+def _judged(item: Item) -> Judged:
+    try:
+        return packing.unpacked(item), None
+    except StoreError as error:
+        return item, error
+
+
+async def whole(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """For those who look. Raises if one does not unpack."""
+    if not packing.any_packed(items):
+        return items
+    found = await judged(items)
+    for item, wrong in found:
+        if wrong is not None:
+            raise about(item, wrong)
+    return tuple([item for item, _ in found])

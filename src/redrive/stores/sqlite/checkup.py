@@ -1,0 +1,279 @@
+"""`check` on SQLite: the file's own structure, and what redrive knows to be true of its rows.
+
+Runs on a connection of its own and blocks no writer. Rows are looked at in windows, each in a state of its own, so that
+no reader stands long in the way of the log. Two parts need one state for long: SQLite's check of the pages, and the
+comparison of counters with the rows they count; the log grows by what is written meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from redrive.core import codec
+from redrive.core.item import Attempt, Failure
+from redrive.core.verbs import Checkup, Finding
+from redrive.errors import StoreError
+from redrive.stores import migrate
+from redrive.stores.findings import COUNTERS, Findings
+from redrive.stores.packing import Packed, fault, unpack
+from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.binding import Binding, Connection
+from redrive.stores.sqlite.connect import ENGINE, applied_to, check_ours
+from redrive.stores.statements import load
+
+WINDOW = 1000
+MOST_PAGES = 1000
+"""So many damaged places are counted; SQLite looks no further."""
+REPAIRABLE = frozenset({"counters", "causes", "sequence"})
+"""What is kept beside the rows and follows from them."""
+_FIRST = -(2**63)
+_SQL = load(ENGINE, "upkeep")
+_OPEN = load(ENGINE, "open")
+
+
+class _Truth(NamedTuple):
+    """`statement` names the rows that break it; with `judge` it names all, and what follows the name is judged."""
+
+    kind: str
+    statement: str
+    text: str
+    judge: Callable[..., bool] | None = None
+
+
+def _payload_fits(body: Any, packing: Any, crc: Any) -> bool:
+    return isinstance(body, bytes) and fault(body, crc, packing) is None and _unpacks(body, packing)
+
+
+def _unpacks(body: Any, packing: Any) -> bool:
+    if packing == 0 or not isinstance(body, bytes):
+        return isinstance(body, bytes)
+    try:
+        unpack(Packed(body, packing))
+    except StoreError:
+        return False
+    return True
+
+
+def _failure_fits(body: Any, cause: str, error: str) -> bool:
+    failure = _decoded(body, Failure)
+    return failure is not None and (failure.cause, failure.type) == (cause, error)
+
+
+def _attempt_fits(body: Any, delivery: int) -> bool:
+    attempt = _decoded(body, Attempt)
+    return attempt is not None and attempt.delivery == delivery
+
+
+def _decoded(body: Any, kind: Any) -> Any:
+    try:
+        return codec.decode(body, kind) if isinstance(body, bytes) else None
+    except StoreError:
+        return None
+
+
+_TRUTHS: dict[str, tuple[_Truth, ...]] = {
+    "item": (
+        _Truth("states", "state_unknown", "items in a state that does not exist"),
+        _Truth("states", "lease_misfits", "items that are leased to nobody, or not leased and yet held"),
+        _Truth("states", "end_misfits", "items that ended at no time, or have an end and go on"),
+        _Truth("letters", "dead_without_letter", "dead items without a letter"),
+        _Truth("payloads", "no_payload", "items without a payload"),
+        _Truth("tombstones", "pruned_but_there", "items that were pruned and are there"),
+        _Truth("payloads", "payload_bodies", "items whose payload is damaged", _payload_fits),
+    ),
+    "letter": (
+        _Truth("letters", "letter_misfits", "letters whose item is gone, not dead or in another queue"),
+        _Truth("letters", "letter_bodies", "letters whose evidence is damaged", _failure_fits),
+    ),
+    "payload": (_Truth("payloads", "payload_alone", "payloads without an item"),),
+    "result": (
+        _Truth("results", "result_alone", "results without an item"),
+        _Truth("results", "result_bodies", "items whose result is damaged", _unpacks),
+    ),
+    "attempt": (
+        _Truth("history", "attempt_alone", "attempts without an item"),
+        _Truth("history", "attempt_bodies", "attempts whose evidence is damaged", _attempt_fits),
+    ),
+    "deed": (_Truth("history", "deed_alone", "acts on items that do not exist, or without their entry"),),
+}
+
+
+def check(connection: Connection, binding: Binding, path: str, *, quick: bool) -> Checkup:
+    """ConfigError if the file is somebody else's."""
+    return _Check(connection, binding, path, quick=quick).run()
+
+
+class _Check:
+    def __init__(self, connection: Connection, binding: Binding, path: str, *, quick: bool) -> None:
+        self._connection = connection
+        self._binding = binding
+        self._path = path
+        self._quick = quick
+        self._found = Findings()
+        self._left_out: list[str] = []
+        self._items = 0
+        self._known_shape = False
+
+    def run(self) -> Checkup:
+        with self._telling("its schema"):
+            check_ours(self._connection, self._path)
+            self._known_shape = self._look_at_schema()
+        with self._telling("its pages"):
+            self._look_at_pages()
+        if self._known_shape:
+            with self._telling("its counters"):
+                self._look_at_counts()
+            for table, truths in _TRUTHS.items():
+                with self._telling(f"the table {table}"):
+                    self._look_at_rows(table, truths)
+        return Checkup(self._items, self._found.told(), tuple(self._left_out))
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """What cannot be read is a finding, and the rest may still be readable."""
+        try:
+            yield
+        except Exception as error:
+            if not faults.is_damage(error):
+                raise
+            self._found.add("pages", f"{what} cannot be read", str(error))
+
+    def _look_at_schema(self) -> bool:
+        """Whether the tables are those that the truths are about."""
+        applied = applied_to(self._connection)
+        ours = {migration.number: migration.checksum for migration in migrate.known(ENGINE)}
+        if max(applied, default=0) > max(ours):
+            self._leave_out(f"it has schema {max(applied)}, and this redrive knows schemas up to {max(ours)}")
+            return False
+        for number, checksum in applied.items():
+            if ours.get(number) != checksum:
+                self._found.add("schema", "migrations applied with other contents than this redrive has", str(number))
+        if ours.keys() - applied.keys():
+            self._leave_out(f"it has schema {max(applied, default=0)}; redrive db migrate brings it to {max(ours)}")
+            return False
+        return self._compare_shape()
+
+    def _compare_shape(self) -> bool:
+        there = _shape(self._connection)
+        complete = True
+        for (kind, name), columns in _wanted(self._binding).items():
+            if there.get((kind, name)) != columns:
+                what = "is missing" if (kind, name) not in there else f"has the columns {there[kind, name]}"
+                self._found.add("schema", "tables and indexes that are not as this redrive made them", f"{name} {what}")
+                complete = complete and kind != "table"
+        if not complete:
+            self._leave_out("its tables are not those that this redrive knows")
+        return complete
+
+    def _leave_out(self, why: str) -> None:
+        self._left_out.append(f"counters and rows: {why}")
+
+    def _look_at_pages(self) -> None:
+        pragma = "quick_check" if self._quick else "integrity_check"
+        for (text,) in self._connection.execute(f"pragma {pragma}({MOST_PAGES})"):
+            for line in text.splitlines():
+                if line != "ok" and not line.startswith("***"):
+                    self._found.add("pages", "places where the file is damaged", line)
+
+    def _look_at_counts(self) -> None:
+        self._connection.execute("begin")
+        try:
+            _compare_counts(self._connection, self._found)
+        finally:
+            self._connection.execute("rollback")
+
+    def _look_at_rows(self, table: str, truths: Iterable[_Truth]) -> None:
+        last, window = _FIRST, _SQL["window"].replace("{table}", table)
+        while True:
+            end, rows = self._connection.execute(window, (last, WINDOW)).fetchone()
+            if end is None:
+                return
+            for truth in truths:
+                self._look_for(truth, last, end)
+            if table == "item":
+                self._items += rows
+            last = end
+
+    def _look_for(self, truth: _Truth, last: int, end: int) -> None:
+        if truth.judge is not None and self._quick:
+            return
+        for name, *facts in self._connection.execute(_SQL[truth.statement], (last, end)):
+            if truth.judge is None or not truth.judge(*facts):
+                self._found.add(truth.kind, truth.text, str(name))
+
+
+def _shape(connection: Connection) -> dict[tuple[str, str], str]:
+    return {(kind, name): columns for kind, name, columns in connection.execute(_SQL["shape"])}
+
+
+def _wanted(binding: Binding) -> dict[tuple[str, str], str]:
+    """The tables and indexes of a database that only we have touched."""
+    fresh = binding.connect(":memory:", 0)
+    try:
+        fresh.execute(_OPEN["create_migration"])
+        for migration in migrate.known(ENGINE):
+            for statement in migration.statements():
+                fresh.execute(statement)
+        return _shape(fresh)
+    finally:
+        fresh.close()
+
+
+def _compare_counts(connection: Connection, found: Findings) -> None:
+    found.add_counters(_kept(connection), _counted(connection))
+    causes = [
+        {(cause, queue): count for cause, queue, count in connection.execute(_SQL[name])}
+        for name in ("kept_causes", "counted_causes")
+    ]
+    found.add_causes(*causes)
+    last, highest = connection.execute(_SQL["last_number"]).fetchone()
+    if last < highest:
+        found.add("sequence", f"the last number given is kept as {last}, and an item has {highest}")
+
+
+def _kept(connection: Connection) -> dict[str, dict[str, int]]:
+    rows = connection.execute(_SQL["kept_counters"])
+    return {queue: dict(zip(COUNTERS, counts, strict=True)) for queue, *counts in rows}
+
+
+def _counted(connection: Connection) -> dict[str, Counter[str]]:
+    counted: dict[str, Counter[str]] = {}
+    for name in ("counted_items", "counted_letters"):
+        for queue, counter, count in connection.execute(_SQL[name]):
+            counted.setdefault(queue, Counter())[counter] += count
+    return counted
+
+
+def can_repair(checkup: Checkup) -> bool:
+    """Nothing is written to a file whose pages or tables are in doubt."""
+    kinds = {finding.kind for finding in checkup.findings}
+    return bool(kinds & REPAIRABLE) and not kinds & {"pages", "schema"} and not checkup.left_out
+
+
+def repair(connection: Connection) -> tuple[Finding, ...]:
+    """Make what is kept follow from the rows again, in one write, and say what was wrong. No item is touched."""
+    found = Findings()
+    connection.execute("begin immediate")
+    try:
+        _compare_counts(connection, found)
+        _write_counts(connection)
+    except BaseException:
+        connection.execute("rollback")
+        raise
+    connection.execute("commit")
+    return found.told()
+
+
+def _write_counts(connection: Connection) -> None:
+    counted = _counted(connection)
+    for queue in _kept(connection).keys() | counted.keys():
+        counts = counted.get(queue, Counter())
+        connection.execute(_SQL["declare"], (queue,))
+        connection.execute(_SQL["set_counters"], (*(counts[name] for name in COUNTERS), queue))
+    connection.execute(_SQL["forget_causes"])
+    connection.execute(_SQL["set_causes"])
+    _, highest = connection.execute(_SQL["last_number"]).fetchone()
+    connection.execute(_SQL["set_last_number"], (highest,))
