@@ -14,8 +14,9 @@ from pathlib import Path
 from bench.harness import QUEUE, remove
 from redrive.core import codec
 from redrive.engine.ids import new_id, new_ids
+from redrive.stores.sqlite.binding import choose
+from redrive.stores.sqlite.checkpoint import Checkpoints
 from redrive.stores.sqlite.connect import Settings, open_writer
-from redrive.stores.sqlite.writer import CHECKPOINT_AFTER, PAGE
 from redrive.stores.statements import load
 
 BATCH = 100
@@ -34,11 +35,13 @@ class Own:
     """Our schema at full durability, one transaction per batch."""
 
     def __init__(self, path: Path) -> None:
-        self.db = open_writer(Settings(str(path), "power-loss", 5_000), _now())
-        self._written = 0
-        self._changes = self.db.total_changes
+        settings = Settings(str(path), "power-loss", 5_000, choose("auto", str(path)))
+        self.db = open_writer(settings, _now())
+        self._checkpoints = Checkpoints(settings)
+        self._checkpoints.begin(self.db)
 
     def close(self) -> None:
+        self._checkpoints.close()
         self.db.close()
 
     def drain(self, batch: int = BATCH) -> tuple[float, float]:
@@ -99,17 +102,13 @@ class Own:
         self.db.execute(_COUNT["declare"], (QUEUE,))
         self.db.execute(_COUNT["move"], (len(items), 0, 0, 0, 0, 0, 0, QUEUE))
         self.db.execute("commit")
-        self._written += sum(len(body) for _, body in items) // PAGE
+        self._checkpoints.weigh(sum(len(body) for _, body in items))
         self._checkpoint()
 
     def _checkpoint(self) -> None:
         """As often as the store's writer does."""
-        changes = self.db.total_changes
-        self._written += changes - self._changes
-        self._changes = changes
-        if self._written >= CHECKPOINT_AFTER:
-            self.db.execute("pragma wal_checkpoint(restart)").fetchone()
-            self._written = 0
+        if self._checkpoints.due(self.db):
+            self._checkpoints.run(self.db)
 
 
 MINIMAL = """

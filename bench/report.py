@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.rows import Reading
+from bench.lab import Reading
 
 NOISY = 0.3
 """Half the range of the repeats as a share of their median, above which a difference is not a finding."""
@@ -26,16 +26,33 @@ class Line:
     against: str
     baseline: float | None
     ratio: float | None
-    target: float | None
+    at_least: float | None
+    at_most: float | None
     spread: float
     repeats: int
 
     @property
+    def figure(self) -> float:
+        """What the target is for."""
+        return self.value if self.ratio is None else self.ratio
+
+    @property
+    def target(self) -> str:
+        unit = f" {self.unit}" if self.ratio is None else ""
+        bounds = (("at least", self.at_least), ("at most", self.at_most))
+        return ", ".join(f"{word} {bound:g}{unit}" for word, bound in bounds if bound is not None)
+
+    @property
     def verdict(self) -> str:
-        if self.target is None:
+        if not self.target:
             return ""
-        good = self.value < self.target if self.ratio is None else self.ratio >= self.target
-        return ("ok" if good else "SHORT") + (" (noisy)" if self.spread > NOISY else "")
+        short = self.at_least is not None and self.figure < self.at_least
+        over = self.at_most is not None and self.figure > self.at_most
+        return ("MISSED" if short or over else "ok") + (" (noisy)" if self.spread > NOISY else "")
+
+    @property
+    def missed(self) -> bool:
+        return self.verdict.startswith("MISSED")
 
 
 def lines_of(readings: Sequence[Reading]) -> list[Line]:
@@ -58,7 +75,8 @@ def _line(group: Sequence[Reading]) -> Line:
         against=first.against,
         baseline=statistics.median(bases) if bases else None,
         ratio=statistics.median(ratios) if ratios else None,
-        target=first.target,
+        at_least=first.at_least,
+        at_most=first.at_most,
         spread=(max(steady) - min(steady)) / 2 / statistics.median(steady),
         repeats=len(group),
     )
@@ -80,9 +98,6 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def _cells(line: Line) -> list[str]:
-    target = ""
-    if line.target is not None:
-        target = f"< {line.target:g} {line.unit}" if line.ratio is None else f">= {line.target:g}"
     return [
         line.line,
         f"{_number(line.value)} {line.unit}",
@@ -90,7 +105,7 @@ def _cells(line: Line) -> list[str]:
         line.against,
         "" if line.ratio is None else f"{line.ratio:.2f}",
         f"{line.spread:.0%}" if line.repeats > 1 else "",
-        target,
+        line.target,
         line.verdict,
     ]
 
@@ -112,6 +127,6 @@ def write(path: Path, machine: Mapping[str, object], readings: Sequence[Reading]
             out.write(json.dumps({"is": "reading", **fields}) + "\n")
         for line in lines_of(readings):
             fields = {name: getattr(line, name) for name in Line.__slots__}
-            out.write(json.dumps({"is": "line", **fields, "verdict": line.verdict}) + "\n")
+            out.write(json.dumps({"is": "line", **fields, "target": line.target, "verdict": line.verdict}) + "\n")
         for fact in facts:
             out.write(json.dumps({"is": "worker", **fact}) + "\n")

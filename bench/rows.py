@@ -7,129 +7,21 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.harness import PAYLOAD, QUEUE, CannotMeasure, Child, ask, copy, cpu_seconds, remove
+from bench import growth, log, pages
+from bench.harness import PAYLOAD, QUEUE, Child, cpu_seconds, remove
+from bench.lab import Lab, Reading, check, enqueue_in_chunks
 from bench.peers import Huey
 from bench.raw import BATCH, Own
 from redrive import Redrive
+from redrive.blocking import Redrive as Facade
 
-SECONDS = 2.2
-"""How long a raw run should take at least; counts are sized for it by a probe."""
 LETTERS = 10_000
 CALLERS = 64
 SAMPLES = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One line of the table, once. The target is for the ratio if there is a baseline, else the most `value` may be."""
-
-    line: str
-    value: float
-    unit: str
-    against: str = ""
-    baseline: float | None = None
-    target: float | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        return None if self.baseline is None else self.value / self.baseline
-
-
-class Lab:
-    """Fresh databases, sizes that fit the machine, and the drains that several rows share within a repeat."""
-
-    def __init__(self, scratch: Path, concurrency: int) -> None:
-        self.scratch = scratch
-        self.concurrency = concurrency
-        self.facts: list[dict[str, Any]] = []
-        self._templates: dict[str, Path] = {}
-        self._sizes: dict[str, int] = {}
-        self._drained: dict[str, Any] | None = None
-
-    def next_repeat(self) -> None:
-        self._drained = None
-
-    def size(self, name: str, probe: Callable[[], float], low: int, high: int) -> int:
-        """How many items keep it busy for SECONDS, asked once."""
-        if name not in self._sizes:
-            self._sizes[name] = max(low, min(high, int(probe() * SECONDS) // 1000 * 1000))
-        return self._sizes[name]
-
-    def filled(self, count: int) -> Path:
-        """A fresh database with so many ready items."""
-        name = f"ready-{count}"
-        if name not in self._templates:
-            path = self.scratch / f"{name}.template"
-            asyncio.run(enqueue_in_chunks(path, count, 10_000))
-            self._templates[name] = path
-        return copy(self._templates[name], self.scratch / "queue.db")
-
-    def failed(self, count: int) -> Path:
-        """A fresh database with so many open letters, each made by really failing."""
-        name = f"dead-{count}"
-        if name not in self._templates:
-            self.work(self.filled(count), fail=True)
-            self._templates[name] = (self.scratch / "queue.db").rename(self.scratch / f"{name}.template")
-        return copy(self._templates[name], self.scratch / "queue.db")
-
-    def work(self, path: Path | None, **changes: object) -> dict[str, Any]:
-        """One worker process until the queue is empty."""
-        url = "memory:" if path is None else f"sqlite:///{path}"
-        plain = {"traceback": True, "fail": False, "fill": 0, "profile": False}
-        found = ask("drain", self.scratch, {"url": url, "concurrency": self.concurrency} | plain | changes)
-        self.facts.append({key: value for key, value in found.items() if key != "profile"} | changes)
-        return found
-
-    def drain_size(self) -> int:
-        return self.size("drain", lambda: float(self.own(5_000)["rate"]), 10_000, 150_000)
-
-    def drain(self) -> dict[str, Any]:
-        """Our own drain, once per repeat."""
-        if self._drained is None:
-            self._drained = self.work(self.filled(self.drain_size()))
-        return self._drained
-
-    def fail(self, *, traceback: bool) -> float:
-        def probe() -> float:
-            return float(self.work(self.filled(3_000), fail=True, traceback=traceback)["rate"])
-
-        count = self.size(f"fail-{traceback}", probe, 3_000, 100_000)
-        return float(self.work(self.filled(count), fail=True, traceback=traceback)["rate"])
-
-    def own(self, count: int, batch: int = BATCH) -> dict[str, Any]:
-        return ask("own", self.scratch, {"path": str(self.filled(count)), "batch": batch})
-
-    def minimal(self, count: int) -> float:
-        return float(ask("minimal", self.scratch, {"path": str(self.scratch / "minimal.db"), "count": count})["rate"])
-
-    def huey(self) -> float:
-        return self._huey(self.size("huey", lambda: self._huey(500), 500, 20_000))
-
-    def _huey(self, count: int) -> float:
-        path = remove(self.scratch / "huey.db")
-        peer = Huey(path)
-        peer.fill(count)
-        peer.close()
-        return float(ask("huey", self.scratch, {"path": str(path), "count": count})["rate"])
-
-
-async def enqueue_in_chunks(path: Path, count: int, chunk: int) -> float:
-    """Items per second of `enqueue_many`, on a database made for it."""
-    app = Redrive(f"sqlite:///{remove(path)}", log=False)
-    app.queue(QUEUE)
-    payloads = [PAYLOAD] * chunk
-    async with app:
-        start = time.perf_counter()
-        for done in range(0, count, chunk):
-            await app.enqueue_many(QUEUE, payloads[: count - done])
-        took = time.perf_counter() - start
-        (row,) = (await app.tally()).queues
-    _check(row.ready, count, "ready")
-    return count / took
+TURN, TURNS = 25, 16
 
 
 def drain(lab: Lab) -> list[Reading]:
@@ -138,11 +30,11 @@ def drain(lab: Lab) -> list[Reading]:
     same = lab.own(count, lab.concurrency)
     ours, cpu = worker["rate"], sum(worker["cpu_us_per_item"].values())
     return [
-        Reading("drain", ours, "/s", f"raw own schema, batch {BATCH}", own["rate"], 0.40),
+        Reading("drain", ours, "/s", f"raw own schema, batch {BATCH}", own["rate"], at_least=0.40),
         Reading("drain, CPU per item", cpu, "µs", f"raw own schema, batch {BATCH}", own["cpu_us_per_item"]),
         Reading("drain, equal batches", ours, "/s", f"raw own schema, batch {lab.concurrency}", same["rate"]),
         Reading("drain, minimal", ours, "/s", f"raw minimal table, batch {BATCH}", minimal),
-        Reading("drain, peer", ours, "/s", "huey on SQLite, FULL", huey, 10.0),
+        Reading("drain, peer", ours, "/s", "huey on SQLite, FULL", huey, at_least=10.0),
     ]
 
 
@@ -158,14 +50,14 @@ def bulk(lab: Lab) -> list[Reading]:
 
     count = lab.size("bulk", lambda: raw(10_000), 10_000, 150_000)
     ours = asyncio.run(enqueue_in_chunks(path, count, 1_000))
-    return [Reading("bulk enqueue, chunks of 1,000", ours, "/s", "raw own schema, the same", raw(count), 0.50)]
+    return [Reading("bulk enqueue, chunks of 1,000", ours, "/s", "raw own schema, the same", raw(count), at_least=0.50)]
 
 
 def fail(lab: Lab) -> list[Reading]:
     base, full, bare = lab.drain()["rate"], lab.fail(traceback=True), lab.fail(traceback=False)
     return [
-        Reading("fail to dead", full, "/s", "own drain", base, 0.20),
-        Reading("fail to dead, traceback=False", bare, "/s", "own drain", base, 0.35),
+        Reading("fail to dead", full, "/s", "own drain", base, at_least=0.20),
+        Reading("fail to dead, traceback=False", bare, "/s", "own drain", base, at_least=0.35),
     ]
 
 
@@ -178,17 +70,17 @@ def replay(lab: Lab) -> list[Reading]:
             done = await app.letters.replay(f"queue:{QUEUE}", reason="the bench")
             took = time.perf_counter() - start
             (row,) = (await app.tally()).queues
-        _check(len(done.changed), LETTERS, "changed")
-        _check(row.ready, LETTERS, "ready")
+        check(len(done.changed), LETTERS, "changed")
+        check(row.ready, LETTERS, "ready")
         return took
 
-    return [Reading(f"replay of {LETTERS:,} letters", asyncio.run(once(lab.failed(LETTERS))), "s", target=0.5)]
+    return [Reading(f"replay of {LETTERS:,} letters", asyncio.run(once(lab.failed(LETTERS))), "s", at_most=0.5)]
 
 
 def callers(lab: Lab) -> list[Reading]:
     one = asyncio.run(_enqueue_for(1.5, 1, lab.scratch))
     many = asyncio.run(_enqueue_for(1.5, CALLERS, lab.scratch))
-    return [Reading(f"enqueue, {CALLERS} callers", many, "/s", "1 caller", one, 6.0)]
+    return [Reading(f"enqueue, {CALLERS} callers", many, "/s", "1 caller", one, at_least=6.0)]
 
 
 def singles(lab: Lab) -> list[Reading]:
@@ -215,8 +107,44 @@ async def _enqueue_for(seconds: float, callers_: int, scratch: Path) -> float:
         await asyncio.gather(*(call(start + seconds) for _ in range(callers_)))
         took = time.perf_counter() - start
         (row,) = (await app.tally()).queues
-    _check(row.ready, count, "ready")
+    check(row.ready, count, "ready")
     return count / took
+
+
+def blocking(lab: Lab) -> list[Reading]:
+    """Also without the fsync, behind which the facade could hide."""
+    plain, bare = f"sqlite:///{lab.scratch}/", "?durability=process-crash"
+    return [
+        _facade("blocking enqueue", f"{plain}blocking.db", f"{plain}async.db"),
+        _facade("blocking enqueue, process-crash", f"{plain}blocking.db{bare}", f"{plain}async.db{bare}"),
+    ]
+
+
+def _facade(line: str, ours: str, theirs: str) -> Reading:
+    """Medians of single calls, by turns: some through the facade, some awaited in a loop."""
+    facade, app = Facade(ours, log=False), Redrive(theirs, log=False)
+    facade.queue(QUEUE)
+    app.queue(QUEUE)
+    waited: list[float] = []
+    awaited: list[float] = []
+
+    async def some() -> None:
+        for _ in range(TURN):
+            start = time.perf_counter()
+            await app.enqueue(QUEUE, PAYLOAD)
+            awaited.append(time.perf_counter() - start)
+
+    with facade, asyncio.Runner() as loop:
+        loop.run(app.open())
+        for _ in range(TURNS):
+            loop.run(some())
+            for _ in range(TURN):
+                start = time.perf_counter()
+                facade.enqueue(QUEUE, PAYLOAD)
+                waited.append(time.perf_counter() - start)
+        loop.run(app.close())
+    value, base = statistics.median(waited) * 1000, statistics.median(awaited) * 1000
+    return Reading(line, value, "ms", "async enqueue", base, at_most=2.0)
 
 
 def pickup(lab: Lab) -> list[Reading]:
@@ -238,7 +166,7 @@ def pickup(lab: Lab) -> list[Reading]:
 
     times = asyncio.run(collect(remove(lab.scratch / "pickup.db")))
     return [
-        Reading("pickup from an idle worker, p50", statistics.median(times) * 1000, "ms"),
+        Reading("pickup from an idle worker, p50", statistics.median(times) * 1000, "ms", at_most=5.0),
         Reading("pickup from an idle worker, p99", times[int(len(times) * 0.99)] * 1000, "ms"),
     ]
 
@@ -261,25 +189,35 @@ def idle(lab: Lab) -> list[Reading]:
         time.sleep(5.0)
         after, took = cpu_seconds(worker.pid), time.monotonic() - start
     spent = sum(seconds - before.get(thread, 0.0) for thread, seconds in after.items())
-    return [Reading("idle worker, share of a core", spent / took * 100, "%")]
+    return [Reading("idle worker, share of a core", spent / took * 100, "%", at_most=0.5)]
 
 
 def memory(lab: Lab) -> list[Reading]:
     return [Reading("drain, memory store", float(lab.work(None, fill=50_000)["rate"]), "/s")]
 
 
-ROWS: dict[str, Callable[[Lab], list[Reading]]] = {
+USUAL: dict[str, Callable[[Lab], list[Reading]]] = {
     "drain": drain,
     "fail": fail,
     "bulk": bulk,
     "replay": replay,
     "callers": callers,
     "singles": singles,
+    "blocking": blocking,
     "memory": memory,
     "pickup": pickup,
     "idle": idle,
 }
-ONCE = ("pickup", "idle")
+GROWTH: dict[str, Callable[[Lab], list[Reading]]] = {
+    "grow-waiting": growth.waiting,
+    "grow-letters": growth.letters,
+    "letters-page": pages.page,
+    "flat-memory": growth.memory,
+    "wal": log.wal,
+}
+ROWS = USUAL | GROWTH
+GROUPS = {"usual": tuple(USUAL), "growth": tuple(GROWTH), "all": tuple(ROWS)}
+ONCE = ("pickup", "idle", *GROWTH)
 """Rows that are samples over time in themselves and are not repeated."""
 
 
@@ -298,8 +236,3 @@ PROFILES: dict[str, dict[str, object]] = {
     "fail": {"fail": True},
     "bare": {"fail": True, "traceback": False},
 }
-
-
-def _check(found: int, wanted: int, word: str) -> None:
-    if found != wanted:
-        raise CannotMeasure(f"{found:,} are {word}, not {wanted:,}")

@@ -31,7 +31,7 @@ class Meter:
 
 async def drain(config: dict[str, Any]) -> dict[str, Any]:
     """Work a queue until it is empty; the clock runs from the first handler call until the store has settled all."""
-    from bench.harness import PAYLOAD, QUEUE, cpu_seconds
+    from bench.harness import PAYLOAD, QUEUE, cpu_seconds, peak_memory
     from bench.profiling import threads_cpu
     from redrive import Policy, Redrive
 
@@ -58,7 +58,7 @@ async def drain(config: dict[str, Any]) -> dict[str, Any]:
     assert settled == meter.calls, f"{meter.calls} were handled, {settled} are settled"
     assert row.ready == row.leased == 0, f"{row.ready} are ready and {row.leased} leased still"
     cpu = {name: round((spent - before.get(name, 0.0)) / settled * 1e6, 2) for name, spent in after.items()}
-    return {"count": settled, "rate": settled / took, "cpu_us_per_item": cpu}
+    return {"count": settled, "rate": settled / took, "cpu_us_per_item": cpu, "peak_mb": peak_memory()}
 
 
 def run_drain(config: dict[str, Any]) -> None:
@@ -112,6 +112,17 @@ def run_minimal(config: dict[str, Any]) -> None:
     say(rate=engine.drain())
 
 
+def run_reader(config: dict[str, Any]) -> None:
+    """Look once and never let go. A process of its own: two SQLite libraries in one would break each other's locks."""
+    import sqlite3
+
+    db = sqlite3.connect(config["path"], isolation_level=None)
+    db.execute("begin")
+    db.execute("select count(*) from queue").fetchone()
+    say(reading=True)
+    signal.pause()
+
+
 def run_huey(config: dict[str, Any]) -> None:
     import logging
 
@@ -127,6 +138,7 @@ ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
     "own": run_own,
     "minimal": run_minimal,
     "huey": run_huey,
+    "reader": run_reader,
 }
 
 

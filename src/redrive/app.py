@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+import os
+import platform
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -15,14 +18,17 @@ from redrive.core.policy import Policy
 from redrive.core.verbs import (
     Act,
     Amended,
+    Backup,
     Cancel,
     CauseTally,
+    Checkup,
     QueueChange,
     StoreInfo,
     Tally,
     Tombstone,
     WorkerBeat,
 )
+from redrive.engine import deaths
 from redrive.engine.client import Client
 from redrive.engine.ids import ItemId, new_id
 from redrive.engine.registry import Function, Handler, Registry, Signature, check_queue_name
@@ -49,6 +55,8 @@ class Redrive:
     `store` is a URL (`memory:`, `sqlite:///file`) or a store object. `traceback=False` keeps frames out of evidence.
     """
 
+    _entered_by = "async with app:"
+
     def __init__(
         self,
         store: str | Store = "sqlite:///redrive.db",
@@ -61,38 +69,49 @@ class Redrive:
     ) -> None:
         if max_payload < 1:
             raise ConfigError(f"{max_payload!r} is not a size in bytes", field="max_payload", hint="use 1 or more")
-        self._clock: Clock = clock or SystemClock()
-        self._store = store_from_url(store, clock=clock) if isinstance(store, str) else store
         self._frames = traceback
         self._max_payload = max_payload
         self._registry = Registry()
-        self._stops: set[_Stop] = set()
         self._actor = actor or default_actor()
-        self._state = "new"
         self.events = Events()
         if log:
             self.events.subscribe(log_event)
-        self._client = Client(self._store, self._registry, self.events, self._clock, max_payload)
-        self._letters = Letters(self._store, self.events, actor=self._actor)
+        self._bind(store_from_url(store, clock=clock) if isinstance(store, str) else store, clock or SystemClock())
+        _apps.add(self)
+
+    def _bind(self, store: Store, clock: Clock) -> None:
+        """To its store; `redrive.testing` binds it to another one for as long as a test lasts."""
+        self._store = store
+        self._clock = clock
+        self._stops: set[_Stop] = set()
+        self._state = "new"
+        self._door = asyncio.Lock()
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._client = Client(store, self._registry, self.events, clock, self._max_payload)
+        self._letters = Letters(store, self.events, actor=self._actor)
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
-        if self._state == "closed":
-            raise AppClosed("this app was closed", hint="make a new Redrive")
-        if self._state == "new":
-            await self._store.open()
-            self._state = "open"
-            for queue in sorted(self._registry.declared):
-                await self._store.configure(queue, QueueChange())
+        async with self._door:
+            if self._state == "closed":
+                raise AppClosed("this app was closed", hint="make a new Redrive")
+            if self._state == "new":
+                await self._store.open()
+                self._state = "open"
+                self._home = asyncio.get_running_loop()
+                for queue in sorted(self._registry.declared):
+                    await self._store.configure(queue, QueueChange())
         return self
 
     async def close(self) -> None:
         """Stops workers that still run, then lets go of the store. May be called twice."""
-        if self._state == "open":
-            await self.stop(grace=0)
-            self._state = "closed"
-            await self._store.close()
+        async with self._door:
+            if self._state == "open":
+                await self.stop(grace=0)
+                self._state = "closed"
+                await self._store.close()
+                self._home = None
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -105,7 +124,13 @@ class Redrive:
     def _check_open(self) -> None:
         if self._state != "open":
             what = "was closed" if self._state == "closed" else "is not open"
-            raise AppClosed(f"the app {what}; nothing was written", hint="use it inside `async with app:`")
+            raise AppClosed(f"the app {what}; nothing was written", hint=f"use it inside `{self._entered_by}`")
+
+    def _forget_parent(self) -> None:
+        """In a forked child: the parent's loop, its workers and whoever opens or closes there are not ours."""
+        self._door = asyncio.Lock()
+        self._home = None
+        self._stops = set()
 
     # -- declaring -----------------------------------------------------------------------------------------------
 
@@ -201,10 +226,13 @@ class Redrive:
         When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
         """
         self._check_open()
-        handlers = self._registry.choose(queues)
+        await self._work(self._store, self._registry.choose(queues), until_idle=until_idle, grace=grace)
+
+    async def _work(self, store: Store, handlers: Mapping[str, Handler], *, until_idle: bool, grace: Duration) -> None:
+        """With a store and handlers that `redrive.testing` can watch."""
         stop = _Stop(parse(grace, field="grace"))
         worker = Worker(
-            self._store,
+            store,
             handlers,
             events=self.events,
             clock=self._clock,
@@ -213,9 +241,10 @@ class Redrive:
             until_idle=until_idle,
         )
         self._stops.add(stop)
+        self._home = asyncio.get_running_loop()
         try:
             for queue in handlers:
-                await self._store.configure(queue, QueueChange())
+                await store.configure(queue, QueueChange())
             await worker.run(stop.asked, stop.now, stop.grace)
         finally:
             self._stops.discard(stop)
@@ -259,6 +288,14 @@ class Redrive:
         self._check_open()
         return await self._store.workers()
 
+    async def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
+        """For whoever supervises workers on this host: how the process died, for the evidence of what it held.
+
+        Gives the names of its workers; none if the process had no worker, or they stopped in good order.
+        """
+        self._check_open()
+        return await deaths.report(self._store, platform.node(), pid, why)
+
     async def pause(self, queue: str, *, reason: str) -> None:
         """No worker leases from the queue until `resume`; what runs goes on."""
         self._check_open()
@@ -282,6 +319,27 @@ class Redrive:
         self._check_open()
         act = Act(self._actor, check_reason(reason), new_id())
         return await self._store.prune(parse_filter(filter), limit, act)
+
+    async def check(self, *, quick: bool = False) -> Checkup:
+        """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""
+        self._check_open()
+        return await self._store.check(quick=quick)
+
+    async def backup(self, path: str | os.PathLike[str], *, force: bool = False) -> Backup:
+        """Copy the whole store, as it is now, into a new file, while work goes on. `force` replaces a file."""
+        self._check_open()
+        return await self._store.backup(os.fspath(path), force=force)
+
+
+_apps: weakref.WeakSet[Redrive] = weakref.WeakSet()
+
+
+def _forget_parent() -> None:
+    for app in tuple(_apps):
+        app._forget_parent()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 class _Stop:

@@ -92,6 +92,30 @@ def test_r12_linear_is_finite_at_the_millionth_failure() -> None:
     assert linear("1s").delay(MILLION, 0.5) == MILLION * 1000
 
 
+@pytest.mark.parametrize("cap", [None, "36500d", sys.maxsize, 2**63, 10**30])
+@pytest.mark.parametrize("failures", [MILLION, 10**18])
+@pytest.mark.parametrize("jitter", [0, 0.5, 1])
+def test_r12_every_kind_is_finite_whatever_the_cap(cap: Any, failures: int, jitter: float) -> None:
+    for backoff in (
+        constant("1h", cap=cap, jitter=jitter),
+        linear("1s", step="36500d", cap=cap, jitter=jitter),
+        exponential("1ms", factor=1.5, cap=cap, jitter=jitter),
+    ):
+        for roll in (0.0, 0.5, 1.0):
+            delay = backoff.delay(failures, roll)
+            assert isinstance(delay, int)
+            assert 0 <= delay <= durations.MAX
+
+
+ANSWERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | LENGTHS | st.timedeltas()
+
+
+@given(ANSWERS, FAILURES, ROLLS)
+def test_r12_a_custom_function_is_held_to_the_same_bounds(answer: Any, failures: int, roll: float) -> None:
+    delay = custom(lambda _failures: answer).delay(failures, roll)
+    assert delay is None if answer is None else isinstance(delay, int) and 0 <= delay <= durations.MAX
+
+
 @given(backoffs(), st.sampled_from([float("nan"), -5.0, 7.0, float("inf")]))
 def test_a_wild_roll_stays_within_bounds(backoff: Backoff, roll: float) -> None:
     delay = backoff.delay(3, roll)

@@ -233,6 +233,7 @@ EXITS = {
     Exit.CONFLICT: "nothing could be changed in the state it is in",
     Exit.STORE: "the store is not there, not reachable or not usable",
     Exit.PARTLY: "some were changed and some skipped; stderr names them",
+    Exit.UNSOUND: "a check found something",
     Exit.INTERRUPTED: "interrupted",
 }
 

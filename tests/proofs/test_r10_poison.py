@@ -1,75 +1,154 @@
-"""R10, first part: items that kill their process, each in its way, beside healthy neighbours. Real processes."""
+"""R10: items that kill their process, each in its way, beside healthy neighbours. Real processes, supervised."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from redrive import Redrive
-from redrive.core.item import Ending
+from redrive.core.item import Ending, History
 from redrive.core.states import State
 from redrive.stores.base import Store
 from redrive.stores.sqlite import SqliteStore
+from tests.support.rig import records as r
+from tests.support.rig.deaths import DEATHS
 from tests.support.rig.fleet import Fleet
-from tests.support.rig.handlers import DEATHS
 from tests.support.rig.log import Log, read_all
 from tests.support.rig.patience import eventually
 from tests.support.rig.producer import Producer
-from tests.support.rig.survey import survey
+from tests.support.rig.size import POISON, Size, proof_size
+from tests.support.rig.supervisor import Limits, Supervisor, descriptors
+from tests.support.rig.survey import Survey, survey
 from tests.support.rig.verdict import judge
 
 LEASE = 0.3
 MAX_CRASHES = 3
 
 
-async def poisoned(folder: Path, deaths: list[str], healthy: int) -> None:
+async def poisoned(folder: Path, deaths: Sequence[str], healthy: int) -> Supervisor:
+    """All of them in one queue, handled by one worker process at a time; judged when nothing is left."""
     database, logs = folder / "rig.db", folder / "logs"
+    logs.mkdir()
     store = SqliteStore(database)
     app = Redrive(store, log=False)
     app.queue("mixed")
     async with app:
-        producer = Producer(app, Log(_made(logs) / "producer.log"))
-        for number in range(healthy):
-            await producer.enqueue("mixed", f"healthy-{number:03}")
-            if number == healthy // 2:
-                for death in deaths:
-                    await producer.enqueue("mixed", f"poison-{death}", {"death": death})
-        with Fleet(database, logs, lease=LEASE, handlers="poison") as fleet:
-            await eventually(lambda: _drained(store, fleet), limit=60, what="the queue is empty")
+        await _produce(Producer(app, Log(logs / "producer.log")), deaths, healthy)
+        limits = Limits()
+        with Fleet(database, logs, lease=LEASE, handlers="poison", watched=limits.descriptors) as fleet:
+            supervisor = Supervisor(fleet, lambda pid, why: app.report_death(pid, why=why), limits)
+            await eventually(lambda: _drained(store, supervisor), limit=80, what="the queue is empty")
             await fleet.retire()
         found = await survey(store)
-    verdict = judge(read_all(logs), found)
-    assert not verdict.faults, verdict.report()
-    for item_id, final in found.finals.items():
-        if item_id.startswith("healthy"):
-            assert final.item.state is State.DONE, item_id
-            assert final.item.crashes < MAX_CRASHES, "only a lone crash may be the last one"
-        else:
-            assert final.item.letter is not None
-            assert (final.item.letter.reason, final.item.crashes) == ("max_crashes", MAX_CRASHES)
-            assert [attempt.ending for attempt in final.attempts] == [Ending.CRASHED] * MAX_CRASHES
+    records = read_all(logs)
+    verdict = judge(records, found)
+    assert not verdict.faults, f"{verdict.report()}\n{supervisor.deaths}"
+    _check_healthy(found, healthy)
+    for death in deaths:
+        _check_poison(found.finals[f"poison-{death}"], DEATHS[death][1], records)
+    _check_restarts(supervisor)
+    return supervisor
 
 
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+async def _produce(producer: Producer, deaths: Sequence[str], healthy: int) -> None:
+    for number in range(healthy):
+        await producer.enqueue("mixed", f"healthy-{number:03}")
+        if number == healthy // 2:
+            for death in deaths:
+                await producer.enqueue("mixed", f"poison-{death}", {"death": death})
 
 
-async def _drained(store: Store, fleet: Fleet) -> bool:
-    """As a supervisor does: one worker, started again whenever it has died."""
-    if not fleet.alive:
-        fleet.start()
+async def _drained(store: Store, supervisor: Supervisor) -> bool:
+    await supervisor.look()
+    return await _nothing_left(store)
+
+
+async def _nothing_left(store: Store) -> bool:
     return not any(row.ready or row.leased for row in (await store.tally()).queues)
+
+
+def _check_healthy(found: Survey, healthy: int) -> None:
+    finals = [final for item_id, final in found.finals.items() if item_id.startswith("healthy")]
+    assert len(finals) == healthy
+    assert {final.item.state for final in finals} == {State.DONE}
+    assert all(final.item.crashes < MAX_CRASHES for final in finals), "only a lone crash may be the last one"
+
+
+def _check_poison(final: History, named: str, records: Sequence[r.Record]) -> None:
+    item = final.item
+    assert item.letter is not None
+    assert (item.state, item.letter.reason, item.crashes) == (State.DEAD, "max_crashes", MAX_CRASHES)
+    assert [attempt.ending for attempt in final.attempts] == [Ending.CRASHED] * MAX_CRASHES
+    assert named in item.letter.failure.text, item.letter.failure.text
+    starts = [record for record in records if isinstance(record, r.Start) and record.id == item.id]
+    assert len(starts) == MAX_CRASHES
+    assert _running_beside(starts[-1], records) == [], "the last crash was not alone"
+
+
+def _running_beside(last: r.Start, records: Sequence[r.Record]) -> list[str]:
+    """What else had begun in that process and not ended when it died."""
+    begun = [record for record in records if isinstance(record, r.Start) and record.pid == last.pid]
+    ended = {(record.id, record.delivery) for record in records if isinstance(record, r.End)}
+    return [one.id for one in begun if one != last and (one.id, one.delivery) not in ended]
+
+
+def _check_restarts(supervisor: Supervisor) -> None:
+    """One process at a time, and each waited for its turn."""
+    assert len(supervisor.starts) == len(supervisor.deaths) + 1
+    for number, start in enumerate(supervisor.starts):
+        assert start >= supervisor.may_start_at(number)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_r10_poison_dies_alone_after_exactly_max_crashes_smoke(tmp_path: Path) -> None:
+    """One dies by a signal, one at a limit."""
+    supervisor = await poisoned(tmp_path, ["segfault", "descriptors"], POISON[Size.SMOKE])
+    assert len(supervisor.deaths) <= 2 * MAX_CRASHES
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("death", DEATHS)
+async def test_r10_poison_dies_alone_after_exactly_max_crashes(tmp_path: Path, death: str) -> None:
+    supervisor = await poisoned(tmp_path, [death], POISON[proof_size()])
+    # Whatever else was in the worker, nobody but the poison ever killed it.
+    assert len(supervisor.deaths) == MAX_CRASHES
+    assert all(DEATHS[death][1] in one.why for one in supervisor.deaths), supervisor.deaths
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(200)
+async def test_r10_eight_poisons_at_once_die_and_take_nobody_along(tmp_path: Path) -> None:
+    supervisor = await poisoned(tmp_path, list(DEATHS), POISON[proof_size()])
+    assert len(supervisor.deaths) <= MAX_CRASHES * len(DEATHS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(90)
-async def test_r10_poison_dies_alone_after_exactly_max_crashes_smoke(tmp_path: Path) -> None:
-    await poisoned(tmp_path, ["kill"], healthy=40)
-
-
-@pytest.mark.prove
-@pytest.mark.timeout(300)
-async def test_r10_poison_dies_alone_after_exactly_max_crashes(tmp_path: Path) -> None:
-    await poisoned(tmp_path, list(DEATHS), healthy=100)
+async def test_r10_a_worker_without_descriptors_goes_on(tmp_path: Path) -> None:
+    """A handler that leaks them all and returns: whoever needs none still works, and the worker still hears."""
+    database, logs = tmp_path / "rig.db", tmp_path / "logs"
+    logs.mkdir()
+    store = SqliteStore(database)
+    app = Redrive(store, log=False)
+    for queue in ("mixed", "leaking"):
+        app.queue(queue)
+    async with app:
+        producer = Producer(app, Log(logs / "producer.log"))
+        await producer.enqueue("leaking", "leak")
+        with Fleet(database, logs, lease=LEASE, handlers="poison", watched=Limits().descriptors) as fleet:
+            member = fleet.start()
+            await eventually(lambda: _nothing_left(store), limit=30, what="all descriptors are taken")
+            assert descriptors(member.pid) == Limits().descriptors
+            for number in range(POISON[Size.SMOKE]):
+                await producer.enqueue("mixed", f"healthy-{number}")
+            await eventually(lambda: _nothing_left(store), limit=30, what="the worker goes on")
+            assert fleet.alive == [member]
+            await fleet.retire()
+        found = await survey(store)
+    verdict = judge(read_all(logs), found)
+    assert not verdict.faults, verdict.report()
+    assert {final.item.state for final in found.finals.values()} == {State.DONE}

@@ -194,7 +194,7 @@ async def test_without_room_nothing_is_begun(opened: Open, target: Path, monkeyp
     class Usage(NamedTuple):
         free: int = 10_000
 
-    monkeypatch.setattr(backup.shutil, "disk_usage", lambda _: Usage())
+    monkeypatch.setattr("redrive.stores.sqlite.backup.shutil.disk_usage", lambda _: Usage())
     with pytest.raises(StoreFull, match=r"10,000 are free"):
         await store.backup(str(target))
     assert list(target.parent.iterdir()) == []
@@ -261,7 +261,7 @@ async def test_a_folder_that_may_not_be_written(opened: Open, target: Path, monk
     def denied(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(backup.os, "open", denied)
+    monkeypatch.setattr("redrive.stores.sqlite.backup.os.open", denied)
     with pytest.raises(StoreForbidden, match="Permission denied"):
         await store.backup(str(target))
 
@@ -276,11 +276,11 @@ async def test_the_copy_is_on_the_disk_before_it_has_its_name(
     fsync = os.fsync
 
     def note(descriptor: int) -> None:
-        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         synced.append((name, target.exists()))
         fsync(descriptor)
 
-    monkeypatch.setattr(backup.os, "fsync", note)
+    monkeypatch.setattr("redrive.stores.sqlite.backup.os.fsync", note)
     await store.backup(str(target))
     (half, named_then), (folder, named_now) = synced
     assert (half.startswith(f"{target}."), named_then) == (True, False)

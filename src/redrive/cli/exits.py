@@ -23,6 +23,7 @@ class Exit(IntEnum):
     CONFLICT = 6
     STORE = 7
     PARTLY = 9
+    UNSOUND = 10
     INTERRUPTED = 130
 
 

@@ -8,7 +8,9 @@ import sys
 import traceback
 from types import ModuleType
 
+from redrive import blocking
 from redrive.app import Redrive
+from redrive.blocking._facade import behind
 from redrive.cli.exits import UserCodeFailed
 from redrive.errors import ConfigError
 
@@ -25,6 +27,9 @@ def load_app(target: str) -> Redrive:
     if not hasattr(module, attribute):
         raise ConfigError(f"module {module_name!r} has no {attribute!r}", field=FIELD, hint=_offer(module, module_name))
     app = getattr(module, attribute)
+    if isinstance(app, blocking.Redrive):
+        # Its handlers call it from their threads, and such calls come to the loop in which it is opened: the worker's.
+        return behind(app)
     if not isinstance(app, Redrive):
         what = f"{target} is a {type(app).__name__}, not a Redrive"
         raise ConfigError(what, field=FIELD, hint=_offer(module, module_name))
@@ -40,7 +45,7 @@ def _guess(target: str) -> str:
 
 
 def _offer(module: ModuleType, name: str) -> str:
-    apps = [key for key, value in vars(module).items() if isinstance(value, Redrive)]
+    apps = [key for key, value in vars(module).items() if isinstance(value, Redrive | blocking.Redrive)]
     if apps:
         return f"use {' or '.join(f'{name}:{key}' for key in apps)}"
     return "make one there: app = redrive.Redrive(...)"

@@ -108,8 +108,9 @@ Exit codes:
   0 done                  6 conflict: nothing could be changed in its state
   1 failed                7 store not there, not reachable or not usable
   2 usage                 9 partly: some were skipped, named on stderr
-  3 not confirmed       130 interrupted
-  5 not found, or not unique
+  3 not confirmed        10 a check found something
+  5 not found, or       130 interrupted
+    not unique
 """
 
 cli = LazyGroup(
@@ -118,6 +119,7 @@ cli = LazyGroup(
         "status": "redrive.cli.status:status",
         "letters": "redrive.cli.letters:letters",
         "worker": "redrive.cli.worker:worker",
+        "db": "redrive.cli.db:db",
         "version": "redrive.cli.root:version",
     },
     help=ABOUT,

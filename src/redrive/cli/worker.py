@@ -16,6 +16,7 @@ import click
 from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, verbose_option
 from redrive.cli.exits import Exit, Talk
+from redrive.cli.guard import Guard
 from redrive.cli.leaving import leave_now
 from redrive.cli.load import load_app
 from redrive.cli.output import as_json, clean, iso
@@ -29,6 +30,8 @@ from redrive.events import Event, StoreFailed, StoreRecovered
 LAST_WORDS: Millis = 10_000
 """Beyond the grace: for the last write. A store that is gone must not keep the process."""
 HEAR_AGAIN = 0.1
+LINGER = 0.25
+"""Seconds for tasks that were cancelled long ago."""
 
 logger = logging.getLogger("redrive.cli")
 
@@ -89,8 +92,10 @@ class Session:
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(thread_name_prefix="asyncio")
         loop.set_default_executor(pool)
+        guard = Guard(loop, self._grace)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._hear, number)
+            guard.hear(number)
         try:
             await self._app.open()
             if self._app.info().engine == "memory":
@@ -110,7 +115,7 @@ class Session:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
-        stuck = (await asyncio.wait(others, timeout=1))[1] if others else set()
+        stuck = (await asyncio.wait(others, timeout=LINGER))[1] if others else set()
         if stuck:
             logger.error("left behind %d tasks that would not end", len(stuck))
             leave_now(self._exit())

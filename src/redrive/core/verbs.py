@@ -217,12 +217,15 @@ class Tombstone(Struct, frozen=True):
 
 
 class WorkerFacts(Struct, frozen=True):
+    """`stopped`: its last beat, in good order; without it, a worker that is not alive was lost."""
+
     queues: tuple[str, ...]
     host: str = ""
     pid: int = 0
     release: str = ""
     started_at: Instant = 0
     running: int = 0
+    stopped: bool = False
 
 
 class WorkerBeat(Struct, frozen=True):
@@ -276,3 +279,32 @@ class StoreInfo(Struct, frozen=True):
     durability: Literal["power-loss", "process-crash", "none"]
     library: str
     schema: int
+
+
+class Finding(Struct, frozen=True):
+    """Something in a store that is not as it should be, `count` times. `examples` are ids, where items have it."""
+
+    kind: str
+    text: str
+    count: int = 1
+    examples: tuple[str, ...] = ()
+
+
+class Checkup(Struct, frozen=True):
+    """What `check` found among so many items. `left_out`: what could not be looked at, and why."""
+
+    items: int = 0
+    findings: tuple[Finding, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        return not self.findings
+
+
+class Backup(Struct, frozen=True):
+    """A copy that was checked and is on the disk: where, how many bytes, and how long it took."""
+
+    path: str
+    size: int
+    took: Millis

@@ -13,6 +13,7 @@ from redrive.core import outcome as o
 from redrive.core.decide import decide
 from redrive.core.item import Attempt, Ending, Failure, Item, Millis
 from redrive.core.verbs import Settlement, Verdict
+from redrive.engine import deaths
 from redrive.engine.evidence import plain_failure
 from redrive.engine.report import finished_event
 from redrive.engine.slots import Slots
@@ -60,14 +61,15 @@ class Reaper:
         return len(items)
 
     async def bring_back(self, items: tuple[Item, ...]) -> None:
-        settlements = [self.verdict(item) for item in items]
+        whys = await deaths.whys(self._store, {item.worker for item in items})
+        settlements = [self.verdict(item, whys.get(item.worker or "")) for item in items]
         settled = await self._steady(lambda: self._store.settle(settlements))
         for item, settlement, answer in zip(items, settlements, settled.answers, strict=True):
             if answer.verdict is Verdict.APPLIED and self._events:
                 self._tell(item, settlement)
 
-    def verdict(self, item: Item) -> Settlement:
-        outcome = o.LeaseExpired(crash_failure(item))
+    def verdict(self, item: Item, why: str | None) -> Settlement:
+        outcome = o.LeaseExpired(crash_failure(item, why))
         policy = self._handlers[item.queue].policy
         attempt = Attempt(
             delivery=item.deliveries - 1,  # the one that was lost; reclaiming took the next
@@ -88,7 +90,10 @@ class Reaper:
         self._events.emit(finished_event(lost_by, item.queue, settlement, ran=0))
 
 
-def crash_failure(item: Item) -> Failure:
-    """All crashes of a queue are one cause: nobody knows more until a handler can say why."""
-    text = f"worker {item.worker} let its lease run out and was not heard of again (crash {item.crashes + 1})"
-    return plain_failure("redrive.WorkerLost", text, "crash", key=f"crash in {item.queue}")
+def crash_failure(item: Item, why: str | None) -> Failure:
+    """Crashes of a queue are one cause for each way to die; those of which nobody said why are one more."""
+    kind, key, number = "redrive.WorkerLost", f"crash in {item.queue}", item.crashes + 1
+    if why is None:
+        text = f"worker {item.worker} let its lease run out and was not heard of again (crash {number})"
+        return plain_failure(kind, text, "crash", key=key)
+    return plain_failure(kind, f"worker {item.worker} was lost: {why} (crash {number})", "crash", key=f"{key}: {why}")

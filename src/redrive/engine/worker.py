@@ -78,6 +78,9 @@ class Worker:
 
     async def run(self, stop: asyncio.Event, now: asyncio.Event, grace: Millis) -> None:
         """Work until `stop` is set, then finish within `grace` (or until `now`) and release the rest; or until idle."""
+        # Known before it holds anything, so that a report of its death finds it.
+        with suppress(StoreError):
+            await self._store.beat(self.name, self._facts(), 3 * BEAT_EVERY)
         self._events.emit(ev.WorkerStarted(self.name, tuple(self._handlers)))
         pump = asyncio.create_task(self._pump())
         stopper = asyncio.create_task(self._obey(stop, now, grace))
@@ -264,15 +267,15 @@ class Worker:
 
     async def _beat(self) -> None:
         while True:
-            await self._beating(lambda: self._store.beat(self.name, self._facts(), 3 * BEAT_EVERY))
             await self._clock.sleep(BEAT_EVERY)
+            await self._beating(lambda: self._store.beat(self.name, self._facts(), 3 * BEAT_EVERY))
 
     async def _say_goodbye(self) -> None:
         """Nobody should count on this worker any more; if the store cannot be told, the beat runs out by itself."""
         with suppress(StoreError, TimeoutError):
-            await asyncio.wait_for(self._store.beat(self.name, self._facts(), 0), LAST_WORDS / 1000)
+            await asyncio.wait_for(self._store.beat(self.name, self._facts(stopped=True), 0), LAST_WORDS / 1000)
 
-    def _facts(self) -> WorkerFacts:
+    def _facts(self, *, stopped: bool = False) -> WorkerFacts:
         return WorkerFacts(
             queues=tuple(self._handlers),
             host=platform.node(),
@@ -280,4 +283,5 @@ class Worker:
             release=__version__,
             started_at=self._started_at,
             running=len(self._slots.running),
+            stopped=stopped,
         )

@@ -11,7 +11,7 @@ from redrive.errors import BadStoreURL
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite import SqliteStore, ballast, ground
 
 FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db"
 
@@ -60,6 +60,8 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
 _SQLITE_OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "durability": _one_of("power-loss", "process-crash"),
     "binding": _one_of("auto", "stdlib", "apsw"),
+    "network": _one_of(*ground.CHOICES),
+    "ballast": lambda field, text: ballast.parse(text, field=field),
 }
 """How each option is read: its field and its text in, what the store's parameter of that name takes out."""
 

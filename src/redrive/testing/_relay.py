@@ -11,8 +11,10 @@ from redrive.core.select import Selection
 from redrive.core.verbs import (
     Act,
     Amended,
+    Backup,
     CauseTally,
     Change,
+    Checkup,
     Document,
     DocumentWrite,
     Entry,
@@ -136,3 +138,9 @@ class Relay(ABC):
 
     async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         return await self.relay(self.store.journal, topic, after, limit)
+
+    async def check(self, *, quick: bool = False) -> Checkup:
+        return await self.relay(self.store.check, quick=quick)
+
+    async def backup(self, path: str, *, force: bool = False) -> Backup:
+        return await self.relay(self.store.backup, path, force=force)

@@ -36,6 +36,7 @@ class Member:
         self._running: dict[tuple[str, int], r.Start] = {}
         self._tail = Tail(logs / f"runs-{self.pid}.log")
         self._events = logs / f"events-{self.pid}.log"
+        self._pulse = logs / f"pulse-{self.pid}"
 
     def look(self) -> list[r.Start]:
         """The handlers that run now, as far as the log says."""
@@ -56,11 +57,17 @@ class Member:
         """Its worker runs: the first line of its events says so."""
         return self._events.exists() and self._events.stat().st_size > 0
 
+    @property
+    def pulse(self) -> int:
+        """Grows as long as its event loop turns."""
+        return self._pulse.stat().st_size if self._pulse.exists() else 0
+
 
 class Fleet:
-    def __init__(self, database: Path, logs: Path, *, lease: float, handlers: str = "mix") -> None:
+    def __init__(self, database: Path, logs: Path, *, lease: float, handlers: str = "mix", watched: int = 0) -> None:
         self._command = [sys.executable, "-m", "tests.support.rig.worker", str(database), str(logs)]
-        self._command += ["--lease", str(lease), "--set", handlers]
+        self._command += ["--lease", str(lease), "--set", handlers, "--watched", str(watched)]
+        self._environment = environment()
         self._database = database
         self._logs = logs
         self._errors = logs / "stderr.txt"
@@ -86,7 +93,7 @@ class Fleet:
     def start(self) -> Member:
         with self._errors.open("ab") as errors:
             process = subprocess.Popen(
-                self._command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=errors, stderr=errors
+                self._command, cwd=ROOT, env=self._environment, stdin=subprocess.PIPE, stdout=errors, stderr=errors
             )
         member = Member(process, self._logs)
         self.members.append(member)
@@ -102,8 +109,12 @@ class Fleet:
         assert not fallen, f"workers {fallen} died by themselves: {self.complaints()}"
 
     def kill(self, member: Member) -> None:
-        self._struck.add(member.pid)
         member.process.kill()
+        self.bury(member)
+
+    def bury(self, member: Member) -> None:
+        """Its death is meant, whoever or whatever brings it about."""
+        self._struck.add(member.pid)
         member.process.wait()
         # Only now: a handler may start between the decision to kill and the kill, and this is what explains its loss.
         self._log(r.Struck(member.pid, "kill", now_ns()))
@@ -133,6 +144,11 @@ class Fleet:
         self._log(r.Struck(member.pid, "cont", now_ns()))
         os.kill(member.pid, signal.SIGCONT)
 
+    def terminate(self, member: Member) -> None:
+        self._struck.add(member.pid)
+        self._log(r.Struck(member.pid, "term", now_ns()))
+        member.process.terminate()
+
     async def retire(self, *, limit: float = 10.0) -> None:
         """SIGTERM to all that live; they must leave by themselves, and without complaint."""
         leaving = self.alive
@@ -140,8 +156,7 @@ class Fleet:
             lambda: all(member.ready for member in leaving), limit=START_LIMIT, what="workers have started"
         )
         for member in leaving:
-            self._log(r.Struck(member.pid, "term", now_ns()))
-            member.process.terminate()
+            self.terminate(member)
         await eventually(lambda: not self.alive, limit=limit, what="workers leave after SIGTERM")
         codes = {member.pid: member.process.returncode for member in leaving}
         assert not any(codes.values()), f"exit codes {codes}: {self.complaints()}"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
-from collections.abc import Callable
 
 from redrive import Dead, Item, Policy, Redrive, Snooze, constant
 from tests.support.rig import records as r
+from tests.support.rig.deaths import die, take_descriptors
 from tests.support.rig.log import Log, now_ns
 
 MIX = ("ok", "ok-sync", "flaky", "flaky-sync", "doomed", "slow", "slow-sync", "chain")
@@ -132,14 +131,11 @@ def register_poison(app: Redrive, scribe: Scribe, lease: float) -> None:
         scribe.start(item)
         await asyncio.sleep(0.02)  # noqa: TID251 - neighbours are in the same process when it dies
         if death:
-            scribe.log(r.Struck(os.getpid(), "kill", now_ns()))
-            DEATHS[death]()
+            await die(death)
         scribe.end(item, "done")
 
-
-DEATHS: dict[str, Callable[[], object]] = {
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
-    "abort": os.abort,
-    "exit": lambda: os._exit(3),  # the only way to leave without unwinding
-}
+    @app.handler("leaking", lease=lease)
+    async def leaking(item: Item) -> None:
+        scribe.start(item)
+        take_descriptors()
+        scribe.end(item, "done")

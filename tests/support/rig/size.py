@@ -44,3 +44,45 @@ ZOMBIES = {Size.SMOKE: 1, Size.SHORT: 10, Size.FULL: 100}
 
 RETRIES = {Size.SMOKE: 100, Size.SHORT: 2_000, Size.FULL: 20_000}
 """R12: retries due within one minute."""
+
+RETRY_SPELL = {Size.SMOKE: 0.5, Size.SHORT: 6.0, Size.FULL: 60.0}
+"""R12 by the real clock: seconds over which as many retries are spread."""
+
+POISON = {Size.SMOKE: 20, Size.SHORT: 100, Size.FULL: 100}
+"""R10: healthy items beside the poison."""
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """R25: workers stopped one after the other, each at a random moment within its first `spell` seconds."""
+
+    items: int
+    stops: int
+    spell: float
+
+
+ROLLING = {
+    Size.SHORT: Rolling(items=3_000, stops=15, spell=0.5),
+    Size.FULL: Rolling(items=50_000, stops=200, spell=1.0),
+}
+
+CUTS = {Size.SMOKE: 3, Size.SHORT: 60, Size.FULL: 1_000}
+"""R7: power cuts of each kind."""
+
+FAILED_SYNCS = {Size.SMOKE: (1, 5, 9, 13), Size.SHORT: range(1, 51), Size.FULL: range(1, 51)}
+"""R19: which sync fails, counted from the moment the database is made."""
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """R22: commits of twenty items before and after a long reader, and while it reads."""
+
+    steady: int
+    reading: int
+
+
+BACKLOG = {
+    Size.SMOKE: Backlog(steady=60, reading=300),
+    Size.SHORT: Backlog(steady=300, reading=3_000),
+    Size.FULL: Backlog(steady=3_000, reading=60_000),
+}

@@ -1,7 +1,8 @@
 """A worker process of the rig: `python -m tests.support.rig.worker <database> <log folder> [--lease 1] [--set mix]`.
 
 It ends when its parent does (standard input is closed), stops gracefully on SIGTERM, and writes two files: what its
-handlers did, and what the engine said about it.
+handlers did, and what the engine said about it. With `--watched N` it also has a pulse, for a supervisor to feel, and
+at most N file descriptors.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from redrive import events as ev
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe, register_mix, register_poison, register_zombie
 from tests.support.rig.log import Log, now_ns
+
+PULSE = 0.02
 
 SETS: dict[str, Callable[[Redrive, Scribe, float], None]] = {
     "mix": register_mix,
@@ -58,6 +61,14 @@ def _record(event: ev.Event) -> r.Record | None:
             return None
 
 
+async def pulse(path: Path) -> None:
+    """One byte after the other, as long as the loop turns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    while True:
+        os.write(descriptor, b".")
+        await asyncio.sleep(PULSE)  # noqa: TID251 - real time for a real supervisor
+
+
 def die_with_parent() -> None:
     def watch() -> None:
         os.read(0, 1)
@@ -76,7 +87,10 @@ async def main(options: argparse.Namespace) -> None:
         stopping: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: stopping.add(asyncio.create_task(app.stop())))
+        beating = asyncio.create_task(pulse(folder / f"pulse-{pid}")) if options.watched else None
         await app.run(grace="2s")
+        if beating is not None:
+            beating.cancel()
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -85,10 +99,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("logs")
     parser.add_argument("--lease", type=float, default=1.0)
     parser.add_argument("--set", choices=SETS, default="mix")
+    parser.add_argument("--watched", type=int, metavar="N", default=0)
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # deaths are meant; their cores are not wanted
     die_with_parent()
-    asyncio.run(main(parse()))
+    chosen = parse()
+    if chosen.watched:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (chosen.watched, chosen.watched))
+    asyncio.run(main(chosen))

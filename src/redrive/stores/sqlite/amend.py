@@ -24,8 +24,10 @@ from redrive.core.verbs import (
 from redrive.errors import Conflict
 from redrive.stores import audit, packing
 from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import DISPOSITIONS, STATES, Row
+from redrive.stores.sqlite.search import short_of_time
 from redrive.stores.sqlite.shelf import append_act
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
@@ -155,8 +157,22 @@ def _recount(tx: Tx, places: list[Place], after: Kind | None) -> None:
             tx.count_cause(place.cause, place.queue, (after == "open") - (place.kind == "open"))
 
 
-def prune(tx: Tx, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
-    doomed = _oldest(tx, And((selection, _RESOLVED)), max(0, limit))
+def prunable(selection: Selection) -> Selection:
+    return And((selection, _RESOLVED))
+
+
+def prune(tx: Tx, selection: Selection, limit: int, by: Act, among: Ids | None = None) -> tuple[Tombstone, ...] | None:
+    """None if it took too long to find them; then they are to be found first, and pruned `among` what was found."""
+    if among is not None:
+        doomed = _oldest(tx, And((among, prunable(selection))), max(0, limit))
+    else:
+        try:
+            with short_of_time(tx):
+                doomed = _oldest(tx, prunable(selection), max(0, limit))
+        except Exception as error:
+            if not faults.is_interrupt(error):
+                raise
+            return None
     if not doomed:
         return ()
     tombstones = [_tombstone(tx, place, by) for place in doomed]

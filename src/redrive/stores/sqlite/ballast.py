@@ -1,10 +1,10 @@
 """Space held in reserve beside the database, for the day on which the disk is full.
 
 SQLite cannot even delete without space: what is deleted is written to its log first. So a file, `<database>-ballast`,
-keeps some. An operator's act (prune, discard, ...) that finds the disk full gets a share of it and is tried again.
+holds some. An operator's act (prune, discard, ...) that finds the disk full gets a share of it and is tried again.
 
-Several processes share the file without a lock: to make it whole twice is as good as once, and two who give back at the
-same moment give back less than both wanted, find the disk still full, and do it again.
+Several processes share the file without a lock: to make it whole twice is as good as once, and two who cut it at the
+same moment free less than both wanted, find the disk still full, and do it again.
 """
 
 from __future__ import annotations
@@ -12,146 +12,185 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
+from collections.abc import Callable
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 from redrive.core import sizes
 from redrive.core.item import Instant, Millis
+from redrive.stores.clock import StoreTime
+from redrive.stores.sqlite import faults
+
+T = TypeVar("T")
 
 DEFAULT = 16 * 1024 * 1024
-"""Pruning a thousand letters that lie scattered over a large database takes up to 13 MiB of the log."""
+"""Pruning a thousand items that lie scattered over a large database writes up to 13 MiB to the log."""
 PLENTY = 10
 """It is made, and made whole again, where so many times its size is free."""
+WORTH = 1024 * 1024
+"""A database smaller than this has none: nothing could be removed from it that would help."""
 SHARES = 4
-"""Not all at once: what one act leaves over, the next enqueue takes."""
+"""It is not given up at once: what one act leaves over, the next enqueue takes."""
+FOR_OPENING = 256 * 1024
+"""Opening needs room for the index of the log, and seldom more: it also empties the log into the database."""
 LOOK_AGAIN: Millis = 10_000
 
 BallastSize = sizes.Size | Literal["off"] | None
 
-_NOT_THERE = {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
+_NOT_OFFERED = {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
+_FLAGS = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _CHUNK = 1024 * 1024
 _log = logging.getLogger("redrive.stores.sqlite")
 
 
-def parse(value: BallastSize) -> int:
-    """In bytes; 0 for none."""
-    return 0 if value is None or value == "off" else sizes.parse(value, field="ballast")
+def parse(value: BallastSize, *, field: str = "ballast") -> int:
+    """In bytes; 0 is none."""
+    return 0 if value is None or value == "off" else sizes.parse(value, field=field)
 
 
 class Ballast:
-    """As one writer sees it; everything runs in its thread. Failing costs nothing but the reserve."""
+    """As one writer sees it; everything runs in its thread. What fails here costs nothing but the reserve."""
 
-    def __init__(self, database: str, size: int) -> None:
-        self._database = database
+    def __init__(self, database: str, size: int, time: StoreTime) -> None:
+        self._named = database
         self._size = size
-        self._look_at: Instant | None = 0
-        self._known = False
-        self._gave = False
+        self._time = time
+        self._look_at: Instant | None = 0 if size else None
+        """When to see again whether it is whole; None: it is, as far as we know."""
+        self._looked = False
 
     @cached_property
-    def path(self) -> str:
-        # Beside the file itself, as SQLite does it with its log: a link may lie on another disk.
-        return f"{os.path.realpath(self._database)}-ballast"
-
-    def tend(self, now: Instant) -> None:
-        """Make it whole if it is not, there is room, and it was not tried just now. Cheap: may follow every write."""
-        if self._look_at is not None and now >= self._look_at:
-            self.stock(now)
-
-    def stock(self, now: Instant) -> None:
-        """Make it whole if it is not and there is room."""
-        if not self._size:
-            self._look_at = None
-            return
-        self._look_at = now + LOOK_AGAIN
-        try:
-            if self._have() < self._size:
-                if free(self.path) < PLENTY * self._size:
-                    return
-                self._fill()
-        except OSError as error:
-            _log.debug("no ballast for %s: %s", self._database, error)
-            return
-        self._look_at = None
-        self._known = True
-        if self._gave:
-            self._gave = False
-            _log.warning("the disk of %s has room again: its ballast is whole", self._database)
-
-    def give_back(self, share: int) -> int:
-        """Free so many bytes for others to write, or what is left of it. 0: nothing was left."""
-        if not self._size:
-            return 0
-        try:
-            given = self._cut(share)
-        except OSError:
-            return 0
-        if given:
-            self._look_at = self._look_at or 0
-            self._gave = True
-            _log.warning(
-                "the disk of %s is full: %s bytes of its ballast were given back, so that something can be removed",
-                self._database,
-                f"{given:,}",
-            )
-        return given
+    def _database(self) -> str:
+        """The file itself, beside which SQLite's log lies: a link to it may be on another disk."""
+        return os.path.realpath(self._named)
 
     @property
-    def share(self) -> int:
+    def _path(self) -> str:
+        return f"{self._database}-ballast"
+
+    # --- giving ---
+
+    def opening(self, open_: Callable[[], T]) -> T:
+        """What `open_` gives. Nothing can be removed from a database that cannot be opened."""
+        share = FOR_OPENING
+        while True:
+            try:
+                return open_()
+            except Exception as error:
+                if not faults.lacks_room(error) or not self._give(share):
+                    raise
+            share = self._share
+
+    def give_share(self) -> bool:
+        """Free a part of it for whoever writes next. False: nothing is left."""
+        return self._give(self._share)
+
+    @property
+    def _share(self) -> int:
         return -(-self._size // SHARES)
 
-    def _have(self) -> int:
+    def _give(self, share: int) -> bool:
         try:
-            found = os.stat(self.path)  # noqa: PTH116 - runs after checkpoints: no object for it
-        except FileNotFoundError:
-            return 0
-        if self._known:
-            return found.st_size
-        # A copy of the folder may have left holes where the bytes were. Asked only once: some file systems count late.
-        return min(found.st_size, getattr(found, "st_blocks", found.st_size) * 512)
-
-    def _fill(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(self.path, flags, 0o600)
-        try:
-            _allocate(descriptor, self._size)
+            given = self._cut(share) if self._size else 0
         except OSError:
-            # Half a reserve in a place that has no room for it would only make the lack worse.
-            os.ftruncate(descriptor, 0)
-            raise
-        finally:
-            os.close(descriptor)
+            given = 0
+        if given:
+            self._look_at = self._time.now() + LOOK_AGAIN
+            _log.warning("the disk takes no more for %s: gave back %s bytes of its ballast", self._named, f"{given:,}")
+        return given > 0
 
     def _cut(self, share: int) -> int:
-        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(self.path, flags)
+        descriptor = os.open(self._path, _FLAGS)
         try:
             have = os.fstat(descriptor).st_size
             left = max(0, have - share)
             os.ftruncate(descriptor, left)
-            # Many file systems free what is cut only with their next commit.
+            # Many file systems have the room only when they have written down that it is free.
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         return have - left
 
+    # --- making it whole ---
+
+    def doubt(self) -> None:
+        """Another process may have used it."""
+        if self._look_at is None and self._size:
+            self._look_at = 0
+
+    def tend(self) -> None:
+        """Make it whole where that is worth it and there is room. May follow every write: it seldom looks."""
+        if self._look_at is None:
+            return
+        now = self._time.now()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_AGAIN
+        try:
+            have = self._have()
+            if have is None or have < self._size:
+                if not self._has_room():
+                    return
+                self._fill()
+        except OSError as error:
+            _log.debug("no ballast for %s: %s", self._named, error)
+            return
+        self._look_at = None
+        self._looked = True
+        if have is not None and have < self._size:
+            _log.info("the disk of %s has room again: its ballast is whole", self._named)
+
+    def _have(self) -> int | None:
+        try:
+            found = os.stat(self._path)  # noqa: PTH116 - like the others here: no object for it
+        except FileNotFoundError:
+            return None
+        if self._looked:
+            return found.st_size
+        # A copy of the folder may have left holes where bytes were. Asked once only: some file systems count late.
+        return min(found.st_size, found.st_blocks * 512)
+
+    def _has_room(self) -> bool:
+        kept = sum(_size(f"{self._database}{end}") for end in ("", "-wal"))
+        return kept >= WORTH and free(self._database) >= PLENTY * self._size
+
+    def _fill(self) -> None:
+        descriptor = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
+        try:
+            _allocate(descriptor, self._size)
+        except OSError:
+            # A part of it would make the lack of room worse, and not be enough when it is needed.
+            os.ftruncate(descriptor, 0)
+            raise
+        finally:
+            os.close(descriptor)
+
 
 def free(path: str) -> int:
     """Bytes that the disk of this file can still take from us."""
-    found = os.statvfs(os.path.dirname(path))  # noqa: PTH120 - text is enough
-    return found.f_bavail * found.f_frsize
+    return shutil.disk_usage(os.path.dirname(path)).free  # noqa: PTH120 - text is enough
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 - the database is never opened here: closing it would drop its locks
+    except OSError:
+        return 0
 
 
 def _allocate(descriptor: int, size: int) -> None:
+    """Really: a hole would hold nothing."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
-            if error.errno not in _NOT_THERE:
+            if error.errno not in _NOT_OFFERED:
                 raise
         else:
             return
-    # Bytes that cannot be compressed or left out as a hole.
+    os.lseek(descriptor, 0, os.SEEK_SET)
     done = 0
     while done < size:
-        done += os.pwrite(descriptor, os.urandom(min(_CHUNK, size - done)), done)
+        # Not zeros: a file system that compresses would keep nothing of them.
+        done += os.write(descriptor, os.urandom(min(_CHUNK, size - done)))

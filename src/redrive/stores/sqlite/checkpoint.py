@@ -51,29 +51,31 @@ class Checkpoints:
             self._changes = changes
         return self._pages >= AFTER
 
-    def run(self, writer: Connection) -> None:
-        """Failing costs nothing: what was committed stays in the log, and the next one takes it."""
+    def run(self, writer: Connection) -> bool:
+        """True: all of the log is in the database, and the log can be written over.
+
+        Failing costs nothing: what was committed stays in the log, and the next one takes it.
+        """
         self._pages = 0
         try:
-            if self._careful:
-                self._run_alone(writer)
-            else:
-                self._move()
+            return self._run_alone(writer) if self._careful else self._move()
         except self._settings.binding.errors:
             self.close()
+            return False
 
-    def _run_alone(self, writer: Connection) -> None:
+    def _run_alone(self, writer: Connection) -> bool:
         _warn(self._settings.binding.version)
         writer.execute("begin immediate")
         try:
-            self._move()
+            return self._move()
         finally:
             writer.execute("rollback")
 
-    def _move(self) -> None:
+    def _move(self) -> bool:
         if self._connection is None:
             self._connection = open_maintenance(self._settings)
-        self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        ((busy, log, moved),) = self._connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        return not busy and log == moved
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -34,6 +34,8 @@ class Settings:
     durability: Durability
     busy_timeout: Millis
     binding: Binding = STDLIB
+    ballast: int = 0
+    """Its size in bytes; 0 is none."""
 
 
 def connect(settings: Settings) -> Connection:

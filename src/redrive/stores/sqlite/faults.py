@@ -103,6 +103,17 @@ def is_damage(error: BaseException) -> bool:
     return text or (is_database_error(error) and _code(error) & 0xFF in _CORRUPT)
 
 
+def lacks_room(error: BaseException | None) -> bool:
+    """Also of an error that was told already."""
+    while error is not None:
+        if isinstance(error, StoreFull):
+            return True
+        if is_database_error(error):
+            return _code(error) & 0xFF == sqlite3.SQLITE_FULL or _name(error) in _NO_ROOM
+        error = error.__cause__
+    return False
+
+
 def is_interrupt(error: BaseException) -> bool:
     return is_database_error(error) and _code(error) & 0xFF == sqlite3.SQLITE_INTERRUPT
 

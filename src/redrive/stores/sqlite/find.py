@@ -1,30 +1,21 @@
-"""Looking on SQLite: `get`, `find`, `tally`, `causes`, and when to look again."""
+"""Looking on SQLite: `get`, `tally`, `causes`, and when to look again. Pages are found in search.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from redrive.core import codec, select
-from redrive.core.item import Attempt, Deed, Failure, History, Instant
-from redrive.core.select import Selection
-from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, Tally, Tombstone
+from redrive.core import codec
+from redrive.core.item import Attempt, Deed, Failure, History, Instant, Item
+from redrive.core.verbs import CauseTally, QueueTally, Tally, Tombstone
 from redrive.errors import NotFound
-from redrive.stores.base import IDS_LIMIT
-from redrive.stores.checks import check_page
-from redrive.stores.cursor import read as read_cursor
-from redrive.stores.cursor import write as write_cursor
-from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import Row, item_of, tombstone_of
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
 _GET = load("sqlite", "get")
-_FIND = load("sqlite", "find")
 _TALLY = load("sqlite", "tally")
 _CAUSES = load("sqlite", "causes")
 _LEASE = load("sqlite", "lease")
-
-_LAST = 2**63 - 1
 
 
 def get(tx: Tx, item_id: str) -> History:
@@ -43,31 +34,13 @@ def tombstone(tx: Tx, item_id: str) -> Tombstone | None:
     return None if row is None else tombstone_of(row)
 
 
-def find(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> Page:
-    check_page(limit)
-    rows, more = _rows(tx, selection, limit, cursor)
-    items = tuple([item_of(tx.execute(_GET["by_seq"], (seq,)).fetchone()) for _, seq, _ in rows])
-    return Page(items, more, len(rows) + (more is not None))
+def item_at(tx: Tx, row: Row) -> Item:
+    """The item of a row that a search found."""
+    return item_of(tx.execute(_GET["by_seq"], (row[1],)).fetchone())
 
 
-def ids(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-    check_page(limit, IDS_LIMIT)
-    rows, more = _rows(tx, selection, limit, cursor)
-    return IdPage(tuple([item_id for _, _, item_id in rows]), more)
-
-
-def _rows(tx: Tx, selection: Selection, limit: int, cursor: str | None) -> tuple[list[Row], str | None]:
-    """(died_at, seq, id) of the matches, and the cursor of what follows them."""
-    letters = select.pins_dead(selection)
-    order = "died" if letters else "enqueued"
-    before = read_cursor(order, cursor) or (_LAST, _LAST)
-    where, values = compiled(selection, tx.now, letters=letters)
-    # One more than asked for tells whether there is another page.
-    place = (*before, limit + 1) if letters else (before[1], limit + 1)
-    statement = _FIND["letters" if letters else "items"].replace("{where}", where)
-    rows = tx.execute(statement, (*values, *place)).fetchall()
-    more = write_cursor(order, rows[limit - 1][:2]) if len(rows) > limit else None
-    return rows[:limit], more
+def id_at(_: Tx, row: Row) -> str:
+    return str(row[2])
 
 
 def tally(tx: Tx) -> Tally:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from redrive.errors import ConfigError, UnsafeFileSystem
 
 Network = Literal["refuse", "allow"]
-NETWORK: tuple[Network, ...] = ("refuse", "allow")
+CHOICES: tuple[Network, ...] = ("refuse", "allow")
 
 MOUNTS = "/proc/self/mountinfo"
 
@@ -50,8 +50,8 @@ class _Mount(NamedTuple):
 
 
 def check_choice(network: Network) -> Network:
-    if network not in NETWORK:
-        raise ConfigError(f"{network!r} is not known", field="network", hint=f"use one of {', '.join(NETWORK)}")
+    if network not in CHOICES:
+        raise ConfigError(f"{network!r} is not known", field="network", hint=f"use one of {', '.join(CHOICES)}")
     return network
 
 

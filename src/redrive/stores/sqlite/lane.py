@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Job(Generic[T]):
     """A closure with whoever waits for it. Either its thread begins it or its caller withdraws it, never both."""
 
-    __slots__ = ("_free", "_gone", "error", "future", "loop", "resolved", "result", "work")
+    __slots__ = ("_free", "_gone", "begun", "error", "future", "loop", "resolved", "result", "work")
 
     def __init__(self, work: Callable[[Tx], T]) -> None:
         self.work = work
@@ -34,6 +34,7 @@ class Job(Generic[T]):
         self.future: asyncio.Future[T] = self.loop.create_future()
         self.result: T | None = None
         self.error: Exception | None = None
+        self.begun = False
         self.resolved = False
         self._gone: asyncio.Future[None] | None = None
         self._free = [True]
@@ -45,9 +46,18 @@ class Job(Generic[T]):
         except IndexError:
             return False
 
+    def begin(self) -> bool:
+        """By its thread. False: it has begun already, or its caller has withdrawn it."""
+        if not self.claim():
+            return False
+        self.begun = True
+        return True
+
     def give_back(self) -> None:
-        """As if it had never been claimed: what was begun for it was undone."""
-        self._free.append(True)
+        """As if it had never begun: what was done for it was undone."""
+        if self.begun:
+            self.begun = False
+            self._free.append(True)
 
     def resolve(self) -> None:
         """In the loop; the caller may have been cancelled meanwhile."""
@@ -100,7 +110,11 @@ async def aside(call: Callable[[], T]) -> T:
             job.error = error
         deliver([job])
 
-    threading.Thread(target=run, name="redrive-sqlite-aside", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="redrive-sqlite-aside", daemon=True).start()
+    except RuntimeError:
+        # The interpreter is ending and starts no more threads. Nobody else needs the loop then.
+        run()
     return await job.future
 
 

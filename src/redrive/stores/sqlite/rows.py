@@ -75,17 +75,17 @@ def judged_item(row: Row) -> Judged:
 
 def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Item:  # noqa: FBT001 - on the hot path
     """From the columns of lease.pick, which has counted already."""
-    (item_id, queue, body, seq, enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last) = row[:13]
+    item_id, queue, body, seq, put_at, due, renewed, given, attempt, errors, crashes, replays, last, _, packing = row
     return Item(
         item_id,
         queue,
         Packed(body, packing) if packing else body,
         seq,
         State.LEASED,
-        enqueued,
+        put_at,
         due,
         renewed,
-        deliveries,
+        given,
         attempt,
         errors,
         crashes,

@@ -34,7 +34,7 @@ class _Plan:
         self._ready: list[tuple[object, ...]] = []
         self._dead: list[tuple[object, ...]] = []
         self._causes: list[tuple[str, str]] = []
-        self._results: list[tuple[int, bytes, int]] = []
+        self._results: list[tuple[int, bytes]] = []
         self._letters: list[tuple[object, ...]] = []
         self._attempts: list[tuple[int, int, bytes]] = []
         self._follow_ups: list[NewItem] = []
@@ -45,7 +45,7 @@ class _Plan:
             self._queues["done"].append(queue)
             self._done.setdefault(delivery, []).append(seq)
             if decision.result is not None:
-                self._add_result(decision.result, seq)
+                self._results.append((seq, decision.result))
         elif isinstance(decision, ToReady):
             self._queues["ready"].append(queue)
             self._ready.append((self._now + decision.delay, *_CHARGES[decision.charge], seq, delivery))
@@ -57,9 +57,6 @@ class _Plan:
             self._attempts.append((seq, delivery, codec.encode(settlement.attempt)))
         if settlement.follow_ups:
             self._follow_ups.extend(settlement.follow_ups)
-
-    def _add_result(self, result: bytes, seq: int) -> None:
-        self._results.append((seq, result, result.packing if isinstance(result, Packed) else 0))
 
     def _add_letter(self, decision: ToDead, seq: int, queue: str) -> None:
         failure = decision.failure
@@ -87,7 +84,8 @@ class _Plan:
         for cause, queue in self._causes:
             tx.count_cause(cause, queue, 1)
         if self._results:
-            tx.executemany(_SQL["insert_result"], self._results)
+            bodies = [(seq, body, body.packing if isinstance(body, Packed) else 0) for seq, body in self._results]
+            tx.executemany(_SQL["insert_result"], bodies)
         if self._letters:
             tx.executemany(_SQL["insert_letter"], self._letters)
         if self._attempts:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from redrive.core import durations, sizes
 from redrive.core.item import History, Item, Millis, NewItem
-from redrive.core.select import Selection
+from redrive.core.select import Ids, Selection
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -48,16 +48,20 @@ from redrive.core.verbs import (
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.stores import packing
 from redrive.stores.base import IDS_LIMIT
-from redrive.stores.checks import check_new
+from redrive.stores.checks import check_new, check_page
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.sqlite import amend, bodies, find, lease, reclaim, settle, shelf
+from redrive.stores.sqlite import amend, bodies, find, ground, lease, reclaim, settle, shelf
+from redrive.stores.sqlite import ballast as reserve
+from redrive.stores.sqlite.ballast import BallastSize
 from redrive.stores.sqlite.binding import BindingName, check_name, choose
+from redrive.stores.sqlite.compile import MOST_IDS
 from redrive.stores.sqlite.connect import Durability, Settings
 from redrive.stores.sqlite.lane import aside
+from redrive.stores.sqlite.search import Oldest, Search
 from redrive.stores.sqlite.session import Session
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.sqlite.upkeep import Upkeep
-from redrive.stores.sqlite.writer import PutJob
+from redrive.stores.sqlite.writer import ActJob, PutJob
 
 T = TypeVar("T")
 
@@ -75,6 +79,8 @@ class SqliteStore:
         busy_timeout: durations.Duration = "30s",
         binding: BindingName = "auto",
         compress_above: sizes.Size | None = packing.ABOVE,
+        network: ground.Network = "refuse",
+        ballast: BallastSize = reserve.DEFAULT,
     ) -> None:
         if durability not in ("power-loss", "process-crash"):
             raise ConfigError(f"{durability!r} is not one of power-loss, process-crash", field="durability")
@@ -84,6 +90,8 @@ class SqliteStore:
         self._binding = check_name(binding)
         above = packing.threshold(compress_above)
         self._compress_above = sizes.MAX if above is None else above
+        self._network = ground.check_choice(network)
+        self._ballast = reserve.parse(ballast)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._session: Session | None = None
         self._library = ""
@@ -121,8 +129,10 @@ class SqliteStore:
             self._session.abandon()
         # Now and not later: a change of directory must not lead the connections to different files.
         path = self._path = await aside(lambda: str(Path(self._path).absolute()))
+        await aside(lambda: ground.check(path, self._network))
         binding = await aside(lambda: choose(self._binding, path))
-        session = Session(Settings(path, self._durability, self._busy_timeout, binding), self._clock)
+        settings = Settings(path, self._durability, self._busy_timeout, binding, self._ballast)
+        session = Session(settings, self._clock)
         await session.open()
         self._session = session
         self._library = f"sqlite {binding.version} ({binding.name})"
@@ -154,6 +164,9 @@ class SqliteStore:
 
     async def _write(self, work: Callable[[Tx], T]) -> T:
         return await (await self._here()).writer.submit(work)
+
+    async def _act(self, work: Callable[[Tx], T]) -> T:
+        return await (await self._here()).writer.accept(ActJob(work))
 
     async def _read(self, work: Callable[[Tx], T]) -> T:
         return await (await self._here()).reader.submit(work)
@@ -225,7 +238,7 @@ class SqliteStore:
         return await self._unpacked(session, taken)
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
-        return await self._write(lambda tx: amend.amend(tx, selection, change, by, expect))
+        return await self._act(lambda tx: amend.amend(tx, selection, change, by, expect))
 
     # --- looking ---
 
@@ -235,14 +248,24 @@ class SqliteStore:
         return replace(history, item=item)
 
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
-        page = await self._read(lambda tx: find.find(tx, selection, limit, cursor))
+        check_page(limit)
+        found = await self._search(Search(selection, limit, cursor, find.item_at))
+        page = Page(tuple(found.found), found.next, found.scanned)
         return replace(page, items=await bodies.whole(page.items))
 
     async def tally(self) -> Tally:
         return await self._read(find.tally)
 
     async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
-        return await self._read(lambda tx: find.ids(tx, selection, limit, cursor))
+        check_page(limit, IDS_LIMIT)
+        found = await self._search(Search(selection, limit, cursor, find.id_at))
+        return IdPage(tuple(found.found), found.next)
+
+    async def _search(self, search: Search[T]) -> Search[T]:
+        if not await self._read(search.whole):
+            while not await self._read(search.part):
+                pass
+        return search
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         return await self._read(lambda tx: find.causes(tx, queue, limit))
@@ -250,7 +273,14 @@ class SqliteStore:
     # --- keeping house ---
 
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
-        return await self._write(lambda tx: amend.prune(tx, selection, limit, by))
+        pruned = await self._act(lambda tx: amend.prune(tx, selection, limit, by))
+        if pruned is None:
+            oldest = Oldest(amend.prunable(selection), min(limit, MOST_IDS))
+            while not await self._read(oldest.part):
+                pass
+            among = Ids(tuple(oldest.ids))
+            pruned = await self._act(lambda tx: amend.prune(tx, selection, limit, by, among))
+        return pruned or ()
 
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await self._read(lambda tx: find.tombstone(tx, item_id))

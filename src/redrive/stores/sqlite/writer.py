@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from redrive.core.item import NewItem
+from redrive.core.item import Instant, Millis, NewItem
 from redrive.core.verbs import PutResult
-from redrive.errors import OutcomeUnknown, StoreUnavailable
+from redrive.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.ballast import Ballast
 from redrive.stores.sqlite.binding import Connection
 from redrive.stores.sqlite.checkpoint import Checkpoints
 from redrive.stores.sqlite.connect import Settings, open_writer, reopen_writer
@@ -22,7 +23,11 @@ from redrive.stores.sqlite.lane import Job, Lane, deliver
 from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.tx import Tx
 
+T = TypeVar("T")
+
 GROUP = 64
+SEEK_ROOM: Millis = 1_000
+"""Enqueues that find the disk full are many, and a checkpoint that finds it full has written much in vain."""
 
 
 def _file(path: str) -> tuple[int, int] | None:
@@ -44,6 +49,12 @@ class PutJob(Job[PutResult]):
         self.items = items
 
 
+class ActJob(Job[T]):
+    """What an operator does to make room: it may use the ballast when the disk is full."""
+
+    __slots__ = ()
+
+
 class Writer(Lane):
     def __init__(
         self,
@@ -57,14 +68,17 @@ class Writer(Lane):
         self._woken = woken
         self._file: tuple[int, int] | None = None
         self._checkpoints = Checkpoints(settings)
+        self._ballast = Ballast(settings.path, settings.ballast, time)
         self._errors = settings.binding.errors
+        self._seek_room_at: Instant = 0
         self.commits = 0
 
     def connect(self) -> Connection:
-        connection = open_writer(self.settings, self.time.now())
+        connection = self._ballast.opening(lambda: open_writer(self.settings, self.time.now()))
         self._opened(connection)
         self._file = _file(self.settings.path)
         self._checkpoints.begin(connection)
+        self._ballast.tend()
         return connection
 
     def reconnect(self) -> Connection:
@@ -75,14 +89,9 @@ class Writer(Lane):
 
     def serve(self, connection: Connection, first: Job[Any]) -> Connection:
         jobs = [first, *self.waiting(GROUP - 1)]
-        try:
-            woken = self._transact(connection, jobs)
-        except Exception as error:  # noqa: BLE001 - callers must hear of it, and the writer must go on
-            told = faults.translate(error, self.settings.path)
-            for job in jobs:
-                job.error = job.error or told
-            woken = set()
-            connection = self._recover(connection, told)
+        connection, woken = self._attempt(connection, jobs)
+        if any(faults.lacks_room(job.error) for job in jobs):
+            connection = self._make_room(connection, jobs, woken)
         try:
             if woken:
                 # Before the answers: whoever begins to wait after them must not be woken for what it has seen already.
@@ -91,6 +100,48 @@ class Writer(Lane):
             deliver(jobs)
         if self._checkpoints.due(connection):
             self._checkpoints.run(connection)
+            self._ballast.doubt()
+        self._ballast.tend()
+        return connection
+
+    def _attempt(self, connection: Connection, jobs: list[Job[Any]]) -> tuple[Connection, set[str]]:
+        """Each job has its result or its error after it."""
+        try:
+            return connection, self._transact(connection, jobs)
+        except Exception as error:  # noqa: BLE001 - callers must hear of it, and the writer must go on
+            told = faults.translate(error, self.settings.path)
+            for job in jobs:
+                job.error = job.error or told
+            return self._recover(connection, told), set()
+
+    def _make_room(self, connection: Connection, jobs: list[Job[Any]], woken: set[str]) -> Connection:
+        """On a full disk the log can still be written over, once all of it is in the database.
+
+        For an act that shall make room there is also the ballast; and what the act freed is of use to others only when
+        it, too, is in the database.
+        """
+        acts = [job for job in jobs if isinstance(job, ActJob)]
+        now = self.time.now()
+        if acts or now >= self._seek_room_at:
+            if self._checkpoints.run(connection):
+                connection = self._repeat(connection, jobs, woken)
+            else:
+                self._seek_room_at = now + SEEK_ROOM
+        for job in acts:
+            while faults.lacks_room(job.error) and self._ballast.give_share():
+                connection = self._repeat(connection, [job], woken)
+            if job.error is None:
+                self._checkpoints.run(connection)
+        return connection
+
+    def _repeat(self, connection: Connection, jobs: list[Job[Any]], woken: set[str]) -> Connection:
+        """Those for which there was no room, each for itself: a small one may fit where a large one does not."""
+        for job in jobs:
+            if faults.lacks_room(job.error):
+                job.error = None
+                job.give_back()
+                connection, more = self._attempt(connection, [job])
+                woken |= more
         return connection
 
     def end(self) -> None:
@@ -135,7 +186,7 @@ class Writer(Lane):
         ids = [new.id for job in puts for new in job.items]
         if len(puts) < 2 or len(set(ids)) < len(ids):
             return set()
-        claimed = [job for job in puts if job.claim()]
+        claimed = [job for job in puts if job.begin()]
         connection.execute("savepoint together")
         try:
             woken = self._put_claimed(connection, claimed)
@@ -180,7 +231,8 @@ class Writer(Lane):
             job.error = faults.translate(error, self.settings.path)
             if not connection.in_transaction:
                 # A full or failing disk makes SQLite roll back everything, the neighbours included.
-                raise StoreUnavailable(
+                kind = StoreFull if isinstance(job.error, StoreFull) else StoreUnavailable
+                raise kind(
                     f"a neighbour in the same write failed and took it along: {job.error}", hint="repeat the call"
                 ) from error
             connection.execute("rollback to job")
@@ -189,7 +241,7 @@ class Writer(Lane):
         return woken
 
     def _work(self, connection: Connection, job: Job[Any]) -> set[str]:
-        if not job.claim():
+        if not job.begin():
             return set()
         tx = Tx(connection, self.time.now())
         job.result = job.work(tx)

@@ -44,6 +44,7 @@ _PARTS = (
     "steps",
     "suspects",
     "tally",
+    "upkeep",
     "wait",
     "workers",
 )
@@ -68,6 +69,7 @@ from redrive.testing.conformance.settle import *  # noqa: E402,F403
 from redrive.testing.conformance.steps import *  # noqa: E402,F403
 from redrive.testing.conformance.suspects import *  # noqa: E402,F403
 from redrive.testing.conformance.tally import *  # noqa: E402,F403
+from redrive.testing.conformance.upkeep import *  # noqa: E402,F403
 from redrive.testing.conformance.wait import *  # noqa: E402,F403
 from redrive.testing.conformance.workers import *  # noqa: E402,F403
 

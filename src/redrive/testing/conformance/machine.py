@@ -327,6 +327,7 @@ class StoreMachine(RuleBasedStateMachine):
             for item_id in self.known:
                 self.run(compare(lambda store, one=item_id: store.get(one), self.model, self.engine))  # type: ignore[misc]
             self.run(compare(lambda store: store.journal("audit", 0, PAGE_LIMIT), self.model, self.engine))
+            assert self.run(compare(lambda store: store.check(), self.model, self.engine)).sound
         finally:
             self.run(self.engine.close())
             self.run(self.model.close())

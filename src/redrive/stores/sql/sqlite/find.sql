@@ -1,19 +1,36 @@
 -- find: numbers of matching items in a stable order; `{where}` is the compiled selection with bound values.
--- Inputs: the selection's values, then where to go on and how many. Outputs: (died_at or 0, seq, id) per match.
--- Atomicity: one read transaction; get.by_seq reads the items in it.
+-- Inputs: the selection's values, then a range of places and how many. Outputs: (died_at or 0, seq, id) per match.
+-- Atomicity: one read transaction per statement's range; get.by_seq reads the items in it.
 
 -- :name letters
 select l.died_at, l.seq, i.id
 from letter l left join item i on i.seq = l.seq
-where ({where}) and (l.died_at, l.seq) < (?, ?)
+where ({where}) and (l.died_at, l.seq) < (?, ?) and (l.died_at, l.seq) >= (?, ?)
 order by l.died_at desc, l.seq desc
 limit ?;
 
 -- :name items
 select 0, i.seq, i.id
 from item i left join letter l on l.seq = i.seq
-where ({where}) and i.seq < ?
+where ({where}) and i.seq < ? and i.seq >= ?
 order by i.seq desc
+limit ?;
+
+-- :name boundary_of_letters
+-- Where a slice of so many letters ends.
+select died_at, seq from letter where (died_at, seq) < (?, ?) order by died_at desc, seq desc limit 1 offset ?;
+
+-- :name boundary_of_items
+select 0, seq from item where seq < ? order by seq desc limit 1 offset ?;
+
+-- :name boundary_of_oldest
+select seq from item where seq > ? order by seq limit 1 offset ?;
+
+-- :name oldest_between
+select i.id
+from item i left join letter l on l.seq = i.seq
+where ({where}) and i.seq > ? and i.seq <= ?
+order by i.seq
 limit ?;
 
 -- :name oldest

@@ -1,0 +1,36 @@
+"""The same API for programs without an event loop: `from redrive.blocking import Redrive`, and no `await`.
+
+Every name of `redrive` is here too, so that one import line is enough. Only `Redrive` is another class; its calls run
+in a loop in a thread of its own.
+"""
+
+from redrive._version import __version__
+from redrive.blocking._facade import Redrive
+from redrive.core.backoff import constant, custom, exponential, immediate, linear, never
+from redrive.core.classify import dead_on, never_dead, retry_on
+from redrive.core.item import History, Item
+from redrive.core.policy import Policy
+from redrive.core.verbs import Amended, Page
+from redrive.engine.signals import Dead, Retry, Snooze
+
+__all__ = [
+    "Amended",
+    "Dead",
+    "History",
+    "Item",
+    "Page",
+    "Policy",
+    "Redrive",
+    "Retry",
+    "Snooze",
+    "__version__",
+    "constant",
+    "custom",
+    "dead_on",
+    "exponential",
+    "immediate",
+    "linear",
+    "never",
+    "never_dead",
+    "retry_on",
+]

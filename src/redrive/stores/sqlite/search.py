@@ -1,0 +1,136 @@
+"""Finding a page of items without keeping a transaction open for long.
+
+What an index serves is found at once. A filter that none serves would read the whole table, and while a transaction
+reads, the log cannot be cut and, if it also writes, nobody else can write. So the first try has a short deadline, and
+after it the table is read in slices, each in a transaction of its own, with room for others between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+from redrive.core import select
+from redrive.core.select import Selection
+from redrive.stores.cursor import read as read_cursor
+from redrive.stores.cursor import write as write_cursor
+from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.compile import compiled
+from redrive.stores.sqlite.rows import Row
+from redrive.stores.sqlite.tx import Tx
+from redrive.stores.statements import load
+
+T = TypeVar("T")
+Way = Literal["letters", "items"]
+
+PATIENCE = 0.1
+"""Seconds for the first try."""
+STEPS = 2_000
+"""Steps of the engine between two looks at the time: a fraction of a millisecond."""
+SLICE = 20_000
+"""Rows of one slice: some tens of milliseconds with the dearest filter."""
+
+_SQL = load("sqlite", "find")
+_FIRST, _LAST = -(2**63), 2**63 - 1
+Place = tuple[int, int]
+"""Where an item lies in the order of a way: when it died (or 0) and its number."""
+
+
+class _Range(NamedTuple):
+    low: Place
+    high: Place
+
+
+class Search(Generic[T]):
+    """A page of what matches: the last first. `read` makes a result of a row, in the transaction that found it."""
+
+    def __init__(self, selection: Selection, limit: int, cursor: str | None, read: Callable[[Tx, Row], T]) -> None:
+        self._selection = selection
+        self._limit = limit
+        self._read = read
+        self._way: Way = "letters" if select.pins_dead(selection) else "items"
+        self._order = "died" if self._way == "letters" else "enqueued"
+        self._high: Place = read_cursor(self._order, cursor) or (_LAST, _LAST)
+        self._last: Place | None = None
+        self.found: list[T] = []
+        self.next: str | None = None
+        self.scanned = 0
+
+    def whole(self, tx: Tx) -> bool:
+        """True if that was all; False if it took too long, and `part` has to do it."""
+        try:
+            with short_of_time(tx):
+                rows = self._rows(tx, _Range((_FIRST, _FIRST), self._high))
+                self.scanned = len(rows)
+                self._take(tx, rows)
+        except Exception as error:
+            if not faults.is_interrupt(error):
+                raise
+            self.found, self.next, self._last = [], None, None
+            return False
+        return True
+
+    def part(self, tx: Tx) -> bool:
+        """The next slice; True if it was the last one needed."""
+        low = self._boundary(tx)
+        rows = self._rows(tx, _Range(low or (_FIRST, _FIRST), self._high))
+        self.scanned += SLICE
+        self._take(tx, rows)
+        if low is None or self.next is not None:
+            return True
+        self._high = low
+        return False
+
+    def _rows(self, tx: Tx, within: _Range) -> list[Row]:
+        """One more than is wanted tells whether there is another page."""
+        where, values = compiled(self._selection, tx.now, letters=self._way == "letters")
+        statement = _SQL[self._way].replace("{where}", where)
+        bounds = (*within.high, *within.low) if self._way == "letters" else (within.high[1], within.low[1])
+        return tx.execute(statement, (*values, *bounds, self._limit + 1 - len(self.found))).fetchall()
+
+    def _take(self, tx: Tx, rows: list[Row]) -> None:
+        room = self._limit - len(self.found)
+        self.found += [self._read(tx, row) for row in rows[:room]]
+        if rows[:room]:
+            self._last = (rows[:room][-1][0], rows[:room][-1][1])
+        if len(rows) > room and self._last is not None:
+            self.next = write_cursor(self._order, self._last)
+
+    def _boundary(self, tx: Tx) -> Place | None:
+        """Where the next slice ends; None if it is the last."""
+        values = (*self._high, SLICE - 1) if self._way == "letters" else (self._high[1], SLICE - 1)
+        row = tx.execute(_SQL[f"boundary_of_{self._way}"], values).fetchone()
+        return None if row is None else (row[0], row[1])
+
+
+class Oldest:
+    """The numbers of the first items that match, in the order of their numbers, slice by slice."""
+
+    def __init__(self, selection: Selection, limit: int) -> None:
+        self._selection = selection
+        self._limit = limit
+        self._low = _FIRST
+        self.ids: list[str] = []
+
+    def part(self, tx: Tx) -> bool:
+        row = tx.execute(_SQL["boundary_of_oldest"], (self._low, SLICE - 1)).fetchone()
+        high = _LAST if row is None else row[0]
+        where, values = compiled(self._selection, tx.now, letters=False)
+        statement = _SQL["oldest_between"].replace("{where}", where)
+        limit = self._limit - len(self.ids)
+        self.ids += [item_id for (item_id,) in tx.execute(statement, (*values, self._low, high, limit))]
+        self._low = high
+        return row is None or len(self.ids) >= self._limit
+
+
+@contextmanager
+def short_of_time(tx: Tx) -> Iterator[None]:
+    """A statement in here that takes longer than PATIENCE is interrupted."""
+    end = time.monotonic() + PATIENCE
+    tx.connection.watch(lambda: time.monotonic() > end, STEPS)
+    try:
+        yield
+    finally:
+        tx.connection.watch(None, 0)

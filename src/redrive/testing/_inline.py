@@ -1,0 +1,164 @@
+"""Handlers that run inside `enqueue`: for tests of code that relies on what its items do.
+
+    with inline(app):
+        await sign_up("ada@example.com")        # the mail has been sent when this returns
+        assert outbox == ["ada@example.com"]
+
+The item is real: put, leased, settled. Only the worker is missing, and the error of the handler has somebody to go to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from redrive import events as ev
+from redrive.app import Redrive
+from redrive.core import outcome as o
+from redrive.core.decide import Charge, ToReady, decide
+from redrive.core.durations import Duration
+from redrive.core.item import Attempt, Ending, Item, Millis
+from redrive.core.verbs import LeaseRequest, Settlement, Want
+from redrive.engine.client import Client
+from redrive.engine.ids import ItemId, new_id
+from redrive.engine.registry import Handler
+from redrive.engine.report import attempt_of, settle_event
+from redrive.engine.runner import Run, Runner, Why
+from redrive.testing import _inside
+from redrive.testing._inside import AnyApp
+from redrive.testing._spy import Spy
+
+LIMIT = 10_000
+"""So many items behind one `enqueue` are taken for an endless loop of follow-ups."""
+EVERYTHING = 1_000_000
+LEASE: Millis = 24 * 3_600_000
+"""Nobody prolongs it."""
+
+
+@contextmanager
+def inline(app: AnyApp) -> Iterator[None]:
+    """In the block `enqueue` returns when the handler has run, and raises what the handler raised.
+
+    So do follow-ups, and what handlers enqueue. What has a delay waits, also for its retry: `drain` it, or assert that
+    it is there. A plain `with`, in async tests too, and for apps of either colour. May be nested.
+    """
+    inner = _inside.plain(app)
+    with _inside.with_client(inner, lambda client: _InlineClient(client, inner)):
+        yield
+
+
+class _InlineClient(Client):
+    def __init__(self, client: Client, app: Redrive) -> None:
+        vars(self).update(vars(client))
+        self._worker = f"inline-{os.getpid()}-{new_id()[:8]}"
+        self._frames, self._max_result = _inside.evidence_of(app)
+        self._turn = asyncio.Lock()
+
+    async def enqueue(self, queue: str, payload: object, delay: Duration | None, item_id: str | None) -> ItemId:
+        key = await super().enqueue(queue, payload, delay, item_id)
+        if not key.duplicate:
+            await self._work_off([(queue, key)])
+        return key
+
+    async def enqueue_many(self, queue: str, payloads: Iterable[object], delay: Duration | None) -> list[ItemId]:
+        keys = await super().enqueue_many(queue, payloads, delay)
+        await self._work_off([(queue, key) for key in keys])
+        return keys
+
+    async def _work_off(self, keys: Sequence[tuple[str, str]]) -> None:
+        """These and their follow-ups; one that fails does not keep the others from running."""
+        waiting = deque(keys)
+        errors: list[BaseException] = []
+        runs = 0
+        while waiting:
+            run, error = await self._attempt(*waiting.popleft())
+            if error is not None:
+                errors.append(error)
+            if run is not None and isinstance(run.outcome, o.Done):
+                waiting.extend((new.queue, new.id) for new in run.follow_ups)
+            runs += 1
+            if runs - len(keys) > LIMIT:
+                raise AssertionError(f"inline: more than {LIMIT:,} follow-ups, and there are more; an endless loop?")
+        if len(errors) > 1:
+            raise BaseExceptionGroup(f"{len(errors)} items failed", errors)
+        if errors:
+            raise errors[0]
+
+    async def _attempt(self, queue: str, item_id: str) -> tuple[Run | None, BaseException | None]:
+        handler = self._registry.handlers.get(queue)
+        item = None if handler is None else await self._lease(handler, item_id)
+        if handler is None or item is None:
+            return None, None
+        spy = Spy()
+        run = Run(item, spy.on(handler), self._clock.monotonic())
+        cancelled = await self._handle(run)
+        event = await self._settle(run)
+        if cancelled is not None:
+            raise cancelled
+        if not isinstance(run.outcome, o.Fail | o.Retry | o.Dead | o.Expired):
+            return run, None
+        failure = run.outcome.failure
+        ending = (event.state, event.reason) if isinstance(event, ev.Finished) else ("leased", "lost")
+        return run, spy.error(queue, item_id, f"{failure.type}: {failure.text}", *ending)
+
+    async def _lease(self, handler: Handler, item_id: str) -> Item | None:
+        """This very item, if it is due. What else was due in its queue is given back: it waits for a worker."""
+        want = Want(handler.queue, EVERYTHING, LEASE, max_crashes=EVERYTHING)
+        # One at a time: what is in hand to be given back would seem not to be due to others.
+        async with self._turn:
+            leases = await self._store.lease(LeaseRequest(self._worker, (want,), new_id()))
+            others = [item for item in leases.items if item.id != item_id]
+            if others:
+                await self._store.settle([self._given_back(item) for item in others])
+        return next((item for item in leases.items if item.id == item_id), None)
+
+    def _given_back(self, item: Item) -> Settlement:
+        attempt = Attempt(
+            delivery=item.deliveries,
+            number=item.attempt,
+            worker=self._worker,
+            started_at=item.leased_at or 0,
+            ran=0,
+            ending=Ending.RELEASED,
+            note="another item of its queue was run inline",
+        )
+        return Settlement(item.id, item.deliveries, ToReady(0, Charge.NOTHING), attempt)
+
+    async def _handle(self, run: Run) -> asyncio.CancelledError | None:
+        """As a worker does, in a context of its own. Cancelled with its caller, whose error is returned."""
+        item = run.item
+        runner = Runner(
+            self._clock, threads=1, frames=self._frames, max_result=self._max_result, thread_freed=lambda: None
+        )
+        self._events.emit(ev.Started(self._worker, item.queue, item.id, item.deliveries, item.attempt))
+        run.begun = True
+        task = asyncio.create_task(runner.handle(run))
+        cancelled = None
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            run.why = Why.SHUTDOWN
+            task.cancel()
+            outcome = await task
+        finally:
+            runner.close()
+        run.outcome = o.Release("its lease was lost") if outcome is None else outcome
+        run.ended = self._clock.monotonic()
+        return cancelled
+
+    async def _settle(self, run: Run) -> ev.Event:
+        item, outcome = run.item, run.outcome
+        done = isinstance(outcome, o.Done)
+        roll = random.random()
+        decision = decide(item, outcome, run.handler.policy, roll=roll, age=run.age(run.ended))
+        attempt = None if done and item.deliveries == 1 else attempt_of(run, self._worker)
+        settlement = Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups if done else ())
+        settled = await self._store.settle([settlement])
+        event = settle_event(self._worker, run, settlement, settled.answers[0])
+        self._events.emit(event)
+        return event

@@ -1,0 +1,203 @@
+"""An app opened before a fork works in the child, and what the child does is no business of the parent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from redrive.blocking import Redrive
+from tests.blocking.conftest import Run
+from tests.support.apps import STORES, store_url
+
+pytestmark = pytest.mark.slow
+
+FORKS = """
+app = Redrive(url).open()
+app.queue("q")
+app.enqueue("q", id="before")
+
+child = os.fork()
+if child == 0:
+    say("loops in the child:", loops())
+    app.enqueue("q", id="child")
+    say("loops in the child then:", loops())
+    say("seen by the child:", app.get("before").state, app.tally().queues[0].ready)
+    {leave}
+say("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+app.enqueue("q", id="after")
+say("ready:", app.tally().queues[0].ready)
+app.close()
+say("loops at the end:", loops())
+"""
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "app.close(); os._exit(3)", "app.close(); sys.exit(3)"])
+def test_a_child_goes_on_with_a_loop_of_its_own(run: Run, store: str, leave: str) -> None:
+    script = run(FORKS.format(leave=leave), store)
+    assert script.end() == 0, script.seen
+    # Memory is the child's own copy; a file is everybody's.
+    ready = 2 if store == "memory" else 3
+    assert script.seen == [
+        "loops in the child: 0",
+        "loops in the child then: 1",
+        "seen by the child: ready 2",
+        "child ended with 3",
+        f"ready: {ready}",
+        "loops at the end: 0",
+    ]
+
+
+UNDER_LOAD = """
+app = Redrive(url).open()
+app.queue("q")
+over = threading.Event()
+
+def load():
+    while not over.is_set():
+        app.enqueue("q")
+
+threads = [threading.Thread(target=load) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for _ in range(15):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        app.enqueue("q")
+        app.tally()
+        app.close()
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        say("a child ended with", status)
+over.set()
+for thread in threads:
+    thread.join()
+app.close()
+say("over")
+"""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_locks_of_other_threads_do_not_hang_a_child(run: Run, store: str) -> None:
+    script = run(UNDER_LOAD, store)
+    assert script.end() == 0
+    assert script.seen == ["over"]
+
+
+WITH_A_WORKER = """
+app = Redrive(url)
+begun = threading.Event()
+
+@app.handler("q")
+def handle(name: str) -> str:
+    begun.set()
+    return name
+
+app.open()
+threading.Thread(target=app.run).start()
+first = app.enqueue("q", {"name": "first"})
+assert begun.wait(30)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    app.stop()
+    app.enqueue("q", {"name": "from the child"}, id="child")
+    app.close()
+    sys.exit(3)
+say("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+say(app.wait(app.enqueue("q", {"name": "second"}), timeout="30s"))
+if not url.startswith("memory"):
+    say(app.wait("child", timeout="30s"))
+app.close()
+"""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_child_does_not_stop_the_workers_of_its_parent(run: Run, store: str) -> None:
+    script = run(WITH_A_WORKER, store)
+    assert script.end() == 0, script.seen
+    said = [line for line in script.seen if "worker" not in line]
+    assert said == ["child ended with 3", "second", *["from the child"] * (store == "sqlite")]
+
+
+WORKS_IN_CHILDREN = """
+app = Redrive(url)
+
+@app.handler("q")
+def handle(n: int) -> None:
+    app.enqueue("seen", {"n": n})
+
+app.queue("seen")
+app.open()
+app.enqueue_many("q", [{"n": n} for n in range(20)])
+children = []
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        app.run(until_idle=True)
+        sys.exit(0)
+    children.append(child)
+for child in children:
+    assert os.waitpid(child, 0)[1] == 0
+app.close()
+"""
+
+
+def test_workers_in_children_of_a_process_that_opened_the_app(run: Run, tmp_path: Path) -> None:
+    script = run(WORKS_IN_CHILDREN)
+    assert script.end() == 0, script.seen
+    with Redrive(store_url("sqlite", tmp_path)) as app:
+        counts = {row.queue: (row.ready, row.done) for row in app.tally().queues}
+    assert counts == {"q": (0, 20), "seen": (20, 0)}
+
+
+POOL = """
+import multiprocessing
+
+app = Redrive(url).open()
+app.queue("q")
+
+def put(n):
+    return str(app.enqueue("q", {"n": n}))
+
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    say(len(set(pool.map(put, range(20)))))
+say(app.tally().queues[0].ready)
+app.close()
+"""
+
+
+def test_a_pool_of_processes(run: Run) -> None:
+    script = run(POOL)
+    assert script.end() == 0, script.seen
+    assert script.seen == ["20", "20"]
+
+
+PARENT_CLOSES_FIRST = """
+app = Redrive(url).open()
+app.queue("q")
+app.enqueue("q", id="before")
+ready, go = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    app.enqueue("q", id="child-1")
+    os.write(ready[1], b"x")
+    os.read(go[0], 1)
+    app.enqueue("q", id="child-2")
+    os._exit(0)
+os.read(ready[0], 1)
+app.close()
+os.write(go[1], b"x")
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_what_a_child_enqueues_after_its_parent_closed_is_there(run: Run, tmp_path: Path) -> None:
+    """The parent is not the last one, and must not clean up as if it were."""
+    script = run(PARENT_CLOSES_FIRST)
+    assert script.end() == 0, script.seen
+    with Redrive(store_url("sqlite", tmp_path)) as app:
+        assert app.tally().queues[0].ready == 3

@@ -1,0 +1,156 @@
+"""Plain handlers may call the app they belong to, and their calls go to the loop of the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from redrive.blocking import Item, Policy, Redrive, never
+from redrive.cli.exits import Exit
+from redrive.errors import UnknownQueue
+from redrive.events import Enqueued, Event
+from tests.blocking.kit import loop_threads
+from tests.support.cli import WorkerProcess, here
+
+
+def test_a_handler_that_calls_reuses_the_loop_of_its_worker(app: Redrive) -> None:
+    loops: set[asyncio.AbstractEventLoop] = set()
+    counted: list[int] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Enqueued):
+            loops.add(asyncio.get_running_loop())
+
+    app.events.subscribe(listen)
+
+    @app.handler("parent", concurrency=4)
+    def parent(n: int) -> str:
+        child = app.enqueue("child", {"n": n})
+        counted.append(len(loop_threads()))
+        return str(app.wait(child, timeout="30s"))
+
+    @app.handler("child")
+    def child(n: int, item: Item) -> str:
+        assert app.get(item.id).state == "leased"
+        return f"child {n}"
+
+    with app:
+        ids = app.enqueue_many("parent", [{"n": n} for n in range(8)])
+        app.run(until_idle=True)
+        assert [app.wait(each) for each in ids] == [f"child {n}" for n in range(8)]
+    assert set(counted) == {1}
+    assert len(loops) == 1
+
+
+def test_follow_ups_of_plain_handlers(app: Redrive) -> None:
+    done: list[int] = []
+
+    @app.handler("orders", policy=Policy(never()))
+    def order(number: int) -> None:
+        app.follow_up("mail", {"number": number})
+        if number == 2:
+            raise ValueError("no such order")
+
+    @app.handler("mail")
+    def mail(number: int) -> None:
+        done.append(number)
+
+    with app:
+        app.enqueue_many("orders", [{"number": 1}, {"number": 2}])
+        app.run(until_idle=True)
+    assert done == [1]
+
+
+def test_an_error_of_a_call_in_a_handler_is_the_handlers(app: Redrive) -> None:
+    @app.handler("q", policy=Policy(never()))
+    def handle() -> None:
+        app.enqueue("nobody")
+
+    with app:
+        item = app.enqueue("q")
+        app.run(until_idle=True)
+        letter = app.get(item).letter
+        assert letter is not None
+        assert letter.failure.type.endswith(UnknownQueue.__name__)
+
+
+# -- redrive worker run ----------------------------------------------------------------------------------------------
+
+TASKS = """
+import threading
+
+from redrive.blocking import Redrive
+from redrive.events import Enqueued
+
+app = Redrive("sqlite:///redrive.db")
+{opening}
+
+@app.handler("parent")
+def parent(n: int) -> str:
+    child = app.enqueue("child", {{"n": n}})
+    app.follow_up("child", {{"n": -n}})
+    return app.wait(child, timeout="30s")
+
+
+@app.handler("child")
+def child(n: int) -> str:
+    names = [thread.name for thread in threading.enumerate()]
+    print("loop threads:", names.count("redrive-loop"), flush=True)
+    return f"child {{n}}"
+
+
+def listen(event) -> None:
+    if isinstance(event, Enqueued):
+        print("enqueued in", threading.current_thread().name, flush=True)
+
+
+app.events.subscribe(listen)
+
+if __name__ == "__main__":
+    with app:
+        print(app.enqueue("parent", {{"n": 7}}))
+"""
+
+
+@pytest.fixture
+def _own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("opening", "loops"), [("", 0), ("app.open()", 1)], ids=["plain", "opened by the module"])
+def test_the_command_line_runs_a_blocking_app_in_its_own_loop(tmp_path: Path, opening: str, loops: int) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS.format(opening=opening))
+    with Redrive(f"sqlite:///{tmp_path}/redrive.db") as app:
+        app.queue("parent")
+        item = app.enqueue("parent", {"n": 7})
+        worker = WorkerProcess.start("tasks:app", "--until-idle", cwd=tmp_path)
+        try:
+            assert worker.end() == Exit.DONE, worker.seen
+        finally:
+            worker.close()
+        assert app.wait(item) == "child 7"
+        assert app.tally().queues[0].done == 2
+    assert "enqueued in MainThread" in worker.seen
+    assert worker.seen.count(f"loop threads: {loops}") == 2
+
+
+@pytest.mark.usefixtures("_own_modules")
+def test_a_wrong_name_offers_the_blocking_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.py").write_text("from redrive.blocking import Redrive\nqueue = Redrive('memory:')\n")
+    told = here(capsys, "worker", "run", "shop:ap")
+    assert told.code == Exit.USAGE
+    assert "use shop:queue" in told.err
+    assert not [thread for thread in threading.enumerate() if thread.name == "redrive-loop"]

@@ -1,0 +1,151 @@
+"""R19: the disk fills, turns read-only, or fails to sync. What is refused is said so, what was accepted is there, and
+when the trouble is over everything goes on by itself.
+
+Each scene is a process of its own (tests/support/disk/scenes.py); where a machine does not allow one: "not run".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.disk.drive import drive, needs
+from tests.support.disk.office import LETTERS
+from tests.support.folders import quick_folder
+from tests.support.rig.size import FAILED_SYNCS, Size, proof_size
+
+BINDINGS = ["stdlib", pytest.param("apsw", marks=pytest.mark.skipif(find_spec("apsw") is None, reason="no apsw"))]
+NEEDS = {"full": "disk", "read-only": "disk", "memory": "memory"}
+SAID = {
+    "limit": {"StoreFull"},
+    "memory": {"StoreFull"},
+    "full": {"StoreFull"},
+    "read-only": {"StoreForbidden"},
+}
+"""What callers may be told, beside that nobody can tell."""
+FULL = ("full", "memory")
+LIMIT = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with quick_folder(tmp_path) as made:
+        yield made
+
+
+def play(folder: Path, scene: str, what: str, binding: str, *, limit: float = LIMIT) -> list[dict[str, Any]]:
+    told = drive("scenes", scene, folder, what, binding, limit=limit)
+    assert told
+    for one in told:
+        assert one["faults"] == {}, one
+    return told
+
+
+def in_trouble(folder: Path, kind: str, binding: str) -> None:
+    if kind in NEEDS:
+        needs(NEEDS[kind])
+    (told,) = play(folder, "load", kind, binding)
+    assert told["refusals"], "it was never in trouble"
+    assert told["refusals"].keys() <= {*SAID[kind], "OutcomeUnknown"}
+    assert told["after cut"] == {}
+    assert told["readable"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SAID)
+def test_r19_trouble_during_load_smoke(folder: Path, kind: str) -> None:
+    in_trouble(folder, kind, "auto")
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("kind", SAID)
+def test_r19_trouble_during_load(tmp_path: Path, kind: str, binding: str) -> None:
+    for number in range(5):
+        place = tmp_path / str(number)
+        place.mkdir()
+        in_trouble(place, kind, binding)
+
+
+# -- syncs that fail -------------------------------------------------------------------------------------------------
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Every third failure lasts: for as many syncs as a client tries again."""
+    return ",".join(f"{number}-{number + 5}" if number % 3 == 0 else str(number) for number in numbers)
+
+
+def fail_syncs(folder: Path, numbers: Iterable[int], binding: str) -> None:
+    needs("disk")
+    for told in play(folder, "syncs", listed(numbers), binding, limit=300):
+        assert told["refusals"].keys() <= {"StoreUnavailable", "OutcomeUnknown"}
+        assert told["durability"] == "power-loss"
+
+
+@pytest.mark.slow
+def test_r19_failed_syncs_smoke(folder: Path) -> None:
+    fail_syncs(folder, FAILED_SYNCS[Size.SMOKE], "auto")
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_r19_failed_syncs(folder: Path, binding: str) -> None:
+    fail_syncs(folder, FAILED_SYNCS[proof_size()], binding)
+
+
+@pytest.mark.slow
+def test_r19_killed_after_a_failed_sync_smoke(folder: Path) -> None:
+    """What the next process finds in the log is in the kernel's memory, and not on the disk."""
+    needs("disk")
+    play(folder, "killed", "20", "auto")
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_r19_killed_after_a_failed_sync(folder: Path, binding: str) -> None:
+    needs("disk")
+    play(folder, "killed", listed(range(1, 25)), binding, limit=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_r19_what_was_synced_is_not_told_as_not_written(folder: Path, binding: str) -> None:
+    needs("disk")
+    (told,) = play(folder, "log-index", "", binding)
+    assert told["refusal"], "it was never in trouble"
+
+
+# -- the operator ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FULL)
+def test_r19_letters_can_be_thrown_away_while_the_disk_is_full(folder: Path, kind: str) -> None:
+    needs(NEEDS[kind])
+    (told,) = play(folder, "office", kind, "auto")
+    assert told["told"] == "StoreFull"
+    assert told["thrown away"] == LETTERS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FULL)
+def test_r19_a_new_process_can_throw_letters_away_while_the_disk_is_full(folder: Path, kind: str) -> None:
+    needs(NEEDS[kind])
+    (told,) = play(folder, "fresh-office", kind, "auto")
+    assert told["thrown away"] == LETTERS
+
+
+# -- rights ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_r19_a_folder_turned_read_only(folder: Path, binding: str) -> None:
+    (told,) = play(folder, "rights", "", binding)
+    assert told["told"] == {"open": "accepted", "new": "StoreForbidden", "file too": "StoreForbidden"}

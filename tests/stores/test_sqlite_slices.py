@@ -1,0 +1,78 @@
+"""Looking and pruning once more, with a patience that is always over and slices of three rows."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from redrive.core.item import NewItem
+from redrive.core.select import EVERYTHING, Ids, Match
+from redrive.core.verbs import Act, Cancel
+from redrive.stores.sqlite import SqliteStore, search
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.find import *  # noqa: F403 - every test of looking is meant
+from redrive.testing.conformance.fixtures import clock, world  # noqa: F401 - the suite's own
+from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
+from redrive.testing.conformance.prune import *  # noqa: F403 - and every test of pruning
+
+
+@pytest.fixture(params=["stdlib", "apsw"])
+def binding(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def capabilities() -> frozenset[str]:
+    return frozenset({DURABLE, HANDLES})
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was looked at in slices."""
+    seen: list[str] = []
+    for kind in (search.Search, search.Oldest):
+        monkeypatch.setattr(kind, "part", _counted(kind, seen))
+    monkeypatch.setattr(search, "PATIENCE", -1.0)
+    monkeypatch.setattr(search, "STEPS", 1)
+    monkeypatch.setattr(search, "SLICE", 3)
+    return seen
+
+
+def _counted(kind: type, seen: list[str]) -> object:
+    part = kind.part  # type: ignore[attr-defined]  # both have it
+
+    def counted(self: object, tx: object) -> bool:
+        seen.append(kind.__name__)
+        return bool(part(self, tx))
+
+    return counted
+
+
+@pytest.fixture
+async def open_store(
+    tmp_path: Path,
+    clock: FakeClock,  # noqa: F811 - the suite's fixture
+    binding: str,
+    parts: list[str],
+) -> AsyncIterator[OpenStore]:
+    handles: list[SqliteStore] = []
+
+    async def open_store() -> SqliteStore:
+        handles.append(SqliteStore(tmp_path / "redrive.db", clock=clock, binding=binding))  # type: ignore[arg-type]
+        return await handles[-1].open()
+
+    yield open_store
+    for handle in handles:
+        await handle.close()
+
+
+async def test_slices_were_really_used(open_store: OpenStore, parts: list[str]) -> None:
+    store = await open_store()
+    await store.put([NewItem(f"i-{n}", "q", b"{}") for n in range(10)])
+    found = await store.find(Match("id", "glob", "*-[0-9]"), 5)
+    assert found.items == ()
+    assert (parts, found.scanned) == (["Search"] * 4, 12)
+    act = Act("a", "r", "q")
+    await store.amend(Ids(("i-7",)), Cancel(), act)
+    assert [stone.id for stone in await store.prune(EVERYTHING, 5, act)] == ["i-7"]
+    assert parts[4:] == ["Oldest"] * 4

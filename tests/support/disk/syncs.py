@@ -1,0 +1,181 @@
+"""R19: syncs that fail. Nothing may be acknowledged that is not on the disk, whatever comes after the failure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from redrive import Redrive
+from redrive.core.item import NewItem
+from redrive.errors import OutcomeUnknown, StoreError
+from redrive.stores.base import Store
+from redrive.stores.sqlite import checkpoint
+from redrive.stores.url import store_from_url
+from tests.support.disk import kernel
+from tests.support.disk.callers import Callers, working
+from tests.support.disk.cuts import forked
+from tests.support.disk.disk import Disk
+from tests.support.disk.load import DATABASE, build, url
+from tests.support.disk.look import Faults, Promises, look
+
+ROUNDS = 50
+ITEMS = 16
+OPENINGS = 10
+FATES = 3
+"""Cuts after each failure, each with another fate of what is not certain."""
+INDEX = 4_096
+"""Pages of the log after which its index, the -shm file, must grow."""
+
+Told = dict[str, Any]
+
+
+def failing(folder: Path, numbers: str, binding: str) -> Iterator[Told]:
+    """`numbers`: "3" fails the third sync from the very beginning, "3-5" the third to the fifth; several by commas."""
+    kernel.private_mounts()
+    with Disk(folder / "disk") as disk:
+        for chosen in numbers.split(","):
+            disk.format()
+            disk.fail_syncs(*_numbers(chosen))
+            told = asyncio.run(_work(disk, url(disk.folder, binding=binding), folder / "image"))
+            yield {"failing": chosen, "syncs": disk.syncs, "failed": disk.failed_syncs, **told}
+
+
+def _numbers(chosen: str) -> range:
+    first, _, last = chosen.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+async def _work(disk: Disk, store: str, image: Path) -> Told:
+    app, refusals = await _opened(store)
+    async with app:
+        callers = Callers(app)
+        async with working(app):
+            await asyncio.gather(*(_one_by_one(callers, range(first, ROUNDS, 2)) for first in range(2)))
+        faults = await _after_cuts(disk, callers.promises, image)
+        durability = app.info().durability
+    faults |= await look(disk.folder / DATABASE, callers.promises, all_over=True)
+    return {"durability": durability, "refusals": refusals + callers.refusals, "faults": faults}
+
+
+async def _one_by_one(callers: Callers, numbers: range) -> None:
+    for number in numbers:
+        await callers.enqueue(number, f"item-{number}")
+
+
+async def _opened(store: str) -> tuple[Redrive, Counter[str]]:
+    refusals: Counter[str] = Counter()
+    for _ in range(OPENINGS):
+        app = build(store)
+        try:
+            return await app.open(), refusals
+        except StoreError as error:
+            refusals[type(error).__name__] += 1
+    raise AssertionError(f"the store does not open: {refusals}")
+
+
+async def _after_cuts(disk: Disk, promises: Promises, image: Path, fates: int = FATES) -> Faults:
+    faults: Faults = {}
+    for seed in range(fates):
+        for kind, keys in (await look(disk.cut(seed, image) / DATABASE, promises)).items():
+            faults[f"{kind} after cut {seed}"] = keys
+        shutil.rmtree(image)
+    return faults
+
+
+# -- the process does not live to see the end of it ------------------------------------------------------------------
+
+
+def failing_then_killed(folder: Path, numbers: str, binding: str) -> Iterator[Told]:
+    """The process is killed when a sync has failed. The next one finds what the kernel still has in memory."""
+    kernel.private_mounts()
+    with Disk(folder / "disk") as disk:
+        for chosen in numbers.split(","):
+            disk.format()
+            disk.fail_syncs(*_numbers(chosen))
+            store = url(disk.folder, binding=binding)
+            promises = _until_killed(disk, store)
+            faults = asyncio.run(_after_cuts(disk, promises, folder / "image"))
+            faults |= asyncio.run(_repeat(disk, store, promises, folder / "image"))
+            yield {"failing": chosen, "faults": faults}
+
+
+def _until_killed(disk: Disk, store: str) -> Promises:
+    reader, writer = os.pipe()
+
+    def work() -> None:
+        disk.leave()
+        asyncio.run(_put_until_refused(store_from_url(store), writer))
+
+    pid = forked(work)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        accepted = set(pipe.read().split())
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "it was to kill itself"
+    return Promises({f"item-{number}" for number in range(2 * ITEMS)}, accepted)
+
+
+async def _put_until_refused(store: Store, told: int) -> None:
+    try:
+        await store.open()
+        for number in range(ITEMS):
+            await store.put([NewItem(f"item-{number}", "ok", b"{}")])
+            os.write(told, f"item-{number}\n".encode())
+    except StoreError:
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _repeat(disk: Disk, store: str, promises: Promises, image: Path) -> Faults:
+    """As callers do: what was not accepted is put again under its id, and then life goes on."""
+    opened = await store_from_url(store).open()
+    for number in range(2 * ITEMS):
+        await opened.put([NewItem(f"item-{number}", "ok", b"{}")])
+        promises.accepted.add(f"item-{number}")
+    faults = await _after_cuts(disk, promises, image)
+    await opened.close()
+    return faults
+
+
+# -- synced, and yet refused -----------------------------------------------------------------------------------------
+
+
+def without_room_for_the_index(folder: Path, _: str, binding: str) -> Iterator[Told]:
+    """The log takes a commit and is synced, and then its index cannot grow: nobody may say that it was not written."""
+    kernel.private_mounts()
+    checkpoint.AFTER = 10 * INDEX
+    with Disk(folder / "disk") as disk:
+        yield asyncio.run(_grow(disk, url(disk.folder, binding=binding), folder / "image"))
+
+
+async def _grow(disk: Disk, address: str, image: Path) -> Told:
+    store = await store_from_url(address).open()
+    promises = Promises()
+    luck = random.Random(19)
+    disk.fill(0, name="-shm")
+    refusal = ""
+    for number in range(INDEX):
+        item_id = f"item-{number}"
+        promises.asked.add(item_id)
+        try:
+            await store.put([NewItem(item_id, "ok", luck.randbytes(1_000_000))])
+        except StoreError as error:
+            refusal = type(error).__name__
+            if not isinstance(error, OutcomeUnknown):
+                promises.refused.add(item_id)
+            break
+        promises.accepted.add(item_id)
+    faults = await _after_cuts(disk, promises, image, fates=1)
+    disk.fill(None)
+    for number in range(INDEX, INDEX + 3):
+        promises.asked.add(f"item-{number}")
+        await store.put([NewItem(f"item-{number}", "ok", b"{}")])
+    await store.close()
+    return {"refusal": refusal, "accepted": len(promises.accepted), "faults": faults}

@@ -1,0 +1,50 @@
+"""Apps for the tests of the kit: on both stores, with handlers of both colours, all on one fake clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from redrive import Policy, Redrive
+from redrive.testing import FakeClock
+from tests.support.apps import STORES, store_url
+from tests.support.folders import quick_folder
+
+COLOURS = ("async", "sync")
+
+
+class Shop:
+    """An open app whose handlers call `work`, as coroutines or in threads."""
+
+    def __init__(self, app: Redrive, clock: FakeClock, colour: str) -> None:
+        self.app = app
+        self.clock = clock
+        self.colour = colour
+
+    def handle(self, queue: str, work: Callable[[], object], policy: Policy | None = None) -> None:
+        async def in_the_loop(n: int = 0) -> object:
+            return work()
+
+        def in_a_thread(n: int = 0) -> object:
+            return work()
+
+        self.app.handler(queue, policy=policy)(in_the_loop if self.colour == "async" else in_a_thread)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=STORES)
+async def app(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Redrive]:
+    with quick_folder(tmp_path) as folder:
+        async with Redrive(store_url(request.param, folder), clock=clock, log=False, actor="tester") as opened:
+            yield opened
+
+
+@pytest.fixture(params=COLOURS)
+def shop(request: pytest.FixtureRequest, app: Redrive, clock: FakeClock) -> Shop:
+    return Shop(app, clock, request.param)
