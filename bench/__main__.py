@@ -37,6 +37,8 @@ def main() -> int:
     print(
         f"took {facts['seconds']} s; fsync/s {facts['fsync_per_s']} before, {after} after; {RESULTS / 'latest.jsonl'}"
     )
+    if not set(rows.GROWTH) & set(options.rows):
+        print("the growth rows (minutes, gigabytes for a while) are not in this: --rows growth, or all")
     for line in lines:
         if line.missed:
             print(f"*** {line.verdict}: {line.line}: {line.figure:.3g}, the target is {line.target} ***")

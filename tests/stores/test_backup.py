@@ -104,7 +104,7 @@ async def test_a_commit_between_two_steps_does_not_make_it_begin_again(
         if threading.current_thread().name == "redrive-sqlite-aside":
             steps += 1
             asyncio.run_coroutine_threadsafe(store.put([new(f"more{steps}")]), loop).result(10)
-        return apart(event)
+        return apart(event) or steps > 500
 
     monkeypatch.setattr(threading.Event, "is_set", put_more)
     made = await store.backup(str(target))

@@ -89,12 +89,12 @@ async def main():
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path + "-wal").st_size + 20_000, hard))
     try:
-        await store.put([NewItem("big", "q", b"x" * 100_000)])
+        await store.put([NewItem("big", "q", os.urandom(1_000_000))])
     except StoreUnavailable as error:
         say(error)
     assert [row.ready for row in (await store.tally()).queues] == [1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert (await store.put([NewItem("big", "q", b"x" * 100_000)])).added == ("big",)
+    assert (await store.put([NewItem("big", "q", os.urandom(1_000_000))])).added == ("big",)
     await store.close()
     say("survived")
 asyncio.run(main())
@@ -261,7 +261,7 @@ async def test_a_wait_ends_when_the_time_of_a_suspect_comes(opened: Open) -> Non
     clock = FakeClock()
     store = await opened(clock=clock)
     await store.put([NewItem("one", "q", b"{}", delay=2_500)])
-    await lane(store).submit(lambda tx: tx.execute("update item set crashes = 2").rowcount)
+    await lane(store).submit(lambda tx: tx.change("update item set crashes = 2"))
     waiting = await waits(store, clock)
     async with asyncio.timeout(10):
         while not waiting.done():

@@ -24,7 +24,7 @@ from redrive.errors import (
 )
 from redrive.stores.clock import StoreTime
 from redrive.stores.migrate import known
-from redrive.stores.sqlite import SqliteStore, checkpoint, writer
+from redrive.stores.sqlite import SqliteStore, boot, checkpoint, writer
 from redrive.stores.sqlite.binding import Connection
 from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.tx import Tx
@@ -158,7 +158,7 @@ async def test_a_failed_commit_fails_all_and_leaves_nothing(opened: Open) -> Non
     async with busy(store):
         tasks = await gathered(
             store.put([new("one")]),
-            lane(store).submit(lambda tx: tx.execute("insert into child (parent) values (1)").rowcount),
+            lane(store).submit(lambda tx: tx.change("insert into child (parent) values (1)")),
             store.put([new("two")]),
         )
     results = await answers(tasks)
@@ -270,6 +270,35 @@ async def test_a_reader_does_not_stop_the_writers(opened: Open, path: Path, monk
 
 
 # --- the file and its schema ---
+
+
+async def test_leases_of_before_the_machine_started_have_expired(
+    opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody who held them can be alive; and a clock that was set back by the start must not prolong them."""
+    monkeypatch.setattr(boot, "boot_id", lambda: "first")
+    clock = FakeClock()
+    store = await opened(clock=clock)
+    await store.put([new("one")])
+    (held,) = (await store.lease(asking())).items
+    again = await opened(clock=clock)
+    assert await again.reclaim("w", ["q"], 1_000, 10) == (), "the same start: its holder may well be alive"
+    await store.close()
+    await again.close()
+    monkeypatch.setattr(boot, "boot_id", lambda: "second")
+    clock.jump_wall(-3_600_000)
+    later = await opened(clock=clock)
+    (taken,) = await later.reclaim("w", ["q"], 1_000, 10)
+    assert (taken.id, taken.deliveries) == ("one", held.deliveries + 1)
+
+
+async def test_a_system_without_a_boot_id_keeps_its_leases(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boot, "boot_id", lambda: None)
+    store = await opened()
+    await store.put([new("one")])
+    await store.lease(asking())
+    await store.close()
+    assert await (await opened()).reclaim("w", ["q"], 1_000, 10) == ()
 
 
 async def test_durability_is_what_is_in_force(opened: Open, tmp_path: Path) -> None:

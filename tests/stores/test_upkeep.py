@@ -200,15 +200,15 @@ async def test_writers_do_not_wait_for_a_check(opened: Open, path: Path, monkeyp
     store = await opened()
     await fill(store)
     inside, written = threading.Event(), threading.Event()
-    compare = checkup._compare_counts  # noqa: SLF001 - in the middle of it
+    kept = checkup._kept  # noqa: SLF001 - between the two that are compared
 
-    def held(*args: Any) -> None:
-        args[0].execute("select count(*) from item").fetchone()
+    def held(connection: Any) -> Any:
+        found = kept(connection)
         inside.set()
         assert written.wait(10)
-        compare(*args)
+        return found
 
-    monkeypatch.setattr(checkup, "_compare_counts", held)
+    monkeypatch.setattr(checkup, "_kept", held)
     checking = asyncio.ensure_future(store.check())
     await asyncio.to_thread(inside.wait, 10)
     await store.put([new("meanwhile")])

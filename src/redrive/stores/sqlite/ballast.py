@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from functools import cached_property
 from typing import Literal, TypeVar
@@ -21,6 +20,7 @@ from redrive.core import sizes
 from redrive.core.item import Instant, Millis
 from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
+from redrive.stores.sqlite.room import free, size
 
 T = TypeVar("T")
 
@@ -115,8 +115,8 @@ class Ballast:
     # --- making it whole ---
 
     def doubt(self) -> None:
-        """Another process may have used it."""
-        if self._look_at is None and self._size:
+        """Look at the next occasion: another process may have used it, or it may be worth it now."""
+        if self._size:
             self._look_at = 0
 
     def tend(self) -> None:
@@ -152,7 +152,7 @@ class Ballast:
         return min(found.st_size, found.st_blocks * 512)
 
     def _has_room(self) -> bool:
-        kept = sum(_size(f"{self._database}{end}") for end in ("", "-wal"))
+        kept = size(self._database) + size(f"{self._database}-wal")
         return kept >= WORTH and free(self._database) >= PLENTY * self._size
 
     def _fill(self) -> None:
@@ -167,23 +167,11 @@ class Ballast:
             os.close(descriptor)
 
 
-def free(path: str) -> int:
-    """Bytes that the disk of this file can still take from us."""
-    return shutil.disk_usage(os.path.dirname(path)).free  # noqa: PTH120 - text is enough
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size  # noqa: PTH116 - the database is never opened here: closing it would drop its locks
-    except OSError:
-        return 0
-
-
-def _allocate(descriptor: int, size: int) -> None:
+def _allocate(descriptor: int, length: int) -> None:
     """Really: a hole would hold nothing."""
     if hasattr(os, "posix_fallocate"):
         try:
-            os.posix_fallocate(descriptor, 0, size)
+            os.posix_fallocate(descriptor, 0, length)
         except OSError as error:
             if error.errno not in _NOT_OFFERED:
                 raise
@@ -191,6 +179,6 @@ def _allocate(descriptor: int, size: int) -> None:
             return
     os.lseek(descriptor, 0, os.SEEK_SET)
     done = 0
-    while done < size:
+    while done < length:
         # Not zeros: a file system that compresses would keep nothing of them.
-        done += os.write(descriptor, os.urandom(min(_CHUNK, size - done)))
+        done += os.write(descriptor, os.urandom(min(_CHUNK, length - done)))

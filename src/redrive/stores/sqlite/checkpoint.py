@@ -3,9 +3,9 @@
 SQLite's own automatic checkpoints are off: they would run in the middle of somebody's commit. The writer makes them
 here, on a connection of their own, after so much was written and after the callers have their answers.
 
-SQLite before 3.51.3 can lose committed pages when a commit runs beside a checkpoint. With such a version the write lock
-is taken first, so that nobody can commit meanwhile (ADR 12). Readers are never waited for: what they still need stays
-in the log until the next time.
+The log starts anew only after all of it was moved, so the last part is moved under the write lock. SQLite before 3.51.3
+can lose committed pages when a commit runs beside a checkpoint: with such a version all of it is (ADR 12). Readers are
+never waited for: what they still need stays in the log until the next time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from __future__ import annotations
 import logging
 from functools import cache
 
+from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.binding import Connection, is_risky
-from redrive.stores.sqlite.connect import Settings, open_maintenance
+from redrive.stores.sqlite.connect import WAL_KEPT, Settings, open_maintenance
+from redrive.stores.sqlite.room import free, size
 
 AFTER = 10_000
 """Pages written to the log, as far as can be told from here, between checkpoints: about 40 MB."""
+LOOK = 500
+TIGHT = 256 * 1024 * 1024
+"""Bytes. A disk with less than this free is nearly full: the log and the database may grow by 40 MB each meanwhile."""
 PAGE = 4096
 ROWS_PER_PAGE = 3
 """Rows of one write that share a page, at the least: new ids lie scattered over their index."""
@@ -34,7 +39,10 @@ class Checkpoints:
         self._careful = is_risky(settings.binding)
         self._connection: Connection | None = None
         self._pages = 0
+        self._next_look = LOOK
         self._changes = 0
+        self.lacked_room = False
+        """The last one failed because the disk is full."""
 
     def begin(self, connection: Connection) -> None:
         """A new connection of the writer counts from here."""
@@ -44,27 +52,45 @@ class Checkpoints:
         """So many bytes of payloads were written."""
         self._pages += size // PAGE
 
-    def due(self, writer: Connection) -> bool:
+    def passed(self, writer: Connection) -> bool:
+        """True each time the log has grown by another few megabytes: then it is worth a look."""
         changes = writer.changes_ever()
         if changes != self._changes:
             self._pages += PAGES_PER_COMMIT + (changes - self._changes) // ROWS_PER_PAGE
             self._changes = changes
-        return self._pages >= AFTER
+        if self._pages < self._next_look:
+            return False
+        self._next_look = self._pages + LOOK
+        return True
+
+    def due(self) -> bool:
+        """Early where the disk is nearly full: if it fills up, little of the log still needs room in the database.
+
+        Early too when the log is too long already: other processes write to it, and we count only what we write.
+        """
+        path = self._settings.path
+        return self._pages >= AFTER or size(f"{path}-wal") > WAL_KEPT or free(path) < TIGHT
 
     def run(self, writer: Connection) -> bool:
         """True: all of the log is in the database, and the log can be written over.
 
         Failing costs nothing: what was committed stays in the log, and the next one takes it.
         """
-        self._pages = 0
+        self._pages, self._next_look = 0, LOOK
+        self.lacked_room = False
         try:
-            return self._run_alone(writer) if self._careful else self._move()
-        except self._settings.binding.errors:
+            if self._careful:
+                _warn(self._settings.binding.version)
+            else:
+                self._move()
+            return self._finish(writer)
+        except self._settings.binding.errors as error:
+            self.lacked_room = faults.lacks_room(error)
             self.close()
             return False
 
-    def _run_alone(self, writer: Connection) -> bool:
-        _warn(self._settings.binding.version)
+    def _finish(self, writer: Connection) -> bool:
+        """While nobody can commit: only what is wholly moved can be written over, and others never stop writing."""
         writer.execute("begin immediate")
         try:
             return self._move()

@@ -23,7 +23,8 @@ class _Said(NamedTuple):
 
 
 _RIGHTS = "check the permissions and the owner of the file and its folder, and whether the disk is mounted read-only"
-_SPACE = "free some space on its disk; discarding and pruning letters still works"
+_SPACE = "free space on its disk, or remove something: app.letters.discard(...) and app.prune(...) work on a full disk"
+FEWER = "free space on its disk, or take fewer at once, as in app.prune(..., limit=100); its ballast is used up"
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SAID = {
     sqlite3.SQLITE_BUSY: _Said(

@@ -98,9 +98,10 @@ class Writer(Lane):
                 self._woken(frozenset(woken))
         finally:
             deliver(jobs)
-        if self._checkpoints.due(connection):
-            self._checkpoints.run(connection)
+        if self._checkpoints.passed(connection):
             self._ballast.doubt()
+            if self._checkpoints.due():
+                self._checkpoints.run(connection)
         self._ballast.tend()
         return connection
 
@@ -117,22 +118,28 @@ class Writer(Lane):
     def _make_room(self, connection: Connection, jobs: list[Job[Any]], woken: set[str]) -> Connection:
         """On a full disk the log can still be written over, once all of it is in the database.
 
-        For an act that shall make room there is also the ballast; and what the act freed is of use to others only when
-        it, too, is in the database.
+        For an act that shall make room there is also the ballast, and so there is for what comes before and after it:
+        room in the log, and what the act freed, are of use only when the log is in the database.
         """
         acts = [job for job in jobs if isinstance(job, ActJob)]
-        now = self.time.now()
-        if acts or now >= self._seek_room_at:
-            if self._checkpoints.run(connection):
-                connection = self._repeat(connection, jobs, woken)
-            else:
-                self._seek_room_at = now + SEEK_ROOM
+        may_seek = bool(acts) or self.time.now() >= self._seek_room_at
+        if may_seek and self._empty_log(connection, use_ballast=bool(acts)):
+            connection = self._repeat(connection, jobs, woken)
         for job in acts:
             while faults.lacks_room(job.error) and self._ballast.give_share():
                 connection = self._repeat(connection, [job], woken)
-            if job.error is None:
-                self._checkpoints.run(connection)
+            if isinstance(job.error, StoreFull):
+                job.error = StoreFull(job.error.message, hint=faults.FEWER)
+        if any(job.error is None for job in acts):
+            self._empty_log(connection, use_ballast=True)
         return connection
+
+    def _empty_log(self, connection: Connection, *, use_ballast: bool) -> bool:
+        done = self._checkpoints.run(connection)
+        while use_ballast and self._checkpoints.lacked_room and self._ballast.give_share():
+            done = self._checkpoints.run(connection)
+        self._seek_room_at = 0 if done else self.time.now() + SEEK_ROOM
+        return done
 
     def _repeat(self, connection: Connection, jobs: list[Job[Any]], woken: set[str]) -> Connection:
         """Those for which there was no room, each for itself: a small one may fit where a large one does not."""
