@@ -112,7 +112,8 @@ async def breathe(sides: Sequence[Side], *, letters: int = 0) -> None:
         for _ in range(ROUNDS):
             spent = {side.name: [0.0, 0.0, 0.0] for side in sides}
             for turn in range(TURNS):
-                for side in sides:
+                first = turn % len(sides)
+                for side in (*sides[first:], *sides[:first]):
                     await _turn(side, spent[side.name], dies=turn < letters // BATCH)
             for side in sides:
                 done, dead, put = spent[side.name]

@@ -107,7 +107,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> Path:
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", "-wal", "-shm", "-ballast"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     return path
 

@@ -19,6 +19,8 @@ from redrive.stores.cursor import write as write_cursor
 TIMES = 5
 AT_MOST = 50.0
 PAGE = 100
+UNINDEXED = "age, which has no index"
+"""It is looked for in slices, however long that takes; so there is a figure and no target."""
 
 Look = Callable[[], Awaitable[object]]
 
@@ -67,7 +69,7 @@ def filters(common: CauseTally, rare: CauseTally) -> dict[str, tuple[str, ...]]:
             f"disposition:trash cause:{common.cause}",
             f"disposition:trash cause:{rare.cause}",
         ),
-        "the age": ("age<1h", "age<1d", "age>20d", "age>40d", f"queue:{common.queue} age>20d"),
+        UNINDEXED: ("age<1h", "age<1d", "age>20d", "age>40d", f"queue:{common.queue} age>20d"),
     }
 
 
@@ -85,7 +87,7 @@ async def _looks(lab: Lab, path: Path) -> list[Reading]:
             lab.facts += [{"look": text, "ms": took} for text, took in found.items()]
             slowest = max(found, key=lambda text: found[text])
             name = f"page of letters by {kind}, slowest of {len(texts)}: {slowest or 'no filter'}"
-            readings.append(Reading(name, found[slowest], "ms", at_most=AT_MOST))
+            readings.append(Reading(name, found[slowest], "ms", at_most=None if kind == UNINDEXED else AT_MOST))
         others: dict[str, Look] = {
             "page of letters, deep": lambda: app.letters.find(limit=PAGE, cursor=place),
             "page of letters, deep in a queue": lambda: app.letters.find(f"queue:{QUEUE}", limit=PAGE, cursor=place),

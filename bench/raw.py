@@ -107,7 +107,7 @@ class Own:
 
     def _checkpoint(self) -> None:
         """As often as the store's writer does."""
-        if self._checkpoints.due(self.db):
+        if self._checkpoints.passed(self.db) and self._checkpoints.due():
             self._checkpoints.run(self.db)
 
 

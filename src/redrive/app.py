@@ -15,6 +15,8 @@ from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.policy import Policy
+from redrive.core.sizes import Size
+from redrive.core.sizes import parse as parse_size
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -61,16 +63,17 @@ class Redrive:
         self,
         store: str | Store = "sqlite:///redrive.db",
         *,
-        max_payload: int = MAX_PAYLOAD,
+        max_payload: Size = MAX_PAYLOAD,
         traceback: bool = True,
         log: bool = True,
         actor: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if max_payload < 1:
-            raise ConfigError(f"{max_payload!r} is not a size in bytes", field="max_payload", hint="use 1 or more")
+        most = parse_size(max_payload, field="max_payload")
+        if most < 1:
+            raise ConfigError("nothing would fit", field="max_payload", hint="use 1 byte or more")
         self._frames = traceback
-        self._max_payload = max_payload
+        self._max_payload = most
         self._registry = Registry()
         self._actor = actor or default_actor()
         self.events = Events()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Self
+from typing import Any, Self, assert_type
 
 import pytest
 
 import redrive
 from redrive import blocking
 from redrive.app import Redrive
-from redrive.blocking import _facade
+from redrive.blocking import Amended, History, Item, Page, _facade
+from redrive.core.verbs import Tally, WorkerBeat
+from redrive.engine.ids import ItemId
 from redrive.office.letters import Letters
 from tests.blocking.signatures import differences
 
@@ -41,6 +43,21 @@ def test_both_modules_offer_the_same_names() -> None:
     assert blocking.__all__ == redrive.__all__
     for name in redrive.__all__:
         assert (getattr(blocking, name) is getattr(redrive, name)) is (name != "Redrive")
+
+
+def types_are_exact(app: blocking.Redrive) -> None:
+    """Never called: the type checker reads it."""
+    assert_type(app.open(), blocking.Redrive)
+    assert_type(app.enqueue("q"), ItemId)
+    assert_type(app.enqueue_many("q", []), list[ItemId])
+    assert_type(app.get("x"), Item)
+    assert_type(app.history("x"), History)
+    assert_type(app.tally(), Tally)
+    assert_type(app.workers(), tuple[WorkerBeat, ...])
+    assert_type(app.cancel("x", reason="r"), Amended)
+    assert_type(app.letters, _facade.Letters)
+    assert_type(app.letters.find(), Page)
+    assert_type(app.letters.replay("x", reason="r"), Amended)
 
 
 # -- the comparison has teeth ----------------------------------------------------------------------------------------

@@ -24,8 +24,10 @@ COMMANDS = list(every_command(root.cli))
 
 def test_the_tree_has_what_is_built_and_nothing_else() -> None:
     leaves = {" ".join(path) for path in COMMANDS}
-    groups = {"", "letters", "worker"}
-    assert leaves - groups == {"status", "letters list", "letters show", "letters replay", "worker run", "version"}
+    groups = {"", "letters", "worker", "db"}
+    letters = {"letters list", "letters show", "letters replay"}
+    database = {"db status", "db check", "db backup", "db migrate"}
+    assert leaves - groups == {"status", *letters, "worker run", *database, "version"}
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -40,7 +42,7 @@ def test_every_command_has_help_with_examples(
     assert told.err == ""
 
 
-@pytest.mark.parametrize("path", [(), ("letters",), ("worker",)], ids=" ".join)
+@pytest.mark.parametrize("path", [(), ("letters",), ("worker",), ("db",)], ids=" ".join)
 def test_a_group_alone_shows_its_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     told = here(capsys, *path)
     assert (told.code, told.err) == (Exit.DONE, "")
@@ -65,7 +67,7 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["letter"], "did you mean 'letters'?"),
         (["letters", "replya"], "did you mean 'replay'?"),
-        (["xyzzy"], "there are status, letters, worker, version"),
+        (["xyzzy"], "there are status, letters, worker, db, version"),
         (["status", "--jsno"], "--json"),
         (["letters", "list", "--limit", "0"], "--limit"),
         (["letters", "list", "extra"], "extra"),
@@ -80,6 +82,9 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["worker", "run", "tasks:app", "--grace", "-1s"], "--grace"),
         (["worker", "run", "tasks:app", "--queues", " , "], "--queues"),
         (["worker", "run", "tasks:app", "--store", "memory:"], "--store"),
+        (["db", "chek"], "did you mean 'check'?"),
+        (["db", "backup"], "FILE"),
+        (["db", "status", "--store", "memory:"], "empty in every new process"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

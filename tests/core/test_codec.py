@@ -194,8 +194,11 @@ def circle() -> list[Any]:
         ([Model(math.nan)], "payload[0].size is NaN"),
         (nested(100_000), "nested too deeply"),
         (circle(), "contains itself"),
+        ({1: "a", "1": "b"}, "payload has keys that are different here and the same in JSON"),
+        ({"deep": [{1.5: "a", "1.5": None}]}, "payload['deep'][0] has keys"),
+        (Address("x", {0: 1, "0": 2}), "payload.weight has keys"),  # type: ignore[arg-type]  # what is tested
     ],
-    ids=range(18),
+    ids=range(21),
 )
 def test_what_json_cannot_say_is_refused_with_its_place(value: Any, words: str) -> None:
     with pytest.raises(PayloadNotSerialisable) as caught:
@@ -216,10 +219,33 @@ def test_the_word_null_in_a_text_is_no_nan() -> None:
     assert codec.dump_payload({"null": "null"}, limit=LIMIT) == b'{"null":"null"}'
 
 
+@pytest.mark.parametrize("value", [{1: "a", "2": "b"}, {"1": None, "n2": 2}, [{1: 1}, {"1": 2}], {1: {"1": 1}}])
+def test_keys_that_stay_different_are_fine(value: Any) -> None:
+    assert codec.dump_payload(value, limit=LIMIT) == msgspec.json.encode(value)
+
+
+class Incomparable(str):
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("not with me")
+
+    __hash__ = str.__hash__
+
+
+def test_a_value_that_cannot_be_compared_is_written() -> None:
+    assert codec.dump_payload([None, Incomparable("x")], limit=LIMIT) == b'[null,"x"]'
+
+
 @pytest.mark.parametrize("value", [b"x" * 11, "x" * 9])
 def test_one_byte_too_many_is_refused_with_sizes(value: Any) -> None:
-    with pytest.raises(PayloadTooLarge, match=r"11 bytes; the limit is 10 \(store it elsewhere"):
+    with pytest.raises(
+        PayloadTooLarge, match=r"^the payload has 11 bytes; the limit is 10 \(keep it elsewhere"
+    ) as told:
         codec.dump_payload(value, limit=10)
+    assert "max_payload" in told.value.hint
+    with pytest.raises(PayloadTooLarge, match="the payload for queue 'emails' has 11 bytes"):
+        codec.dump_payload(value, limit=10, queue="emails")
     assert len(codec.dump_payload(value, limit=11)) == 11
 
 

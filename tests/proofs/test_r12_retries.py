@@ -69,6 +69,7 @@ async def by_the_real_clock(folder: Path, count: int, spell: float) -> None:
     dice = random.Random(12)
     wanted: dict[str, float] = {}
     late: list[float] = []
+    burst = 0.2 + count / 2_000  # seconds in which all have failed, before the first is due again
 
     @app.handler("q", concurrency=500)
     async def handle(item: Item) -> None:
@@ -76,7 +77,7 @@ async def by_the_real_clock(folder: Path, count: int, spell: float) -> None:
         if item.id in wanted:
             late.append(now - wanted[item.id])
             return
-        delay = dice.random() * spell
+        delay = burst + dice.random() * spell
         # The store counts in whole milliseconds, and the one in which it failed may have begun before.
         wanted[item.id] = now + (int(delay * 1000) - 1) / 1000
         raise Retry("once more", after=timedelta(seconds=delay))

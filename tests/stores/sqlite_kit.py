@@ -1,5 +1,6 @@
 """What the tests of the SQLite store share."""
 
+import sqlite3
 from collections.abc import Awaitable, Callable
 
 from redrive.core.item import NewItem
@@ -31,3 +32,10 @@ async def exists(store: SqliteStore, item_id: str) -> bool:
     except NotFound:
         return False
     return True
+
+
+def full() -> sqlite3.OperationalError:
+    """As SQLite says it."""
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_FULL, "SQLITE_FULL"
+    return error

@@ -9,10 +9,10 @@ import pytest
 
 from redrive.core.select import EVERYTHING
 from redrive.core.verbs import Checkup
-from redrive.errors import ConfigError, StoreUnavailable
+from redrive.errors import ConfigError, StoreUnavailable, UnsafeFileSystem
 from redrive.stores import migrate
 from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore, checkup
+from redrive.stores.sqlite import SqliteStore, checkup, ground
 from redrive.stores.sqlite.binding import BindingName
 from tests.stores.sqlite_kit import Open, asking, new
 from tests.stores.upkeep_kit import execute, fill, filled, of_schema, rows, spoil, upkeep
@@ -167,6 +167,22 @@ async def test_a_strangers_database_is_refused(path: Path, binding: BindingName)
     for act in (lambda: upkeep(path, binding).check(quick=True), upkeep(path, binding).status, upkeep(path).pending):
         with pytest.raises(ConfigError, match="customers"):
             await act()
+
+
+async def test_a_network_file_system_is_refused_as_it_is_by_a_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(path)
+    monkeypatch.setattr(ground, "kind_of", lambda _: "nfs4")
+    with pytest.raises(UnsafeFileSystem, match="nfs4"):
+        await upkeep(path).check(quick=True)
+    with pytest.raises(UnsafeFileSystem, match="nfs4"):
+        await upkeep(path).backup(str(path.with_name("copy.db")), force=False)
+    found = await upkeep(path).status()
+    assert (found.file_system, found.schema, "nfs4" in found.trouble) == ("nfs4", 0, True)
+    allowed = SqliteStore(path, network="allow").upkeep()
+    assert (await allowed.check(quick=True)).sound
+    assert (await allowed.status()).schema == NEWEST
 
 
 @pytest.mark.parametrize("act", ["status", "pending", "check", "repair", "backup", "migrate"])

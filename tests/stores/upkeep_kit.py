@@ -22,7 +22,7 @@ BY = Act("ops", "why not", "r-1")
 
 
 def upkeep(path: Path, binding: BindingName = "stdlib") -> Upkeep:
-    return Upkeep(str(path), "power-loss", 2_000, binding)
+    return Upkeep(str(path), "power-loss", 2_000, binding, "refuse")
 
 
 def died(item: Item, cause: str = "c1") -> Settlement:

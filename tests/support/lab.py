@@ -44,15 +44,15 @@ _in_wait: contextvars.ContextVar[bool] = contextvars.ContextVar("in_wait", defau
 class LabClock(FakeClock):
     """Also counts: a store's `wait` is under way except while it sleeps, so that time stands still while it looks."""
 
-    busy = 0
+    under_way = 0
     verbs = 0
 
     def enter(self) -> None:
-        self.busy += 1
+        self.under_way += 1
         self.verbs += 1
 
     def leave(self) -> None:
-        self.busy -= 1
+        self.under_way -= 1
         self.verbs += 1
 
     async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
@@ -128,9 +128,9 @@ class Lab:
             for _ in range(TURNS):
                 await asyncio.sleep(0)  # noqa: TID251 - no time passes: a turn of the loop for whoever can act
             # A verb that began or ended in these turns may have left something to do after them.
-            if not self.clock.busy and self.clock.verbs == before:
+            if not self.clock.under_way and self.clock.verbs == before:
                 return
-            if self.clock.busy:
+            if self.clock.under_way:
                 await breathe()
         raise AssertionError("a verb does not end")
 

@@ -201,3 +201,127 @@ def test_autoadvance_goes_on_in_the_next_loop() -> None:
     asyncio.run(leave_a_sleeper())
     asyncio.run(clock.sleep(5))
     assert clock.monotonic() == 5
+
+
+# -- what keeps time from passing by itself ----------------------------------------------------------------------------
+
+
+async def test_rest_waits_for_what_a_thread_does() -> None:
+    clock, gate = FakeClock(), threading.Event()
+    ended: list[int] = []
+
+    async def work() -> None:
+        with clock.busy("a thread"):
+            await asyncio.to_thread(gate.wait, 10)
+            ended.append(clock.monotonic())
+            await clock.sleep(10)
+        ended.append(clock.monotonic())
+
+    task = asyncio.create_task(work())
+    resting = asyncio.create_task(clock.rest())
+    for _ in range(20):
+        await asyncio.to_thread(lambda: None)
+    assert not resting.done()
+    gate.set()
+    await resting
+    assert ended == [0], "it is at rest when the thread has ended and its task sleeps on the clock"
+    await clock.tick(10)
+    assert ended == [0, 10]
+    await task
+
+
+async def test_tick_waits_at_every_stop_for_what_is_busy() -> None:
+    clock = FakeClock()
+    seen: list[int] = []
+
+    async def every_ten() -> None:
+        with clock.busy():
+            for _ in range(3):
+                await clock.sleep(10)
+                await asyncio.to_thread(lambda: None)
+                seen.append(clock.monotonic())
+
+    task = asyncio.create_task(every_ten())
+    await clock.tick(100)
+    assert seen == [10, 20, 30]
+    await task
+
+
+async def test_autoadvance_waits_for_what_is_busy() -> None:
+    clock = FakeClock(autoadvance=True)
+
+    async def sleeper() -> int:
+        await clock.sleep(1000)
+        return clock.monotonic()
+
+    task = asyncio.create_task(sleeper())
+    with clock.busy("a thread"):
+        for _ in range(20):
+            await asyncio.to_thread(lambda: None)
+        assert clock.monotonic() == 0
+    assert await task == 1000
+
+
+async def test_what_is_begun_here_may_be_ended_in_a_thread() -> None:
+    clock = FakeClock()
+    end = clock.begin_busy()
+    resting = asyncio.create_task(clock.rest())
+    for _ in range(20):
+        await asyncio.to_thread(lambda: None)
+    assert not resting.done()
+    await asyncio.to_thread(end)
+    await asyncio.to_thread(end)
+    await resting
+
+
+async def test_one_that_sleeps_is_not_taken_for_another_that_works() -> None:
+    clock, gate = FakeClock(), threading.Event()
+
+    async def sleep() -> None:
+        with clock.busy():
+            await clock.sleep(10)
+
+    async def work() -> None:
+        with clock.busy():
+            await asyncio.to_thread(gate.wait, 10)
+
+    tasks = [asyncio.create_task(sleep()), asyncio.create_task(work())]
+    resting = asyncio.create_task(clock.rest())
+    for _ in range(20):
+        await asyncio.to_thread(lambda: None)
+    assert not resting.done()
+    gate.set()
+    await resting
+    clock.advance(10)
+    await asyncio.gather(*tasks)
+
+
+async def test_a_block_in_a_block_sleeps_for_both() -> None:
+    clock = FakeClock()
+    with clock.busy("outer"), clock.busy("inner"):
+        task = asyncio.create_task(clock.sleep(10))
+        await clock.rest()
+    clock.advance(10)
+    await task
+    await clock.rest()
+
+
+async def test_a_driven_clock_does_not_advance_by_itself() -> None:
+    clock = FakeClock(autoadvance=True)
+    task = asyncio.create_task(clock.sleep(10))
+    with clock.driven():
+        await clock.rest()
+        assert clock.monotonic() == 0
+    await task
+    assert clock.monotonic() == 10
+
+
+async def test_a_cancelled_rest_leaves_nothing_behind() -> None:
+    clock = FakeClock()
+    with clock.busy():
+        resting = asyncio.create_task(clock.rest())
+        await asyncio.to_thread(lambda: None)
+        resting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await resting
+    assert asyncio.all_tasks() == {asyncio.current_task()}

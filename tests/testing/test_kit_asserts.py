@@ -331,11 +331,11 @@ async def test_a_queue_that_does_not_exist_is_named(emails: Redrive) -> None:
 async def test_the_closest_is_the_one_that_looks_most_alike(emails: Redrive) -> None:
     await emails.enqueue_many("emails", [{"to": "someone", "n": n} for n in range(40)])
     with pytest.raises(AssertionError) as caught:
-        await assert_enqueued(emails, "emails", {"to": "someone", "n": 170})
+        await assert_enqueued(emails, "emails", {"to": "someone", "n": 177})
     text = str(caught.value)
     assert '+ payload  {"n":17,"to":"someone"}' in text
     assert "40 items in the store:\n  … and 20 before these\n" in text
-    assert text.count('"someone"') == 1 + 2 * 2 + 20
+    assert text.count('"someone"') == 1 + 2 + 20
 
 
 async def test_long_things_are_cut(emails: Redrive) -> None:

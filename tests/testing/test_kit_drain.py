@@ -87,6 +87,16 @@ async def test_days_of_retries_pass_at_their_exact_times(shop: Shop) -> None:
     assert shop.clock.now() - started == 77 * HOUR
 
 
+async def test_the_time_between_retries_costs_nothing(faulty: tuple[Redrive, FaultyStore], clock: FakeClock) -> None:
+    """A worker has chores every few seconds; in 20 weeks that would be millions of calls."""
+    app, store = faulty
+    app.handler("bad", policy=Policy(constant("1w"), max_attempts=20))(boom)
+    await app.enqueue("bad")
+    assert len((await drain(app)).retried) == 19
+    assert clock.monotonic() == 19 * 7 * 24 * HOUR
+    assert len(store.calls) < 20 * 20
+
+
 async def test_time_stands_still_while_a_handler_works(shop: Shop) -> None:
     gate, entered = threading.Event(), threading.Event()
 

@@ -50,7 +50,7 @@ class Call(Generic[T]):
                     self.wait()
                     break
                 except BaseException as error:  # noqa: BLE001 - it is raised below
-                    interruption = interruption or error
+                    interruption = error if interruption is None else interruption
             if interruption is not None:
                 raise interruption
             return self.outcome()

@@ -16,6 +16,7 @@ from redrive.blocking._bridge import App, Bridge
 from redrive.core.durations import Duration
 from redrive.core.item import History, Item
 from redrive.core.policy import Policy
+from redrive.core.sizes import Size
 from redrive.core.verbs import (
     Amended,
     Backup,
@@ -47,7 +48,7 @@ class Redrive:
         self,
         store: str | Store = "sqlite:///redrive.db",
         *,
-        max_payload: int = MAX_PAYLOAD,
+        max_payload: Size = MAX_PAYLOAD,
         traceback: bool = True,
         log: bool = True,
         actor: str | None = None,

@@ -74,7 +74,8 @@ class LoopThread:
 
 class Process:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # A signal's handler may call an app in the middle of a call: the same thread must not wait for itself.
+        self._lock = threading.RLock()
         self._thread: LoopThread | None = None
         self._guests: set[object] = set()
         self._apps: set[Closable] = set()

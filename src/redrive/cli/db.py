@@ -97,6 +97,7 @@ def _status_object(found: DatabaseStatus) -> dict[str, Any]:
         "pending": list(found.pending),
         "changed": list(found.changed),
         "durability": found.durability,
+        "file_system": found.file_system,
         "size": found.size,
         "log_size": found.log_size,
         "ballast_size": found.ballast_size,
@@ -123,16 +124,16 @@ def _status_words(found: DatabaseStatus) -> list[tuple[str, str]]:
     words = [("engine", f"sqlite {found.version} ({found.binding}){_risk(found)}")]
     if not found.trouble:
         words += [("schema", _schema(found)), ("survives", found.durability)]
-    words.append(("database", f"{found.size:,} bytes"))
+    words += [("lies on", found.file_system or "a file system that the system does not name")]
+    words += [("database", f"{found.size:,} bytes")]
     if not found.trouble:
         free = found.free_pages * found.page_size
         words += [
             ("pages", f"{found.pages:,} of {found.page_size:,} bytes, with those that are still in the log"),
             ("free", f"{free:,} bytes in {found.free_pages:,} pages, to be used again before the file grows"),
         ]
-    words.append(("log", f"{found.log_size:,} bytes"))
-    words.append(("ballast", f"{found.ballast_size:,} bytes" if found.ballast_size else "none"))
-    return words
+    words += [("log", f"{found.log_size:,} bytes")]
+    return [*words, ("ballast", f"{found.ballast_size:,} bytes" if found.ballast_size else "none")]
 
 
 def _risk(found: DatabaseStatus) -> str:

@@ -21,7 +21,9 @@ T = TypeVar("T")
 _ACCEPTED = (
     "use what JSON can say (keys are texts or numbers), datetimes, dataclasses, msgspec, attrs or pydantic objects"
 )
+_TOO_LARGE = "keep it elsewhere and pass a reference to it, or raise the limit with Redrive(max_payload=...)"
 _DEEPEST_PATH = 100
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 _encoder = msgspec.json.Encoder()
 
@@ -54,9 +56,9 @@ def _decoder(type: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(type)
 
 
-def dump_payload(value: object, *, limit: int) -> bytes:
-    """A payload as bytes: bytes verbatim, everything else as JSON. `limit` is in bytes."""
-    return _dump(value, limit, "payload")
+def dump_payload(value: object, *, limit: int, queue: str = "") -> bytes:
+    """A payload as bytes: bytes verbatim, everything else as JSON. `limit` is in bytes; `queue` is for the error."""
+    return _dump(value, limit, "payload", queue)
 
 
 def dump_result(value: object, *, limit: int) -> bytes | None:
@@ -76,13 +78,11 @@ def load_payload(data: bytes) -> Any:
         ) from error
 
 
-def _dump(value: object, limit: int, word: str) -> bytes:
+def _dump(value: object, limit: int, word: str, queue: str = "") -> bytes:
     data = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else _to_json(value, word)
     if len(data) > limit:
-        raise PayloadTooLarge(
-            f"the {word} has {len(data):,} bytes; the limit is {limit:,}",
-            hint="store it elsewhere and pass a reference to it",
-        )
+        where = f" for queue {queue!r}" if queue else ""
+        raise PayloadTooLarge(f"the {word}{where} has {len(data):,} bytes; the limit is {limit:,}", hint=_TOO_LARGE)
     return data
 
 
@@ -94,14 +94,18 @@ def _to_json(value: object, word: str) -> bytes:
     except Exception as error:
         # A user's own model may raise anything while it is read.
         raise _refused(value, word, error) from error
-    # JSON has no NaN and no infinity, and the encoder writes null for them: a value must not change in silence.
-    if b"null" in data:
-        path = _find_nan(value)
-        if path is not None:
-            raise PayloadNotSerialisable(
-                f"{word}{path} is NaN or infinite, which JSON cannot say", hint="pass None or a text instead"
-            )
+    # A value must not change in silence: the encoder writes null for NaN and infinity, and 1 and "1" as the same key.
+    if (b"null" in data or b'0":' in data.translate(_ZEROS)) and not _comes_back(value, data):
+        _refuse_changes(value, word)
     return data
+
+
+def _comes_back(value: object, data: bytes) -> bool:
+    """True for nearly all values, and quickly; False says only that it has to be looked at."""
+    try:
+        return bool(msgspec.json.decode(data) == value)
+    except Exception:  # noqa: BLE001 - a user's own class may raise anything when it is compared
+        return False
 
 
 def _foreign(value: Any) -> Any:
@@ -143,19 +147,32 @@ def _blame(value: object) -> str:
     return path
 
 
-def _find_nan(value: object) -> str | None:
-    """The path of a float that is not finite, or None."""
+def _refuse_changes(value: object, word: str) -> None:
+    """Raises for a float that is not finite, and for keys that are written alike; with the path."""
     stack: list[tuple[object, str]] = [(value, "")]
     seen: set[int] = set()
     while stack:
         part, path = stack.pop()
         if isinstance(part, float) and not math.isfinite(part):
-            return path
+            raise PayloadNotSerialisable(
+                f"{word}{path} is NaN or infinite, which JSON cannot say", hint="pass None or a text instead"
+            )
         # A model may hide a circle in a field that it does not write.
         if id(part) not in seen:
             seen.add(id(part))
+            if isinstance(part, Mapping) and _written_alike(part):
+                raise PayloadNotSerialisable(
+                    f"{word}{path} has keys that are different here and the same in JSON, as 1 and '1' are",
+                    hint="use texts as keys",
+                )
             stack.extend((child, path + step) for child, step in _children(part))
-    return None
+
+
+def _written_alike(keys: Mapping[Any, Any]) -> bool:
+    try:
+        return len({msgspec.json.encode({key: 0}, enc_hook=_foreign) for key in keys}) < len(keys)
+    except Exception:  # noqa: BLE001 - keys of a field that its model does not write
+        return False
 
 
 def _children(value: object) -> Iterator[tuple[object, str]]:

@@ -69,7 +69,7 @@ class Client:
         items: list[NewItem] = []
         for start in range(0, len(values), ENCODE_CHUNK):
             chunk = values[start : start + ENCODE_CHUNK]
-            bodies = [codec.dump_payload(value, limit=self._max_payload) for value in chunk]
+            bodies = [codec.dump_payload(value, limit=self._max_payload, queue=queue) for value in chunk]
             items += [NewItem(key, queue, body, wait) for key, body in zip(new_ids(len(chunk)), bodies, strict=True)]
             await asyncio.sleep(0)
         if items:
@@ -77,7 +77,8 @@ class Client:
         return [ItemId(item.id) for item in items]
 
     def new_item(self, key: str, queue: str, payload: object, delay: Duration | None) -> NewItem:
-        return NewItem(key, queue, codec.dump_payload(payload, limit=self._max_payload), _delay(delay))
+        body = codec.dump_payload(payload, limit=self._max_payload, queue=queue)
+        return NewItem(key, queue, body, _delay(delay))
 
     async def check_queue(self, queue: str) -> None:
         """A typo must not become work that nobody will ever do."""

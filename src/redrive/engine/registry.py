@@ -77,10 +77,11 @@ class Signature:
         raise PayloadUndecodable(f"the payload is a {type(value).__name__}, the handler needs {self._wanted()}")
 
     def _fit(self, value: dict[str, Any]) -> dict[str, Any]:
-        if self.required <= value.keys() and (self.open or value.keys() <= self.names):
+        # A key with the name of the item's parameter would be overwritten by it in silence.
+        extra = sorted(value.keys() & {self.item_name} if self.open else value.keys() - self.names)
+        if self.required <= value.keys() and not extra:
             return value
         missing = sorted(self.required - value.keys())
-        extra = [] if self.open else sorted(value.keys() - self.names)
         parts = [f"misses {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(extra)}"] * bool(extra)
         raise PayloadUndecodable(f"the payload {' and '.join(parts)}; the handler takes {self._wanted()}")
 

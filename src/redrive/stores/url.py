@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from redrive.errors import BadStoreURL
+from redrive.errors import BadStoreURL, ConfigError
+from redrive.stores import packing
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 from redrive.stores.memory import MemoryStore
@@ -57,11 +58,22 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
     return read
 
 
+def _size(parse: Callable[..., int | None]) -> Callable[[str, str], int | None]:
+    def read(field: str, text: str) -> int | None:
+        try:
+            return parse(text, field=field)
+        except ConfigError as error:
+            raise BadStoreURL(error.message.removeprefix(f"{field}: "), field=field, hint=error.hint) from None
+
+    return read
+
+
 _SQLITE_OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "durability": _one_of("power-loss", "process-crash"),
     "binding": _one_of("auto", "stdlib", "apsw"),
     "network": _one_of(*ground.CHOICES),
-    "ballast": lambda field, text: ballast.parse(text, field=field),
+    "ballast": _size(ballast.parse),
+    "compress_above": _size(packing.threshold),
 }
 """How each option is read: its field and its text in, what the store's parameter of that name takes out."""
 

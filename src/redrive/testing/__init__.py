@@ -48,11 +48,15 @@ _HOMES = {
     "redrive.testing.proxy": ("EncodingProxy",),
 }
 
+if not TYPE_CHECKING:  # else every name would be one
 
-def __getattr__(name: str) -> object:
-    """Late, because pytest imports this package to find the plugin in it, in projects that may not use it at all."""
-    for home, names in _HOMES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(home), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Late, because pytest imports this package to find the plugin in it, in projects that may not use it."""
+        for home, names in _HOMES.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(home), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -11,8 +11,8 @@ from redrive.core.states import Disposition, State
 from redrive.testing._expect import Expectation, payload_of, result_of
 
 LISTED = 20
-CLOSEST = 2
 WIDTH = 160
+CANDIDATES = 200
 COMPARED = 2000
 """Characters of a payload that are compared to find the closest."""
 
@@ -32,8 +32,10 @@ def failed(
     if found:
         return "\n".join([*lines, "", "found:", *_list(found, now)])
     lines += _unknown_queue(expectation.queue, queues)
-    for item in _closest(expectation, there):
-        lines += ["", f"closest: item {short_id(item.id)} of queue {item.queue}", *_differences(expectation, item)]
+    nearest = _closest(expectation, there)
+    if nearest is not None:
+        where = f"closest: item {short_id(nearest.id)} of queue {nearest.queue}"
+        lines += ["", where, *_differences(expectation, nearest)]
     if not there:
         return "\n".join([*lines, "", "the store is empty"])
     return "\n".join([*lines, "", f"{_items(len(there))} in the store:", *_list(there, now)])
@@ -57,17 +59,16 @@ def _unknown_queue(queue: str | None, known: Iterable[str]) -> list[str]:
     return ["", f"there is no queue {queue!r}" + (f"; did you mean {near[0]!r}?" if near else "")]
 
 
-def _closest(expectation: Expectation, there: Sequence[Item]) -> list[Item]:
-    """Those that miss the fewest traits; of these, the ones whose payloads look most alike."""
+def _closest(expectation: Expectation, there: Sequence[Item]) -> Item | None:
+    """The one that misses the fewest traits; of several, the one whose payload looks most alike."""
     traits = list(expectation.all_traits())
     met = {item.id: sum(trait.holds(item) for trait in traits) for item in there}
     best = max(met.values(), default=0)
     if best == 0:
-        return []
+        return None
     payloads = [trait.wanted[:COMPARED] for trait in traits if trait.name.startswith("payload")]
-    nearest = [item for item in there if met[item.id] == best][-LISTED * 10 :]
-    nearest.sort(key=lambda item: -_likeness(payloads, payload_of(item)[:COMPARED]))
-    return nearest[:CLOSEST]
+    nearest = [item for item in there if met[item.id] == best][-CANDIDATES:]
+    return max(nearest, key=lambda item: _likeness(payloads, payload_of(item)[:COMPARED]))
 
 
 def _likeness(wanted: list[str], payload: str) -> float:

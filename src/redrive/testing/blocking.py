@@ -67,7 +67,7 @@ def assert_enqueued(
 ) -> tuple[Item, ...]:
     """Such items wait; see `redrive.testing.assert_enqueued`."""
     __tracebackhide__ = True
-    return _call(app, kit.assert_enqueued, queue, payload, containing=containing, id=id, delay=delay, count=count)
+    return _assert(app, kit.assert_enqueued, queue, payload, containing=containing, id=id, delay=delay, count=count)
 
 
 def assert_not_enqueued(
@@ -81,7 +81,7 @@ def assert_not_enqueued(
 ) -> None:
     """No such item waits; see `redrive.testing.assert_not_enqueued`."""
     __tracebackhide__ = True
-    _call(app, kit.assert_not_enqueued, queue, payload, containing=containing, id=id, delay=delay)
+    _assert(app, kit.assert_not_enqueued, queue, payload, containing=containing, id=id, delay=delay)
 
 
 def assert_done(
@@ -96,7 +96,7 @@ def assert_done(
 ) -> tuple[Item, ...]:
     """Such items were handled; see `redrive.testing.assert_done`."""
     __tracebackhide__ = True
-    return _call(app, kit.assert_done, queue, payload, containing=containing, id=id, result=result, count=count)
+    return _assert(app, kit.assert_done, queue, payload, containing=containing, id=id, result=result, count=count)
 
 
 def assert_dead(
@@ -113,7 +113,7 @@ def assert_dead(
 ) -> tuple[Item, ...]:
     """Such items are dead letters; see `redrive.testing.assert_dead`."""
     __tracebackhide__ = True
-    return _call(
+    return _assert(
         app,
         kit.assert_dead,
         queue,
@@ -125,6 +125,20 @@ def assert_dead(
         text=text,
         count=count,
     )
+
+
+def _assert(
+    app: AnyApp,
+    function: Callable[Concatenate[Redrive, P], Coroutine[Any, Any, T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """The way through the loop is nothing that a failed test should show."""
+    __tracebackhide__ = True
+    try:
+        return _call(app, function, *args, **kwargs)
+    except AssertionError as failed:
+        raise failed.with_traceback(None) from None
 
 
 def _call(

@@ -1,7 +1,7 @@
 """Fixtures for pytest, found by its name `redrive` where redrive is installed.
 
-All are plain fixtures, so they need no plugin for async tests and work beside every one. Nothing of redrive is imported
-before a test asks for it.
+All are plain fixtures, so they need no plugin for async tests and work beside every one. The kit is imported when a
+test asks for it: pytest loads this module in every project where redrive is installed.
 """
 
 from __future__ import annotations

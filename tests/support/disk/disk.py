@@ -83,7 +83,11 @@ class Disk:
 
     def fail_syncs(self, *numbers: int) -> None:
         """The n-th syncs from now fail with EIO; without numbers none does any more."""
-        self._do("fail_syncs", numbers=list(numbers))
+        self._do("fail", calls="syncs", numbers=list(numbers))
+
+    def fail_writes(self, *numbers: int) -> None:
+        """The n-th writes from now fail with EIO, and nothing of them is written."""
+        self._do("fail", calls="writes", numbers=list(numbers))
 
     def fill(self, left: int | None, *, name: str = "") -> None:
         """So many bytes can still be written; None: as many as you like. `name`: only for files that end like this."""
@@ -96,21 +100,9 @@ class Disk:
         """Report success and do nothing, as a disk that lies does."""
         self._do("set", lies=True)
 
-    @property
-    def syncs(self) -> int:
-        return int(self._do("state")["syncs"])
-
-    @property
-    def failed_syncs(self) -> int:
-        return int(self._do("state")["failed_syncs"])
-
-    @property
-    def changes(self) -> int:
-        return int(self._do("state")["changes"])
-
-    def sizes(self) -> dict[str, int]:
-        found: dict[str, int] = self._do("state")["sizes"]
-        return found
+    def counts(self) -> dict[str, int]:
+        """`syncs`, `writes`, `failed_syncs`, `failed_writes`, and `no_room`: writes that found it full."""
+        return {name: int(count) for name, count in self._do("counts").items()}
 
     def _do(self, what: str, **how: object) -> dict[str, Any]:
         self._tell(what, **how)

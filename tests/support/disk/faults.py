@@ -13,6 +13,25 @@ class Refused(OSError):
         self.number = number
 
 
+class Calls:
+    """Of one kind: how many there were, and which of them fail."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failed = 0
+        self._failing: set[int] = set()
+
+    def fail(self, numbers: list[int]) -> None:
+        """The n-th from now; an empty list: no more failures."""
+        self._failing = {self.count + number for number in numbers}
+
+    def fails(self) -> bool:
+        self.count += 1
+        fails = self.count in self._failing
+        self.failed += fails
+        return fails
+
+
 class Faults:
     def __init__(self) -> None:
         self.off = False
@@ -23,19 +42,16 @@ class Faults:
         """Pages that may be held in all; None: as many as you like."""
         self.full_for = ""
         """Only files whose name ends like this find the disk full."""
-        self.syncs = 0
-        self.failed_syncs = 0
+        self.syncs = Calls()
+        self.writes = Calls()
         self.changes = 0
-        self._failing: set[int] = set()
+        self.no_room = 0
+        """Writes that found the disk full."""
         self._off_at: int | None = None
 
     def power_off_after(self, changes: int) -> None:
         """The power goes with the n-th change from now."""
         self._off_at = self.changes + changes
-
-    def fail_syncs(self, numbers: list[int]) -> None:
-        """The n-th syncs from now; an empty list: no more failures."""
-        self._failing = {self.syncs + number for number in numbers}
 
     def change(self, *, writes: bool = True) -> bool:
         """Before each change. True: the power goes in the middle of it."""
@@ -46,12 +62,3 @@ class Faults:
         self.changes += 1
         self.off = self.changes == self._off_at
         return self.off
-
-    def sync(self) -> bool:
-        """Before each sync. True: it succeeds."""
-        if self.change(writes=False):
-            return False
-        self.syncs += 1
-        fails = self.syncs in self._failing
-        self.failed_syncs += fails
-        return not fails

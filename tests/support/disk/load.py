@@ -22,10 +22,16 @@ from tests.support.rig.worker import transcriber
 DATABASE = "redrive.db"
 QUEUES = ("ok", "flaky", "doomed", "hopeless")
 CLIENTS = 4
-OPTIONS: dict[str, str] = {}
-"""Who makes the file system is known here."""
-CHECKPOINT_AFTER = 150
-"""Pages between checkpoints: so few that many cuts fall into one."""
+OPTIONS = {"network": "allow", "ballast": "128KiB"}
+"""Who makes the file system is known here; and the usual ballast would be most of what is on it."""
+CHECKPOINT_EVERY = 150
+"""Pages: so few that many cuts fall into a checkpoint."""
+
+
+def often_checkpoint() -> None:
+    for name in ("LOOK", "AFTER"):
+        assert hasattr(checkpoint, name), "checkpoints are no longer made by this measure"
+        setattr(checkpoint, name, CHECKPOINT_EVERY)
 
 
 def url(folder: Path, **options: str) -> str:
@@ -59,7 +65,7 @@ def build(store: str) -> Redrive:
 
 async def work(store: str, logs: Path, name: str) -> None:
     """Until the power is cut: this does not return by itself."""
-    checkpoint.AFTER = CHECKPOINT_AFTER
+    often_checkpoint()
     app = build(store)
     app.events.subscribe(transcriber(Log(logs / f"events-{name}.log")))
     producer = Producer(app, Log(logs / f"producer-{name}.log"))

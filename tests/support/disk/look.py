@@ -32,7 +32,7 @@ class Promises:
 
 async def look(database: Path, promises: Promises, *, all_over: bool = False) -> Faults:
     """`all_over`: nothing may be left to do."""
-    store = SqliteStore(database)
+    store = SqliteStore(database, network="allow", ballast="off")
     try:
         await store.open()
         found = await survey(store, promises.accepted)

@@ -117,8 +117,11 @@ class Model:
         goes = self.faults.change(writes=not from_cache)
         size = len(data)
         if not from_cache:
+            if self.faults.writes.fails():
+                raise Refused(errno.EIO)
             size = node.pages.fits(offset, size, self._room(node))
             if size == 0 and data:
+                self.faults.no_room += 1
                 raise Refused(errno.ENOSPC)
         node.pages.write(offset, data[:size])
         node.touch()
@@ -146,9 +149,10 @@ class Model:
     def sync(self, number: int) -> None:
         """Of a file its content, of a folder its names."""
         node = self.node(number)
-        if not self.faults.sync():
-            if not self.faults.off and not node.is_folder:
-                node.pages.fail_sync()
+        if self.faults.change(writes=False):
+            raise Refused(errno.EIO)
+        if self.faults.syncs.fails():
+            node.pages.fail_sync()
             raise Refused(errno.EIO)
         if self.faults.lies:
             return
@@ -168,8 +172,10 @@ class Model:
 
     def _room(self, node: Node) -> int:
         """Pages that this file may still take."""
-        limited = self.faults.limit is not None and node.name.endswith(self.faults.full_for)
-        return self.free if limited else UNLIMITED
+        faults = self.faults
+        if faults.limit is None or not node.name.endswith(faults.full_for):
+            return UNLIMITED
+        return max(0, faults.limit - self.held)
 
     @property
     def held(self) -> int:
@@ -178,7 +184,9 @@ class Model:
 
     @property
     def free(self) -> int:
-        return UNLIMITED if self.faults.limit is None else max(0, self.faults.limit - self.held)
+        """Pages, as programs are told."""
+        faults = self.faults
+        return UNLIMITED if faults.limit is None or faults.full_for else max(0, faults.limit - self.held)
 
     # -- power ---------------------------------------------------------------------------------------------------
 

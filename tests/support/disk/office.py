@@ -14,8 +14,9 @@ from tests.support.disk.load import DATABASE, build, url
 from tests.support.disk.look import Promises, look
 from tests.support.disk.troubles import Trouble, prepared
 
-LETTERS = 40
-TRIES = 20
+LETTERS = 100
+TRIES = 2_000
+BALLAST = "2MiB"
 
 Told = dict[str, Any]
 
@@ -23,7 +24,7 @@ Told = dict[str, Any]
 def same_store(folder: Path, kind: str, binding: str) -> Iterator[Told]:
     """The store that met the full disk is the one the operator works with."""
     with prepared(kind, folder) as trouble:
-        yield asyncio.run(_same_store(trouble, url(trouble.folder, binding=binding)))
+        yield asyncio.run(_same_store(trouble, url(trouble.folder, binding=binding, ballast=BALLAST)))
 
 
 async def _same_store(trouble: Trouble, store: str) -> Told:
@@ -41,12 +42,15 @@ async def _same_store(trouble: Trouble, store: str) -> Told:
 def fresh_store(folder: Path, kind: str, binding: str) -> Iterator[Told]:
     """Nobody has the database open when the disk is full, and the operator comes with a process of their own."""
     with prepared(kind, folder) as trouble:
-        yield asyncio.run(_fresh_store(trouble, url(trouble.folder, binding=binding)))
+        yield asyncio.run(_fresh_store(trouble, url(trouble.folder, binding=binding, ballast=BALLAST)))
 
 
 async def _fresh_store(trouble: Trouble, store: str) -> Told:
     async with build(store) as app:
         promises = await _letters(app)
+        trouble.begin()
+        told = await _refusal(app, promises)
+    # Others take what closing has freed.
     trouble.begin()
     async with Redrive(store, log=False, actor="operator") as app:
         thrown = await _throw_away(app)
@@ -54,7 +58,7 @@ async def _fresh_store(trouble: Trouble, store: str) -> Told:
     async with build(store) as app:
         await _goes_on(app, promises)
     faults = await look(trouble.folder / DATABASE, promises)
-    return {"thrown away": thrown, "faults": faults}
+    return {"told": told, "thrown away": thrown, "faults": faults}
 
 
 async def _letters(app: Redrive) -> Promises:

@@ -1,27 +1,24 @@
-"""R19: a folder whose rights are taken away and given back, met by a process that is not root."""
+"""R19: a folder whose rights are taken away and given back, met by a process with no more rights than others."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-import redrive
 from redrive import Redrive
 from redrive.errors import StoreError
+from tests.support.disk import kernel
 from tests.support.disk.load import DATABASE, build, url
 from tests.support.disk.look import Promises, look
-
-NOBODY = 65534
 
 Told = dict[str, Any]
 
 
 def folder_turned_read_only(folder: Path, _: str, binding: str) -> Iterator[Told]:
     """A new store is refused; one that is open goes on, because its files are; both work when the rights are back."""
-    _become_nobody(folder)
+    kernel.obey_permissions()
     place = folder / "place"
     place.mkdir()
     yield asyncio.run(_turn(place, url(place, binding=binding)))
@@ -46,15 +43,6 @@ async def _turn(place: Path, store: str) -> Told:
         await _enqueue(again, promises)
         await again.run(until_idle=True)
     return {"told": told, "faults": await look(place / DATABASE, promises, all_over=True)}
-
-
-def _become_nobody(folder: Path) -> None:
-    if os.getuid() == 0:
-        os.chown(folder, NOBODY, NOBODY)
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-    if not os.access(Path(redrive.__file__), os.R_OK):
-        raise SystemExit("not run: an unprivileged process may not read this checkout")
 
 
 async def _enqueue(app: Redrive, promises: Promises) -> None:

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from redrive.stores.sqlite import checkpoint
 from tests.support.disk import office, rights, syncs
 from tests.support.disk.callers import Callers, working
-from tests.support.disk.load import CHECKPOINT_AFTER, DATABASE, build, url
+from tests.support.disk.load import DATABASE, build, often_checkpoint, url
 from tests.support.disk.look import Faults, Promises, look
 from tests.support.disk.troubles import Trouble, prepared
 
@@ -41,9 +40,11 @@ async def _load(trouble: Trouble, store: str, image: Path) -> Told:
             await callers.until_refused()
             after_cut = await _cut_now(trouble, callers.promises, image)
             readable = len((await app.tally()).queues)
+            # Not later: why it failed is found out afterwards, when it may be over.
+            refusals = dict(callers.refusals)
             trouble.end()
     faults = await look(trouble.folder / DATABASE, callers.promises, all_over=True)
-    return {"refusals": callers.refusals, "readable": readable, "after cut": after_cut, "faults": faults}
+    return {"refusals": refusals, "readable": readable, "after cut": after_cut, "faults": faults}
 
 
 async def _cut_now(trouble: Trouble, promises: Promises, into: Path) -> Faults:
@@ -57,6 +58,7 @@ SCENES: dict[str, Scene] = {
     "office": office.same_store,
     "fresh-office": office.fresh_store,
     "syncs": syncs.failing,
+    "writes": syncs.failing_writes,
     "killed": syncs.failing_then_killed,
     "log-index": syncs.without_room_for_the_index,
     "rights": rights.folder_turned_read_only,
@@ -65,7 +67,7 @@ SCENES: dict[str, Scene] = {
 
 def main() -> None:
     scene, folder, what, binding = sys.argv[1:5]
-    checkpoint.AFTER = CHECKPOINT_AFTER
+    often_checkpoint()
     for told in SCENES[scene](Path(folder), what, binding):
         print(json.dumps(told), flush=True)  # noqa: T201 - the answer to whoever started this process
 

@@ -296,8 +296,8 @@ class Server:
         faults.full_for = name
         self._say()
 
-    def _do_fail_syncs(self, numbers: list[int]) -> None:
-        self._model.faults.fail_syncs(numbers)
+    def _do_fail(self, calls: str, numbers: list[int]) -> None:
+        getattr(self._model.faults, calls).fail(numbers)
         self._say()
 
     def _do_power_off(self, after: int) -> None:
@@ -320,10 +320,10 @@ class Server:
         self._model.cut(seed, Path(into))
         self._say()
 
-    def _do_state(self) -> None:
+    def _do_counts(self) -> None:
         faults = self._model.faults
-        sizes = {node.name: len(node.pages) for node in self._model.nodes.values() if node.links and not node.is_folder}
-        self._say(syncs=faults.syncs, failed_syncs=faults.failed_syncs, changes=faults.changes, sizes=sizes)
+        failed = {"failed_syncs": faults.syncs.failed, "failed_writes": faults.writes.failed}
+        self._say(syncs=faults.syncs.count, writes=faults.writes.count, no_room=faults.no_room, **failed)
 
 
 def main() -> None:

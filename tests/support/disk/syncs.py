@@ -1,14 +1,16 @@
-"""R19: syncs that fail. Nothing may be acknowledged that is not on the disk, whatever comes after the failure."""
+"""R19: syncs and writes that fail. Nothing may be acknowledged that is not on the disk, whatever comes after."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
 import signal
+import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +34,29 @@ FATES = 3
 """Cuts after each failure, each with another fate of what is not certain."""
 INDEX = 4_096
 """Pages of the log after which its index, the -shm file, must grow."""
+BODY = 1_000_000
 
 Told = dict[str, Any]
 
 
 def failing(folder: Path, numbers: str, binding: str) -> Iterator[Told]:
     """`numbers`: "3" fails the third sync from the very beginning, "3-5" the third to the fifth; several by commas."""
+    yield from _fail(folder, Disk.fail_syncs, numbers, binding)
+
+
+def failing_writes(folder: Path, numbers: str, binding: str) -> Iterator[Told]:
+    """The same with the n-th write."""
+    yield from _fail(folder, Disk.fail_writes, numbers, binding)
+
+
+def _fail(folder: Path, fail: Callable[..., None], numbers: str, binding: str) -> Iterator[Told]:
     kernel.private_mounts()
     with Disk(folder / "disk") as disk:
         for chosen in numbers.split(","):
             disk.format()
-            disk.fail_syncs(*_numbers(chosen))
+            fail(disk, *_numbers(chosen))
             told = asyncio.run(_work(disk, url(disk.folder, binding=binding), folder / "image"))
-            yield {"failing": chosen, "syncs": disk.syncs, "failed": disk.failed_syncs, **told}
+            yield {"failing": chosen, **disk.counts(), **told}
 
 
 def _numbers(chosen: str) -> range:
@@ -102,6 +114,7 @@ def failing_then_killed(folder: Path, numbers: str, binding: str) -> Iterator[To
             store = url(disk.folder, binding=binding)
             promises = _until_killed(disk, store)
             faults = asyncio.run(_after_cuts(disk, promises, folder / "image"))
+            disk.fail_syncs()
             faults |= asyncio.run(_repeat(disk, store, promises, folder / "image"))
             yield {"failing": chosen, "faults": faults}
 
@@ -147,35 +160,74 @@ async def _repeat(disk: Disk, store: str, promises: Promises, image: Path) -> Fa
 # -- synced, and yet refused -----------------------------------------------------------------------------------------
 
 
-def without_room_for_the_index(folder: Path, _: str, binding: str) -> Iterator[Told]:
-    """The log takes a commit and is synced, and then its index cannot grow: nobody may say that it was not written."""
+def without_room_for_the_index(folder: Path, beside: str, binding: str) -> Iterator[Told]:
+    """The log takes a commit and is synced, and then its index cannot grow: nobody may say that it was not written.
+
+    `beside`: "nobody", or "reader", who needs the old log, so that it cannot be begun anew.
+    """
     kernel.private_mounts()
-    checkpoint.AFTER = 10 * INDEX
+    checkpoint.LOOK = checkpoint.AFTER = 10 * INDEX
     with Disk(folder / "disk") as disk:
-        yield asyncio.run(_grow(disk, url(disk.folder, binding=binding), folder / "image"))
+        store = url(disk.folder, binding=binding)
+        asyncio.run(_first(store))
+        with _reader(disk) if beside == "reader" else contextlib.nullcontext():
+            yield asyncio.run(_grow(disk, store, folder / "image"))
+
+
+async def _first(address: str) -> None:
+    store = await store_from_url(address).open()
+    await store.put([NewItem("first", "ok", b"{}")])
+    await store.close()
+
+
+@contextlib.contextmanager
+def _reader(disk: Disk) -> Iterator[None]:
+    ready, done = os.pipe()
+
+    def read() -> None:
+        disk.leave()
+        connection = sqlite3.connect(disk.folder / DATABASE, isolation_level=None)
+        connection.execute("begin")
+        connection.execute("select count(*) from item").fetchone()
+        os.write(done, b"1")
+        signal.pause()
+
+    pid = forked(read)
+    os.close(done)
+    assert os.read(ready, 1), "the reader could not read"
+    os.close(ready)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 async def _grow(disk: Disk, address: str, image: Path) -> Told:
     store = await store_from_url(address).open()
-    promises = Promises()
+    promises = Promises({"first"}, {"first"})
     luck = random.Random(19)
     disk.fill(0, name="-shm")
-    refusal = ""
-    for number in range(INDEX):
-        item_id = f"item-{number}"
-        promises.asked.add(item_id)
-        try:
-            await store.put([NewItem(item_id, "ok", luck.randbytes(1_000_000))])
-        except StoreError as error:
-            refusal = type(error).__name__
-            if not isinstance(error, OutcomeUnknown):
-                promises.refused.add(item_id)
+    answers: Counter[str] = Counter()
+    for number in range(2 * INDEX * 4096 // BODY):
+        answers[await _put(store, promises, f"item-{number}", luck.randbytes(BODY))] += 1
+        if disk.counts()["no_room"]:
             break
-        promises.accepted.add(item_id)
     faults = await _after_cuts(disk, promises, image, fates=1)
     disk.fill(None)
-    for number in range(INDEX, INDEX + 3):
-        promises.asked.add(f"item-{number}")
-        await store.put([NewItem(f"item-{number}", "ok", b"{}")])
+    assert await _put(store, promises, "last", b"{}") == "accepted"
     await store.close()
-    return {"refusal": refusal, "accepted": len(promises.accepted), "faults": faults}
+    return {"answers": answers, **disk.counts(), "faults": faults}
+
+
+async def _put(store: Store, promises: Promises, item_id: str, body: bytes) -> str:
+    promises.asked.add(item_id)
+    try:
+        await store.put([NewItem(item_id, "ok", body)])
+    except OutcomeUnknown:
+        return "unknown"
+    except StoreError as error:
+        promises.refused.add(item_id)
+        return type(error).__name__
+    promises.accepted.add(item_id)
+    return "accepted"

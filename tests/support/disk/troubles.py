@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.disk import kernel
 from tests.support.disk.disk import Disk
 
-MEMORY = 4 * 1024 * 1024
+MEMORY = 32 * 1024 * 1024
 
 
 class Trouble:

@@ -69,7 +69,7 @@ ROLLING = {
 CUTS = {Size.SMOKE: 3, Size.SHORT: 60, Size.FULL: 1_000}
 """R7: power cuts of each kind."""
 
-FAILED_SYNCS = {Size.SMOKE: (1, 5, 9, 13), Size.SHORT: range(1, 51), Size.FULL: range(1, 51)}
+FAILED_SYNCS = {Size.SMOKE: (1, 16, 18, 25), Size.SHORT: range(1, 51), Size.FULL: range(1, 51)}
 """R19: which sync fails, counted from the moment the database is made."""
 
 
@@ -86,3 +86,9 @@ BACKLOG = {
     Size.SHORT: Backlog(steady=300, reading=3_000),
     Size.FULL: Backlog(steady=3_000, reading=60_000),
 }
+
+FAILED_WRITES = {Size.SHORT: range(1, 2_400, 97), Size.FULL: range(1, 2_400, 7)}
+"""R19: which write fails, counted in the same way."""
+
+HOSTILE = {Size.SMOKE: 5, Size.SHORT: 100, Size.FULL: 5_000}
+"""R30: lists of generated documents; the sixty of the table are always all tried."""

@@ -29,6 +29,7 @@ STEPS = 100_000
 BESIDE = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database, by the endings of their names."""
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOSYS, errno.EACCES, errno.EPERM}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -52,7 +53,7 @@ def backup(source: Connection, settings: Settings, to: Path, *, force: bool, sto
             for ending in ("", *BESIDE):
                 with suppress(OSError):
                     Path(f"{half}{ending}").unlink(missing_ok=True)
-        _sync(to.parent)
+        _sync_folder(to.parent)
     return Backup(str(to), size, int((time.monotonic() - begun) * 1000))
 
 
@@ -121,6 +122,8 @@ def _check_copy(settings: Settings, half: Path, stopped: Callable[[], bool]) -> 
     copy = connect(Settings(str(half), settings.durability, settings.busy_timeout, settings.binding))
     copy.watch(stopped, STEPS)
     try:
+        # Alone, it needs no memory to share, which a disk for backups may not offer.
+        copy.execute("pragma locking_mode = exclusive").fetchall()
         (said,) = copy.execute("pragma quick_check(1)").fetchone()
     finally:
         copy.close()
@@ -141,6 +144,15 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _sync_folder(folder: Path) -> None:
+    """Some file systems cannot, network ones above all; then this is as sure as it gets there."""
+    try:
+        _sync(folder)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC_FOLDERS:
+            raise
+
+
 def _give_name(half: Path, to: Path, *, force: bool) -> None:
     _check_free(to, force=force)
     half.replace(to)
@@ -157,9 +169,9 @@ def _on_the_way(to: Path, source: str) -> Iterator[None]:
         kind: type[StoreError] = StoreForbidden if error.errno in _FORBIDDEN else StoreUnavailable
         raise kind(f"{to} cannot be written: {error.strerror}", hint="name another file or folder") from error
     except Exception as error:
+        if faults.is_database_error(error) and faults.lacks_room(error):
+            raise _no_room(to.parent, "the disk takes no more") from error
         told = faults.translate(error, source if faults.is_damage(error) else str(to))
-        if isinstance(told, StoreFull) and not isinstance(error, StoreFull):
-            raise _no_room(to.parent, str(error)) from error
         if told is error:
             raise
         raise told from error

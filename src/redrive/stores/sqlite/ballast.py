@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Literal, TypeVar
 
@@ -82,6 +83,10 @@ class Ballast:
                     raise
             share = self._share
 
+    def reaches(self, lacking: int) -> bool:
+        """Whether there would be so much room if all of it were given. False where nothing is lacking."""
+        return 0 < lacking <= free(self._database) + size(self._path)
+
     def give_share(self) -> bool:
         """Free a part of it for whoever writes next. False: nothing is left."""
         return self._give(self._share)
@@ -107,7 +112,8 @@ class Ballast:
             left = max(0, have - share)
             os.ftruncate(descriptor, left)
             # Many file systems have the room only when they have written down that it is free.
-            os.fsync(descriptor)
+            with suppress(OSError):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         return have - left
@@ -158,11 +164,12 @@ class Ballast:
     def _fill(self) -> None:
         descriptor = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
         try:
-            _allocate(descriptor, self._size)
-        except OSError:
-            # A part of it would make the lack of room worse, and not be enough when it is needed.
-            os.ftruncate(descriptor, 0)
-            raise
+            before = os.fstat(descriptor).st_size
+            try:
+                _allocate(descriptor, self._size)
+            except OSError:
+                os.ftruncate(descriptor, before)
+                raise
         finally:
             os.close(descriptor)
 

@@ -20,9 +20,10 @@ from redrive.stores.sqlite.room import free, size
 
 AFTER = 10_000
 """Pages written to the log, as far as can be told from here, between checkpoints: about 40 MB."""
-LOOK = 500
+LOOK = 250
 TIGHT = 256 * 1024 * 1024
 """Bytes. A disk with less than this free is nearly full: the log and the database may grow by 40 MB each meanwhile."""
+WAL_KEPT_WHEN_TIGHT = 4 * 1024 * 1024
 PAGE = 4096
 ROWS_PER_PAGE = 3
 """Rows of one write that share a page, at the least: new ids lie scattered over their index."""
@@ -41,12 +42,14 @@ class Checkpoints:
         self._pages = 0
         self._next_look = LOOK
         self._changes = 0
-        self.lacked_room = False
-        """The last one failed because the disk is full."""
+        self._kept = WAL_KEPT
+        self.lacking = 0
+        """Bytes by which the database would have had to grow in the last one, if that failed on a full disk."""
 
     def begin(self, connection: Connection) -> None:
         """A new connection of the writer counts from here."""
         self._changes = connection.changes_ever()
+        self._kept = WAL_KEPT
 
     def weigh(self, size: int) -> None:
         """So many bytes of payloads were written."""
@@ -68,8 +71,10 @@ class Checkpoints:
 
         Early too when the log is too long already: other processes write to it, and we count only what we write.
         """
-        path = self._settings.path
-        return self._pages >= AFTER or size(f"{path}-wal") > WAL_KEPT or free(path) < TIGHT
+        return self._pages >= AFTER or size(f"{self._settings.path}-wal") > WAL_KEPT or self.is_tight()
+
+    def is_tight(self) -> bool:
+        return free(self._settings.path) < TIGHT
 
     def run(self, writer: Connection) -> bool:
         """True: all of the log is in the database, and the log can be written over.
@@ -77,17 +82,27 @@ class Checkpoints:
         Failing costs nothing: what was committed stays in the log, and the next one takes it.
         """
         self._pages, self._next_look = 0, LOOK
-        self.lacked_room = False
+        self.lacking = 0
         try:
+            self._limit_log(writer)
             if self._careful:
                 _warn(self._settings.binding.version)
             else:
                 self._move()
             return self._finish(writer)
         except self._settings.binding.errors as error:
-            self.lacked_room = faults.lacks_room(error)
             self.close()
+            if faults.lacks_room(error):
+                (pages,) = writer.execute("pragma page_count").fetchone()
+                self.lacking = max(PAGE, pages * PAGE - size(self._settings.path))
             return False
+
+    def _limit_log(self, writer: Connection) -> None:
+        """On a nearly full disk a long log would be filled long after the database finds no room for it."""
+        kept = WAL_KEPT_WHEN_TIGHT if self.is_tight() else WAL_KEPT
+        if kept != self._kept:
+            writer.execute(f"pragma journal_size_limit = {kept}")
+            self._kept = kept
 
     def _finish(self, writer: Connection) -> bool:
         """While nobody can commit: only what is wholly moved can be written over, and others never stop writing."""

@@ -44,7 +44,8 @@ class _Truth(NamedTuple):
 
 
 def _payload_fits(body: Any, packing: Any, crc: Any) -> bool:
-    return isinstance(body, bytes) and fault(body, crc, packing) is None and _unpacks(body, packing)
+    plausible = isinstance(body, bytes) and isinstance(packing, int)
+    return plausible and fault(body, crc, packing) is None and _unpacks(body, packing)
 
 
 def _unpacks(body: Any, packing: Any) -> bool:
@@ -181,9 +182,10 @@ class _Check:
     def _look_at_counts(self) -> None:
         self._connection.execute("begin")
         try:
-            _compare_counts(self._connection, self._found)
+            _read_counts(self._connection).compare(self._found)
         finally:
-            self._connection.execute("rollback")
+            if self._connection.in_transaction:
+                self._connection.execute("rollback")
 
     def _look_at_rows(self, table: str, truths: Iterable[_Truth]) -> None:
         last, window = _FIRST, _SQL["window"].replace("{table}", table)
@@ -222,16 +224,38 @@ def _wanted(binding: Binding) -> dict[tuple[str, str], str]:
         fresh.close()
 
 
-def _compare_counts(connection: Connection, found: Findings) -> None:
-    found.add_counters(_kept(connection), _counted(connection))
-    causes = [
-        {(cause, queue): count for cause, queue, count in connection.execute(_SQL[name])}
-        for name in ("kept_causes", "counted_causes")
-    ]
-    found.add_causes(*causes)
+class _Counts(NamedTuple):
+    """What is kept beside the rows, and what the rows say, of one state."""
+
+    kept: dict[str, dict[str, int]]
+    counted: dict[str, Counter[str]]
+    kept_causes: dict[tuple[str, str], int]
+    counted_causes: dict[tuple[str, str], int]
+    last: Any
+    highest: int
+
+    def compare(self, found: Findings) -> None:
+        found.add_counters(self.kept, self.counted)
+        found.add_causes(self.kept_causes, self.counted_causes)
+        if not isinstance(self.last, int) or self.last < self.highest:
+            found.add("sequence", f"the last number given is kept as {self.last}, and an item has {self.highest}")
+
+
+def _read_counts(connection: Connection) -> _Counts:
+    """Inside a transaction."""
     last, highest = connection.execute(_SQL["last_number"]).fetchone()
-    if last < highest:
-        found.add("sequence", f"the last number given is kept as {last}, and an item has {highest}")
+    return _Counts(
+        _kept(connection),
+        _counted(connection),
+        _causes(connection, "kept_causes"),
+        _causes(connection, "counted_causes"),
+        last,
+        highest,
+    )
+
+
+def _causes(connection: Connection, name: str) -> dict[tuple[str, str], int]:
+    return {(cause, queue): count for cause, queue, count in connection.execute(_SQL[name])}
 
 
 def _kept(connection: Connection) -> dict[str, dict[str, int]]:
@@ -258,8 +282,9 @@ def repair(connection: Connection) -> tuple[Finding, ...]:
     found = Findings()
     connection.execute("begin immediate")
     try:
-        _compare_counts(connection, found)
-        _write_counts(connection)
+        counts = _read_counts(connection)
+        counts.compare(found)
+        _write_counts(connection, counts)
     except BaseException:
         connection.execute("rollback")
         raise
@@ -267,13 +292,12 @@ def repair(connection: Connection) -> tuple[Finding, ...]:
     return found.told()
 
 
-def _write_counts(connection: Connection) -> None:
-    counted = _counted(connection)
-    for queue in _kept(connection).keys() | counted.keys():
-        counts = counted.get(queue, Counter())
+def _write_counts(connection: Connection, counts: _Counts) -> None:
+    for queue in counts.kept.keys() | counts.counted.keys():
+        there = counts.counted.get(queue, Counter())
         connection.execute(_SQL["declare"], (queue,))
-        connection.execute(_SQL["set_counters"], (*(counts[name] for name in COUNTERS), queue))
+        connection.execute(_SQL["set_counters"], (*(there[name] for name in COUNTERS), queue))
     connection.execute(_SQL["forget_causes"])
-    connection.execute(_SQL["set_causes"])
-    _, highest = connection.execute(_SQL["last_number"]).fetchone()
-    connection.execute(_SQL["set_last_number"], (highest,))
+    rows = [(cause, queue, count) for (cause, queue), count in counts.counted_causes.items()]
+    connection.executemany(_SQL["set_cause"], rows)
+    connection.execute(_SQL["set_last_number"], (counts.highest,))

@@ -104,6 +104,10 @@ def is_damage(error: BaseException) -> bool:
     return text or (is_database_error(error) and _code(error) & 0xFF in _CORRUPT)
 
 
+def no_room(where: str) -> StoreFull:
+    return StoreFull(f"no space left for the database: {where}: it cannot take what is in its log", hint=_SPACE)
+
+
 def lacks_room(error: BaseException | None) -> bool:
     """Also of an error that was told already."""
     while error is not None:

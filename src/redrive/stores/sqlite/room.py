@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 
 
 def free(path: str) -> int:
     """Bytes that the disk of this file can still take from us; 0 if there is no such file."""
     try:
-        return shutil.disk_usage(path).free
+        usage = shutil.disk_usage(path)
     except OSError:
         return 0
+    # Some file systems that are not on a disk say nothing.
+    return usage.free if usage.total else sys.maxsize
 
 
 def size(path: str) -> int:

@@ -329,7 +329,7 @@ class SqliteStore:
 
     def upkeep(self) -> Upkeep:
         """Of the file, whether the store is open or not."""
-        return Upkeep(self._path, self._durability, self._busy_timeout, self._binding)
+        return Upkeep(self._path, self._durability, self._busy_timeout, self._binding, self._network)
 
     async def check(self, *, quick: bool = False) -> Checkup:
         await self._here()

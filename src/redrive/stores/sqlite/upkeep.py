@@ -19,13 +19,14 @@ from msgspec.structs import replace
 
 from redrive.core.item import Instant, Millis
 from redrive.core.verbs import Backup, Checkup, Finding
-from redrive.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable
+from redrive.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, UnsafeFileSystem
 from redrive.stores import migrate
 from redrive.stores.migrate import Migration
-from redrive.stores.sqlite import backup, checkup, connect, faults
+from redrive.stores.sqlite import backup, checkup, connect, faults, ground
 from redrive.stores.sqlite.binding import BindingName, Connection, choose, claimed, is_risky
 from redrive.stores.sqlite.connect import ENGINE, Durability, Settings
 from redrive.stores.sqlite.forks import connected
+from redrive.stores.sqlite.ground import Network
 from redrive.stores.sqlite.lane import aside
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class DatabaseStatus(Struct, frozen=True):
     binding: str
     version: str
     risky: bool
+    file_system: str
+    """As the system names it; empty where it does not say."""
     size: int
     log_size: int
     ballast_size: int
@@ -54,11 +57,14 @@ class DatabaseStatus(Struct, frozen=True):
 
 
 class Upkeep:
-    def __init__(self, path: str, durability: Durability, busy_timeout: Millis, binding: BindingName) -> None:
+    def __init__(
+        self, path: str, durability: Durability, busy_timeout: Millis, binding: BindingName, network: Network
+    ) -> None:
         self._path = path
         self._durability = durability
         self._busy_timeout = busy_timeout
         self._binding = binding
+        self._network = network
 
     async def status(self) -> DatabaseStatus:
         """Changes nothing, and makes no file. StoreUnavailable if there is none."""
@@ -97,6 +103,7 @@ class Upkeep:
     @contextmanager
     def _visit(self, settings: Settings, open_: Callable[[Settings], Connection]) -> Iterator[Connection]:
         try:
+            ground.check(settings.path, self._network)
             with connected(), claimed(settings.path, settings.binding):
                 connection = open_(settings)
                 try:
@@ -114,20 +121,22 @@ class Upkeep:
     def _status(self) -> DatabaseStatus:
         settings = self._settings()
         binding = settings.binding
+        real = os.path.realpath(settings.path)
         found = DatabaseStatus(
             settings.path,
             binding.name,
             binding.version,
             is_risky(binding),
-            size=_size(settings.path),
-            log_size=_size(f"{settings.path}-wal"),
-            ballast_size=_size(f"{settings.path}-ballast"),
+            file_system=ground.kind_of(settings.path) or "",
+            size=_size(real),
+            log_size=_size(f"{real}-wal"),
+            ballast_size=_size(f"{real}-ballast"),
             known=max(migration.number for migration in migrate.known(ENGINE)),
         )
         try:
             with self._visit(settings, connect.open_maintenance) as connection:
                 return _read(connection, found)
-        except StoreError as error:
+        except (StoreError, UnsafeFileSystem) as error:
             return replace(found, trouble=str(error))
 
     def _pending(self) -> tuple[Migration, ...]:

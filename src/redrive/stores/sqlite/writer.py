@@ -89,9 +89,13 @@ class Writer(Lane):
 
     def serve(self, connection: Connection, first: Job[Any]) -> Connection:
         jobs = [first, *self.waiting(GROUP - 1)]
-        connection, woken = self._attempt(connection, jobs)
-        if any(faults.lacks_room(job.error) for job in jobs):
-            connection = self._make_room(connection, jobs, woken)
+        connection, woken = self._attempt(connection, self._admitted(connection, jobs))
+        acts = [job for job in jobs if isinstance(job, ActJob)]
+        if any(job.error is not None and faults.lacks_room(job.error) for job in jobs):
+            connection = self._make_room(connection, jobs, acts, woken)
+        if acts and self._checkpoints.is_tight():
+            # What they freed is of use only when the log, too, is in the database.
+            self._empty_log(connection, use_ballast=True)
         try:
             if woken:
                 # Before the answers: whoever begins to wait after them must not be woken for what it has seen already.
@@ -105,8 +109,24 @@ class Writer(Lane):
         self._ballast.tend()
         return connection
 
+    def _admitted(self, connection: Connection, jobs: list[Job[Any]]) -> list[Job[Any]]:
+        """No puts while what is in the log finds no room in the database: they would use up what an act needs.
+
+        Whether there is room again is seen by trying, but not for each of them.
+        """
+        if not self._checkpoints.lacking:
+            return jobs
+        if self.time.now() >= self._seek_room_at and self._empty_log(connection, use_ballast=False):
+            return jobs
+        for job in jobs:
+            if isinstance(job, PutJob):
+                job.error = faults.no_room(self.settings.path)
+        return [job for job in jobs if job.error is None]
+
     def _attempt(self, connection: Connection, jobs: list[Job[Any]]) -> tuple[Connection, set[str]]:
         """Each job has its result or its error after it."""
+        if not jobs:
+            return connection, set()
         try:
             return connection, self._transact(connection, jobs)
         except Exception as error:  # noqa: BLE001 - callers must hear of it, and the writer must go on
@@ -115,33 +135,32 @@ class Writer(Lane):
                 job.error = job.error or told
             return self._recover(connection, told), set()
 
-    def _make_room(self, connection: Connection, jobs: list[Job[Any]], woken: set[str]) -> Connection:
+    def _make_room(
+        self, connection: Connection, jobs: list[Job[Any]], acts: list[ActJob[Any]], woken: set[str]
+    ) -> Connection:
         """On a full disk the log can still be written over, once all of it is in the database.
 
-        For an act that shall make room there is also the ballast, and so there is for what comes before and after it:
-        room in the log, and what the act freed, are of use only when the log is in the database.
+        For an act that shall make room there is the ballast too.
         """
-        acts = [job for job in jobs if isinstance(job, ActJob)]
         may_seek = bool(acts) or self.time.now() >= self._seek_room_at
-        if may_seek and self._empty_log(connection, use_ballast=bool(acts)):
-            connection = self._repeat(connection, jobs, woken)
+        done = may_seek and self._empty_log(connection, use_ballast=bool(acts))
+        connection = self._repeat(connection, jobs if done else acts, woken)
         for job in acts:
             while faults.lacks_room(job.error) and self._ballast.give_share():
                 connection = self._repeat(connection, [job], woken)
             if isinstance(job.error, StoreFull):
                 job.error = StoreFull(job.error.message, hint=faults.FEWER)
-        if any(job.error is None for job in acts):
-            self._empty_log(connection, use_ballast=True)
         return connection
 
     def _empty_log(self, connection: Connection, *, use_ballast: bool) -> bool:
         done = self._checkpoints.run(connection)
-        while use_ballast and self._checkpoints.lacked_room and self._ballast.give_share():
+        # What would not reach is kept for the act itself.
+        while use_ballast and self._ballast.reaches(self._checkpoints.lacking) and self._ballast.give_share():
             done = self._checkpoints.run(connection)
         self._seek_room_at = 0 if done else self.time.now() + SEEK_ROOM
         return done
 
-    def _repeat(self, connection: Connection, jobs: list[Job[Any]], woken: set[str]) -> Connection:
+    def _repeat(self, connection: Connection, jobs: Sequence[Job[Any]], woken: set[str]) -> Connection:
         """Those for which there was no room, each for itself: a small one may fit where a large one does not."""
         for job in jobs:
             if faults.lacks_room(job.error):

@@ -32,6 +32,7 @@ _PARTS = (
     "history",
     "journal",
     "kit",
+    "large",
     "lease",
     "life",
     "machine",
@@ -59,6 +60,7 @@ from redrive.testing.conformance.find import *  # noqa: E402,F403
 from redrive.testing.conformance.fixtures import clock, world  # noqa: E402
 from redrive.testing.conformance.history import *  # noqa: E402,F403
 from redrive.testing.conformance.journal import *  # noqa: E402,F403
+from redrive.testing.conformance.large import *  # noqa: E402,F403
 from redrive.testing.conformance.lease import *  # noqa: E402,F403
 from redrive.testing.conformance.life import *  # noqa: E402,F403
 from redrive.testing.conformance.prune import *  # noqa: E402,F403

@@ -120,9 +120,8 @@ where name = ?;
 -- :name forget_causes
 delete from cause;
 
--- :name set_causes
-insert into cause (cause, queue, n)
-select cause, queue, count(*) from letter where disposition = 'open' group by cause, queue;
+-- :name set_cause
+insert into cause (cause, queue, n) values (?, ?, ?);
 
 -- :name set_last_number
 insert into sequence (name, n) values ('item', ?) on conflict (name) do update set n = max(n, excluded.n);

@@ -1,0 +1,251 @@
+"""R30: hostile payloads have one verdict on every store, and what is accepted comes back byte for byte, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redrive import Item, Policy, Redrive, cli, never
+from redrive.core.states import State
+from redrive.errors import PayloadError
+from redrive.stores.base import Store
+from redrive.stores.memory import MemoryStore
+from redrive.stores.sqlite import SqliteStore
+from redrive.testing.conformance.kit import sha256
+from tests.support.folders import quick_folder
+from tests.support.hostile import DOCUMENTS, NOT_GIVEN, Document
+from tests.support.rig.size import HOSTILE, proof_size
+
+KINDS = ("memory", "sqlite", "apsw")
+QUEUES = ("bytes", "values")
+
+
+def store_of(kind: str, path: Path) -> Store:
+    if kind == "memory":
+        return MemoryStore()
+    return SqliteStore(path, binding="apsw" if kind == "apsw" else "stdlib", durability="process-crash")
+
+
+class Post:
+    """An app with a queue whose handler wants the bytes, and fails until it is mended, and one that wants a value."""
+
+    def __init__(self, store: Store, *, mended: bool = False) -> None:
+        self.app = Redrive(store, log=False, actor="r30")
+        self.seen: dict[str, bytes] = {}
+        self.values: dict[str, Any] = {}
+
+        @self.app.handler("bytes", policy=Policy(never()))
+        async def keep(item: Item) -> bytes:
+            self.seen[item.id] = item.payload
+            if not mended:
+                raise ValueError("not yet")
+            return item.payload
+
+        @self.app.handler("values", policy=Policy(never()))
+        async def take(my_item: Item, value: Any = NOT_GIVEN, **rest: Any) -> None:
+            self.seen[my_item.id] = my_item.payload
+            self.values[my_item.id] = rest if value is NOT_GIVEN else value
+
+    async def verdict(self, given: Any, item_id: str) -> type[PayloadError] | None:
+        try:
+            for queue in QUEUES:
+                await self.app.enqueue(queue, given, id=f"{item_id}-{queue}")
+        except PayloadError as error:
+            return type(error) if error.hint else None
+        return None
+
+    async def payloads(self, ids: Iterable[str]) -> dict[str, bytes]:
+        return {item_id: (await self.app.get(item_id)).payload for item_id in ids}
+
+
+def named(document: Document) -> str:
+    return f"doc-{DOCUMENTS.index(document)}"
+
+
+ACCEPTED = [document for document in DOCUMENTS if isinstance(document.verdict, str)]
+BYTES = [f"{named(document)}-bytes" for document in ACCEPTED]
+ALL = [*BYTES, *(f"{named(document)}-values" for document in ACCEPTED)]
+
+
+def test_r30_there_are_sixty() -> None:
+    assert len({document.name for document in DOCUMENTS}) == len(DOCUMENTS) == 60
+    assert Counter(str(document.verdict) for document in DOCUMENTS).keys() == {
+        "taken",
+        "kept",
+        "<class 'redrive.errors.PayloadNotSerialisable'>",
+        "<class 'redrive.errors.PayloadTooLarge'>",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+async def test_r30_one_verdict_and_the_same_bytes_for_ever(kind: str, tmp_path: Path) -> None:
+    with quick_folder(tmp_path) as folder:
+        store = store_of(kind, folder / "redrive.db")
+        first = Post(store)
+        async with first.app as app:
+            put = await accepted(first)
+            await app.run(until_idle=True)
+            judge(first, put)
+            await check_letters(app, put)
+        again = Post(store if kind == "memory" else store_of(kind, folder / "redrive.db"), mended=True)
+        async with again.app as app:
+            assert await again.payloads(ALL) == put
+            await replayed(again, put)
+            if kind != "memory":
+                await app.backup(folder / "copy.db")
+                await check_copy(Post(store_of(kind, folder / "copy.db")), put)
+            tombstones = await app.prune("state:done", reason="r30", limit=1_000)
+            for tombstone in tombstones:
+                assert tombstone.payload_sha256 == sha256(put[tombstone.id])
+            assert {tombstone.id for tombstone in tombstones} >= set(BYTES)
+
+
+async def accepted(post: Post) -> dict[str, bytes]:
+    """Everything offered; what was accepted, as it came back at once."""
+    for document in DOCUMENTS:
+        error = await post.verdict(document.given, named(document))
+        assert (error or document.verdict) == document.verdict, document.name
+        assert (error is None) == isinstance(document.verdict, str), document.name
+    assert {row.queue: row.ready for row in (await post.app.tally()).queues} == dict.fromkeys(QUEUES, len(ACCEPTED))
+    put = await post.payloads(ALL)
+    for document in ACCEPTED:
+        body = put[f"{named(document)}-bytes"]
+        assert body == put[f"{named(document)}-values"]
+        if document.raw is not None:
+            assert body == document.raw, document.name
+        else:
+            assert repr(json.loads(body) or {}) == repr(document.expected or {}), document.name
+    return put
+
+
+def judge(post: Post, put: dict[str, bytes]) -> None:
+    """What the handlers saw: the bytes that were put, and the values that the table says."""
+    taken = {f"{named(document)}-values": document for document in ACCEPTED if document.verdict == "taken"}
+    assert post.values.keys() == taken.keys()
+    for item_id, document in taken.items():
+        assert repr(post.values[item_id]) == repr(document.expected), document.name
+    assert post.seen == {item_id: put[item_id] for item_id in (*BYTES, *taken)}
+
+
+async def check_letters(app: Redrive, put: dict[str, bytes]) -> None:
+    letters = (await app.letters.find(limit=1_000)).items
+    reasons = Counter(item.letter.reason for item in letters if item.letter is not None)
+    kept = sum(document.verdict == "kept" for document in ACCEPTED)
+    assert reasons == {"no_retry": len(ACCEPTED), "payload": kept}
+    for item in letters:
+        assert item.payload == put[item.id]
+        assert (await app.letters.get(item.id)).item == item
+
+
+async def replayed(post: Post, put: dict[str, bytes]) -> None:
+    """Every letter again: the mended handler gives its bytes back as its result."""
+    amended = await post.app.letters.replay("disposition:open", reason="mended")
+    assert not amended.skipped
+    await post.app.run(until_idle=True)
+    for item_id in BYTES:
+        item = await post.app.get(item_id)
+        assert (item.state, item.payload, item.result) == (State.DONE, put[item_id], put[item_id])
+        assert post.seen[item_id] == put[item_id]
+    assert {item.id for item in (await post.app.letters.find("reason:payload", limit=1_000)).items} == {
+        f"{named(document)}-values" for document in ACCEPTED if document.verdict == "kept"
+    }
+
+
+async def check_copy(copy: Post, put: dict[str, bytes]) -> None:
+    async with copy.app as app:
+        assert await copy.payloads(ALL) == put
+        assert [(await app.get(item_id)).result for item_id in BYTES] == [put[item_id] for item_id in BYTES]
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_r30_every_letter_can_be_shown(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    with quick_folder(tmp_path) as folder:
+        put = asyncio.run(letters_in(folder))
+        for document in ACCEPTED:
+            item_id = f"{named(document)}-bytes"
+            text = shown(capsysbinary, folder, item_id)
+            assert all(char.isprintable() or char == "\n" for char in text), document.name
+            assert f"payload, {len(put[item_id]):,} bytes" in text
+            assert len(text) < 20_000
+            letter = json.loads(shown(capsysbinary, folder, item_id, "--json"))
+            assert letter["payload_bytes"] == len(put[item_id])
+            if document.verdict == "kept":
+                assert letter["payload_encoding"] == "base64"
+                assert b64decode(letter["payload"], validate=True) == put[item_id]
+            else:
+                assert letter["payload_encoding"] == "json"
+                assert repr(letter["payload"] or {}) == repr(document.expected or {}), document.name
+
+
+async def letters_in(folder: Path) -> dict[str, bytes]:
+    """A letter of every accepted document."""
+    post = Post(store_of("sqlite", folder / "redrive.db"))
+    async with post.app as app:
+        put = await accepted(post)
+        await app.run(until_idle=True)
+    return put
+
+
+def shown(capture: pytest.CaptureFixture[bytes], folder: Path, *args: str) -> str:
+    capture.readouterr()
+    assert cli.run(("letters", "show", *args, "--store", f"sqlite:///{folder}/redrive.db")) == 0
+    told = capture.readouterr()
+    assert told.err == b""
+    return told.out.decode("utf-8", "strict")
+
+
+# -- whatever else there is ------------------------------------------------------------------------------------------
+
+TEXTS = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)
+LEAVES = st.none() | st.booleans() | st.integers(-(10**40), 10**40) | st.floats() | TEXTS | st.binary(max_size=20)
+ANYTHING = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | st.integers(), inner, max_size=4)
+)
+WRITTEN = ANYTHING.map(lambda value: json.dumps(value, default=str, skipkeys=True).encode("utf-8", "surrogatepass"))
+
+
+@st.composite
+def bent(draw: st.DrawFn) -> bytes:
+    """JSON as Python writes it, surrogates, NaN and all, with a few bytes changed."""
+    body = bytearray(draw(WRITTEN))
+    for _ in range(draw(st.integers(0, 3))):
+        body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
+    return bytes(body)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=HOSTILE[proof_size()])
+@given(documents=st.lists(ANYTHING | bent(), min_size=1, max_size=20))
+async def test_r30_whatever_is_accepted_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, documents: list[Any]
+) -> None:
+    """Whatever it is, `enqueue` takes it or raises a PayloadError that names it, and the worker goes on."""
+    with quick_folder(tmp_path_factory.mktemp("r30")) as folder:
+        post = Post(store_of(kind, folder / "redrive.db"))
+        async with post.app as app:
+            verdicts = [await post.verdict(document, f"doc-{n}") for n, document in enumerate(documents)]
+            taken = [(n, document) for n, document in enumerate(documents) if verdicts[n] is None]
+            put = await post.payloads([f"doc-{n}-{queue}" for n, _ in taken for queue in QUEUES])
+            await app.run(until_idle=True)
+            assert await post.payloads(put) == put
+            for n, document in taken:
+                body = put[f"doc-{n}-bytes"]
+                assert post.seen[f"doc-{n}-bytes"] == body
+                assert not isinstance(document, bytes) or body == document
+                lying = await app.get(f"doc-{n}-values")
+                assert lying.state is State.DONE or (lying.letter is not None and lying.letter.reason == "payload")
