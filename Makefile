@@ -39,8 +39,8 @@ check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the 
 prove: $(VENV)/dev.stamp ## The long proofs: crashes, soak, many processes
 	$(PY) -m pytest -m prove --timeout 300
 
-bench: $(VENV)/bench.stamp ## Measure redrive beside a peer
-	$(PY) -m bench
+bench: $(VENV)/bench.stamp ## Measure redrive beside a peer; ROWS=growth measures with a million items
+	$(PY) -m bench $(if $(ROWS),--rows $(ROWS))
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*

@@ -26,6 +26,8 @@ from redrive.blocking import Policy, Redrive, constant, never
 from redrive.errors import AppClosed, RedriveError
 
 url = sys.argv[1]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
+os.register_at_fork(after_in_child=lambda: signal.alarm(20))  # a child that hangs ends
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 def say(*words):

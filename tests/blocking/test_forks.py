@@ -64,7 +64,6 @@ for thread in threads:
 for _ in range(15):
     child = os.fork()
     if child == 0:
-        signal.alarm(30)
         app.enqueue("q")
         app.tally()
         app.close()
@@ -87,6 +86,44 @@ def test_locks_of_other_threads_do_not_hang_a_child(run: Run, store: str) -> Non
     assert script.seen == ["over"]
 
 
+HELD = """
+from contextlib import ExitStack
+from redrive.blocking._process import this_process
+
+app = Redrive(url).open()
+app.queue("q")
+locks = [this_process()._lock]
+if url.startswith("memory"):
+    locks.append(app._app._store._lock)
+held, over = threading.Event(), threading.Event()
+
+def hold():
+    with ExitStack() as stack:
+        for lock in locks:
+            stack.enter_context(lock)
+        held.set()
+        over.wait()
+
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    app.enqueue("q")
+    app.close()
+    os._exit(3)
+say("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+over.set()
+app.close()
+"""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_lock_that_was_held_at_the_fork_is_free_in_the_child(run: Run, store: str) -> None:
+    script = run(HELD, store)
+    assert script.end() == 0, script.seen
+    assert script.seen == ["child ended with 3"]
+
+
 WITH_A_WORKER = """
 app = Redrive(url)
 begun = threading.Event()
@@ -102,7 +139,6 @@ first = app.enqueue("q", {"name": "first"})
 assert begun.wait(30)
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
     app.stop()
     app.enqueue("q", {"name": "from the child"}, id="child")
     app.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive import Item, Policy, Redrive, cli, never
+from redrive.cli.letter import page
+from redrive.cli.output import as_json
+from redrive.cli.views import history_object
+from redrive.core import codec
+from redrive.core.item import History
 from redrive.core.states import State
 from redrive.errors import PayloadError
 from redrive.stores.base import Store
@@ -188,6 +194,33 @@ def test_r30_every_letter_can_be_shown(tmp_path: Path, capsysbinary: pytest.Capt
             else:
                 assert letter["payload_encoding"] == "json"
                 assert repr(letter["payload"] or {}) == repr(document.expected or {}), document.name
+
+
+@pytest.mark.parametrize("form", [(b"[", b"", b"]"), (b'{"a":', b"1", b"}"), (b'[{"a":', b"[]", b"}]")], ids=range(3))
+def test_r30_a_letter_on_the_edge_of_recursion_can_be_shown(form: tuple[bytes, bytes, bytes]) -> None:
+    """Python reads JSON a little deeper than it writes it."""
+    start, middle, end = form
+
+    def body(depth: int) -> bytes:
+        return start * depth + middle + end * depth
+
+    deepest = bisect(range(1, 50_000), x=False, key=lambda depth: not is_json(body(depth)))
+    for depth in (5, 250, *range(deepest - 4, deepest + 3)):
+        history = History(Item("i", "q", body(depth), 1, State.READY, 0, 0, 0))
+        assert any(line.startswith("payload, ") for line in page(history, 0))
+        letter = json.loads(as_json(history_object(history)))
+        if depth <= 250:
+            assert json.dumps(letter["payload"], separators=(",", ":")).encode() == body(depth)
+        else:
+            assert b64decode(letter["payload"]) == body(depth)
+
+
+def is_json(body: bytes) -> bool:
+    try:
+        codec.load_payload(body)
+    except PayloadError:
+        return False
+    return True
 
 
 async def letters_in(folder: Path) -> dict[str, bytes]:

@@ -199,7 +199,7 @@ async def test_while_the_log_finds_no_room_in_the_database_puts_are_refused_with
         disk.setattr(lane(store), "commit", refuse)
         disk.setattr(checkpoint.Checkpoints, "_move", move)
         for _ in range(3):
-            with pytest.raises(StoreFull, match="app.prune"):
+            with pytest.raises(StoreFull, match=r"app\.prune"):
                 await store.put([new("one")])
         assert tries == ["commit", "checkpoint"]
         clock.advance(1_000)

@@ -10,6 +10,8 @@ from redrive.core import codec
 from redrive.core.item import Attempt, Failure, History, Item
 from redrive.errors import PayloadError
 
+DEEPEST = 600
+
 
 def letter_object(item: Item) -> dict[str, Any]:
     letter = item.letter
@@ -86,7 +88,22 @@ def _failure_object(failure: Failure) -> dict[str, Any]:
 
 def _payload_object(payload: bytes) -> dict[str, Any]:
     try:
-        return {"payload": codec.load_payload(payload), "payload_encoding": "json", "payload_bytes": len(payload)}
+        value = codec.load_payload(payload)
+        if not _is_deep(value):
+            return {"payload": value, "payload_encoding": "json", "payload_bytes": len(payload)}
     except PayloadError:
-        text = b64encode(payload).decode("ascii")
-        return {"payload": text, "payload_encoding": "base64", "payload_bytes": len(payload)}
+        pass
+    text = b64encode(payload).decode("ascii")
+    return {"payload": text, "payload_encoding": "base64", "payload_bytes": len(payload)}
+
+
+def _is_deep(value: object) -> bool:
+    """Nested so deeply that it can be read and not be written: Python's writer of JSON ends at its recursion limit."""
+    level = [value]
+    for _ in range(DEEPEST):
+        below = [part for part in level if isinstance(part, list)]
+        below += [list(part.values()) for part in level if isinstance(part, dict)]
+        level = [child for part in below for child in part]
+        if not level:
+            return False
+    return True

@@ -92,3 +92,18 @@ FAILED_WRITES = {Size.SHORT: range(1, 2_400, 97), Size.FULL: range(1, 2_400, 7)}
 
 HOSTILE = {Size.SMOKE: 5, Size.SHORT: 100, Size.FULL: 5_000}
 """R30: lists of generated documents; the sixty of the table are always all tried."""
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """R28: processes on one file, and how many transactions each makes."""
+
+    processes: int
+    transactions: int
+
+
+CROWD = {
+    Size.SMOKE: Crowd(processes=3, transactions=60),
+    Size.SHORT: Crowd(processes=8, transactions=2_000),
+    Size.FULL: Crowd(processes=16, transactions=10_000),
+}

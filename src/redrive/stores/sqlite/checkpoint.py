@@ -92,7 +92,7 @@ class Checkpoints:
             return self._finish(writer)
         except self._settings.binding.errors as error:
             self.close()
-            if faults.lacks_room(error):
+            if faults.is_full(error):
                 (pages,) = writer.execute("pragma page_count").fetchone()
                 self.lacking = max(PAGE, pages * PAGE - size(self._settings.path))
             return False

@@ -108,15 +108,17 @@ def no_room(where: str) -> StoreFull:
     return StoreFull(f"no space left for the database: {where}: it cannot take what is in its log", hint=_SPACE)
 
 
+def is_full(error: BaseException) -> bool:
+    return is_database_error(error) and _code(error) & 0xFF == sqlite3.SQLITE_FULL
+
+
 def lacks_room(error: BaseException | None) -> bool:
-    """Also of an error that was told already."""
-    while error is not None:
-        if isinstance(error, StoreFull):
-            return True
-        if is_database_error(error):
-            return _code(error) & 0xFF == sqlite3.SQLITE_FULL or _name(error) in _NO_ROOM
+    """Whether more room might help, as far as one can tell; also of an error that was told already."""
+    if isinstance(error, OutcomeUnknown):
         error = error.__cause__
-    return False
+    if error is None or not is_database_error(error):
+        return isinstance(error, StoreFull)
+    return is_full(error) or _name(error) in _NO_ROOM
 
 
 def is_interrupt(error: BaseException) -> bool:
