@@ -6,7 +6,6 @@ import traceback
 import pytest
 
 from redrive import Dead, Policy, Redrive, Retry, Snooze, blocking, constant, immediate, never
-from redrive.engine.ids import ItemId
 from redrive.errors import ItemFailed, StoreUnavailable
 from redrive.events import Event, Finished, Started
 from redrive.testing import (
@@ -18,6 +17,7 @@ from redrive.testing import (
     assert_enqueued,
     drain,
     inline,
+    sandbox,
 )
 from redrive.testing import blocking as kit
 from tests.testing.conftest import Shop
@@ -254,12 +254,33 @@ async def test_items_that_nobody_here_handles_or_that_are_paused_wait(shop: Shop
 
 async def test_a_duplicate_does_not_run_again(shop: Shop) -> None:
     ran: list[int] = []
-    shop.handle("emails", lambda: ran.append(1))
+
+    def fail() -> None:
+        ran.append(1)
+        raise LookupError
+
+    shop.handle("emails", fail, Policy(immediate(), max_attempts=5))
     with inline(shop.app):
-        first = await shop.app.enqueue("emails", id="mail-1")
+        with pytest.raises(LookupError):
+            await shop.app.enqueue("emails", id="mail-1")
         again = await shop.app.enqueue("emails", id="mail-1")
-    assert isinstance(again, ItemId)
-    assert (first.duplicate, again.duplicate, ran) == (False, True, [1])
+    assert (again.duplicate, ran) == (True, [1])
+
+
+def test_a_block_around_several_loops(clock: FakeClock) -> None:
+    app = Redrive("memory:", clock=clock, log=False)
+
+    @app.handler("numbers")
+    async def double(n: int) -> int:
+        return n * 2
+
+    async def program() -> list[int]:
+        ids = await asyncio.gather(*(app.enqueue("numbers", n) for n in range(5)))
+        return [await app.wait(each) for each in ids]
+
+    with sandbox(app, clock=clock), inline(app):
+        for _ in range(2):
+            assert asyncio.run(program()) == [0, 2, 4, 6, 8]
 
 
 async def test_enqueuers_beside_each_other_get_each_their_own(shop: Shop) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -178,11 +179,16 @@ def test_a_blocking_app(tmp_path: Path) -> None:
         if n:
             app.enqueue("numbers", {"n": n - 1})
 
+    before = set(threading.enumerate())
     for _ in range(2):
         with sandbox(app):
             app.enqueue("numbers", {"n": 2}, delay="1h")
+            for _ in range(2):
+                with app:  # as the program itself does
+                    app.tally()
             kit.drain(app)
     assert handled == [2, 1, 0] * 2
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "redrive-loop"]
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(AppClosed):
         app.enqueue("numbers")

@@ -52,7 +52,8 @@ def _sqlite(url: str, host: str, path: str, options: dict[str, str], clock: Cloc
 def _one_of(*words: str) -> Callable[[str, str], str]:
     def read(field: str, text: str) -> str:
         if text not in words:
-            raise BadStoreURL(f"{text!r} is not known", field=field, hint=f"use one of {', '.join(words)}")
+            name = field.rpartition(".")[2]
+            raise BadStoreURL(f"{text!r} is not a {name}", field=field, hint=f"use one of {', '.join(words)}")
         return text
 
     return read

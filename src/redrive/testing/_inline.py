@@ -15,6 +15,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 from redrive import events as ev
 from redrive.app import Redrive
@@ -56,7 +57,7 @@ class _InlineClient(Client):
         vars(self).update(vars(client))
         self._worker = f"inline-{os.getpid()}-{new_id()[:8]}"
         self._frames, self._max_result = _inside.evidence_of(app)
-        self._turn = asyncio.Lock()
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     async def enqueue(self, queue: str, payload: object, delay: Duration | None, item_id: str | None) -> ItemId:
         key = await super().enqueue(queue, payload, delay, item_id)
@@ -109,7 +110,7 @@ class _InlineClient(Client):
         """This very item, if it is due. What else was due in its queue is given back: it waits for a worker."""
         want = Want(handler.queue, EVERYTHING, LEASE, max_crashes=EVERYTHING)
         # One at a time: what is in hand to be given back would seem not to be due to others.
-        async with self._turn:
+        async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             leases = await self._store.lease(LeaseRequest(self._worker, (want,), new_id()))
             others = [item for item in leases.items if item.id != item_id]
             if others:
