@@ -19,8 +19,10 @@ from pathlib import Path
 from tests.docs.pages import ROOT, Block
 
 ANYTHING = "…"
-CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}")
-"""A number, or an id that happens to have none; a word of eight letters is taken for one, on both sides."""
+CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}|^\((stdlib|apsw)\)$")
+"""A number, or an id that happens to have none (a word of eight letters is taken for one, on both sides), or which
+SQLite library is installed here.
+"""
 PROGRAMS = {
     # -P keeps the current folder off the path, as with the installed command: it has to find `module:app` by itself.
     "redrive": ["-P", "-c", "import sys; sys.argv[0] = 'redrive'; from redrive.cli import main; main()"],

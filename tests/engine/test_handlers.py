@@ -99,6 +99,9 @@ def bind(app: Redrive, shape: str, got: list[Any]) -> None:
     async def with_item(a: int, item: Item) -> None:
         got.append((a, item.queue, item.attempt))
 
+    async def anything_with_item(item: Item, **rest: object) -> None:
+        got.append((rest, item.queue))
+
     async def only_item(item: Item) -> None:
         got.append(item.payload)
 
@@ -109,7 +112,7 @@ def bind(app: Redrive, shape: str, got: list[Any]) -> None:
         got.append("called")
 
     shapes: dict[str, Callable[..., Any]] = {"names": names, "one": one, "anything": anything, "with_item": with_item}
-    shapes |= {"only_item": only_item, "raw": raw, "nothing": nothing}
+    shapes |= {"only_item": only_item, "raw": raw, "nothing": nothing, "anything_with_item": anything_with_item}
     app.handler("q")(shapes[shape])
 
 
@@ -125,6 +128,7 @@ def bind(app: Redrive, shape: str, got: list[Any]) -> None:
         ("anything", {"x": 1, "y y": 2}, {"x": 1, "y y": 2}),
         ("anything", None, {}),
         ("with_item", {"a": 1}, (1, "q", 1)),
+        ("anything_with_item", {"a": 1}, ({"a": 1}, "q")),
         ("only_item", {"a": 1}, b'{"a":1}'),
         ("only_item", b"\xff\x00", b"\xff\x00"),
         ("raw", b"\xff\x00", b"\xff\x00"),
@@ -150,6 +154,8 @@ async def test_a_payload_becomes_arguments(memory_lab: Lab, shape: str, payload:
         ("names", b"\xff not json"),
         ("one", b"{"),
         ("with_item", {"a": 1, "b": 2}),
+        ("with_item", {"a": 1, "item": 2}),
+        ("anything_with_item", {"item": 2}),
     ],
 )
 async def test_a_payload_that_does_not_fit_dies_at_once_with_its_bytes(lab: Lab, shape: str, payload: object) -> None:

@@ -51,7 +51,7 @@ def in_trouble(folder: Path, kind: str, binding: str) -> None:
         needs(NEEDS[kind])
     (told,) = play(folder, "load", kind, binding)
     assert told["refusals"], "it was never in trouble"
-    assert told["refusals"].keys() <= {*SAID[kind], "OutcomeUnknown"}
+    assert told["refusals"].keys() <= {*SAID[kind], "OutcomeUnknown"}, told["refusals"]
     assert told["after cut"] == {}
     assert told["readable"] > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 
 from msgspec import structs
@@ -28,6 +29,7 @@ from redrive.core.verbs import (
 )
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.kit import sha256
 from tests.stores.broken import Bent, breath
 
 # --- endings and letters ---
@@ -205,6 +207,25 @@ def _again(payload: bytes) -> bytes:
         return json.dumps(json.loads(payload)).encode()
     except (ValueError, RecursionError):
         return payload
+
+
+class ShowsWhatItKeeps(Bent):
+    """Large payloads are packed, and one of the verbs forgets to unpack them."""
+
+    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+        page = await super().find(selection, limit, cursor)
+        packed = [structs.replace(item, payload=zlib.compress(item.payload)) for item in page.items]
+        items = [kept if len(item.payload) > 65_536 else item for item, kept in zip(page.items, packed, strict=True)]
+        return structs.replace(page, items=tuple(items))
+
+
+class DigestsWhatItKeeps(Bent):
+    """The tombstone names a digest that nobody who has the payload can find."""
+
+    async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+        kept = {item.id: zlib.compress(item.payload) for item in (await self.find(selection, 1_000)).items}
+        stones = await super().prune(selection, limit, by)
+        return tuple(structs.replace(stone, payload_sha256=sha256(kept[stone.id])) for stone in stones)
 
 
 class PutsOneByOne(Bent):

@@ -126,6 +126,8 @@ TEETH = (
         ("test_find_pages_stay_whole_while_letters_leave", "test_find_pages_stay_whole_while_others_die_and_leave"),
     ),
     Tooth(m.ReencodesPayloads, ("test_put_keeps_every_byte",)),
+    Tooth(m.ShowsWhatItKeeps, ("test_large_payloads_are_the_same_wherever_they_are_read",)),
+    Tooth(m.DigestsWhatItKeeps, ("test_large_payloads_come_back_from_a_replay_and_leave_their_digest",)),
     Tooth(m.PutsOneByOne, ("test_put_is_all_or_none_to_those_who_look", "test_put_cut_off_is_all_or_none")),
     Tooth(
         m.PutOverwrites,

@@ -32,6 +32,8 @@ class Callers:
         self._enough = False
         self.promises = Promises()
         self.refusals: Counter[str] = Counter()
+        self.words: dict[str, str] = {}
+        """The first refusal of each kind."""
         app.events.subscribe(self._heard)
 
     def _heard(self, event: Event) -> None:
@@ -45,6 +47,7 @@ class Callers:
                 await self._app.enqueue(QUEUES[number % len(QUEUES)], BIG, id=item_id)
             except StoreError as error:
                 self.refusals[type(error).__name__] += 1
+                self.words.setdefault(type(error).__name__, str(error))
                 await breathe()
             else:
                 self.promises.accepted.add(item_id)

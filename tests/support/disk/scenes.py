@@ -41,7 +41,7 @@ async def _load(trouble: Trouble, store: str, image: Path) -> Told:
             after_cut = await _cut_now(trouble, callers.promises, image)
             readable = len((await app.tally()).queues)
             # Not later: why it failed is found out afterwards, when it may be over.
-            refusals = dict(callers.refusals)
+            refusals = dict(callers.words)
             trouble.end()
     faults = await look(trouble.folder / DATABASE, callers.promises, all_over=True)
     return {"refusals": refusals, "readable": readable, "after cut": after_cut, "faults": faults}
