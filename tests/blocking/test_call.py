@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -37,8 +38,10 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def interrupt() -> Iterator[Callable[[], None]]:
     """What Ctrl-C does, under another number: pytest has plans for Ctrl-C."""
 
+    times = itertools.count(1)
+
     def handle(_number: int, _frame: FrameType | None) -> None:
-        raise Interrupted
+        raise Interrupted(next(times))
 
     before = signal.signal(signal.SIGUSR1, handle)
     main = threading.main_thread().ident
@@ -81,8 +84,9 @@ def test_a_second_interruption_gives_up_waiting(loop: asyncio.AbstractEventLoop,
             await asyncio.to_thread(let_go.wait, PATIENCE)
             ended.set()
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as caught:
         Call(loop, "stubborn", stubborn).result()
+    assert caught.value.args == (2,)
     assert not ended.is_set()
     let_go.set()
     assert ended.wait(PATIENCE)
@@ -104,8 +108,9 @@ def test_each_interruption_takes_the_next_step(loop: asyncio.AbstractEventLoop, 
         steps.append("now")
         loop.call_soon_threadsafe(end.set)
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as caught:
         Call(loop, "work", work).result(first, second)
+    assert caught.value.args == (1,)
     assert steps == ["politely", "now"]
 
 
@@ -128,7 +133,25 @@ def test_an_interruption_before_the_loop_was_told_waits_for_nothing(
         begun.append(True)
 
     with pytest.raises(Interrupted):
-        Call(loop, "work", work).result()
+        done(in_thread(Call(loop, "work", work).result))
+    assert not begun
+
+
+def test_a_call_that_is_cancelled_before_its_first_step_ends(loop: asyncio.AbstractEventLoop) -> None:
+    begun: list[bool] = []
+
+    async def work() -> None:
+        begun.append(True)
+
+    call = Call(loop, "work", work)
+    both_said = threading.Event()
+    loop.call_soon_threadsafe(both_said.wait, PATIENCE)
+    call.start()
+    call.cancel()
+    both_said.set()
+    assert call.wait(PATIENCE)
+    with pytest.raises(AppClosed, match="work was cut off"):
+        call.outcome()
     assert not begun
 
 

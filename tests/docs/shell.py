@@ -28,6 +28,7 @@ PROGRAMS = {
     "redrive": ["-P", "-c", "import sys; sys.argv[0] = 'redrive'; from redrive.cli import main; main()"],
     "python": [],
 }
+FILE_TOOLS = ("cp", "mv", "rm")
 TIMEOUT = 50
 
 
@@ -81,7 +82,8 @@ class Shell:
 
     def _start(self, command: Command) -> str:
         program, *rest = command.arguments
-        assert program in PROGRAMS, f"{program} is not a command that documents may run"
+        assert program in PROGRAMS or program in FILE_TOOLS, f"{program} is not a command that documents may run"
+        begun = [sys.executable, *PROGRAMS[program]] if program in PROGRAMS else [program]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE")}
         environment |= {
             "PYTHONPATH": str(ROOT / "src"),
@@ -93,7 +95,7 @@ class Shell:
         terminal, end = pty.openpty()
         try:
             process = subprocess.Popen(
-                [sys.executable, *PROGRAMS[program], *rest],
+                [*begun, *rest],
                 cwd=self._folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

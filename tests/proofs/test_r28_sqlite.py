@@ -39,7 +39,18 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def script(text: str, *args: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", text, *map(str, args)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def heard(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
 
 
 def output(process: subprocess.Popen[str], limit: float = LIMIT) -> str:
@@ -79,6 +90,8 @@ checkpoint.LOOK = checkpoint.AFTER = 50  # the more of them, the more can go wro
 async def main():
     put = done = 0
     store = await SqliteStore(path, binding=binding).open()
+    print("open", flush=True)
+    sys.stdin.readline()
     for n in range(0, int(transactions), 3):
         put += len((await store.put([NewItem(f"{name}-{n}", "q", b"x" * 300)])).added)
         leases = await store.lease(LeaseRequest(name, (Want("q", 1, 600_000, 3),), f"{name}-{n}"))
@@ -98,6 +111,10 @@ async def crowd(folder: Path, size: Crowd, mixture: str) -> None:
         script(TRANSACTIONS, path, bindings[number % len(bindings)], f"p{number}", size.transactions)
         for number in range(size.processes)
     ]
+    for process in processes:
+        assert heard(process) == "open"
+    for process in processes:
+        tell(process)
     # A lock that somebody waited for in vain is an error in that process, and so here.
     counts = [[int(word) for word in output(process).split()] for process in processes]
     put, done = (sum(column) for column in zip(*counts, strict=True))
@@ -220,6 +237,48 @@ async def test_r28_a_fork_after_open_smoke(folder: Path, binding: str, leave: st
 @pytest.mark.parametrize("leave", LEAVES)
 async def test_r28_a_fork_after_open(folder: Path, binding: str, leave: str) -> None:
     await forks(folder, binding, leave, 40)
+
+
+OUTLIVES = """
+import asyncio, os, sys
+from redrive.core.item import NewItem
+from redrive.stores.sqlite import SqliteStore
+
+path, binding = sys.argv[1:]
+store = SqliteStore(path, binding=binding)
+
+async def put(name):
+    await store.put([NewItem(f"{name}-{n}", "q", b"x" * 3_000) for n in range(50)])
+
+with asyncio.Runner() as runner:
+    runner.run(store.open())
+    runner.run(put("before"))
+    heard, told = os.pipe()
+    if os.fork() == 0:
+        own = asyncio.new_event_loop()
+        own.run_until_complete(put("child-first"))
+        print("child", flush=True)
+        os.read(heard, 1)
+        own.run_until_complete(put("child-last"))
+        os._exit(0)
+    runner.run(put("parent"))
+    sys.stdin.readline()
+    runner.run(store.close())
+    os.write(told, b"x")
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+print("over")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_r28_a_child_goes_on_when_its_parent_has_closed(folder: Path, binding: str) -> None:
+    """The last one to close removes the log. The parent is not the last one, and must know that."""
+    process = script(OUTLIVES, folder / "redrive.db", binding)
+    assert heard(process) == "child"
+    tell(process)
+    assert output(process) == "over\n"
+    assert await sound(folder / "redrive.db", binding) == {"q": (200, 0, 0)}
 
 
 # --- one library for each file and process ---

@@ -139,6 +139,27 @@ async def test_wherever_a_byte_is_flipped_the_check_answers(path: Path, binding:
     assert told > 3
 
 
+async def test_a_tree_out_of_order_does_not_lead_round_and_round(path: Path, binding: BindingName) -> None:
+    """The third of six rows says that it is the 77th, and so comes before the fourth and after the last."""
+    data = bytearray((await filled(path, binding)).read_bytes())
+    ((root,),) = rows(path, "select rootpage from sqlite_master where name = 'item'")
+    assert isinstance(root, int)
+    page = (root - 1) * 4096
+    third = page + int.from_bytes(data[page + 12 : page + 14])
+    assert data[third + 1] == 3
+    data[third + 1] = 77
+    path.write_bytes(data)
+    found = (await upkeep(path, binding).check(quick=False)).findings
+    assert "the table item is out of order" in {finding.text for finding in found}
+
+
+async def test_a_list_of_migrations_that_is_damaged_is_a_finding(path: Path, binding: BindingName) -> None:
+    spoil(await filled(path, binding), b"number integer primary key,", b"number_integer primary key,")
+    found = (await upkeep(path, binding).check(quick=False)).findings
+    assert {finding.kind for finding in found} == {"pages"}
+    assert (await upkeep(path, binding).status()).trouble
+
+
 @pytest.mark.parametrize("left", [0.5, 0.9])
 async def test_a_file_cut_short_is_found(path: Path, binding: BindingName, left: float) -> None:
     data = (await filled(path, binding)).read_bytes()

@@ -135,6 +135,19 @@ async def test_a_program_may_open_and_close_it_and_the_test_looks_afterwards(pro
     assert program.sent == ["ada", "bob"]
 
 
+async def test_handlers_find_an_open_app_although_the_program_has_closed_it(program: Program) -> None:
+    @program.app.handler("orders")
+    async def order(to: str) -> None:
+        await program.sign_up(to)
+
+    with sandbox(program.app):
+        async with program.app as app:
+            await app.enqueue("orders", {"to": "ada"})
+        assert len((await drain(app)).done) == 2
+        with pytest.raises(AppClosed):
+            await program.sign_up("eve")
+
+
 async def test_a_sandbox_in_a_sandbox(program: Program) -> None:
     with sandbox(program.app):
         await program.sign_up("outer")

@@ -42,14 +42,17 @@ class Call(Generic[T]):
         Ctrl-C, or whatever a signal's handler raises here, takes the next of `steps` (by default: cancel) and waits on;
         it is raised when the coroutine has ended. Once more after the last step, and the waiting is given up.
         """
+        steps = (self.start, *(steps or (self.cancel,)))
         interruption: BaseException | None = None
         try:
-            for step in (self.start, *(steps or (self.cancel,))):
+            for step in steps:
                 try:
                     step()
                     self.wait()
                     break
-                except BaseException as error:  # noqa: BLE001 - it is raised below
+                except BaseException as error:
+                    if step is steps[-1]:
+                        raise
                     interruption = error if interruption is None else interruption
             if interruption is not None:
                 raise interruption

@@ -277,13 +277,13 @@ def backup(*, file: str, force: bool, as_json: bool, store: str) -> None:
     if as_json:
         write_json({"file": made.path, "size": made.size, "took": seconds(made.took)})
     elif on_terminal():
-        write(_copied(made))
+        write(_copied(file, made))
     else:
         tabbed([[made.path, str(made.size), str(seconds(made.took))]])
 
 
-def _copied(made: Backup) -> str:
-    return clean(f"{made.path} has {made.size:,} bytes, checked, after {brief(made.took)}")
+def _copied(file: str, made: Backup) -> str:
+    return clean(f"{file}: {made.size:,} bytes, copied and checked in {brief(made.took)}")
 
 
 # --- migrate ---------------------------------------------------------------------------------------------------------

@@ -70,8 +70,13 @@ def evidence_of(app: Redrive) -> tuple[bool, int]:
 
 
 async def work(app: Redrive, store: Store, handlers: Mapping[str, Handler]) -> None:
-    """A worker of the app, until it is cancelled."""
-    await app._work(store, handlers, until_idle=False, grace=0)
+    """A worker of the app, until it is cancelled. The app is open meanwhile, as for every handler that uses it."""
+    was, app._state = app._state, "open"
+    try:
+        await app._work(store, handlers, until_idle=False, grace=0)
+    finally:
+        if was != "open":
+            app._state = was
 
 
 @contextmanager

@@ -138,7 +138,7 @@ class _Check:
         try:
             yield
         except Exception as error:
-            if not faults.is_damage(error):
+            if not faults.is_damage(error) and not faults.is_misfit(error):
                 raise
             self._found.add("pages", f"{what} cannot be read", str(error))
 
@@ -192,6 +192,10 @@ class _Check:
         while True:
             end, rows = self._connection.execute(window, (last, WINDOW)).fetchone()
             if end is None:
+                return
+            if end <= last:
+                # Asked for more than `last`: a damaged tree, in which one could go round for ever.
+                self._found.add("pages", f"the table {table} is out of order", f"#{last}")
                 return
             for truth in truths:
                 self._look_for(truth, last, end)

@@ -118,7 +118,10 @@ def applied_to(connection: Connection) -> dict[int, str]:
     """Numbers and checksums of the migrations a database has; none if it has none of our tables."""
     if ("redrive_migration",) not in connection.execute(_SQL["tables"]).fetchall():
         return {}
-    return {int(number): str(checksum) for number, checksum in connection.execute(_SQL["applied"])}
+    applied = dict(connection.execute(_SQL["applied"]).fetchall())
+    if not all(isinstance(number, int) for number in applied):
+        raise faults.damaged("the list of its migrations cannot be read")
+    return applied
 
 
 def check_ours(connection: Connection, path: str) -> None:

@@ -98,7 +98,7 @@ def is_busy(error: BaseException) -> bool:
 
 def is_damage(error: BaseException) -> bool:
     """The file is no database there, or a text in it is none: Python says that itself, without a code of SQLite's."""
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError | StoreCorrupt):
         return True
     text = is_database_error(error) and "decode to utf-8" in str(error).lower()
     return text or (is_database_error(error) and _code(error) & 0xFF in _CORRUPT)
@@ -110,6 +110,11 @@ def no_room(where: str) -> StoreFull:
 
 def is_full(error: BaseException) -> bool:
     return is_database_error(error) and _code(error) & 0xFF == sqlite3.SQLITE_FULL
+
+
+def is_misfit(error: BaseException) -> bool:
+    """A statement and the tables it is about do not go together."""
+    return is_database_error(error) and _code(error) == sqlite3.SQLITE_ERROR
 
 
 def lacks_room(error: BaseException | None) -> bool:

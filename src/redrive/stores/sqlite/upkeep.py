@@ -111,7 +111,7 @@ class Upkeep:
                 finally:
                     connection.close()
         except Exception as error:
-            if faults.is_damage(error):
+            if faults.is_damage(error) and not isinstance(error, StoreCorrupt):
                 raise faults.damaged(f"{settings.path} is not a usable database: {error}") from error
             told = faults.translate(error, settings.path)
             if told is error:
