@@ -1,15 +1,20 @@
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import redrive
+import redrive.testing
 
 LOADED = """
 import sys, json
 before = set(sys.modules)
 import redrive
+redrive.Redrive
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
@@ -32,11 +37,32 @@ def test_the_entry_point_costs_nothing_until_it_is_called() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_all_equals_what_is_public() -> None:
-    public = {name for name, value in vars(redrive).items() if not name.startswith("_") and not _is_module(value)}
-    assert public | {"__version__"} == set(redrive.__all__)
-    assert redrive.__all__ == sorted(redrive.__all__)
+@pytest.mark.parametrize("package", [redrive, redrive.testing])
+def test_all_is_what_is_public(package: ModuleType) -> None:
+    assert package.__all__ == sorted(package.__all__)
+    assert dir(package) == package.__all__
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    # A name that was added for type checkers only would be missing where it is used.
+    source = ast.parse(Path(package.__file__ or "").read_text(encoding="utf-8"))
+    checked = next(node for node in source.body if isinstance(node, ast.If))
+    told = {alias.name for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert told == set(package.__all__) - {"__version__"}
 
 
-def _is_module(value: object) -> bool:
-    return type(value).__name__ == "module"
+@pytest.mark.slow
+def test_the_bare_import_is_next_to_nothing() -> None:
+    """pytest pays for it in every project, because of the plugin, and every command of the command line does."""
+    code = "import sys, redrive; sys.exit(any(name in sys.modules for name in ('asyncio', 'msgspec', 'sqlite3')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_modules_of_the_api_need_no_import_of_their_own() -> None:
+    names = ("errors.NotFound", "events.Finished", "blocking.Redrive", "testing.drain")
+    code = "import redrive; " + "; ".join(f"redrive.{name}" for name in names)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_name_that_is_not_there_is_said() -> None:
+    with pytest.raises(AttributeError, match="module 'redrive' has no attribute 'nothing'"):
+        redrive.nothing  # type: ignore[attr-defined]  # noqa: B018 - it raises

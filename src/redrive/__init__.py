@@ -1,13 +1,40 @@
 """redrive: a durable work queue in which failure is a first-class citizen. No failed work is ever lost."""
 
+from typing import TYPE_CHECKING
+
 from redrive._version import __version__
-from redrive.app import Redrive
-from redrive.core.backoff import constant, custom, exponential, immediate, linear, never
-from redrive.core.classify import dead_on, never_dead, retry_on
-from redrive.core.item import History, Item
-from redrive.core.policy import Policy
-from redrive.core.verbs import Amended, Page
-from redrive.engine.signals import Dead, Retry, Snooze
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.core.backoff import constant, custom, exponential, immediate, linear, never
+    from redrive.core.classify import dead_on, never_dead, retry_on
+    from redrive.core.item import History, Item
+    from redrive.core.policy import Policy
+    from redrive.core.verbs import Amended, Page
+    from redrive.engine.signals import Dead, Retry, Snooze
+else:
+    from redrive._late import names_of
+
+    __getattr__ = names_of(
+        __name__,
+        {
+            "redrive.app": ("Redrive",),
+            "redrive.core.backoff": ("constant", "custom", "exponential", "immediate", "linear", "never"),
+            "redrive.core.classify": ("dead_on", "never_dead", "retry_on"),
+            "redrive.core.item": ("History", "Item"),
+            "redrive.core.policy": ("Policy",),
+            "redrive.core.verbs": ("Amended", "Page"),
+            "redrive.engine.signals": ("Dead", "Retry", "Snooze"),
+            "redrive.blocking": (),
+            "redrive.errors": (),
+            "redrive.events": (),
+            "redrive.testing": (),
+        },
+    )
+
+    def __dir__() -> list[str]:
+        return __all__
+
 
 __all__ = [
     "Amended",

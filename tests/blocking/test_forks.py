@@ -83,7 +83,8 @@ say("over")
 def test_locks_of_other_threads_do_not_hang_a_child(run: Run, store: str) -> None:
     script = run(UNDER_LOAD, store)
     assert script.end() == 0
-    assert script.seen == ["over"]
+    assert [line for line in script.seen if "child" in line] == []
+    assert script.seen[-1] == "over"
 
 
 HELD = """

@@ -212,6 +212,30 @@ def test_a_backup_that_cannot_be(
     assert sorted(each.name for each in path.parent.iterdir() if each.is_file()) == ["redrive.db", "there.db"]
 
 
+def with_files_up_to(blocks: int, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """As on a full disk: no file may grow beyond so many blocks of 512 bytes."""
+    return subprocess.run(
+        ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", *COMMAND, *args],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("binding", ["stdlib", "apsw"])
+def test_without_room_for_the_index_of_the_log_one_can_still_look(path: Path, binding: str) -> None:
+    """On a full disk, with everything stopped; also to bring a copy to another disk, which has room."""
+    store = ["--store", f"sqlite:///redrive.db?binding={binding}"]
+    status = with_files_up_to(8, path.parent, "db", "status", *store)
+    assert (status.returncode, status.stderr, "schema\t0" in status.stdout) == (Exit.DONE, "", False)
+    check = with_files_up_to(8, path.parent, "db", "check", *store)
+    assert (check.returncode, check.stdout) == (Exit.DONE, "checked\t6\n")
+
+
 @pytest.mark.slow
 def test_a_disk_that_fills_up_on_the_way_leaves_nothing(path: Path) -> None:
     """A limit on the size of files, which the look at the free space before does not see."""
@@ -222,15 +246,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(path: Path) -> None:
         await store.close()
 
     asyncio.run(grow())
-    told = subprocess.run(
-        ["sh", "-c", f"ulimit -f 300; exec {sys.executable} -m redrive db backup copy.db"],
-        cwd=path.parent,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    told = with_files_up_to(300, path.parent, "db", "backup", "copy.db")
     assert told.returncode == Exit.STORE
     assert "no space left for a backup" in told.stderr
     assert [each.name for each in path.parent.iterdir() if each.is_file()] == ["redrive.db"]

@@ -5,11 +5,15 @@ Whoever could lose something by it is refused or kept apart; nobody who waits fo
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,14 +24,15 @@ from redrive.errors import BindingConflict, UnsafeFileSystem
 from redrive.stores.sqlite import SqliteStore, checkpoint, ground
 from redrive.stores.sqlite.binding import SAFE_SINCE, STDLIB, Stdlib, is_risky
 from redrive.stores.url import store_from_url
+from tests.stores.sqlite_kit import lane, new
 from tests.support.folders import quick_folder
+from tests.support.misuse import FORKS, OUTLIVES, TRANSACTIONS, WARNS, WITHOUT_APSW
 from tests.support.rig.fleet import ROOT, environment
 from tests.support.rig.size import CROWD, Crowd, Size, proof_size
 
 needs_apsw = pytest.mark.skipif(find_spec("apsw") is None, reason="no apsw")
 BINDINGS = ["stdlib", pytest.param("apsw", marks=needs_apsw)]
 MIXTURES = ["stdlib", pytest.param("apsw", marks=needs_apsw), pytest.param("stdlib apsw", marks=needs_apsw)]
-LIMIT = 240.0
 
 
 @pytest.fixture
@@ -36,29 +41,55 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield made
 
 
-def script(text: str, *args: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", text, *map(str, args)]
+Process = subprocess.Popen[str]
+Script = Callable[..., Process]
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    """Starts one. None outlives the test."""
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    with contextlib.ExitStack() as started:
+
+        def script(text: str, *args: object) -> Process:
+            command = [sys.executable, "-c", text, *map(str, args)]
+            process = started.enter_context(
+                subprocess.Popen(
+                    command,
+                    cwd=ROOT,
+                    env=environment(),
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=pipe,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+            started.callback(_kill, process)
+            return process
+
+        yield script
 
 
-def heard(process: subprocess.Popen[str]) -> str:
+def _kill(process: Process) -> None:
+    """With its children, should there be any."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def heard(process: Process) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def tell(process: Process) -> None:
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
 
 
-def output(process: subprocess.Popen[str], limit: float = LIMIT) -> str:
-    try:
-        out, err = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
+def output(process: Process) -> str:
+    out, err = process.communicate()
     assert process.returncode == 0, f"{process.returncode}: {out}{err}"
     return out
 
@@ -77,35 +108,9 @@ async def sound(path: Path, binding: str = "stdlib") -> dict[str, tuple[int, int
 
 # --- many processes ---
 
-TRANSACTIONS = """
-import asyncio, sys
-from redrive.core.decide import ToDone
-from redrive.core.item import NewItem
-from redrive.core.verbs import LeaseRequest, Settlement, Verdict, Want
-from redrive.stores.sqlite import SqliteStore, checkpoint
-
-path, binding, name, transactions = sys.argv[1:]
-checkpoint.LOOK = checkpoint.AFTER = 50  # the more of them, the more can go wrong
-
-async def main():
-    put = done = 0
-    store = await SqliteStore(path, binding=binding).open()
-    print("open", flush=True)
-    sys.stdin.readline()
-    for n in range(0, int(transactions), 3):
-        put += len((await store.put([NewItem(f"{name}-{n}", "q", b"x" * 300)])).added)
-        leases = await store.lease(LeaseRequest(name, (Want("q", 1, 600_000, 3),), f"{name}-{n}"))
-        ends = [Settlement(item.id, item.deliveries, ToDone()) for item in leases.items]
-        answers = (await store.settle(ends)).answers
-        done += [answer.verdict for answer in answers].count(Verdict.APPLIED)
-    await store.close()
-    print(put, done)
-
-asyncio.run(main())
-"""
 
 
-async def crowd(folder: Path, size: Crowd, mixture: str) -> None:
+async def crowd(script: Script, folder: Path, size: Crowd, mixture: str) -> None:
     path, bindings = folder / "redrive.db", mixture.split()
     processes = [
         script(TRANSACTIONS, path, bindings[number % len(bindings)], f"p{number}", size.transactions)
@@ -124,98 +129,23 @@ async def crowd(folder: Path, size: Crowd, mixture: str) -> None:
 
 
 @pytest.mark.slow
-async def test_r28_many_processes_never_hear_of_a_lock_smoke(folder: Path) -> None:
-    await crowd(folder, CROWD[Size.SMOKE], "stdlib" if find_spec("apsw") is None else "stdlib apsw")
+async def test_r28_many_processes_never_hear_of_a_lock_smoke(script: Script, folder: Path) -> None:
+    await crowd(script, folder, CROWD[Size.SMOKE], "stdlib" if find_spec("apsw") is None else "stdlib apsw")
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mixture", MIXTURES)
-async def test_r28_many_processes_never_hear_of_a_lock(folder: Path, mixture: str) -> None:
+async def test_r28_many_processes_never_hear_of_a_lock(script: Script, folder: Path, mixture: str) -> None:
     """Also of two SQLites, an old one and a new one, at once."""
-    await crowd(folder, CROWD[proof_size()], mixture)
+    await crowd(script, folder, CROWD[proof_size()], mixture)
 
 
 # --- forks ---
 
-FORKS = """
-import asyncio, os, sys, threading
-from redrive import Item, Redrive
-from redrive.stores.sqlite import SqliteStore
-
-path, binding, leave, children = sys.argv[1:]
-app = Redrive(SqliteStore(path, binding=binding), log=False)
-
-@app.handler("q", concurrency=10)
-async def work(item: Item) -> int:
-    return os.getpid()
-
-async def enqueue(name, count):
-    await asyncio.gather(*(app.enqueue("q", id=f"{name}-{n}") for n in range(count)))
-
-async def child(number):
-    await enqueue(f"child-{number}", 10)
-    assert await app.get("first-0")
-    await app.run(until_idle=True)
-    assert await app.wait(f"child-{number}-0", timeout=30) is not None
-    if leave == "close":
-        await app.close()
-
-def forked(number, run):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            run(child(number))
-        except BaseException as error:
-            print("child", number, repr(error), file=sys.stderr, flush=True)
-            os._exit(1)
-        if leave == "exit":
-            sys.exit(0)
-        os._exit(0)
-    return pid
-
-def check(pids):
-    for pid in pids:
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-def in_new_loop(coroutine):
-    asyncio.new_event_loop().run_until_complete(coroutine)
-
-async def while_running():
-    # The fork falls into the middle of writes.
-    await app.open()
-    await enqueue("first", 1)
-    for number in range(int(children)):
-        writing = asyncio.ensure_future(enqueue(f"parent-{number}", 20))
-        await asyncio.wait({writing}, timeout=0.002)
-        pid = forked(number, in_new_loop)
-        await writing
-        await asyncio.to_thread(check, [pid])
-    await enqueue("last", 1)
-    await app.run(until_idle=True)
-    await app.close()
-
-def between_runs():
-    # A child that ends as programs do takes asyncio's loops along, so there is none: each step has its own.
-    asyncio.run(app.open())
-    asyncio.run(enqueue("first", 1))
-    for number in range(int(children)):
-        pid = forked(number, asyncio.run)
-        asyncio.run(enqueue(f"parent-{number}", 20))
-        check([pid])
-    asyncio.run(enqueue("last", 1))
-    asyncio.run(app.run(until_idle=True))
-    asyncio.run(app.close())
-
-if leave == "exit":
-    between_runs()
-else:
-    asyncio.run(while_running())
-print("over")
-"""
 
 
-async def forks(folder: Path, binding: str, leave: str, children: int) -> None:
+async def forks(script: Script, folder: Path, binding: str, leave: str, children: int) -> None:
     path = folder / "redrive.db"
     assert output(script(FORKS, path, binding, leave, children)) == "over\n"
     assert await sound(path, binding) == {"q": (0, 0, 2 + 30 * children)}
@@ -228,57 +158,68 @@ LEAVES = ["close", "die", "exit"]
 @pytest.mark.slow
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("leave", LEAVES)
-async def test_r28_a_fork_after_open_smoke(folder: Path, binding: str, leave: str) -> None:
-    await forks(folder, binding, leave, 2)
+async def test_r28_a_fork_after_open_smoke(script: Script, folder: Path, binding: str, leave: str) -> None:
+    await forks(script, folder, binding, leave, 2)
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("leave", LEAVES)
-async def test_r28_a_fork_after_open(folder: Path, binding: str, leave: str) -> None:
-    await forks(folder, binding, leave, 40)
+async def test_r28_a_fork_after_open(script: Script, folder: Path, binding: str, leave: str) -> None:
+    await forks(script, folder, binding, leave, 40)
 
 
-OUTLIVES = """
-import asyncio, os, sys
-from redrive.core.item import NewItem
-from redrive.stores.sqlite import SqliteStore
-
-path, binding = sys.argv[1:]
-store = SqliteStore(path, binding=binding)
-
-async def put(name):
-    await store.put([NewItem(f"{name}-{n}", "q", b"x" * 3_000) for n in range(50)])
-
-with asyncio.Runner() as runner:
-    runner.run(store.open())
-    runner.run(put("before"))
-    heard, told = os.pipe()
-    if os.fork() == 0:
-        own = asyncio.new_event_loop()
-        own.run_until_complete(put("child-first"))
-        print("child", flush=True)
-        os.read(heard, 1)
-        own.run_until_complete(put("child-last"))
-        os._exit(0)
-    runner.run(put("parent"))
-    sys.stdin.readline()
-    runner.run(store.close())
-    os.write(told, b"x")
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
-print("over")
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_r28_a_child_goes_on_when_its_parent_has_closed(folder: Path, binding: str) -> None:
+async def test_r28_a_child_goes_on_when_its_parent_has_closed(script: Script, folder: Path, binding: str) -> None:
     """The last one to close removes the log. The parent is not the last one, and must know that."""
     process = script(OUTLIVES, folder / "redrive.db", binding)
     assert heard(process) == "child"
     tell(process)
     assert output(process) == "over\n"
     assert await sound(folder / "redrive.db", binding) == {"q": (200, 0, 0)}
+
+
+@contextlib.contextmanager
+def as_before_a_fork(limit: float = 20.0) -> Iterator[threading.Event]:
+    """What the process does before it forks, in another thread; the event tells when it is ready to fork."""
+    ready, over = threading.Event(), threading.Event()
+
+    def fork() -> None:
+        state = forks_of_process._forks  # noqa: SLF001 - a real fork would take pytest along
+        state.before()
+        ready.set()
+        over.wait(limit)
+        state.after_in_parent()
+
+    thread = threading.Thread(target=fork, daemon=True)
+    thread.start()
+    try:
+        yield ready
+    finally:
+        over.set()
+        thread.join(limit)
+        assert not thread.is_alive(), "the fork hangs"
+
+
+async def test_r28_a_fork_does_not_wait_for_who_waits_for_it(tmp_path: Path) -> None:
+    """The second of two forks finds the writer about to open its connection again, which it may not while one forks."""
+    store = await SqliteStore(tmp_path / "redrive.db").open()
+    with as_before_a_fork() as ready:
+        await asyncio.to_thread(ready.wait)
+    gate = forks_of_process._forks.gate  # noqa: SLF001 - as above
+    await asyncio.to_thread(gate.acquire)  # somebody else is just looking
+    putting = asyncio.ensure_future(store.put([new("one")]))
+    await asyncio.wait({putting}, timeout=0.05)
+    assert not putting.done()
+    with as_before_a_fork() as ready:
+        gate._release_save()  # type: ignore[attr-defined]  # noqa: SLF001
+        assert await asyncio.to_thread(ready.wait, 20)
+        assert not putting.done()
+    assert (await putting).added == ("one",)
+    await store.close()
 
 
 # --- one library for each file and process ---
@@ -321,37 +262,10 @@ async def test_r28_a_second_library_on_a_file_is_refused(
     await after.close()
 
 
-WITHOUT_APSW = """
-import asyncio, sys
-from redrive import Redrive
-from redrive.errors import MissingExtra
-from redrive.stores.sqlite import SqliteStore
-
-class Nowhere:
-    def find_spec(self, name, path=None, target=None):
-        if name == "apsw" or name.startswith("apsw."):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Nowhere())
-sys.modules.pop("apsw", None)
-
-async def main():
-    for store in (SqliteStore(sys.argv[1], binding="apsw"), Redrive(f"sqlite:///{sys.argv[1]}?binding=apsw")):
-        try:
-            await store.open()
-        except MissingExtra as error:
-            print(error)
-    async with Redrive(f"sqlite:///{sys.argv[1]}", log=False) as app:
-        app.queue("q")
-        await app.enqueue("q")
-        print(app.info().library)
-
-asyncio.run(main())
-"""
 
 
 @pytest.mark.slow
-async def test_r28_without_the_extra_the_error_names_it(tmp_path: Path) -> None:
+async def test_r28_without_the_extra_the_error_names_it(script: Script, tmp_path: Path) -> None:
     first, second, library = output(script(WITHOUT_APSW, tmp_path / "redrive.db")).splitlines()
     for said in (first, second):
         assert said.startswith("binding: ")
@@ -441,28 +355,13 @@ def test_r28_safe_is_what_sqlite_says_is_safe() -> None:
     assert SAFE_SINCE == (3, 51, 3)
 
 
-WARNS = """
-import asyncio, logging, sys
-logging.basicConfig(format="%(levelname)s %(message)s")
-from redrive.core.item import NewItem
-from redrive.stores.sqlite import SqliteStore, checkpoint
-checkpoint.LOOK = checkpoint.AFTER = 1
-
-async def main():
-    for n in range(6):
-        store = await SqliteStore(f"{sys.argv[1]}-{n % 2}.db", binding="stdlib").open()
-        await store.put([NewItem(f"i-{n}-{m}", "q", b"x" * 100) for m in range(10)])
-        await store.close()
-
-asyncio.run(main())
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_risky(STDLIB), reason="Python's own SQLite is a safe one")
-def test_r28_a_process_warns_once_of_a_risky_version(tmp_path: Path) -> None:
+def test_r28_a_process_warns_once_of_a_risky_version(script: Script, tmp_path: Path) -> None:
     process = script(WARNS, tmp_path / "redrive")
-    _, err = process.communicate(timeout=LIMIT)
+    _, err = process.communicate()
     assert process.returncode == 0, err
     assert err.count("WARNING") == 1
     assert STDLIB.version in err

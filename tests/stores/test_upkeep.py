@@ -52,7 +52,7 @@ HARM = {
     "a result alone": ("insert into result (seq, body) values (99, x'')", "results", "#99"),
     "an attempt alone": ("update attempt set seq = 99 where seq = 4", "history", "#99"),
     "an unreadable attempt": ("update attempt set body = x'' where seq = 4", "history", "d"),
-    "an attempt of another delivery": ("update attempt set delivery = 9 where seq = 4", "history", "d"),
+    "an attempt of a later delivery": ("update attempt set delivery = 0 where seq = 4", "history", "d"),
     "a deed alone": ("update deed set seq = 99", "history", "#99"),
     "a deed without its entry": ("delete from journal", "history", "#5"),
     "an unknown state": ("update item set state = 'lost' where id = 'a'", "states", "a"),
@@ -82,7 +82,7 @@ BODIES = {
     "packed in an unknown way",
     "a result that does not unpack",
     "an unreadable attempt",
-    "an attempt of another delivery",
+    "an attempt of a later delivery",
 }
 """What a quick check does not look at."""
 

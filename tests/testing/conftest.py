@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from redrive import Policy, Redrive
-from redrive.testing import FakeClock
+from redrive.testing import FakeClock, FaultyStore, MemoryStore
 from tests.support.apps import STORES, store_url
 from tests.support.folders import quick_folder
 
 COLOURS = ("async", "sync")
+HOUR = 3_600_000
+
+
+def boom() -> object:
+    raise ConnectionError("the bank is down")
 
 
 class Shop:
@@ -48,3 +53,10 @@ async def app(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) 
 @pytest.fixture(params=COLOURS)
 def shop(request: pytest.FixtureRequest, app: Redrive, clock: FakeClock) -> Shop:
     return Shop(app, clock, request.param)
+
+
+@pytest.fixture
+async def faulty(clock: FakeClock) -> AsyncIterator[tuple[Redrive, FaultyStore]]:
+    store = FaultyStore(MemoryStore(clock))
+    async with Redrive(store, clock=clock, log=False) as opened:
+        yield opened, store

@@ -107,7 +107,12 @@ def any_heavy(items: Sequence[NewItem], above: int) -> bool:
 
 
 def any_packed(items: Sequence[Item]) -> bool:
-    return Packed in set(map(type, map(_payload, items))) or Packed in set(map(type, map(_result, items)))
+    """Of payloads; what is leased has no result."""
+    return Packed in set(map(type, map(_payload, items)))
+
+
+def any_packed_result(items: Sequence[Item]) -> bool:
+    return Packed in set(map(type, map(_result, items)))
 
 
 def unpacked(item: Item) -> Item:
@@ -123,7 +128,7 @@ def heavy_end(settlements: Sequence[Settlement], above: int) -> bool:
     """Whether a result or a follow-up is to be packed."""
     for settlement in settlements:
         decision = settlement.decision
-        if isinstance(decision, ToDone) and decision.result is not None and len(decision.result) > above:
+        if decision.__class__ is ToDone and decision.result is not None and len(decision.result) > above:
             return True
         if settlement.follow_ups and any_heavy(settlement.follow_ups, above):
             return True

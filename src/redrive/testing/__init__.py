@@ -4,7 +4,6 @@
 every engine passes; it needs pytest and is imported by name only.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +15,26 @@ if TYPE_CHECKING:
     from redrive.testing.faults import Call, Fault, FaultyStore, Hold, Point, SimulatedCrash
     from redrive.testing.kit import assert_dead, assert_done, assert_enqueued, assert_not_enqueued, drain
     from redrive.testing.proxy import EncodingProxy
+else:
+    from redrive._late import names_of
+
+    __getattr__ = names_of(
+        __name__,
+        {
+            "redrive.stores.memory": ("MemoryStore",),
+            "redrive.testing._drain": ("Drained",),
+            "redrive.testing._inline": ("inline",),
+            "redrive.testing._sandbox": ("sandbox",),
+            "redrive.testing.clock": ("FakeClock",),
+            "redrive.testing.faults": ("Call", "Fault", "FaultyStore", "Hold", "Point", "SimulatedCrash"),
+            "redrive.testing.kit": ("assert_dead", "assert_done", "assert_enqueued", "assert_not_enqueued", "drain"),
+            "redrive.testing.proxy": ("EncodingProxy",),
+        },
+    )
+
+    def __dir__() -> list[str]:
+        return __all__
+
 
 __all__ = [
     "Call",
@@ -36,27 +55,3 @@ __all__ = [
     "inline",
     "sandbox",
 ]
-
-_HOMES = {
-    "redrive.stores.memory": ("MemoryStore",),
-    "redrive.testing._drain": ("Drained",),
-    "redrive.testing._inline": ("inline",),
-    "redrive.testing._sandbox": ("sandbox",),
-    "redrive.testing.clock": ("FakeClock",),
-    "redrive.testing.faults": ("Call", "Fault", "FaultyStore", "Hold", "Point", "SimulatedCrash"),
-    "redrive.testing.kit": ("assert_dead", "assert_done", "assert_enqueued", "assert_not_enqueued", "drain"),
-    "redrive.testing.proxy": ("EncodingProxy",),
-}
-
-if not TYPE_CHECKING:  # else every name would be one
-
-    def __getattr__(name: str) -> object:
-        """Late, because pytest imports this package to find the plugin in it, in projects that may not use it."""
-        for home, names in _HOMES.items():
-            if name in names:
-                value = globals()[name] = getattr(import_module(home), name)
-                return value
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        return __all__

@@ -60,6 +60,7 @@ SCENES: dict[str, Scene] = {
     "syncs": syncs.failing,
     "writes": syncs.failing_writes,
     "killed": syncs.failing_then_killed,
+    "killed-reader": syncs.failing_then_killed_beside_a_reader,
     "log-index": syncs.without_room_for_the_index,
     "rights": rights.folder_turned_read_only,
 }

@@ -106,6 +106,15 @@ async def _after_cuts(disk: Disk, promises: Promises, image: Path, fates: int = 
 
 def failing_then_killed(folder: Path, numbers: str, binding: str) -> Iterator[Told]:
     """The process is killed when a sync has failed. The next one finds what the kernel still has in memory."""
+    yield from _kill(folder, numbers, binding, beside="nobody")
+
+
+def failing_then_killed_beside_a_reader(folder: Path, numbers: str, binding: str) -> Iterator[Told]:
+    """The next one is a reader, who needs the log as it is, and only then comes one that writes."""
+    yield from _kill(folder, numbers, binding, beside="reader")
+
+
+def _kill(folder: Path, numbers: str, binding: str, *, beside: str) -> Iterator[Told]:
     kernel.private_mounts()
     with Disk(folder / "disk") as disk:
         for chosen in numbers.split(","):
@@ -115,7 +124,8 @@ def failing_then_killed(folder: Path, numbers: str, binding: str) -> Iterator[To
             promises = _until_killed(disk, store)
             faults = asyncio.run(_after_cuts(disk, promises, folder / "image"))
             disk.fail_syncs()
-            faults |= asyncio.run(_repeat(disk, store, promises, folder / "image"))
+            with _beside(disk, beside):
+                faults |= asyncio.run(_repeat(disk, store, promises, folder / "image"))
             yield {"failing": chosen, "faults": faults}
 
 
@@ -170,7 +180,7 @@ def without_room_for_the_index(folder: Path, beside: str, binding: str) -> Itera
     with Disk(folder / "disk") as disk:
         store = url(disk.folder, binding=binding)
         asyncio.run(_first(store))
-        with _reader(disk) if beside == "reader" else contextlib.nullcontext():
+        with _beside(disk, beside):
             yield asyncio.run(_grow(disk, store, folder / "image"))
 
 
@@ -178,6 +188,10 @@ async def _first(address: str) -> None:
     store = await store_from_url(address).open()
     await store.put([NewItem("first", "ok", b"{}")])
     await store.close()
+
+
+def _beside(disk: Disk, who: str) -> contextlib.AbstractContextManager[None]:
+    return _reader(disk) if who == "reader" else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

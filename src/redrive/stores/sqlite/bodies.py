@@ -38,7 +38,7 @@ def _judged(item: Item) -> Judged:
 
 async def whole(items: tuple[Item, ...]) -> tuple[Item, ...]:
     """For those who look. Raises if one does not unpack."""
-    if not packing.any_packed(items):
+    if not packing.any_packed(items) and not packing.any_packed_result(items):
         return items
     found = await judged(items)
     for item, wrong in found:

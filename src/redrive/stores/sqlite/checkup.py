@@ -64,8 +64,9 @@ def _failure_fits(body: Any, cause: str, error: str) -> bool:
 
 
 def _attempt_fits(body: Any, delivery: int) -> bool:
+    """A lost delivery is settled under the number of whoever took it over, and tells its own."""
     attempt = _decoded(body, Attempt)
-    return attempt is not None and attempt.delivery == delivery
+    return attempt is not None and attempt.delivery <= delivery
 
 
 def _decoded(body: Any, kind: Any) -> Any:

@@ -28,7 +28,7 @@ CACHE = 4_000
 """KiB of pages per connection. More was measured to buy nothing: what is not here is in the system's cache."""
 
 _CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.ENOSYS, errno.EACCES, errno.EPERM}
-_SYNCHRONOUS = {"power-loss": 2, "process-crash": 1}
+SYNCHRONOUS = {"power-loss": 2, "process-crash": 1}
 _SQL = load(ENGINE, "open")
 
 
@@ -157,7 +157,7 @@ def _into_wal(connection: Connection, settings: Settings) -> None:
 def _set_up(connection: Connection, settings: Settings) -> None:
     """Checkpoints are the writer's own (see checkpoint.py), hence no automatic ones."""
     wanted = {
-        "synchronous": _SYNCHRONOUS[settings.durability],
+        "synchronous": SYNCHRONOUS[settings.durability],
         "foreign_keys": 1,
         "wal_autocheckpoint": 0,
         "journal_size_limit": WAL_KEPT,

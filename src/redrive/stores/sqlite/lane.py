@@ -126,6 +126,7 @@ class Lane(ABC):
         self._queue: queue.SimpleQueue[Job[Any] | Pause | None] = queue.SimpleQueue()
         self._door = threading.Lock()
         self._open = False
+        self._connected = False
         self._thread: threading.Thread | None = None
 
     @abstractmethod
@@ -174,9 +175,10 @@ class Lane(ABC):
             raise StoreUnavailable(f"the store {self.settings.path} is closed", hint="open it again")
 
     def pause(self) -> Pause | None:
+        """None also of a thread that is about to open one: that waits for the fork, which must not wait for it."""
         pause = Pause()
         with self._door:
-            if not self._open:
+            if not self._connected:
                 return None
             self._queue.put(pause)
         return pause
@@ -186,6 +188,7 @@ class Lane(ABC):
         try:
             with connected(self):
                 connection = self.connect()
+                self._connected = True
         except Exception as error:  # noqa: BLE001 - whatever it is, the opener has to hear it
             started.error = faults.translate(error, self.settings.path)
             self._open = False
@@ -197,6 +200,7 @@ class Lane(ABC):
                 if isinstance(job, Pause):
                     self._close(connection)
                     connection = None
+                    self._connected = False
                     job.closed.set()
                     job.over.wait()
                 else:
@@ -209,6 +213,7 @@ class Lane(ABC):
             try:
                 with connected(self):
                     connection = self.reconnect()
+                    self._connected = True
             except Exception as error:  # noqa: BLE001 - it belongs to the caller; the next one tries again
                 job.error = faults.translate(error, self.settings.path)
                 deliver([job])
@@ -224,19 +229,22 @@ class Lane(ABC):
         """Also after a mistake of ours in `serve`: nobody may be left waiting for a thread that is gone."""
         with self._door:
             self._open = False
-        left: list[Job[Any]] = []
-        pauses: list[Pause] = []
-        while not self._queue.empty():
-            job = self._queue.get()
-            if isinstance(job, Pause):
-                pauses.append(job)
-            elif job is not None:
-                job.error = StoreUnavailable(f"the store {self.settings.path} has stopped; nothing was written")
-                left.append(job)
+        left, pauses = self._left()
+        for job in left:
+            job.error = StoreUnavailable(f"the store {self.settings.path} has stopped; nothing was written")
         deliver(left)
         self._close(connection)
-        for pause in pauses:
+        with self._door:
+            self._connected = False
+        # A fork that came while it was being closed has waited for that.
+        for pause in pauses + self._left()[1]:
             pause.closed.set()
+
+    def _left(self) -> tuple[list[Job[Any]], list[Pause]]:
+        found: list[Job[Any] | Pause | None] = []
+        while not self._queue.empty():
+            found.append(self._queue.get())
+        return [each for each in found if isinstance(each, Job)], [each for each in found if isinstance(each, Pause)]
 
     def waiting(self, limit: int) -> list[Job[Any]]:
         """Jobs that wait already, without waiting for more."""

@@ -84,8 +84,7 @@ class _Plan:
         for cause, queue in self._causes:
             tx.count_cause(cause, queue, 1)
         if self._results:
-            bodies = [(seq, body, body.packing if isinstance(body, Packed) else 0) for seq, body in self._results]
-            tx.executemany(_SQL["insert_result"], bodies)
+            _add_results(tx, self._results)
         if self._letters:
             tx.executemany(_SQL["insert_letter"], self._letters)
         if self._attempts:
@@ -145,6 +144,14 @@ def _verdict(row: Row | None, delivery: int, ended: set[int]) -> tuple[Verdict, 
     if deliveries != delivery:
         return Verdict.REFUSED, f"lease was given away: delivery {deliveries} is current"
     return (Verdict.ALREADY if state != "leased" or seq in ended else Verdict.APPLIED), ""
+
+
+def _add_results(tx: Tx, results: list[tuple[int, bytes]]) -> None:
+    packed = [(seq, body, body.packing) for seq, body in results if isinstance(body, Packed)]
+    if packed:
+        tx.executemany(_SQL["insert_packed"], packed)
+        results = [row for row in results if not isinstance(row[1], Packed)]
+    tx.executemany(_SQL["insert_result"], results)
 
 
 def _add_attempts(tx: Tx, attempts: list[tuple[int, int, bytes]]) -> None:

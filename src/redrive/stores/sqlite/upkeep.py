@@ -134,7 +134,7 @@ class Upkeep:
             known=max(migration.number for migration in migrate.known(ENGINE)),
         )
         try:
-            with self._visit(settings, connect.open_maintenance) as connection:
+            with self._visit(settings, _open_to_look) as connection:
                 return _read(connection, found)
         except (StoreError, UnsafeFileSystem) as error:
             return replace(found, trouble=str(error))
@@ -174,10 +174,23 @@ class Upkeep:
 
 def _open_to_look(settings: Settings) -> Connection:
     """Takes what it finds: the file may have none of our tables, or not be a database at all."""
+    try:
+        return _open(settings, "normal")
+    except settings.binding.errors as error:
+        if not faults.lacks_room(error):
+            raise
+    # No room for the index of the log, so nobody else has it open: alone, SQLite keeps it in its own memory.
+    return _open(settings, "exclusive")
+
+
+def _open(settings: Settings, locking: Literal["normal", "exclusive"]) -> Connection:
     connection = connect.connect(settings)
     try:
-        connection.execute("pragma wal_autocheckpoint = 0")
+        connection.execute(f"pragma locking_mode = {locking}").fetchall()
+        connection.execute("pragma wal_autocheckpoint = 0").fetchall()
+        connection.execute(f"pragma synchronous = {connect.SYNCHRONOUS[settings.durability]}")
         connection.execute("pragma query_only = on")
+        connection.execute("select count(*) from sqlite_master").fetchone()
     except BaseException:
         connection.close()
         raise

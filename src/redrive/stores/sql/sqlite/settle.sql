@@ -24,6 +24,9 @@ set state = 'dead', ended_at = ?, lease_until = null, alone = 0,
 where seq = ? and deliveries = ? and state = 'leased';
 
 -- :name insert_result
+insert into result (seq, body) values (?, ?);
+
+-- :name insert_packed
 insert into result (seq, body, packing) values (?, ?, ?);
 
 -- :name insert_letter
