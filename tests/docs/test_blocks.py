@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,17 @@ from tests.docs.shell import Shell, alike, plain
 LANGUAGES = {"python", "console", "text", "json"}
 
 
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Iterator[None]:
+    """A page's own modules are forgotten after it: other tests may have some of the same name."""
+    yield
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("forgetful")
 @pytest.mark.timeout(180)  # a dozen processes start, and a busy machine is no failure
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 async def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

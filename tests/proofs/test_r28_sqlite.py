@@ -22,7 +22,8 @@ import pytest
 from redrive.core.item import NewItem
 from redrive.errors import BindingConflict, UnsafeFileSystem
 from redrive.stores.sqlite import SqliteStore, checkpoint, ground
-from redrive.stores.sqlite.binding import SAFE_SINCE, STDLIB, Stdlib, is_risky
+from redrive.stores.sqlite import forks as process_forks
+from redrive.stores.sqlite.binding import SAFE_SINCE, STDLIB, Connection, Stdlib, is_risky
 from redrive.stores.url import store_from_url
 from tests.stores.sqlite_kit import lane, new
 from tests.support.folders import quick_folder
@@ -109,7 +110,6 @@ async def sound(path: Path, binding: str = "stdlib") -> dict[str, tuple[int, int
 # --- many processes ---
 
 
-
 async def crowd(script: Script, folder: Path, size: Crowd, mixture: str) -> None:
     path, bindings = folder / "redrive.db", mixture.split()
     processes = [
@@ -144,7 +144,6 @@ async def test_r28_many_processes_never_hear_of_a_lock(script: Script, folder: P
 # --- forks ---
 
 
-
 async def forks(script: Script, folder: Path, binding: str, leave: str, children: int) -> None:
     path = folder / "redrive.db"
     assert output(script(FORKS, path, binding, leave, children)) == "over\n"
@@ -169,8 +168,6 @@ async def test_r28_a_fork_after_open(script: Script, folder: Path, binding: str,
     await forks(script, folder, binding, leave, 40)
 
 
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_r28_a_child_goes_on_when_its_parent_has_closed(script: Script, folder: Path, binding: str) -> None:
@@ -182,44 +179,72 @@ async def test_r28_a_child_goes_on_when_its_parent_has_closed(script: Script, fo
     assert await sound(folder / "redrive.db", binding) == {"q": (200, 0, 0)}
 
 
-@contextlib.contextmanager
-def as_before_a_fork(limit: float = 20.0) -> Iterator[threading.Event]:
-    """What the process does before it forks, in another thread; the event tells when it is ready to fork."""
-    ready, over = threading.Event(), threading.Event()
-
-    def fork() -> None:
-        state = forks_of_process._forks  # noqa: SLF001 - a real fork would take pytest along
-        state.before()
-        ready.set()
-        over.wait(limit)
-        state.after_in_parent()
-
-    thread = threading.Thread(target=fork, daemon=True)
-    thread.start()
-    try:
-        yield ready
-    finally:
-        over.set()
-        thread.join(limit)
-        assert not thread.is_alive(), "the fork hangs"
+# A real fork would take pytest along: what follows does what the process does before and after one.
 
 
 async def test_r28_a_fork_does_not_wait_for_who_waits_for_it(tmp_path: Path) -> None:
-    """The second of two forks finds the writer about to open its connection again, which it may not while one forks."""
+    """A second fork finds the writer about to open its connection again, which waits until nobody forks."""
     store = await SqliteStore(tmp_path / "redrive.db").open()
-    with as_before_a_fork() as ready:
-        await asyncio.to_thread(ready.wait)
-    gate = forks_of_process._forks.gate  # noqa: SLF001 - as above
-    await asyncio.to_thread(gate.acquire)  # somebody else is just looking
+    state = process_forks._forks  # noqa: SLF001 - as said above
+    begun, asked, ready, over = (threading.Event() for _ in range(4))
+
+    def fork_twice() -> None:
+        state.before()
+        state.after_in_parent()
+        with state.gate:
+            begun.set()
+            asked.wait(20)
+            state.before()
+            ready.set()
+            over.wait(20)
+            state.after_in_parent()
+
+    forking = threading.Thread(target=fork_twice, daemon=True)
+    forking.start()
+    assert await asyncio.to_thread(begun.wait, 20)
     putting = asyncio.ensure_future(store.put([new("one")]))
-    await asyncio.wait({putting}, timeout=0.05)
+    await asyncio.wait({putting}, timeout=0.01)
+    while not lane(store)._queue.empty():  # noqa: SLF001 - until the writer has taken it
+        await asyncio.wait({putting}, timeout=0.01)
+    asked.set()
+    assert await asyncio.to_thread(ready.wait, 20), "the fork hangs"
     assert not putting.done()
-    with as_before_a_fork() as ready:
-        gate._release_save()  # type: ignore[attr-defined]  # noqa: SLF001
-        assert await asyncio.to_thread(ready.wait, 20)
-        assert not putting.done()
+    over.set()
     assert (await putting).added == ("one",)
     await store.close()
+    await asyncio.to_thread(forking.join)
+
+
+async def test_r28_a_fork_waits_for_a_store_that_is_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await SqliteStore(tmp_path / "redrive.db").open()
+    state = process_forks._forks  # noqa: SLF001 - as said above
+    writer, closing, go = lane(store), threading.Event(), threading.Event()
+    close, order = writer._close, list[str]()  # noqa: SLF001 - the moment at which it matters
+
+    def slowly(connection: Connection | None) -> None:
+        closing.set()
+        go.wait(20)
+        close(connection)
+        order.append("closed")
+
+    def fork() -> None:
+        state.before()
+        order.append("forked")
+        state.after_in_parent()
+
+    monkeypatch.setattr(writer, "_close", slowly)
+    leaving = asyncio.ensure_future(store.close())
+    assert await asyncio.to_thread(closing.wait, 20)
+    forking = threading.Thread(target=fork, daemon=True)
+    forking.start()
+    while not order and writer._queue.empty():  # noqa: SLF001 - until the fork has asked the writer, or has not
+        await asyncio.wait({leaving}, timeout=0.01)
+    go.set()
+    await leaving
+    await asyncio.to_thread(forking.join)
+    assert order == ["closed", "forked"]
 
 
 # --- one library for each file and process ---
@@ -260,8 +285,6 @@ async def test_r28_a_second_library_on_a_file_is_refused(
     after = await SqliteStore(other, binding=second).open()  # type: ignore[arg-type]
     assert (await after.tally()).queues[0].ready == 3
     await after.close()
-
-
 
 
 @pytest.mark.slow
@@ -353,8 +376,6 @@ async def test_r28_a_risky_version_moves_the_log_only_while_nobody_can_write(
 
 def test_r28_safe_is_what_sqlite_says_is_safe() -> None:
     assert SAFE_SINCE == (3, 51, 3)
-
-
 
 
 @pytest.mark.slow

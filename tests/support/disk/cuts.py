@@ -3,7 +3,8 @@
     python -m tests.support.disk.cuts <folder> <mode> <first seed> <cuts> [binding]
 
 Modes: `power-loss` and `process-crash` are the store's levels; `lying` is the former on a disk that ignores syncs. One
-line of JSON per cut. A seed decides the moment, what of the unsynced is left, how many processes write, and the load.
+line of JSON per cut. A seed decides the moment, what of the unsynced is left, how many processes write, and the load;
+who of them comes first stays the machine's.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class Disk:
         """A new disk, empty or with the content of a plain folder; nobody may use the old one any more."""
         self._do("format", image=None if image is None else str(image))
 
-    def power_off(self, *, after: int = 0) -> None:
-        """At once, or in the middle of the n-th change from now. From then on everything fails."""
+    def power_off(self, *, after: int) -> None:
+        """In the middle of the n-th change from now. From then on everything fails."""
         self._do("power_off", after=after)
 
     def wait_until_off(self, still: Callable[[], bool]) -> None:

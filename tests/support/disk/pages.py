@@ -105,10 +105,6 @@ class Pages:
     def fail_sync(self) -> None:
         self._dirty.clear()
 
-    @property
-    def unsure(self) -> bool:
-        return bool(self._versions or self._sizes)
-
     def after_cut(self, luck: random.Random, fate: Fate) -> bytes:
         """What the disk may hold when the power is back."""
         found = bytearray(self._sure)

@@ -301,10 +301,7 @@ class Server:
         self._say()
 
     def _do_power_off(self, after: int) -> None:
-        if after:
-            self._model.faults.power_off_after(after)
-        else:
-            self._model.faults.off = True
+        self._model.faults.power_off_after(after)
         self._say()
 
     def _do_wait_until_off(self) -> None:

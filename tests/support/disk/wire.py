@@ -41,7 +41,6 @@ class Op(IntEnum):
     ACCESS = 34
     CREATE = 35
     INTERRUPT = 36
-    DESTROY = 38
     BATCH_FORGET = 42
     FALLOCATE = 43
     RENAME2 = 45
