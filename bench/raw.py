@@ -71,7 +71,7 @@ class Own:
         nonce = new_id()
         self.db.execute(_LEASE["last_nonce"], (WORKER, nonce)).fetchall()
         self.db.execute(_LEASE["holds_alone"], (WORKER,)).fetchall()
-        self.db.execute(_LEASE["queue"], (QUEUE,)).fetchall()
+        self.db.execute(_LEASE["queue"], (QUEUE, QUEUE)).fetchall()
         rows = self.db.execute(_LEASE["pick"], (QUEUE, 0, now, batch)).fetchall()
         seqs = [row[3] for row in rows]
         self.db.execute(_LEASE["mark"], (WORKER, now, now + TTL, 0, _json(seqs)))

@@ -246,8 +246,6 @@ class Redrive:
         self._stops.add(stop)
         self._home = asyncio.get_running_loop()
         try:
-            for queue in handlers:
-                await store.configure(queue, QueueChange())
             await worker.run(stop.asked, stop.now, stop.grace)
         finally:
             self._stops.discard(stop)

@@ -158,3 +158,20 @@ async def test_every_fault_of_every_verb_is_survived(lab: Lab, fault: Fault) -> 
     await lab.drain(app)
     assert sorted(runs) == sorted(ids)
     assert {(await lab.item(item_id)).state for item_id in ids} == {State.DONE}
+
+
+async def test_a_worker_that_starts_in_the_moment_of_trouble_rides_it_out(lab: Lab) -> None:
+    app, faulty = await lab.faulty()
+    done: list[str] = []
+
+    @app.handler("late")
+    async def handle(item: Item) -> None:
+        done.append(item.id)
+
+    app.queue("late")
+    other = await lab.app()
+    other.queue("late")
+    item_id = await other.enqueue("late")
+    faulty.fail("configure", times=3)
+    await lab.drain(app)
+    assert done == [item_id]

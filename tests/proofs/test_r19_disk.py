@@ -127,9 +127,6 @@ def test_r19_killed_after_a_failed_sync(folder: Path, binding: str) -> None:
 
 
 @pytest.mark.prove
-@pytest.mark.xfail(
-    strict=True, reason="a reader keeps the log from being begun anew, and its pages are not written again"
-)
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_r19_killed_after_a_failed_sync_and_read_before_it_is_written(folder: Path, binding: str) -> None:
     """Whoever reads keeps the log, and with it the place at which it is not on the disk."""

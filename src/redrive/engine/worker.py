@@ -13,13 +13,14 @@ import platform
 import random
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from redrive import events as ev
 from redrive._version import __version__
 from redrive.core import outcome as o
 from redrive.core.decide import decide
 from redrive.core.item import Millis
-from redrive.core.verbs import LeaseRequest, Leases, Settled, Settlement, WorkerFacts
+from redrive.core.verbs import LeaseRequest, Leases, QueueChange, Settled, Settlement, WorkerFacts
 from redrive.engine.ids import new_id
 from redrive.engine.keeper import Keeper, sweep_deadlines
 from redrive.engine.reaper import Reaper
@@ -135,6 +136,9 @@ class Worker:
     # -- the pump ------------------------------------------------------------------------------------------------
 
     async def _pump(self) -> None:
+        for queue in self._handlers:
+            # A store that is in trouble just now is no reason for a worker not to start.
+            await self._writing(partial(self._store.configure, queue, QueueChange()))
         while True:
             batch, self._ended = self._ended, []
             request = None if self._stopping else self._slots.request()

@@ -72,7 +72,7 @@ class Place(NamedTuple):
 def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
     places, missing = _meant(tx, selection, expect)
     meant = codec.encode([place.seq for place in places]).decode()
-    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (by.request_id, meant))}
+    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (meant, by.request_id))}
     changed: list[Place] = []
     already: list[str] = []
     skipped = [Skipped(item_id, "no such item") for item_id in missing]

@@ -24,5 +24,5 @@ def expire_earlier_leases(connection: Connection, now: Instant) -> None:
     boot = boot_id()
     if boot is None or connection.execute(_SQL["same"], (boot.encode(),)).fetchone() is not None:
         return
-    connection.execute(_SQL["expire"], (now,))
+    connection.execute(_SQL["expire"], (now, now))
     connection.execute(_SQL["keep"], (boot.encode(),))

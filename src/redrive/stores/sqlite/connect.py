@@ -52,15 +52,15 @@ def _glob(pattern: str, text: str | None) -> bool | None:
     return None if text is None else glob_match(pattern, text)
 
 
-def open_writer(settings: Settings, now: Instant) -> Connection:
-    """A connection to a database that is ours, in WAL mode and at our schema."""
+def open_writer(settings: Settings, now: Instant, *, first: bool = True) -> Connection:
+    """A connection to a database that is ours, in WAL mode and at our schema. `first`: nobody else has it open."""
     connection = connect(settings)
     try:
         check_ours(connection, settings.path)
         _into_wal(connection, settings)
         _set_up(connection, settings)
         _check_durability(connection, settings)
-        empty_log(connection, settings)
+        empty_log(connection, settings, rewrite=first)
         _migrate(connection, settings.path, now)
         _sync_folder(settings.path)
     except BaseException:
@@ -182,21 +182,48 @@ def _check_durability(connection: Connection, settings: Settings) -> None:
         )
 
 
-def empty_log(connection: Connection, settings: Settings) -> None:
+def empty_log(connection: Connection, settings: Settings, *, rewrite: bool) -> None:
     """Move what the log holds into the database, under the write lock, before anything new is accepted.
 
     A sync of the log may have failed before the last process was killed. Its pages are still in the system's memory and
-    look sound, but no later sync will write them, nor anything readable behind them.
+    look sound, but no later sync will write them, nor anything readable behind them. `rewrite` also writes them anew:
+    a foreign reader may keep the log from beginning anew, so that what comes next is appended.
     """
     maintenance = open_maintenance(settings)
     try:
         connection.execute("begin immediate")
         try:
             maintenance.execute("pragma wal_checkpoint(passive)").fetchall()
+            if rewrite:
+                _rewrite_log(f"{settings.path}-wal")
         finally:
             connection.execute("rollback")
     finally:
         maintenance.close()
+
+
+def _rewrite_log(path: str) -> None:
+    """With its own bytes: its pages are dirty then, and the sync really writes them.
+
+    SQLite keeps no locks on the log itself, so that it may be opened and closed as a plain file.
+    """
+    try:
+        log = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        offset = 0
+        while chunk := os.pread(log, 1 << 20, offset):
+            os.pwrite(log, chunk, offset)
+            offset += len(chunk)
+        if offset:
+            os.fsync(log)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the log {path} cannot be made durable: {error.strerror}", hint="check the disk; nothing was accepted"
+        ) from error
+    finally:
+        os.close(log)
 
 
 def _sync_folder(path: str) -> None:

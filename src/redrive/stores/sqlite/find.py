@@ -54,7 +54,7 @@ def tally(tx: Tx) -> Tally:
 
 
 def _oldest_due(tx: Tx, queue: str) -> Instant | None:
-    levels = [0, *(level for (level,) in tx.execute(_LEASE["levels"], (queue,)))]
+    levels = [0, *(level for (level,) in tx.execute(_LEASE["levels"], (queue, queue)))]
     times = [tx.execute(_TALLY["oldest_due"], (queue, level)).fetchone()[0] for level in levels]
     return min((when for when in times if when is not None), default=None)
 
@@ -63,7 +63,7 @@ def next_due(tx: Tx, queues: Iterable[str]) -> Instant | None:
     """The earliest due time, past or to come, among what is ready in these queues and not paused."""
     times: list[Instant] = []
     for queue in queues:
-        row = tx.execute(_LEASE["queue"], (queue,)).fetchone()
+        row = tx.execute(_LEASE["queue"], (queue, queue)).fetchone()
         first = None if row is None or row[0] else _oldest_due(tx, queue)
         if first is not None:
             times.append(first)
@@ -77,5 +77,5 @@ def causes(tx: Tx, queue: str | None, limit: int) -> tuple[CauseTally, ...]:
 
 
 def _cause(tx: Tx, cause: str, queue: str, count: int) -> CauseTally:
-    error, failure, first_at, last_at = tx.execute(_CAUSES["example"], (cause, queue)).fetchone()
+    error, failure, first_at, last_at = tx.execute(_CAUSES["example"], (cause, queue) * 2).fetchone()
     return CauseTally(cause, queue, count, error, codec.decode(failure, Failure).text, first_at, last_at)

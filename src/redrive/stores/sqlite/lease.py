@@ -85,13 +85,13 @@ def _give(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
 def _lane(tx: Tx, want: Want) -> _Lane | None:
     if want.limit <= 0:
         return None
-    row = tx.execute(_SQL["queue"], (want.queue,)).fetchone()
+    row = tx.execute(_SQL["queue"], (want.queue, want.queue)).fetchone()
     if row is None or row[0]:
         return None
     line = want.max_crashes - 1
     if row[1] is None:
         return _Lane(want, (0,), ()) if line > 0 else _Lane(want, (), (0,))
-    levels = [0, *(level for (level,) in tx.execute(_SQL["levels"], (want.queue,)))]
+    levels = [0, *(level for (level,) in tx.execute(_SQL["levels"], (want.queue, want.queue)))]
     return _Lane(want, tuple(n for n in levels if n < line), tuple(n for n in levels if n >= line))
 
 

@@ -27,10 +27,10 @@ class Session:
         self.waiters = Waiters()
         self.durability: Literal["power-loss", "process-crash", "none"] = settings.durability
         self.schema = 0
-        self.writer = Writer(settings, time, self._opened, self._woken)
+        self._bell = Bell(settings.path)
+        self.writer = Writer(settings, time, self._bell.anybody, self._opened, self._woken)
         self.reader = Reader(settings, time)
         self._settings = settings
-        self._bell = Bell(settings.path)
         self._claim: Claim | None = None
 
     def _opened(self, connection: Connection) -> None:

@@ -159,7 +159,7 @@ def _add_attempts(tx: Tx, attempts: list[tuple[int, int, bytes]]) -> None:
     for seq, delivery, _ in attempts:
         # An item has at most as many attempts as deliveries.
         if delivery > _MOST_ATTEMPTS:
-            trimmed = tx.change(_SQL["trim_attempts"], (seq, ATTEMPTS_FIRST, _MOST_ATTEMPTS))
+            trimmed = tx.change(_SQL["trim_attempts"], (seq, seq, seq, _MOST_ATTEMPTS, ATTEMPTS_FIRST))
             if trimmed > 0:
                 tx.execute(_SQL["count_omitted"], (trimmed, seq))
 

@@ -82,7 +82,7 @@ def beat(tx: Tx, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
 
 
 def workers(tx: Tx) -> tuple[WorkerBeat, ...]:
-    rows = tx.execute(_BEAT["workers"], (tx.now, tx.now - DAY))
+    rows = tx.execute(_BEAT["workers"], (tx.now, tx.now - DAY, tx.now))
     return tuple(
         [WorkerBeat(name, codec.decode(facts, WorkerFacts), seen, alive != 0) for name, facts, seen, alive in rows]
     )

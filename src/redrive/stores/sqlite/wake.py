@@ -91,6 +91,19 @@ class Bell:
     def _address(self, name: str) -> str:
         return f"{self._base}/{name}"
 
+    def anybody(self) -> bool:
+        """Whether another store has the database open, as far as its socket tells."""
+        if not hasattr(socket, "AF_UNIX"):
+            return False
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            probe.setblocking(False)
+            self._shorten()
+            for name in os.listdir(self._folder):  # noqa: PTH208 - as below
+                with suppress(OSError):
+                    probe.connect(self._address(name))
+                    return True
+        return False
+
     def ring(self) -> None:
         """One byte to everybody else."""
         if self._socket is None:

@@ -60,10 +60,12 @@ class Writer(Lane):
         self,
         settings: Settings,
         time: StoreTime,
+        others: Callable[[], bool],
         opened: Callable[[Connection], None],
         woken: Callable[[frozenset[str]], None],
     ) -> None:
         super().__init__("redrive-sqlite-writer", settings, time)
+        self._others = others
         self._opened = opened
         self._woken = woken
         self._file: tuple[int, int] | None = None
@@ -74,7 +76,9 @@ class Writer(Lane):
         self.commits = 0
 
     def connect(self) -> Connection:
-        connection = self._ballast.opening(lambda: open_writer(self.settings, self.time.now()))
+        connection = self._ballast.opening(
+            lambda: open_writer(self.settings, self.time.now(), first=not self._others())
+        )
         self._opened(connection)
         self._file = _file(self.settings.path)
         self._checkpoints.begin(connection)

@@ -5,8 +5,8 @@
 -- :name done_before
 -- Which of these items an earlier amend under this request id changed.
 select d.seq from journal j indexed by journal_request
-cross join json_each(?2) meant cross join deed d on d.position = j.position and d.seq = meant.value
-where j.request_id = ?1 and j.change <> '';
+cross join json_each(?) meant cross join deed d on d.position = j.position and d.seq = meant.value
+where j.request_id = ? and j.change <> '';
 
 -- :name replay
 update item

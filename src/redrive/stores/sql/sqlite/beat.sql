@@ -14,4 +14,4 @@ delete from worker where seen_at <= ?;
 delete from nonce where at <= ?;
 
 -- :name workers
-select name, facts, seen_at, alive_until > ?1 from worker where seen_at > ?2 order by alive_until > ?1 desc, name;
+select name, facts, seen_at, alive_until > ? from worker where seen_at > ? order by alive_until > ? desc, name;

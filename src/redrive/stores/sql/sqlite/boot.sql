@@ -6,7 +6,7 @@
 select 1 from document where kind = 'redrive' and key = 'boot' and body = ?;
 
 -- :name expire
-update item set lease_until = ?1 where state = 'leased' and lease_until > ?1;
+update item set lease_until = ? where state = 'leased' and lease_until > ?;
 
 -- :name keep
 insert into document (kind, key, version, body) values ('redrive', 'boot', 1, ?)

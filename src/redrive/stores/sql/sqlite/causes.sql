@@ -10,8 +10,8 @@ select cause, queue, n from cause where queue = ? order by n desc, cause, queue 
 
 -- :name example
 select l.error, l.failure, l.died_at,
-       (select max(died_at) from letter where cause = ?1 and queue = ?2 and disposition = 'open')
+       (select max(died_at) from letter where cause = ? and queue = ? and disposition = 'open')
 from letter l
-where l.cause = ?1 and l.queue = ?2 and l.disposition = 'open'
+where l.cause = ? and l.queue = ? and l.disposition = 'open'
 order by l.died_at, l.seq
 limit 1;

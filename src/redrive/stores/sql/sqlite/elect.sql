@@ -3,6 +3,6 @@
 -- Atomicity: one statement.
 
 -- :name elect
-insert into election (name, owner, until) values (?1, ?2, ?3)
+insert into election (name, owner, until) values (?, ?, ?)
 on conflict (name) do update set owner = excluded.owner, until = excluded.until
-where election.owner = excluded.owner or election.until <= ?4;
+where election.owner = excluded.owner or election.until <= ?;

@@ -14,15 +14,15 @@ select 1 from item where worker = ? and state = 'leased' and alone = 1 limit 1;
 
 -- :name queue
 -- Whether it is paused, and the least number of crashes above zero among its ready items.
-select paused, (select min(crashes) from item where state = 'ready' and queue = ?1 and crashes > 0)
-from queue where name = ?1;
+select paused, (select min(crashes) from item where state = 'ready' and queue = ? and crashes > 0)
+from queue where name = ?;
 
 -- :name levels
 -- The crash counts above zero among the ready of a queue, by skipping through the index.
 with recursive level (n) as (
-    select min(crashes) from item where state = 'ready' and queue = ?1 and crashes > 0
+    select min(crashes) from item where state = 'ready' and queue = ? and crashes > 0
     union all
-    select (select min(crashes) from item where state = 'ready' and queue = ?1 and crashes > level.n)
+    select (select min(crashes) from item where state = 'ready' and queue = ? and crashes > level.n)
     from level where level.n is not null
 )
 select n from level where n is not null;

@@ -6,10 +6,10 @@
 select seq, queue, state, deliveries from item where id = ?;
 
 -- :name to_done
--- All that ended their n-th delivery: ?2 is n, ?3 their numbers as a JSON array.
+-- All that ended their n-th delivery: n, and their numbers as a JSON array.
 update item
-set state = 'done', ended_at = ?1, lease_until = null, alone = 0
-where state = 'leased' and deliveries = ?2 and seq in (select value from json_each(?3));
+set state = 'done', ended_at = ?, lease_until = null, alone = 0
+where state = 'leased' and deliveries = ? and seq in (select value from json_each(?));
 
 -- :name to_ready
 update item
@@ -38,11 +38,11 @@ insert into attempt (seq, delivery, body) values (?, ?, ?)
 on conflict (seq, delivery) do nothing;
 
 -- :name trim_attempts
--- Keeps the first and the last of an item's attempts; ?2 is how many first ones stay, ?3 how many in all.
+-- Keeps the first and the last of an item's attempts: how many in all, and how many first ones.
 delete from attempt
-where seq = ?1 and delivery in (
-    select delivery from attempt where seq = ?1 order by delivery
-    limit max(0, (select count(*) from attempt where seq = ?1) - ?3) offset ?2
+where seq = ? and delivery in (
+    select delivery from attempt where seq = ? order by delivery
+    limit max(0, (select count(*) from attempt where seq = ?) - ?) offset ?
 );
 
 -- :name count_omitted
