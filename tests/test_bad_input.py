@@ -37,6 +37,14 @@ __all__ = ["work"]
         ("sqlite:///x.db?durability=maybe", "store.durability: 'maybe' is not a durability"),
         ("sqlite:///x.db?speed=9", "unknown option 'speed'"),
         ("memory:somewhere", "memory takes no path"),
+        ("sqlite:////tmp/c#d/a.db", "write %23"),
+        ("sqlite:///x%00.db", "NUL"),
+        ("sqlite:///:memory:", "use memory:"),
+        ("sqlite:///x.db?durability=power-loss&durability=process-crash", "'durability' is there twice"),
+        ("sqlite:///x.db?binding=mine", "store.binding: 'mine' is not a binding (use one of auto, stdlib, apsw)"),
+        ("sqlite:///x.db?network=yes", "store.network: 'yes' is not a network"),
+        ("sqlite:///x.db?ballast=big", "store.ballast"),
+        ("sqlite:///x.db?compress_above=-1", "store.compress_above"),
     ],
 )
 def test_store_urls(url: str, says: str) -> None:
@@ -171,3 +179,24 @@ async def test_our_own_ids_go_into_payloads_and_results(work: Work) -> None:
     parent = await work.app.enqueue("emails", {"to": "x"})
     child = await work.app.enqueue("emails", {"to": parent})
     assert (await work.app.get(child)).payload == f'{{"to":"{parent}"}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"store": None}, "store"),
+        ({"store": 5}, "store"),
+        ({"store": b"memory:"}, "store"),
+        ({"store": "memory:", "clock": 5}, "clock"),
+        ({"store": "memory:", "actor": 5}, "actor"),
+        ({"store": "memory:", "actor": " "}, "actor"),
+        ({"store": "memory:", "actor": "a\nb"}, "actor"),
+        ({"store": "memory:", "max_payload": "much"}, "max_payload"),
+        ({"store": "memory:", "max_payload": 0}, "max_payload"),
+    ],
+)
+def test_options_of_an_app(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Redrive(**options)
+    assert raised.value.field == field
+    assert raised.value.hint

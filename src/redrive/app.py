@@ -39,7 +39,7 @@ from redrive.engine.worker import Worker
 from redrive.errors import AppClosed, ConfigError
 from redrive.events import Events
 from redrive.observe.logs import log_event
-from redrive.office.letters import Letters, amend_in_chunks, check_reason, default_actor
+from redrive.office.letters import Letters, amend_in_chunks, check_actor, check_reason, default_actor
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
@@ -75,11 +75,11 @@ class Redrive:
         self._frames = traceback
         self._max_payload = most
         self._registry = Registry()
-        self._actor = actor or default_actor()
+        self._actor = check_actor(actor) if actor is not None else default_actor()
         self.events = Events()
         if log:
             self.events.subscribe(log_event)
-        self._bind(store_from_url(store, clock=clock) if isinstance(store, str) else store, clock or SystemClock())
+        self._bind(_store(store, clock), clock or SystemClock())
         _apps.add(self)
 
     def _bind(self, store: Store, clock: Clock) -> None:
@@ -351,6 +351,18 @@ class _Stop:
         self.asked = asyncio.Event()
         self.now = asyncio.Event()
         self.over = asyncio.Event()
+
+
+def _store(store: str | Store, clock: Clock | None) -> Store:
+    if clock is not None and not callable(getattr(clock, "monotonic", None)):
+        hint = "leave it out, or use redrive.testing.FakeClock()"
+        raise ConfigError(f"{clock!r} is not a clock", field="clock", hint=hint)
+    if isinstance(store, str):
+        return store_from_url(store, clock=clock)
+    if not callable(getattr(store, "lease", None)):
+        hint = "use a URL such as sqlite:///redrive.db, or a store object"
+        raise ConfigError(f"{store!r} is not a store", field="store", hint=hint)
+    return store
 
 
 def _is_count(value: object) -> bool:

@@ -34,6 +34,12 @@ def default_actor() -> str:
         return f"uid {os.getuid()}"
 
 
+def check_actor(actor: object) -> str:
+    if not isinstance(actor, str) or not actor.strip() or not actor.isprintable():
+        raise ConfigError(f"{actor!r} is not a name", field="actor", hint="use a short text, for the audit")
+    return actor
+
+
 class Letters:
     """`which` is a page, an item, ids or a filter text; a text is frozen to the ids it matches before any move."""
 
@@ -108,7 +114,8 @@ class Letters:
     async def _amend(
         self, which: Which, change: Change, reason: str, actor: str | None, request_id: str | None
     ) -> Amended:
-        act = Act(actor or self._actor, check_reason(reason), request_id or new_id())
+        who = self._actor if actor is None else check_actor(actor)
+        act = Act(who, check_reason(reason), request_id or new_id())
         ids = await self._ids(which, change)
         done = await amend_in_chunks(self._store, ids, change, act)
         if self._events:

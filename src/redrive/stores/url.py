@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from redrive.errors import BadStoreURL, ConfigError
 from redrive.stores import packing
@@ -19,14 +19,32 @@ FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db"
 
 def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
     """Builds the store without touching it; `open` does that."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    parts = _parts(url)
+    options = _options(parts.query)
     if parts.scheme == "memory":
         return _memory(url, parts.path + parts.netloc, options, clock)
     if parts.scheme == "sqlite":
         return _sqlite(url, parts.netloc, unquote(parts.path), options, clock)
     what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
     raise BadStoreURL(f"{_safe(url)!r}: {what}", field="store", hint=f"use one of: {FORMS}")
+
+
+def _parts(url: str) -> SplitResult:
+    parts = urlsplit(url)
+    if parts.fragment or url.endswith("#"):
+        raise BadStoreURL(f"{_safe(url)!r} has a #, which ends a URL", field="store", hint="write %23 for it")
+    if "\0" in unquote(url):
+        raise BadStoreURL(f"{_safe(url)!r} has a NUL character", field="store", hint=f"use one of: {FORMS}")
+    return parts
+
+
+def _options(query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name in options:
+            raise BadStoreURL(f"the option {name!r} is there twice", field="store", hint="say it once")
+        options[name] = value
+    return options
 
 
 def _memory(url: str, rest: str, options: dict[str, str], clock: Clock | None) -> Store:
@@ -41,6 +59,8 @@ def _sqlite(url: str, host: str, path: str, options: dict[str, str], clock: Cloc
             "three slashes for a relative path, four for an absolute one: sqlite:///file.db, sqlite:////var/lib/file.db"
         )
         raise BadStoreURL(f"{url!r} names no file", field="store", hint=hint)
+    if path.strip("/") == ":memory:":
+        raise BadStoreURL(f"{url!r} would be a file of that name", field="store", hint="use memory:")
     known = _SQLITE_OPTIONS
     for name in options:
         if name not in known:
