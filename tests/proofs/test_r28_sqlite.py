@@ -212,7 +212,7 @@ async def test_r28_a_fork_does_not_wait_for_who_waits_for_it(tmp_path: Path) -> 
     over.set()
     assert (await putting).added == ("one",)
     await store.close()
-    await asyncio.to_thread(forking.join)
+    await asyncio.to_thread(forking.join, 20)
 
 
 async def test_r28_a_fork_waits_for_a_store_that_is_being_closed(
@@ -243,7 +243,7 @@ async def test_r28_a_fork_waits_for_a_store_that_is_being_closed(
         await asyncio.wait({leaving}, timeout=0.01)
     go.set()
     await leaving
-    await asyncio.to_thread(forking.join)
+    await asyncio.to_thread(forking.join, 20)
     assert order == ["closed", "forked"]
 
 

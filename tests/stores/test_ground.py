@@ -62,8 +62,13 @@ def test_the_number_of_the_device_tells(mounts: Mounts, path: Path, tags: str) -
 def test_without_such_a_number_the_place_tells(mounts: Mounts, path: Path) -> None:
     """As on btrfs, whose parts have numbers of their own."""
     folder = str(path.parent)
-    mounts(mount("xfs", f"{folder}/redrive"), mount("cifs", folder), mount("ext4"), mount("9p", folder[:-1]))
+    mounts(mount("xfs", f"{folder}/redrive"), mount("cifs", folder), mount("ext4"))
     assert ground.kind_of(str(path)) == "cifs"
+
+
+def test_a_place_whose_name_begins_alike_tells_nothing(mounts: Mounts, path: Path) -> None:
+    mounts(mount("ext4"), mount("nfs", str(path.parent)[:-1]))
+    assert ground.kind_of(str(path)) == "ext4"
 
 
 def test_of_two_at_one_place_the_last_one_tells(mounts: Mounts, path: Path) -> None:

@@ -35,7 +35,7 @@ def default_actor() -> str:
 
 
 def check_actor(actor: object) -> str:
-    if not isinstance(actor, str) or not actor.strip() or not actor.isprintable():
+    if not isinstance(actor, str) or not actor.strip():
         raise ConfigError(f"{actor!r} is not a name", field="actor", hint="use a short text, for the audit")
     return actor
 
