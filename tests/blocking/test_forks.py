@@ -238,3 +238,63 @@ def test_what_a_child_enqueues_after_its_parent_closed_is_there(run: Run, tmp_pa
     assert script.end() == 0, script.seen
     with Redrive(store_url("sqlite", tmp_path)) as app:
         assert app.tally().queues[0].ready == 3
+
+
+IN_A_HANDLER = """
+app = Redrive(url)
+
+@app.handler("q", concurrency=1)
+def handle(how: str) -> int:
+    child = os.fork()
+    if child == 0:
+        if how == "exit":
+            sys.exit(3)
+        if how == "raise":
+            raise ValueError("in the child")
+        return 0
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+with app:
+    ids = [app.enqueue("q", {"how": how}) for how in ("exit", "raise", "return")]
+    app.run(until_idle=True)
+    say(*(app.wait(each) for each in ids), app.tally().queues[0].done)
+"""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_child_that_a_handler_forked_ends_with_the_handler(run: Run, store: str) -> None:
+    script = run(IN_A_HANDLER, store=store)
+    assert script.end() == 0, script.seen
+    assert script.seen[-1] == "3 1 0 3"
+
+
+FORKS_BESIDE_A_WRITER = """
+app = Redrive(url).open()
+app.queue("q")
+written, over = 0, threading.Event()
+
+def write():
+    global written
+    while not over.is_set():
+        app.enqueue("q")
+        written += 1
+
+writer = threading.Thread(target=write)
+writer.start()
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+over.set()
+writer.join()
+say(app.tally().queues[0].ready == written)
+app.close()
+"""
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_forks_in_a_row_while_another_thread_enqueues(run: Run, store: str) -> None:
+    script = run(FORKS_BESIDE_A_WRITER, store=store)
+    assert script.end() == 0, script.seen
+    assert script.seen == ["True"]

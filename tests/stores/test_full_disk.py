@@ -114,7 +114,7 @@ async def test_an_act_for_which_it_is_not_enough_says_so_and_changes_nothing(
     lane(store).commit = too_much  # type: ignore[method-assign]
     with pytest.raises(StoreFull, match="limit=100") as caught:
         await store.amend(Ids(("i-1",)), Cancel(), BY)
-    assert "used up" in caught.value.hint
+    assert "no ballast is left" in caught.value.hint
     assert disk.refused - before >= 2
     assert reserve.stat().st_size == 0
     assert (await store.get("i-1")).item.state == "ready"

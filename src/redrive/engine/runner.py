@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import os
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
@@ -17,7 +18,7 @@ from redrive.core.item import Item, Millis, NewItem
 from redrive.engine import signals
 from redrive.engine.evidence import failure_of, hint_of, plain_failure
 from redrive.engine.registry import Handler
-from redrive.engine.threads import Threads
+from redrive.engine.threads import Threads, leave
 from redrive.errors import PayloadError
 from redrive.stores.clock import Clock
 
@@ -192,10 +193,14 @@ class Runner:
 
 def _call(function: Callable[..., object], arguments: dict[str, Any]) -> tuple[object, BaseException | None]:
     """Exceptions travel as values: a StopIteration cannot be set on a future."""
+    process = os.getpid()
     try:
-        return function(**arguments), None
-    except BaseException as error:  # noqa: BLE001 - see Runner.handle
-        return None, error
+        value, error = function(**arguments), None
+    except BaseException as raised:  # noqa: BLE001 - see Runner.handle
+        value, error = None, raised
+    if os.getpid() != process:
+        leave(error)
+    return value, error
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[object], None], argument: object) -> None:

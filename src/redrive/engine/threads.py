@@ -5,14 +5,37 @@ process from ending, and its item, released or lost, is safe in the store.
 from __future__ import annotations
 
 import contextvars
+import os
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 Call = Callable[[], Any]
 NAME = "redrive-handler"
+
+
+def leave(error: BaseException | None) -> NoReturn:
+    """End a child that a handler forked and that came to the handler's end: the worker is its parent's affair.
+
+    As Python ends a program, but without its clean-up: that, too, is the parent's.
+    """
+    code: object = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        code = 0 if error.code is None else error.code
+    elif error is not None:
+        traceback.print_exception(error)
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)  # noqa: T201 - as sys.exit does
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 class Threads:

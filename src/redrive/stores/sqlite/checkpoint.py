@@ -93,9 +93,15 @@ class Checkpoints:
         except self._settings.binding.errors as error:
             self.close()
             if faults.is_full(error):
-                (pages,) = writer.execute("pragma page_count").fetchone()
-                self.lacking = max(PAGE, pages * PAGE - size(self._settings.path))
+                self.lacking = self._growth(writer)
             return False
+
+    def _growth(self, writer: Connection) -> int:
+        try:
+            (pages,) = writer.execute("pragma page_count").fetchone()
+        except self._settings.binding.errors:
+            return PAGE
+        return max(PAGE, int(pages) * PAGE - size(self._settings.path))
 
     def _limit_log(self, writer: Connection) -> None:
         """On a nearly full disk a long log would be filled long after the database finds no room for it."""
