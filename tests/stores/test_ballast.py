@@ -96,14 +96,22 @@ def test_a_small_database_has_none(made: Made, path: Path, reserve: Path, clock:
     assert reserve.exists()
 
 
-def test_a_disk_without_plenty_of_room_has_none(made: Made, reserve: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = [ballast.PLENTY * SIZE - 1]
+def test_it_is_small_where_there_is_little_room_and_grows_with_it(
+    made: Made, reserve: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    room = [ballast.PLENTY * ballast.SMALLEST - 1]
     monkeypatch.setattr(ballast, "free", lambda path: room[0])
-    made().tend()
-    assert not reserve.exists()
+    tended = made()
+    tended.tend()
+    assert not reserve.exists(), "so little is not worth a file"
     room[0] += 1
-    made().tend()
-    assert reserve.exists()
+    clock.advance(ballast.LOOK_AGAIN)
+    tended.tend()
+    assert held(reserve) == ballast.SMALLEST < SIZE
+    room[0] = ballast.PLENTY * SIZE
+    clock.advance(ballast.LOOK_AGAIN)
+    tended.tend()
+    assert held(reserve) == SIZE
 
 
 @pytest.mark.parametrize("before", [0, SHARE])

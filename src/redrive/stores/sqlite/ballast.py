@@ -28,7 +28,9 @@ T = TypeVar("T")
 DEFAULT = 16 * 1024 * 1024
 """Pruning a thousand items that lie scattered over a large database writes up to 13 MiB to the log."""
 PLENTY = 10
-"""It is made, and made whole again, where so many times its size is free."""
+"""It takes at most one part in so many of what is free, and so is smaller on a small disk."""
+SMALLEST = 512 * 1024
+"""Less would not be worth a file."""
 WORTH = 1024 * 1024
 """A database smaller than this has none: nothing could be removed from it that would help."""
 SHARES = 4
@@ -136,9 +138,12 @@ class Ballast:
         try:
             have = self._have()
             if have is None or have < self._size:
-                if not self._has_room():
+                wanted = self._affordable(have or 0)
+                if wanted <= (have or 0):
                     return
-                self._fill()
+                self._fill(wanted)
+                if wanted < self._size:
+                    return
         except OSError as error:
             _log.debug("no ballast for %s: %s", self._named, error)
             return
@@ -157,16 +162,20 @@ class Ballast:
         # A copy of the folder may have left holes where bytes were. Asked once only: some file systems count late.
         return min(found.st_size, found.st_blocks * 512)
 
-    def _has_room(self) -> bool:
+    def _affordable(self, have: int) -> int:
+        """How large it may be; 0 for not at all."""
         kept = size(self._database) + size(f"{self._database}-wal")
-        return kept >= WORTH and free(self._database) >= PLENTY * self._size
+        if kept < WORTH:
+            return 0
+        wanted = min(self._size, (free(self._database) + have) // PLENTY)
+        return wanted if wanted >= min(self._size, SMALLEST) else 0
 
-    def _fill(self) -> None:
+    def _fill(self, wanted: int) -> None:
         descriptor = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
         try:
             before = os.fstat(descriptor).st_size
             try:
-                _allocate(descriptor, self._size)
+                _allocate(descriptor, wanted)
             except OSError:
                 os.ftruncate(descriptor, before)
                 raise

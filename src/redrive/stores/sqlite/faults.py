@@ -24,7 +24,7 @@ class _Said(NamedTuple):
 
 _RIGHTS = "check the permissions and the owner of the file and its folder, and whether the disk is mounted read-only"
 _SPACE = "free space on its disk, or remove something: app.letters.discard(...) and app.prune(...) work on a full disk"
-FEWER = "free space on its disk, or take fewer at once, as in app.prune(..., limit=100); no ballast is left"
+FEWER = "free space on its disk, or take fewer at once, as in app.prune(..., limit=100); no ballast is left, if there was any"
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SAID = {
     sqlite3.SQLITE_BUSY: _Said(

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
@@ -128,7 +127,7 @@ class SqliteStore:
         if self._session is not None:
             self._session.abandon()
         # Now and not later: a change of directory must not lead the connections to different files.
-        path = self._path = await aside(lambda: str(Path(self._path).absolute()))
+        path = self._path = await aside(lambda: os.path.realpath(self._path))
         await aside(lambda: ground.check(path, self._network))
         binding = await aside(lambda: choose(self._binding, path))
         settings = Settings(path, self._durability, self._busy_timeout, binding, self._ballast)
