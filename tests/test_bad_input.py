@@ -199,3 +199,37 @@ def test_options_of_an_app(options: dict[str, Any], field: str) -> None:
         Redrive(**options)
     assert raised.value.field == field
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda app: app.run(queues=[], until_idle=True), "queues"),
+        (lambda app: app.run(queues="emails", until_idle=True), "queues"),
+        (lambda app: app.enqueue_many("emails", "abc"), "payloads"),
+        (lambda app: app.enqueue_many("emails", b"abc"), "payloads"),
+        (lambda app: app.enqueue_many("emails", {"to": "ada"}), "payloads"),
+        (lambda app: app.enqueue_many("emails", None), "payloads"),
+        (lambda app: app.letters.replay(None, reason="r"), "which"),
+        (lambda app: app.letters.find(None), "filter"),
+        (lambda app: app.cancel(None, reason="r"), "ids"),
+        (lambda app: app.prune("", reason="r"), "filter"),
+        (lambda app: app.prune(" ", reason="r"), "filter"),
+        (lambda app: app.prune("state:done", reason="r", limit=0), "limit"),
+        (lambda app: app.prune("state:done", reason="r", limit=-1), "limit"),
+        (lambda app: app.backup(5), "path"),
+    ],
+)
+async def test_values_that_name_nothing(work: Work, call: Callable[[Redrive], Any], field: str) -> None:
+    done = await work.app.enqueue("emails", {"to": "ada"})
+    with pytest.raises(ConfigError) as raised:
+        await call(work.app)
+    assert raised.value.field == field
+    assert raised.value.hint
+    (row,) = (await work.app.tally()).queues
+    assert (row.ready, (await work.app.get(done)).id) == (1, done)
+
+
+def test_a_handler_is_a_function() -> None:
+    with pytest.raises(ConfigError, match="handler: 5 is not a function"):
+        Redrive("memory:").handler("q")(5)  # type: ignore[type-var]

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
-from redrive.core.item import History, Item
+from redrive.core.item import History, Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
@@ -39,7 +39,7 @@ from redrive.engine.worker import Worker
 from redrive.errors import AppClosed, ConfigError
 from redrive.events import Events
 from redrive.observe.logs import log_event
-from redrive.office.letters import Letters, amend_in_chunks, check_actor, check_reason, default_actor
+from redrive.office.letters import Letters, amend_in_chunks, check_actor, check_reason, check_several, default_actor
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
@@ -111,7 +111,7 @@ class Redrive:
         """Stops workers that still run, then lets go of the store. May be called twice."""
         async with self._door:
             if self._state == "open":
-                await self.stop(grace=0)
+                await self._stop_workers(0)
                 self._state = "closed"
                 await self._store.close()
                 self._home = None
@@ -166,6 +166,8 @@ class Redrive:
             raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
 
         def register(function: F) -> F:
+            if not callable(function):
+                raise ConfigError(f"{function!r} is not a function", field="handler", hint="decorate a function")
             is_async = _is_async(function)
             slots = concurrency or (ASYNC_CONCURRENCY if is_async else THREAD_CONCURRENCY)
             self._registry.add(Handler(name, function, rule, ttl, limit, slots, is_async, Signature(function)))
@@ -252,8 +254,18 @@ class Redrive:
             stop.over.set()
 
     async def stop(self, *, grace: Duration | None = None) -> None:
-        """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`."""
+        """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.
+
+        In a handler it asks them to stop and does not wait: they wait for the handler.
+        """
         limit = None if grace is None else parse(grace, field="grace")
+        if current.get(None) is None:
+            await self._stop_workers(limit)
+        else:
+            for stop in self._stops:
+                stop.asked.set()
+
+    async def _stop_workers(self, limit: Millis | None) -> None:
         stops = tuple(self._stops)
         for stop in stops:
             stop.asked.set()
@@ -311,15 +323,21 @@ class Redrive:
     async def cancel(self, ids: str | Iterable[str], *, reason: str) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries)."""
         self._check_open()
-        chosen = [str(ids)] if isinstance(ids, str) else [str(each) for each in ids]
+        chosen = [str(each) for each in check_several(ids, "ids")]
         act = Act(self._actor, check_reason(reason), new_id())
         return await amend_in_chunks(self._store, chosen, Cancel(), act)
 
     async def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
         self._check_open()
+        selection = parse_filter(filter)
+        if not filter.strip():
+            hint = "to mean everything that is resolved, say state:done,cancelled,dead"
+            raise ConfigError("it is empty", field="filter", hint=hint)
+        if not _is_count(limit):
+            raise ConfigError(f"{limit!r} is not a number of items", field="limit", hint="use 1 or more")
         act = Act(self._actor, check_reason(reason), new_id())
-        return await self._store.prune(parse_filter(filter), limit, act)
+        return await self._store.prune(selection, limit, act)
 
     async def check(self, *, quick: bool = False) -> Checkup:
         """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""
@@ -329,6 +347,9 @@ class Redrive:
     async def backup(self, path: str | os.PathLike[str], *, force: bool = False) -> Backup:
         """Copy the whole store, as it is now, into a new file, while work goes on. `force` replaces a file."""
         self._check_open()
+        target: object = path
+        if not isinstance(target, str | os.PathLike):
+            raise ConfigError(f"{path!r} is not a path", field="path", hint="use a text or a pathlib.Path")
         return await self._store.backup(os.fspath(path), force=force)
 
 

@@ -154,3 +154,17 @@ def test_a_wrong_name_offers_the_blocking_app(
     assert told.code == Exit.USAGE
     assert "use shop:queue" in told.err
     assert not [thread for thread in threading.enumerate() if thread.name == "redrive-loop"]
+
+
+def test_a_handler_may_stop_the_worker_it_runs_in(app: Redrive) -> None:
+    """It does not wait for the worker, which waits for it."""
+
+    @app.handler("q", concurrency=1)
+    def stopper() -> str:
+        app.stop()
+        return "stopped"
+
+    with app:
+        item_id = app.enqueue("q")
+        app.run()
+        assert app.wait(item_id) == "stopped"

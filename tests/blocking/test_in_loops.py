@@ -42,7 +42,8 @@ async def test_so_is_every_call_of_the_office(app: Redrive, name: str) -> None:
     await asyncio.to_thread(app.open)
     with pytest.raises(CalledFromLoop) as caught:
         call(getattr(app.letters, name))
-    assert caught.value.message.startswith(f"{name} of redrive.blocking")
+    assert caught.value.message.startswith(f"letters.{name} of redrive.blocking")
+    assert f"await app.letters.{name}(...)" in caught.value.hint
     await asyncio.to_thread(app.close)
 
 

@@ -232,3 +232,18 @@ async def test_stop_without_a_worker_returns(memory_lab: Lab) -> None:
     app = await memory_lab.app()
     await app.stop()
     await app.stop(grace=0)
+
+
+async def test_a_handler_may_stop_its_worker_and_is_done(lab: Lab) -> None:
+    """It does not wait for the worker, which waits for it."""
+    app = await lab.app()
+
+    @app.handler("q", concurrency=1)
+    async def stopper() -> None:
+        await app.stop()
+
+    ids = await app.enqueue_many("q", [None] * 3)
+    await lab.drive(app.run(grace="30s"), limit="10s")
+    states = [(await lab.item(each)).state for each in ids]
+    assert State.DONE in states
+    assert State.LEASED not in states

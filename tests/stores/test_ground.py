@@ -200,3 +200,36 @@ def test_other_words_are_refused(path: Path) -> None:
         store_from_url(f"sqlite:///{path}?network=yes")
     with pytest.raises(ConfigError, match="network"):
         SqliteStore(path, network="yes")  # type: ignore[arg-type]
+
+
+async def test_a_file_with_two_names_is_refused(path: Path, tmp_path: Path) -> None:
+    """Each name would have a log of its own."""
+    store = await SqliteStore(path).open()
+    await store.close()
+    os.link(path, tmp_path / "other.db")
+    for name in (path, tmp_path / "other.db"):
+        with pytest.raises(UnsafeFileSystem, match="2 names"):
+            await SqliteStore(name).open()
+    allowed = await SqliteStore(path, network="allow").open()
+    await allowed.close()
+    (tmp_path / "other.db").unlink()
+    store = await SqliteStore(path).open()
+    await store.close()
+
+
+async def test_a_file_that_is_mounted_by_itself_is_refused(mounts: Mounts, path: Path) -> None:
+    """Its log would lie beside the mount, and be gone with the container."""
+    store = await SqliteStore(path).open()
+    await store.close()
+    mounts(mount("ext4", str(path)))
+    with pytest.raises(UnsafeFileSystem, match="mounted by itself") as caught:
+        await SqliteStore(path).open()
+    assert "mount the folder" in caught.value.hint
+
+
+async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.db").mkdir()
+    os.mkfifo(tmp_path / "pipe.db")
+    for name in (tmp_path / "folder.db", tmp_path / "pipe.db", Path(os.devnull)):
+        with pytest.raises(ConfigError, match="is not a file"):
+            await SqliteStore(name).open()

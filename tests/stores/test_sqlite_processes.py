@@ -295,3 +295,18 @@ async def test_a_file_that_comes_back_is_used_again(opened: Open, path: Path) ->
         await store.put([new("one")])
     aside.rename(path)
     assert (await store.put([new("one")])).added == ("one",)
+
+
+@pytest.mark.parametrize("binding", ["stdlib", "apsw"])
+async def test_a_log_that_is_gone_takes_nothing_more_and_loses_nothing(opened: Open, path: Path, binding: str) -> None:
+    """People remove it when they read "database is locked" somewhere."""
+    store = await opened(binding=binding)
+    await store.put([new("before")])
+    path.with_name("redrive.db-wal").unlink()
+    with pytest.raises(StoreUnavailable, match=r"the log .* was removed"):
+        await store.put([new("after")])
+    await store.close()
+    again = await opened(binding=binding)
+    assert await exists(again, "before")
+    assert not await exists(again, "after")
+    assert (await again.check()).sound

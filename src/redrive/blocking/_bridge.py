@@ -48,9 +48,10 @@ class Bridge:
 
     def call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a method of the app where the app lives, and wait for it."""
-        _refuse_in_loop(method.__name__)
+        name = method.__qualname__.replace("Letters.", "letters.").rpartition("App.")[2].rpartition("Redrive.")[2]
+        _refuse_in_loop(name)
         with self._loop() as loop:
-            return Call(loop, method.__name__, partial(method, *args, **kwargs)).result()
+            return Call(loop, name, partial(method, *args, **kwargs)).result()
 
     def close(self) -> None:
         self.call(self.app.close)

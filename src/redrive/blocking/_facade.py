@@ -140,7 +140,10 @@ class Redrive:
         self._bridge.run(until_idle=until_idle, queues=None if queues is None else list(queues), grace=grace)
 
     def stop(self, *, grace: Duration | None = None) -> None:
-        """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`."""
+        """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.
+
+        In a handler it asks them to stop and does not wait: they wait for the handler.
+        """
         self._bridge.call(self._app.stop, grace=grace)
 
     # -- looking and steering ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from redrive.core import durations
 from redrive.core.select import EVERYTHING, FIELDS, WORDS, And, Ids, Match, Not, Op, Or, Selection, available_fields
-from redrive.errors import BadDuration, BadFilter
+from redrive.errors import BadDuration, BadFilter, ConfigError
 
 LONGEST = 4096
 DEEPEST = 50
@@ -28,6 +28,9 @@ _NOTHING = "(state:ready state:done)"
 
 def parse(text: str) -> Selection:
     """The selection a filter text means; the empty text means EVERYTHING. BadFilter points at what cannot be read."""
+    words: object = text
+    if not isinstance(words, str):
+        raise ConfigError(f"{words!r} is not a text", field="filter", hint="such as queue:emails error:*Timeout")
     if len(text) > LONGEST:
         raise BadFilter(f"a filter has at most {LONGEST} characters", text=text[: LONGEST + 1], column=LONGEST + 1)
     return _Parser(text).whole()

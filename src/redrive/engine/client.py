@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from redrive.core import codec
@@ -65,7 +65,7 @@ class Client:
         """All or none. Encodes in chunks, so that a long list does not stop the loop."""
         await self.check_queue(queue)
         wait = _delay(delay)
-        values = list(payloads)
+        values = _several(payloads)
         items: list[NewItem] = []
         for start in range(0, len(values), ENCODE_CHUNK):
             chunk = values[start : start + ENCODE_CHUNK]
@@ -125,6 +125,14 @@ class Client:
                     hint = "it goes on; wait again or look at it with app.get"
                     raise WaitTimeout(f"item {item_id} is still {item.state}", hint=hint)
             await self._clock.sleep(pause)
+
+
+def _several(payloads: object) -> list[object]:
+    """One payload given by mistake would be taken apart: a text into its letters, an object into its keys."""
+    if isinstance(payloads, str | bytes | bytearray | Mapping) or not isinstance(payloads, Iterable):
+        hint = "give a list of payloads; for one payload use enqueue"
+        raise ConfigError(f"a {type(payloads).__name__} is not a list of payloads", field="payloads", hint=hint)
+    return list(payloads)
 
 
 def check_id(item_id: object) -> str:

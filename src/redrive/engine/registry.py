@@ -131,7 +131,10 @@ class Registry:
             if not self.handlers:
                 raise ConfigError("no handler is registered", field="handler", hint="decorate one with @app.handler")
             return dict(self.handlers)
-        wanted = list(queues)
+        wanted = [] if isinstance(queues, str) else list(queues)
+        if not wanted:
+            hint = "give a list of queue names, or leave it out for all"
+            raise ConfigError(f"{queues!r} names no queues", field="queues", hint=hint)
         for queue in wanted:
             if queue not in self.handlers:
                 raise unknown_queue(queue, self.handlers, "register a handler for it with @app.handler")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from redrive.core import select
 from redrive.core.durations import Duration, parse
@@ -131,7 +132,7 @@ class Letters:
             return [which.item.id]
         if isinstance(which, Item):
             return [which.id]
-        return [str(each) if isinstance(each, str) else each.id for each in which]
+        return [str(each) if isinstance(each, str) else each.id for each in check_several(which, "which")]
 
     async def _matching(self, text: str, change: Change) -> list[str]:
         if not text.strip():
@@ -168,6 +169,16 @@ def letters_matching(text: str, *, put_away: bool = False) -> Selection:
         where = Match("disposition", "=", "open")
         parts += (select.Not(where),) if put_away else (where,)
     return And(parts)
+
+
+def check_several(which: object, field: str) -> list[Any]:
+    """One id or many."""
+    if isinstance(which, str):
+        return [which]
+    if not isinstance(which, Iterable) or isinstance(which, bytes | Mapping):
+        hint = "give an id, a list of ids, an item, a page or a filter text"
+        raise ConfigError(f"{which!r} names no items", field=field, hint=hint)
+    return list(which)
 
 
 def check_reason(reason: object) -> str:

@@ -237,10 +237,13 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 class Claim:
-    """Held while a store is open. After a fork it is the parent's, and releasing it in the child does nothing."""
+    """Held while a store is open. `path` has no links in it, so that a file has one.
+
+    After a fork it is the parent's, and releasing it in the child does nothing.
+    """
 
     def __init__(self, path: str, binding: Binding) -> None:
-        self._key = os.path.realpath(path)
+        self._key = path
         self._claims: _Claims | None = _claims
         _claims.add(self._key, path, binding)
 

@@ -24,7 +24,7 @@ class _Said(NamedTuple):
 
 _RIGHTS = "check the permissions and the owner of the file and its folder, and whether the disk is mounted read-only"
 _SPACE = "free space on its disk, or remove something: app.letters.discard(...) and app.prune(...) work on a full disk"
-FEWER = "free space on its disk, or take fewer at once, as in app.prune(..., limit=100); no ballast is left, if there was any"
+FEWER = "free space on its disk, or take fewer at once, as in app.prune(..., limit=100); no ballast is left"
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SAID = {
     sqlite3.SQLITE_BUSY: _Said(
@@ -37,7 +37,7 @@ _SAID = {
     ),
     sqlite3.SQLITE_READONLY: _Said(StoreForbidden, "the database is read-only", _RIGHTS),
     sqlite3.SQLITE_CANTOPEN: _Said(
-        StoreUnavailable, "the database cannot be opened", "check that its folder exists and may be written to"
+        StoreUnavailable, "the database cannot be opened", "check the path, and how many files this process may open"
     ),
     sqlite3.SQLITE_PERM: _Said(StoreForbidden, "the database may not be accessed", _RIGHTS),
     sqlite3.SQLITE_AUTH: _Said(StoreForbidden, "the database may not be accessed", _RIGHTS),
@@ -67,11 +67,31 @@ def translate(error: Exception, where: str) -> Exception:
     if code in _CORRUPT:
         return damaged(f"{where} is not a usable database: {error}")
     kind, said, hint = _SAID.get(code, _Said(StoreUnavailable, "the database refused", ""))
-    if _name(error) in _NO_ROOM and os.access(where, os.W_OK):
+    if code == sqlite3.SQLITE_CANTOPEN:
+        kind, said, hint = _why_not_opened(where)
+    if _name(error) in _NO_ROOM and _may(where, os.W_OK):
         kind, said, hint = StoreFull, "the disk takes no more: it is full, at a limit, or failing", _SPACE
     elif _name(error) in _NO_ROOM:
         kind, said, hint = _SAID[sqlite3.SQLITE_READONLY]
     return kind(f"{said}: {where}: {error} [{_name(error)}]", hint=hint)
+
+
+def _why_not_opened(path: str) -> _Said:
+    """SQLite has one word for it; the system knows more."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - a text already
+    if not _may(folder, os.X_OK) and os.path.lexists(folder):
+        return _Said(StoreForbidden, "its folder may not be entered", _RIGHTS)
+    if not os.path.isdir(folder):  # noqa: PTH112 - as above
+        return _Said(StoreUnavailable, "its folder is not there", "make the folder, or correct the path")
+    if os.path.exists(path) and not _may(path, os.R_OK | os.W_OK):  # noqa: PTH110 - as above
+        return _Said(StoreForbidden, "the database may not be read or written", _RIGHTS)
+    if not _may(folder, os.W_OK):
+        return _Said(StoreForbidden, "its folder may not be written to", _RIGHTS)
+    return _SAID[sqlite3.SQLITE_CANTOPEN]
+
+
+def _may(path: str, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def translate_commit(error: Exception, where: str) -> Exception:

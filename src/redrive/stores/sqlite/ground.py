@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterator
 from functools import cache
 from typing import Literal, NamedTuple
@@ -60,6 +61,7 @@ def check(path: str, network: Network) -> None:
 
     Nothing is said where the system does not tell its mounts, and nothing of a folder that is not there.
     """
+    _check_names(path, network)
     kind = kind_of(path)
     if kind is None:
         return
@@ -76,6 +78,33 @@ def check(path: str, network: Network) -> None:
             '?network=allow in the URL, or SqliteStore(network="allow")',
         )
     _warn_allowed(path, kind)
+
+
+def _check_names(path: str, network: Network) -> None:
+    """A database has its log beside it, by name. Under two names it would have two, and each would lose the other's."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - see _kind_at
+    except OSError:
+        return
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{path} is not a file", field="path", hint="name a file, in a folder of its own")
+    if network == "allow":
+        return
+    real = os.fsencode(os.path.realpath(path))
+    try:
+        mounted = any(mount.point == real for mount in _mounts())
+    except OSError:
+        mounted = False
+    if not mounted and found.st_nlink < 2:
+        return
+    how = "is mounted by itself, without its folder" if mounted else f"has {found.st_nlink} names (hard links)"
+    raise UnsafeFileSystem(
+        f"{path} {how}: whoever uses it under another name has another log, and what one accepts the other loses",
+        field="path",
+        hint="mount the folder and not the file"
+        if mounted
+        else "remove the other names, or copy it with redrive db backup",
+    )
 
 
 def kind_of(path: str) -> str | None:

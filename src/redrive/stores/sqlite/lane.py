@@ -9,7 +9,7 @@ import asyncio
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import StoreUnavailable
@@ -97,6 +97,22 @@ def tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
     except RuntimeError:
         # The loop is closed, and with it went whoever waited.
         return
+
+
+async def through(work: Coroutine[Any, Any, T]) -> T:
+    """To its end, also when the caller is cancelled meanwhile: what is half closed would be closed by nobody."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+        except BaseException:  # noqa: BLE001, S110 - it is raised below
+            pass
+    if cancelled and not task.cancelled() and task.exception() is None:
+        raise asyncio.CancelledError
+    return task.result()
 
 
 async def aside(call: Callable[[], T]) -> T:

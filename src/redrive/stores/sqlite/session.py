@@ -10,7 +10,7 @@ from redrive.stores.clock import Clock, StoreTime
 from redrive.stores.sqlite import connect
 from redrive.stores.sqlite.binding import Claim, Connection
 from redrive.stores.sqlite.connect import Settings
-from redrive.stores.sqlite.lane import aside
+from redrive.stores.sqlite.lane import aside, through
 from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.reader import Reader
 from redrive.stores.sqlite.wake import Bell, Waiters
@@ -43,12 +43,12 @@ class Session:
         self._bell.ring()
 
     async def open(self) -> None:
-        self._claim = await aside(lambda: Claim(self._settings.path, self._settings.binding))
+        self._claim = Claim(self._settings.path, self._settings.binding)
         try:
             await self.writer.start()
             await self.reader.start()
         except BaseException:
-            await self.close()
+            await through(self.close())
             raise
         self._bell.listen(asyncio.get_running_loop(), self.waiters)
 

@@ -55,7 +55,7 @@ from redrive.stores.sqlite.ballast import BallastSize
 from redrive.stores.sqlite.binding import BindingName, check_name, choose
 from redrive.stores.sqlite.compile import MOST_IDS
 from redrive.stores.sqlite.connect import Durability, Settings
-from redrive.stores.sqlite.lane import aside
+from redrive.stores.sqlite.lane import aside, through
 from redrive.stores.sqlite.search import Oldest, Search
 from redrive.stores.sqlite.session import Session
 from redrive.stores.sqlite.tx import Tx
@@ -111,7 +111,7 @@ class SqliteStore:
             if session is None:
                 return
             if session.pid == os.getpid():
-                await session.close()
+                await through(session.close())
             else:
                 session.abandon()
 

@@ -104,7 +104,7 @@ class Upkeep:
     def _visit(self, settings: Settings, open_: Callable[[Settings], Connection]) -> Iterator[Connection]:
         try:
             ground.check(settings.path, self._network)
-            with connected(), claimed(settings.path, settings.binding):
+            with connected(), claimed(os.path.realpath(settings.path), settings.binding):
                 connection = open_(settings)
                 try:
                     yield connection

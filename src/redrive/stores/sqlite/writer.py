@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from redrive.core.item import Instant, Millis, NewItem
@@ -69,6 +70,7 @@ class Writer(Lane):
         self._opened = opened
         self._woken = woken
         self._file: tuple[int, int] | None = None
+        self._log: tuple[int, int] | None = None
         self._checkpoints = Checkpoints(settings)
         self._ballast = Ballast(settings.path, settings.ballast, time)
         self._errors = settings.binding.errors
@@ -80,7 +82,7 @@ class Writer(Lane):
             lambda: open_writer(self.settings, self.time.now(), first=not self._others())
         )
         self._opened(connection)
-        self._file = _file(self.settings.path)
+        self._file, self._log = _file(self.settings.path), _file(f"{self.settings.path}-wal")
         self._checkpoints.begin(connection)
         self._ballast.tend()
         return connection
@@ -88,6 +90,7 @@ class Writer(Lane):
     def reconnect(self) -> Connection:
         self._check_file()
         connection = reopen_writer(self.settings)
+        self._log = _file(f"{self.settings.path}-wal")
         self._checkpoints.begin(connection)
         return connection
 
@@ -181,6 +184,7 @@ class Writer(Lane):
         """All jobs in one transaction; raises if none of them is there."""
         path = self.settings.path
         self._check_file()
+        self._check_log(connection)
         try:
             connection.execute("begin immediate")
         except self._errors as error:
@@ -205,6 +209,18 @@ class Writer(Lane):
                 f"the database {path} was removed, moved or replaced while it was open; nothing was written",
                 hint="put it back, or close this app and open a new one",
             )
+
+    def _check_log(self, connection: Connection) -> None:
+        """A log without a name goes with the last process that has it open. What it holds is saved first."""
+        path = self.settings.path
+        if self._log is None or _file(f"{path}-wal") == self._log:
+            return
+        with suppress(self._errors):
+            connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        raise StoreUnavailable(
+            f"the log {path}-wal was removed while the database was open; nothing was written",
+            hint="what it held was moved into the database; close every app that uses it and open them again",
+        )
 
     def _put_together(self, connection: Connection, jobs: list[Job[Any]]) -> set[str]:
         """Puts that wait together are one put: many callers of `enqueue` share its statements as they share its fsync.
