@@ -7,7 +7,7 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import settings
 
-from redrive.stores.sqlite import binding
+from redrive.stores.sqlite import binding, ground
 
 # No deadline: a busy machine is not a failing example. In CI the same examples every time, so a red run is a change.
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
@@ -21,6 +21,12 @@ def plain_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
     What is special to the other one asks for it by name; processes that tests start choose for themselves.
     """
     monkeypatch.setattr(binding, "preferred", lambda: binding.STDLIB)
+
+
+@pytest.fixture(autouse=True)
+def lasting_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On many machines the folders of tests are in memory. What survives what is then told as if they were not."""
+    monkeypatch.setattr(ground, "IN_MEMORY", frozenset())
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -295,3 +296,19 @@ def test_the_real_process_does_the_same(tmp_path: Path) -> None:
     assert piped("letters", "list", "-q", cwd=tmp_path).stdout == "order-2\norder-1\n"
     bad = piped("letters", "list", "--where", "x", cwd=tmp_path)
     assert (bad.returncode, bad.stdout, "Traceback" in bad.stderr) == (Exit.USAGE, "", False)
+
+
+def test_a_damaged_letter_is_listed_and_shown_with_its_neighbours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = letters_in(tmp_path, "first", "second", "third")
+    with sqlite3.connect(tmp_path / "redrive.db") as db:
+        db.execute("update payload set body = x'00' where seq = 2")
+    db.close()
+    listed = here(capsys, "letters", "list")
+    assert (listed.code, len(listed.out.splitlines())) == (Exit.DONE, 3)
+    shown = here(capsys, "letters", "show", ids[1])
+    assert (shown.code, "the payload cannot be used" in shown.out) == (Exit.DONE, True)
+    told = json.loads(here(capsys, "letters", "show", ids[1], "--json").out)
+    assert ("checksum" in told["payload_flaw"], told["text"]) == (True, "second")
+    assert json.loads(here(capsys, "letters", "show", ids[0], "--json").out)["payload_flaw"] is None

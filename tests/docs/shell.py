@@ -19,9 +19,9 @@ from pathlib import Path
 from tests.docs.pages import ROOT, Block
 
 ANYTHING = "…"
-CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}|^\((stdlib|apsw)\)$")
+CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}|^\((stdlib|apsw)\)$|^(power-loss|process-crash),?$")
 """A number, or an id that happens to have none (a word of eight letters is taken for one, on both sides), or which
-SQLite library is installed here.
+SQLite library is installed here, or what the disk of the tests' folders survives.
 """
 PROGRAMS = {
     # -P keeps the current folder off the path, as with the installed command: it has to find `module:app` by itself.

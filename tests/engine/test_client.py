@@ -179,3 +179,24 @@ async def test_many_payloads_are_put_all_or_none_in_their_order(lab: Lab) -> Non
     items = await asyncio.gather(*(app.get(item_id) for item_id in ids[::100]))
     assert [item.payload for item in items] == [str(number).encode() for number in range(0, 1_200, 100)]
     assert await app.enqueue_many("q", []) == []
+
+
+async def test_wait_is_told_by_a_worker_of_the_same_app(lab: Lab) -> None:
+    """Without a moment of fake time: nobody has to look again."""
+    app = await lab.app()
+    gate = asyncio.Event()
+
+    @app.handler("q")
+    async def handle() -> str:
+        await gate.wait()
+        return "done"
+
+    async with lab.working(app):
+        waiting = asyncio.ensure_future(app.wait(await app.enqueue("q")))
+        await lab.quiet()
+        assert not waiting.done()
+        gate.set()
+        before = lab.clock.monotonic()
+        while not waiting.done():
+            await lab.quiet()
+        assert (await waiting, lab.clock.monotonic()) == ("done", before)

@@ -233,3 +233,16 @@ async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for name in (tmp_path / "folder.db", tmp_path / "pipe.db", Path(os.devnull)):
         with pytest.raises(ConfigError, match="is not a file"):
             await SqliteStore(name).open()
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("tmpfs", "process-crash"), ("ramfs", "process-crash"), ("ext4", "power-loss")]
+)
+async def test_memory_is_not_said_to_survive_the_loss_of_power(
+    monkeypatch: pytest.MonkeyPatch, path: Path, kind: str, level: str
+) -> None:
+    monkeypatch.undo()
+    as_if_on(kind, monkeypatch)
+    store = await SqliteStore(path, binding="stdlib").open()
+    assert store.info().durability == level
+    await store.close()

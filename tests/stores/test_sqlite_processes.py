@@ -1,6 +1,7 @@
 """SQLite with several processes on one file: opening, killing, forking, a full disk, and waking each other."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -310,3 +311,17 @@ async def test_a_log_that_is_gone_takes_nothing_more_and_loses_nothing(opened: O
     assert await exists(again, "before")
     assert not await exists(again, "after")
     assert (await again.check()).sound
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not run: only root makes files for others")
+async def test_what_root_makes_beside_a_database_belongs_to_its_owner(opened: Open, path: Path) -> None:
+    """Or the service could neither be woken nor use the room in reserve."""
+    store = await opened()
+    await store.close()
+    os.chown(path, 65534, 65534)
+    store = await opened(ballast="512KiB")
+    await store.put([new(f"i-{n}", payload=os.urandom(100_000)) for n in range(30)])
+    await store.put([new("one more")])
+    beside = [path.with_name("redrive.db-wake"), *path.with_name("redrive.db-wake").iterdir()]
+    beside.append(path.with_name("redrive.db-ballast"))
+    assert {file.stat().st_uid for file in beside} == {65534}

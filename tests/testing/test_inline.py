@@ -392,3 +392,15 @@ def test_a_blocking_app(colour: str) -> None:
         assert ran == [2, 1, 0]
         assert "raised by the handler of queue 'numbers'" in caught.value.__notes__[0]
         kit.assert_dead(app, "numbers", error=ZeroDivisionError)
+
+
+async def test_a_handler_that_enqueues_itself_for_ever_is_stopped() -> None:
+    app = Redrive("memory:", clock=FakeClock(), log=False)
+
+    @app.handler("q")
+    async def again(n: int) -> None:
+        await app.enqueue("q", {"n": n + 1})
+
+    async with app:
+        with inline(app), pytest.raises(AssertionError, match="100 enqueues inside each other"):
+            await app.enqueue("q", {"n": 0})

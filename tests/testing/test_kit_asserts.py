@@ -9,7 +9,7 @@ from unittest.mock import ANY
 import pytest
 
 from redrive import Dead, Policy, Redrive, constant, never
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, UnknownQueue
 from redrive.testing import (
     FakeClock,
     assert_dead,
@@ -355,3 +355,17 @@ async def test_arguments_that_make_no_sense(emails: Redrive) -> None:
         await assert_enqueued(emails, containing="to")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="app: 'emails' is not an app"):
         await assert_enqueued("emails")  # type: ignore[arg-type]
+
+
+async def test_a_typo_in_a_queue_s_name_does_not_make_a_test_that_never_fails() -> None:
+    app = Redrive("memory:", clock=FakeClock(), log=False)
+    app.queue("emails")
+    async with app:
+        await assert_not_enqueued(app, "emails")
+        await assert_dead(app, "emails", count=0)
+        with pytest.raises(UnknownQueue, match="emails"):
+            await assert_not_enqueued(app, "emials")
+        with pytest.raises(UnknownQueue, match="emails"):
+            await assert_dead(app, "emials", count=0)
+        with pytest.raises(ConfigError, match="is not a number of items"):
+            await assert_enqueued(app, "emails", count="2")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import msgspec
 
 from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.output import bold, brief, clean, iso, write, write_json
+from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
 from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item
@@ -62,6 +62,8 @@ def page(history: History, now: Instant) -> Iterator[str]:
         yield bold("last failure, most recent call last")
         yield from _place(item.letter.failure.frames)
     yield ""
+    if item.flaw:
+        yield red(clean(f"the payload cannot be used: {item.flaw}"))
     yield from _payload(item.payload)
     if history.deeds:
         yield ""

@@ -57,6 +57,7 @@ def history_object(history: History) -> dict[str, Any]:
             for deed in history.deeds
         ],
         **_payload_object(item.payload),
+        "payload_flaw": item.flaw or None,
     }
 
 

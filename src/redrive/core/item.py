@@ -85,7 +85,8 @@ class Item(Struct, frozen=True, gc=False):
 
     `errors` and `crashes` are what policies count; a replay sets them (and `attempt`) to 0 and `renewed_at` to its
     instant. `last_chance` says that the next error is final. `alone` says that the current lease was given as the only
-    one of its worker. `leased_at` and `worker` stay after the end as the facts of the last attempt.
+    one of its worker. `leased_at` and `worker` stay after the end as the facts of the last attempt. `flaw` says what is
+    wrong with a payload that was damaged or cannot be read: then `payload` is what is left of it, and never handled.
     """
 
     id: str
@@ -109,6 +110,7 @@ class Item(Struct, frozen=True, gc=False):
     ended_at: Instant | None = None
     result: bytes | None = None
     letter: Letter | None = None
+    flaw: str = ""
 
 
 class Deed(Struct, frozen=True):

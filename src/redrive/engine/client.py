@@ -21,9 +21,10 @@ from redrive.errors import (
     NotFound,
     OutcomeUnknown,
     PayloadUndecodable,
+    StoreCorrupt,
     WaitTimeout,
 )
-from redrive.events import Enqueued, Events
+from redrive.events import Enqueued, Event, Events, Finished
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
@@ -112,8 +113,24 @@ class Client:
 
     async def wait(self, item_id: str, timeout: Duration | None) -> Any:
         limit = None if timeout is None else self._clock.monotonic() + parse(timeout, field="timeout")
+        ended = asyncio.Event()
+
+        def hear(event: Event) -> None:
+            if isinstance(event, Finished) and event.id == item_id:
+                ended.set()
+
+        # A worker of this app tells at once; what others do is seen by looking.
+        unsubscribe = self._events.subscribe(hear)
+        try:
+            return await self._look_until(item_id, limit, ended)
+        finally:
+            unsubscribe()
+
+    async def _look_until(self, item_id: str, limit: Millis | None, ended: asyncio.Event) -> Any:
         polls = 0
         while True:
+            # Before the look: what ends after it must not be missed.
+            ended.clear()
             item = (await self._store.get(str(item_id))).item
             if item.state in (State.DONE, State.DEAD, State.CANCELLED):
                 return _result(item)
@@ -124,7 +141,7 @@ class Client:
                 if pause <= 0:
                     hint = "it goes on; wait again or look at it with app.get"
                     raise WaitTimeout(f"item {item_id} is still {item.state}", hint=hint)
-            await self._clock.sleep(pause)
+            await self._clock.wait(ended, pause)
 
 
 def _several(payloads: object) -> list[object]:
@@ -155,6 +172,8 @@ def _decoded(result: bytes) -> Any:
 
 
 def _result(item: Item) -> Any:
+    if item.state is State.DONE and item.result is None and item.flaw:
+        raise StoreCorrupt(f"item {item.id} is done, but: {item.flaw}")
     if item.state is State.DONE:
         return None if item.result is None else _decoded(item.result)
     if item.letter is not None:

@@ -60,7 +60,8 @@ def checksum(body: Packed) -> int:
 
 def fault(body: bytes | None, crc: int | None, packing: int | None) -> StoreError | None:
     """Why a payload must not be used; None all round is one that is not there."""
-    if body is None or packing is None or zlib.crc32(body, packing) != crc:
+    # Damage can change even the type of a value.
+    if not isinstance(body, bytes) or not isinstance(packing, int) or zlib.crc32(body, packing) != crc:
         return _damaged("the payload does not fit its checksum")
     return _unknown(packing) if packing and packing != _ZLIB else None
 

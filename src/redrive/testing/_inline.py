@@ -10,6 +10,7 @@ The item is real: put, leased, settled. Only the worker is missing, and the erro
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import random
 from collections import deque
@@ -34,6 +35,9 @@ from redrive.testing._inside import AnyApp
 from redrive.testing._spy import Spy
 
 LIMIT = 10_000
+DEEPEST = 100
+
+_depth: contextvars.ContextVar[int] = contextvars.ContextVar("redrive_inline_depth", default=0)
 """So many items behind one `enqueue` are taken for an endless loop of follow-ups."""
 EVERYTHING = 1_000_000
 LEASE: Millis = 24 * 3_600_000
@@ -72,6 +76,8 @@ class _InlineClient(Client):
 
     async def _work_off(self, keys: Sequence[tuple[str, str]]) -> None:
         """These and their follow-ups; one that fails does not keep the others from running."""
+        if _depth.get() >= DEEPEST:
+            raise AssertionError(f"inline: {DEEPEST} enqueues inside each other, and there are more; an endless loop?")
         waiting = deque(keys)
         errors: list[BaseException] = []
         runs = 0
@@ -137,7 +143,9 @@ class _InlineClient(Client):
         )
         self._events.emit(ev.Started(self._worker, item.queue, item.id, item.deliveries, item.attempt))
         run.begun = True
+        inside = _depth.set(_depth.get() + 1)
         task = asyncio.create_task(runner.handle(run))
+        _depth.reset(inside)
         cancelled = None
         try:
             outcome = await asyncio.shield(task)

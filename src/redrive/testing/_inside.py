@@ -64,6 +64,11 @@ def declared(app: Redrive) -> frozenset[str]:
     return frozenset(app._registry.declared)
 
 
+async def check_queue(app: Redrive, queue: str) -> None:
+    """A typo would make a test that never fails."""
+    await app._client.check_queue(queue)
+
+
 def evidence_of(app: Redrive) -> tuple[bool, int]:
     """Whether frames are kept, and the largest result."""
     return app._frames, app._max_payload

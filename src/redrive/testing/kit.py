@@ -122,9 +122,12 @@ async def assert_dead(
 async def _check(name: str, app: Redrive, expectation: Expectation, count: int | None) -> tuple[Item, ...]:
     __tracebackhide__ = True
     app = _inside.awaited(app)
-    if count is not None and count < 0:
+    number: object = count
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
         raise ConfigError(f"{count!r} is not a number of items", field="count", hint="use 0 or more, or leave it out")
     store = _inside.store_of(app)
+    if count == 0 and expectation.queue is not None:
+        await _inside.check_queue(app, expectation.queue)
     found = tuple(item for item in await _expect.items(store, expectation.selection) if expectation.met_by(item))
     if len(found) == count or (count is None and found):
         return found

@@ -21,7 +21,7 @@ from redrive.core import sizes
 from redrive.core.item import Instant, Millis
 from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
-from redrive.stores.sqlite.room import free, size
+from redrive.stores.sqlite.room import free, give_to_owner, size
 
 T = TypeVar("T")
 
@@ -174,6 +174,8 @@ class Ballast:
         descriptor = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
         try:
             before = os.fstat(descriptor).st_size
+            with suppress(OSError):
+                give_to_owner(self._path, self._database, mode=0o600)
             try:
                 _allocate(descriptor, wanted)
             except OSError:

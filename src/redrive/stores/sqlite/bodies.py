@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from redrive.core.item import Item, NewItem
 from redrive.core.verbs import Settlement
 from redrive.errors import StoreError
 from redrive.stores import packing
 from redrive.stores.sqlite.lane import aside
-from redrive.stores.sqlite.rows import Judged, about
+from redrive.stores.sqlite.rows import Judged, flawed
 
 
 async def packed_items(items: Sequence[NewItem], above: int) -> Sequence[NewItem]:
@@ -37,11 +39,15 @@ def _judged(item: Item) -> Judged:
 
 
 async def whole(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """For those who look. Raises if one does not unpack."""
+    """For those who look: unpacked, or with its flaw."""
     if not packing.any_packed(items) and not packing.any_packed_result(items):
         return items
-    found = await judged(items)
-    for item, wrong in found:
-        if wrong is not None:
-            raise about(item, wrong)
-    return tuple([item for item, _ in found])
+    return await aside(lambda: tuple([_whole(item) for item in items]))
+
+
+def _whole(item: Item) -> Item:
+    try:
+        return packing.unpacked(item)
+    except StoreError as error:
+        # A result that cannot be read must not be taken for one; `wait` tells by the flaw that there was one.
+        return flawed(replace(item, result=None), error)

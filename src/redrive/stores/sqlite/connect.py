@@ -12,7 +12,7 @@ from redrive.core.item import Instant, Millis
 from redrive.core.select import glob_match
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores import migrate
-from redrive.stores.sqlite import faults
+from redrive.stores.sqlite import faults, ground
 from redrive.stores.sqlite.binding import STDLIB, Binding, Connection
 from redrive.stores.sqlite.boot import expire_earlier_leases
 from redrive.stores.sqlite.compile import GLOB
@@ -108,6 +108,12 @@ def durability_of(connection: Connection) -> Literal["power-loss", "process-cras
     if mode != "wal" or synchronous < 1:
         return "none"
     return "power-loss" if synchronous >= 2 else "process-crash"
+
+
+def durability_at(connection: Connection, path: str) -> Literal["power-loss", "process-crash", "none"]:
+    """What is really in force where the file lies: no setting makes memory survive."""
+    found = durability_of(connection)
+    return "process-crash" if found == "power-loss" and ground.in_memory(path) else found
 
 
 def schema_of(connection: Connection) -> int:

@@ -40,6 +40,8 @@ DOUBTED = frozenset({"fuse", "virtiofs", "gfs2", "ocfs2", "acfs"})
 """Locks may hold there, and may not. So may those of a FUSE file system that is not listed above."""
 # fmt: on
 
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 _log = logging.getLogger("redrive.stores.sqlite")
 
@@ -61,7 +63,6 @@ def check(path: str, network: Network) -> None:
 
     Nothing is said where the system does not tell its mounts, and nothing of a folder that is not there.
     """
-    _check_names(path, network)
     kind = kind_of(path)
     if kind is None:
         return
@@ -80,7 +81,7 @@ def check(path: str, network: Network) -> None:
     _warn_allowed(path, kind)
 
 
-def _check_names(path: str, network: Network) -> None:
+def check_names(path: str, network: Network) -> None:
     """A database has its log beside it, by name. Under two names it would have two, and each would lose the other's."""
     try:
         found = os.stat(path)  # noqa: PTH116 - see _kind_at
@@ -113,6 +114,11 @@ def kind_of(path: str) -> str | None:
     # The log lies beside the database. That may be another file system than its own, when only the file is mounted.
     kinds = [found for found in (_kind_at(real), _kind_at(os.path.dirname(real))) if found is not None]  # noqa: PTH120 - text
     return next((found for found in kinds if found in REFUSED), kinds[0] if kinds else None)
+
+
+def in_memory(path: str) -> bool:
+    """Whether it is gone when the machine is switched off."""
+    return kind_of(path) in IN_MEMORY
 
 
 def _kind_at(place: str) -> str | None:

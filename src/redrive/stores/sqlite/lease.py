@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from redrive.stores.sqlite.settle import settle
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
+_log = logging.getLogger("redrive.stores.sqlite")
 _SQL = load("sqlite", "lease")
 _GET = load("sqlite", "get")
 _BODY, _SEQ, _DUE = 2, 3, 5
@@ -129,7 +131,7 @@ def _hand_over(tx: Tx, memo: Memo, rows: list[Row], want: Want, worker: str, *, 
         item = leased_item(row, worker, now, until, alone)
         body, crc, packing = row[_BODY], row[CRC], row[PACKING]
         # Nearly all are small and sound; whatever else there is to say, `fault` says.
-        if packing == 0 and zlib.crc32(body) == crc:
+        if packing == 0 and type(body) is bytes and zlib.crc32(body) == crc:
             items.append(item)
         else:
             items += usable(tx, memo, [(item, fault(body, crc, packing))])
@@ -156,6 +158,7 @@ def lay_aside(tx: Tx, memo: Memo, item: Item, wrong: StoreError) -> None:
     decision = decide(item, Dead(failure, reason), Policy(), roll=0, age=0)
     attempt = Attempt(item.deliveries, item.attempt, item.worker or "", tx.now, 0, Ending.DEAD, failure)
     settle(tx, memo, [Settlement(item.id, item.deliveries, decision, attempt)])
+    _log.error("item %s of %s is a letter (%s), and was not run: %s", item.id, item.queue, reason, text)
 
 
 def _reason(wrong: StoreError) -> str:

@@ -17,6 +17,14 @@ def free(path: str) -> int:
     return usage.free if usage.total else sys.maxsize
 
 
+def give_to_owner(path: str, database: str, *, mode: int) -> None:
+    """As SQLite does with its log: what root makes beside a database belongs to whoever has the database."""
+    owner = os.stat(database)  # noqa: PTH116 - see above
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.chown(path, owner.st_uid, owner.st_gid)
+        os.chmod(path, mode)  # noqa: PTH101 - see above
+
+
 def size(path: str) -> int:
     """In bytes; 0 if there is no such file."""
     try:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from redrive.core import codec
 from redrive.core.item import Failure, Item, Letter
 from redrive.core.states import Disposition, State
@@ -26,16 +28,20 @@ DISPOSITIONS = {str(disposition): disposition for disposition in Disposition}
 
 
 def item_of(row: Row) -> Item:
-    """From the columns of get.sql. Raises if its payload must not be used."""
+    """From the columns of get.sql, for those who look: one that is damaged must not keep them from the others."""
     item, wrong = judged_item(row)
-    if wrong is not None:
-        raise about(item, wrong)
-    return item
+    return item if wrong is None else flawed(item, wrong)
 
 
-def about(item: Item, wrong: StoreError) -> StoreError:
-    """The fault with the name of the item that has it."""
-    return type(wrong)(f"item {item.id}: {wrong.message}", hint=wrong.hint)
+def flawed(item: Item, wrong: StoreError) -> Item:
+    return replace(item, payload=_left_of(item.payload), flaw=str(wrong))
+
+
+def _left_of(body: object) -> bytes:
+    """Damage can make a text or a number of it."""
+    if isinstance(body, bytes):
+        return bytes(body)
+    return b"" if body is None else str(body).encode(errors="surrogateescape")
 
 
 def judged_item(row: Row) -> Judged:

@@ -34,7 +34,7 @@ class Session:
         self._claim: Claim | None = None
 
     def _opened(self, connection: Connection) -> None:
-        self.durability = connect.durability_of(connection)
+        self.durability = connect.durability_at(connection, self._settings.path)
         self.schema = connect.schema_of(connection)
         self._bell.bind()
 

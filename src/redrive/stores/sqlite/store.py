@@ -128,6 +128,7 @@ class SqliteStore:
             self._session.abandon()
         # Now and not later: a change of directory must not lead the connections to different files.
         path = self._path = await aside(lambda: os.path.realpath(self._path))
+        await aside(lambda: ground.check_names(path, self._network))
         await aside(lambda: ground.check(path, self._network))
         binding = await aside(lambda: choose(self._binding, path))
         settings = Settings(path, self._durability, self._busy_timeout, binding, self._ballast)

@@ -210,7 +210,7 @@ def _read(connection: Connection, found: DatabaseStatus) -> DatabaseStatus:
         schema=max(applied, default=0),
         pending=tuple([migration.name for migration in ours if migration.number not in applied]),
         changed=tuple([n for n, checksum in applied.items() if n in checksums and checksums[n] != checksum]),
-        durability=connect.durability_of(connection),
+        durability=connect.durability_at(connection, found.location),
         page_size=page_size,
         pages=pages,
         free_pages=free,

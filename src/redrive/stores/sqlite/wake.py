@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from redrive.stores.sqlite.lane import tell
+from redrive.stores.sqlite.room import give_to_owner
 
 LONGEST = 100
 """A socket's address has 108 bytes on Linux and 104 elsewhere."""
@@ -53,6 +54,7 @@ class Bell:
     """Our socket, and the way to the others'. All methods but `listen` and `mute` run in the writer's thread."""
 
     def __init__(self, database: str) -> None:
+        self._database = database
         self._folder = f"{database}-wake"
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._base = self._folder
@@ -71,6 +73,7 @@ class Bell:
                 os.makedirs(self._folder, exist_ok=True)  # noqa: PTH103 - descriptors below need os anyway
                 self._shorten()
                 bell.bind(self._address(self._name))
+                self._share()
             except FileNotFoundError:
                 # Somebody who closed has just removed the empty folder.
                 continue
@@ -79,6 +82,11 @@ class Bell:
             self._socket = bell
             return
         bell.close()
+
+    def _share(self) -> None:
+        with suppress(OSError):
+            give_to_owner(self._folder, self._database, mode=0o755)
+            give_to_owner(f"{self._folder}/{self._name}", self._database, mode=0o700)
 
     def _shorten(self) -> None:
         """A path too long for an address is reached through a descriptor of its folder."""
