@@ -21,6 +21,8 @@ from redrive.stores.sqlite.room import free, size
 AFTER = 10_000
 """Pages written to the log, as far as can be told from here, between checkpoints: about 40 MB."""
 LOOK = 250
+LONG = 4 * WAL_KEPT
+"""Bytes of the log above which it is told that somebody keeps it."""
 TIGHT = 256 * 1024 * 1024
 """Bytes. A disk with less than this free is nearly full: the log and the database may grow by 40 MB each meanwhile."""
 WAL_KEPT_WHEN_TIGHT = 4 * 1024 * 1024
@@ -42,6 +44,7 @@ class Checkpoints:
         self._pages = 0
         self._next_look = LOOK
         self._changes = 0
+        self._warned = False
         self._kept = WAL_KEPT
         self.lacking = 0
         """Bytes by which the database would have had to grow in the last one, if that failed on a full disk."""
@@ -89,12 +92,28 @@ class Checkpoints:
                 _warn(self._settings.binding.version)
             else:
                 self._move()
-            return self._finish(writer)
+            whole = self._finish(writer)
+            self._mind_growth(whole=whole)
+            return whole
         except self._settings.binding.errors as error:
             self.close()
             if faults.is_full(error):
                 self.lacking = self._growth(writer)
             return False
+
+    def _mind_growth(self, *, whole: bool) -> None:
+        """Somebody's long transaction keeps the log, and an operator should know before the disk is full."""
+        if whole:
+            self._warned = False
+            return
+        length = size(f"{self._settings.path}-wal")
+        if length > LONG and not self._warned:
+            self._warned = True
+            _log.warning(
+                "the log of %s has %s MiB and cannot be cut: somebody has kept a transaction open on it for long",
+                self._settings.path,
+                f"{length >> 20:,}",
+            )
 
     def _growth(self, writer: Connection) -> int:
         try:
