@@ -156,7 +156,9 @@ def _schema(found: DatabaseStatus) -> str:
 
 # --- check -----------------------------------------------------------------------------------------------------------
 
-CHECK = """Check that the database is whole and agrees with itself. Exit 10 if something was found, 1 if not all could be looked at.
+CHECK = """Check that the database is whole and agrees with itself.
+
+Exit 10 if something was found, 1 if not all could be looked at.
 
 \b
 Examples:
