@@ -41,6 +41,7 @@ VALUES: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", VALUES, ids=lambda kind: getattr(kind, "__name__", "union"))
 @settings(max_examples=50)
 @given(data=st.data())

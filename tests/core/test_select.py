@@ -196,6 +196,7 @@ def test_any_text_is_a_filter_or_a_bad_one(text: str) -> None:
 ITEMS = st.one_of(of(Item), st.just(a_letter()), st.just(an_item()))
 
 
+@pytest.mark.slow
 @given(selections(), ITEMS, st.integers(0, 2 * NOW))
 def test_render_keeps_the_meaning(selection: Selection, item: Item, now: int) -> None:
     text = render(selection)
@@ -337,6 +338,7 @@ def test_pins_dead(text: str, pinned: bool) -> None:
     assert pins_dead(parse(text)) is pinned
 
 
+@pytest.mark.slow
 @given(selections(), of(Item).filter(lambda item: item.letter is None and item.state is not State.DEAD))
 def test_pins_dead_is_never_wrong(selection: Selection, item: Item) -> None:
     if pins_dead(selection):
@@ -362,6 +364,7 @@ def test_ids_of(selection: Selection, ids: tuple[str, ...] | None) -> None:
     assert ids_of(selection) == ids
 
 
+@pytest.mark.slow
 @given(selections(), of(Item))
 def test_ids_of_misses_nothing(selection: Selection, item: Item) -> None:
     ids = ids_of(selection)

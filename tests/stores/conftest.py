@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +6,14 @@ import pytest
 
 from redrive.stores.sqlite import SqliteStore
 from tests.stores.sqlite_kit import Open
+from tests.support.folders import quick_folder
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """For what has to be right, and not to survive: hundreds of databases need not wait for a disk."""
+    with quick_folder(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture

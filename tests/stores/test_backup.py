@@ -19,6 +19,9 @@ from redrive.testing.clock import FakeClock
 from tests.stores.sqlite_kit import Open, asking, new
 from tests.stores.upkeep_kit import execute, fill, filled, of_schema, rows, upkeep
 
+pytestmark = pytest.mark.slow
+"""Each test makes and copies whole databases."""
+
 
 @pytest.fixture(params=["stdlib", "apsw"])
 def binding(request: pytest.FixtureRequest) -> BindingName:

@@ -16,11 +16,11 @@ def capabilities() -> frozenset[str]:
 
 
 @pytest.fixture
-async def open_store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
+async def open_store(quick_path: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
     handles: list[SqliteStore] = []
 
     async def open_store() -> SqliteStore:
-        handles.append(SqliteStore(tmp_path / "redrive.db", clock=clock))
+        handles.append(SqliteStore(quick_path / "redrive.db", clock=clock))
         return await handles[-1].open()
 
     yield open_store
@@ -28,6 +28,8 @@ async def open_store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[OpenStor
         await handle.close()
 
 
-TestMachine = machine_for(
-    lambda folder, clock: SqliteStore(folder / "redrive.db", clock=clock, durability="process-crash"), durable=True
+TestMachine = pytest.mark.slow(
+    machine_for(
+        lambda folder, clock: SqliteStore(folder / "redrive.db", clock=clock, durability="process-crash"), durable=True
+    )
 )

@@ -10,6 +10,9 @@ from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
 
+pytestmark = pytest.mark.slow
+"""The quick run has the suite on the other binding."""
+
 
 @pytest.fixture
 def capabilities() -> frozenset[str]:
@@ -17,11 +20,11 @@ def capabilities() -> frozenset[str]:
 
 
 @pytest.fixture
-async def open_store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
+async def open_store(quick_path: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
     handles: list[SqliteStore] = []
 
     async def open_store() -> SqliteStore:
-        handles.append(SqliteStore(tmp_path / "redrive.db", clock=clock, binding="apsw"))
+        handles.append(SqliteStore(quick_path / "redrive.db", clock=clock, binding="apsw"))
         return await handles[-1].open()
 
     yield open_store

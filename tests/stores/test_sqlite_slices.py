@@ -15,6 +15,9 @@ from redrive.testing.conformance.fixtures import clock, world  # noqa: F401 - th
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
 from redrive.testing.conformance.prune import *  # noqa: F403 - and every test of pruning
 
+pytestmark = pytest.mark.slow
+"""The quick run has it without slices."""
+
 
 @pytest.fixture(params=["stdlib", "apsw"])
 def binding(request: pytest.FixtureRequest) -> str:
@@ -50,7 +53,7 @@ def _counted(kind: type, seen: list[str]) -> object:
 
 @pytest.fixture
 async def open_store(
-    tmp_path: Path,
+    quick_path: Path,
     clock: FakeClock,  # noqa: F811 - the suite's fixture
     binding: str,
     parts: list[str],
@@ -58,7 +61,7 @@ async def open_store(
     handles: list[SqliteStore] = []
 
     async def open_store() -> SqliteStore:
-        handles.append(SqliteStore(tmp_path / "redrive.db", clock=clock, binding=binding))  # type: ignore[arg-type]
+        handles.append(SqliteStore(quick_path / "redrive.db", clock=clock, binding=binding))  # type: ignore[arg-type]
         return await handles[-1].open()
 
     yield open_store

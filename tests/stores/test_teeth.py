@@ -200,6 +200,7 @@ async def test_without_the_bug_the_same_test_passes(name: str) -> None:
     assert not await fails(name, world_of(MemoryStore))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", BY_MACHINE)
 def test_a_planted_bug_is_caught_by_the_machine(store: type[MemoryStore]) -> None:
     machine = machine_of(lambda _, clock: store(clock=clock))
@@ -207,6 +208,7 @@ def test_a_planted_bug_is_caught_by_the_machine(store: type[MemoryStore]) -> Non
         run_machine(machine, "short", hunt=True)
 
 
+@pytest.mark.slow
 def test_without_a_bug_the_machine_raises_no_alarm() -> None:
     run_machine(machine_of(lambda _, clock: MemoryStore(clock=clock)), "smoke", hunt=True)
 

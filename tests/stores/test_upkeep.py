@@ -17,6 +17,9 @@ from redrive.stores.sqlite.binding import BindingName
 from tests.stores.sqlite_kit import Open, asking, new
 from tests.stores.upkeep_kit import execute, fill, filled, of_schema, rows, spoil, upkeep
 
+pytestmark = pytest.mark.slow
+"""Each test makes and reads whole databases."""
+
 NEWEST = max(migration.number for migration in migrate.known("sqlite"))
 
 
