@@ -12,7 +12,7 @@ import pytest
 from redrive.core.item import NewItem
 from redrive.core.select import EVERYTHING
 from redrive.core.states import State
-from redrive.errors import StoreUnavailable
+from redrive.errors import StoreForbidden, StoreUnavailable
 from redrive.stores.migrate import known
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.clock import FakeClock
@@ -21,7 +21,7 @@ from tests.stores.sqlite_kit import Open, asking, exists, lane, new
 PRELUDE = """
 import asyncio, os, resource, sys
 from redrive.core.item import NewItem
-from redrive.errors import StoreUnavailable
+from redrive.errors import StoreForbidden, StoreUnavailable
 from redrive.stores.sqlite import SqliteStore
 
 path, name = sys.argv[1:]
@@ -325,3 +325,32 @@ async def test_what_root_makes_beside_a_database_belongs_to_its_owner(opened: Op
     beside = [path.with_name("redrive.db-wake"), *path.with_name("redrive.db-wake").iterdir()]
     beside.append(path.with_name("redrive.db-ballast"))
     assert {file.stat().st_uid for file in beside} == {65534}
+
+
+FORBIDDEN = """
+async def main():
+    store = await SqliteStore(path).open()
+    await store.close()
+    os.chmod(path, 0)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        await SqliteStore(path).open()
+    except StoreUnavailable as error:
+        say(type(error).__name__, error.hint)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_file_that_may_not_be_read_is_forbidden_and_says_what_to_check(path: Path) -> None:
+    process = await start(FORBIDDEN, path, "p")
+    said = await line(process)
+    assert said.startswith("StoreForbidden check the permissions")
+    assert await process.wait() == 0
+
+
+async def test_a_missing_folder_is_told_from_a_forbidden_one(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="its folder is not there") as caught:
+        await SqliteStore(tmp_path / "nowhere" / "redrive.db").open()
+    assert not isinstance(caught.value, StoreForbidden)

@@ -79,9 +79,11 @@ def translate(error: Exception, where: str) -> Exception:
 def _why_not_opened(path: str) -> _Said:
     """SQLite has one word for it; the system knows more."""
     folder = os.path.dirname(path)  # noqa: PTH120 - a text already
-    if not _may(folder, os.X_OK) and os.path.lexists(folder):
+    try:
+        os.stat(f"{folder}/.")  # noqa: PTH116 - as above
+    except PermissionError:
         return _Said(StoreForbidden, "its folder may not be entered", _RIGHTS)
-    if not os.path.isdir(folder):  # noqa: PTH112 - as above
+    except OSError:
         return _Said(StoreUnavailable, "its folder is not there", "make the folder, or correct the path")
     if os.path.exists(path) and not _may(path, os.R_OK | os.W_OK):  # noqa: PTH110 - as above
         return _Said(StoreForbidden, "the database may not be read or written", _RIGHTS)
