@@ -302,7 +302,7 @@ def moved(frame: Frame, **changes: Any) -> Frame:
 
 def test_line_numbers_installation_paths_and_foreign_frames_are_not() -> None:
     edited = tuple(moved(frame, line=frame.line + 100) for frame in FRAMES)
-    elsewhere = tuple(moved(frame, file=frame.file.replace("/srv/", "/home/ann/work/")) for frame in FRAMES)
+    elsewhere = tuple(moved(frame, file=frame.file.replace("/srv/", "/home/ann/shop/")) for frame in FRAMES)
     windows = tuple(moved(frame, file=frame.file.replace("/", "\\")) for frame in FRAMES)
     upgraded = (*FRAMES[:3], moved(FRAMES[3], function="send_request"))
     inside = (*FRAMES, Frame(module.__file__, 5, "classify"), Frame("<frozen importlib._bootstrap>", 1, "_load"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tests.support.disk.pages import PAGE, SECTOR, Fate, Pages
 from tests.support.folders import quick_folder
 from tests.support.rig.size import CUTS, Size, proof_size
 
-BINDINGS = ["stdlib", pytest.param("apsw", marks=pytest.mark.skipif(find_spec("apsw") is None, reason="no apsw"))]
+BINDINGS = ("stdlib", "apsw")
 SEEDS = range(40)
 TEETH = 8
 """Cuts in which something must be lost where it may be lost. One cut in five keeps everything."""

@@ -7,7 +7,6 @@ Each scene is a process of its own (tests/support/disk/scenes.py); where a machi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.support.disk.office import LETTERS
 from tests.support.folders import quick_folder
 from tests.support.rig.size import FAILED_SYNCS, FAILED_WRITES, Size, proof_size
 
-BINDINGS = ["stdlib", pytest.param("apsw", marks=pytest.mark.skipif(find_spec("apsw") is None, reason="no apsw"))]
+BINDINGS = ("stdlib", "apsw")
 NEEDS = {"full": "disk", "read-only": "disk", "memory": "memory"}
 SAID = {
     "limit": {"StoreFull"},

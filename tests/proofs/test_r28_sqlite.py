@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -31,9 +30,8 @@ from tests.support.misuse import FORKS, OUTLIVES, TRANSACTIONS, WARNS, WITHOUT_A
 from tests.support.rig.fleet import ROOT, environment
 from tests.support.rig.size import CROWD, Crowd, Size, proof_size
 
-needs_apsw = pytest.mark.skipif(find_spec("apsw") is None, reason="no apsw")
-BINDINGS = ["stdlib", pytest.param("apsw", marks=needs_apsw)]
-MIXTURES = ["stdlib", pytest.param("apsw", marks=needs_apsw), pytest.param("stdlib apsw", marks=needs_apsw)]
+BINDINGS = ("stdlib", "apsw")
+MIXTURES = ("stdlib", "apsw", "stdlib apsw")
 
 
 @pytest.fixture
@@ -130,7 +128,7 @@ async def crowd(script: Script, folder: Path, size: Crowd, mixture: str) -> None
 
 @pytest.mark.slow
 async def test_r28_many_processes_never_hear_of_a_lock_smoke(script: Script, folder: Path) -> None:
-    await crowd(script, folder, CROWD[Size.SMOKE], "stdlib" if find_spec("apsw") is None else "stdlib apsw")
+    await crowd(script, folder, CROWD[Size.SMOKE], "stdlib apsw")
 
 
 @pytest.mark.prove
@@ -250,7 +248,6 @@ async def test_r28_a_fork_waits_for_a_store_that_is_being_closed(
 # --- one library for each file and process ---
 
 
-@needs_apsw
 @pytest.mark.parametrize("first", ["stdlib", "apsw"])
 @pytest.mark.parametrize("name", ["itself", "link", "folder link", "relative"])
 async def test_r28_a_second_library_on_a_file_is_refused(

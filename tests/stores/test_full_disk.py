@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -382,7 +381,7 @@ print("sound")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "binding",
-    ["stdlib", pytest.param("apsw", marks=pytest.mark.skipif(find_spec("apsw") is None, reason="no apsw"))],
+    ["stdlib", "apsw"],
 )
 async def test_on_a_full_disk_an_operator_makes_room_and_work_goes_on(tmp_path: Path, binding: str) -> None:
     needs("memory")

@@ -48,7 +48,7 @@ class Bridge:
 
     def call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a method of the app where the app lives, and wait for it."""
-        name = method.__qualname__.replace("Letters.", "letters.").rpartition("App.")[2].rpartition("Redrive.")[2]
+        name = _as_called(method)
         _refuse_in_loop(name)
         with self._loop() as loop:
             return Call(loop, name, partial(method, *args, **kwargs)).result()
@@ -94,6 +94,12 @@ class Bridge:
             yield loop
         finally:
             process.leave(guest, stays=self.app if self.app.home is loop else None)
+
+
+def _as_called(method: Callable[..., object]) -> str:
+    """As a user writes it after `app.`"""
+    owner, _, name = method.__qualname__.rpartition(".")
+    return f"letters.{name}" if owner == "Letters" else name
 
 
 def _refuse_in_loop(name: str) -> None:

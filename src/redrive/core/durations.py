@@ -12,6 +12,7 @@ from datetime import timedelta
 from decimal import ROUND_CEILING, Decimal
 
 from redrive.core.item import Millis
+from redrive.core.quantity import shown, trimmed
 from redrive.errors import BadDuration
 
 Duration = str | int | float | timedelta
@@ -20,7 +21,6 @@ MAX: Millis = 100 * 365 * 86_400 * 1000
 """A hundred years: whatever is longer is a mistake, and a due time must stay far from the edge of 64 bits."""
 
 _ACCEPTED = 'use seconds, a timedelta, or text such as "200ms", "30s", "5m", "1h30m", "7d" or "PT1H30M"'
-_LONGEST_TEXT = 64
 
 _SIZES = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _SUFFIXES = {
@@ -48,11 +48,11 @@ def parse(value: Duration, *, field: str = "duration") -> Millis:
     try:
         millis = _exact(value)
     except ValueError as error:
-        raise BadDuration(f"{_shown(value)} is not a duration: {error}", field=field, hint=_ACCEPTED) from None
+        raise BadDuration(f"{shown(value)} is not a duration: {error}", field=field, hint=_ACCEPTED) from None
     if millis < 0:
-        raise BadDuration(f"{_shown(value)} is negative", field=field, hint=_ACCEPTED)
+        raise BadDuration(f"{shown(value)} is negative", field=field, hint=_ACCEPTED)
     if millis > MAX:
-        raise BadDuration(f"{_shown(value)} is longer than 100 years", field=field, hint=_ACCEPTED)
+        raise BadDuration(f"{shown(value)} is longer than 100 years", field=field, hint=_ACCEPTED)
     return int(millis.to_integral_value(ROUND_CEILING))
 
 
@@ -95,18 +95,12 @@ def _exact(value: object) -> Decimal:
 
 
 def _from_text(text: str) -> Decimal:
-    if len(text) > _LONGEST_TEXT:
-        raise ValueError(f"it is longer than {_LONGEST_TEXT} characters")
-    trimmed = text.strip()
-    if not trimmed:
-        raise ValueError("it is empty")
-    if trimmed[0] in "-+":
-        raise ValueError("it must not carry a sign")
-    if _PLAIN.fullmatch(trimmed):
-        return Decimal(trimmed) * 1000
-    if trimmed[0] in "Pp":
-        return _from_iso(trimmed)
-    return _from_parts(trimmed)
+    said = trimmed(text)
+    if _PLAIN.fullmatch(said):
+        return Decimal(said) * 1000
+    if said[0] in "Pp":
+        return _from_iso(said)
+    return _from_parts(said)
 
 
 def _from_iso(text: str) -> Decimal:
@@ -138,12 +132,3 @@ def _total(parts: list[tuple[str, int]]) -> Decimal:
     if any("." in number for number, _ in parts[:-1]):
         raise ValueError("only the last number may have a fraction")
     return sum((Decimal(number) * size for number, size in parts), Decimal(0))
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:
-        # Python refuses to print integers of more than 4,300 digits.
-        return "this number"
-    return text if len(text) <= _LONGEST_TEXT + 2 else text[:_LONGEST_TEXT] + "…"

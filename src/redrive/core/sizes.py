@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from redrive.core.quantity import shown, trimmed
 from redrive.errors import ConfigError
 
 Size = int | str
@@ -17,7 +18,6 @@ MAX = 2**63 - 1
 """What a database can count to."""
 
 _ACCEPTED = 'use a number of bytes, or text such as "512KiB", "64KB", "8MiB" or "1.5GB"'
-_LONGEST_TEXT = 64
 
 _UNITS = {
     "": 1,
@@ -35,11 +35,11 @@ def parse(value: Size, *, field: str = "size") -> int:
     try:
         size = _exact(value)
     except ValueError as error:
-        raise ConfigError(f"{_shown(value)} is not a size: {error}", field=field, hint=_ACCEPTED) from None
+        raise ConfigError(f"{shown(value)} is not a size: {error}", field=field, hint=_ACCEPTED) from None
     if size < 0:
-        raise ConfigError(f"{_shown(value)} is negative", field=field, hint=_ACCEPTED)
+        raise ConfigError(f"{shown(value)} is negative", field=field, hint=_ACCEPTED)
     if size > MAX:
-        raise ConfigError(f"{_shown(value)} is larger than anything can be", field=field, hint=_ACCEPTED)
+        raise ConfigError(f"{shown(value)} is larger than anything can be", field=field, hint=_ACCEPTED)
     return size
 
 
@@ -55,14 +55,8 @@ def _exact(value: object) -> int:
 
 
 def _from_text(text: str) -> int:
-    if len(text) > _LONGEST_TEXT:
-        raise ValueError(f"it is longer than {_LONGEST_TEXT} characters")
-    trimmed = text.strip()
-    if not trimmed:
-        raise ValueError("it is empty")
-    if trimmed[0] in "-+":
-        raise ValueError("it must not carry a sign")
-    found = _TEXT.fullmatch(trimmed)
+    said = trimmed(text)
+    found = _TEXT.fullmatch(said)
     if found is None:
         raise ValueError("it is not one number with at most one unit")
     number, suffix = found.groups()
@@ -80,12 +74,3 @@ def _unknown(suffix: str) -> str:
         big = suffix.upper()
         return f"{suffix!r} may be {big}B (powers of 1,000) or {big}iB (powers of 1,024)"
     return f"the unit {suffix!r} is unknown"
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:
-        # Python refuses to print integers of more than 4,300 digits.
-        return "this number"
-    return text if len(text) <= _LONGEST_TEXT + 2 else text[:_LONGEST_TEXT] + "…"
