@@ -56,7 +56,15 @@ from redrive.errors import ConfigError, Conflict, NotFound, StoreUnavailable
 from redrive.stores import audit
 from redrive.stores import cursor as cursors
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
-from redrive.stores.checks import check_new, check_page
+from redrive.stores.checks import (
+    check_act,
+    check_change,
+    check_entries,
+    check_new,
+    check_page,
+    check_text,
+    check_writes,
+)
 from redrive.stores.clock import Clock, StoreTime, SystemClock
 from redrive.stores.memory import _moves
 from redrive.stores.memory._leasing import Leasing
@@ -203,6 +211,7 @@ class MemoryStore:
             return tuple(items)
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        check_act(by)
         async with self._verb() as now:
             matching = self._matching(selection, now)
             if expect is not None and len(matching) != expect:
@@ -295,6 +304,7 @@ class MemoryStore:
     # --- keeping house ---
 
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+        check_act(by)
         async with self._verb() as now:
             resolved = [item for item in self._matching(selection, now) if _resolved(item)]
             doomed = nsmallest(max(0, limit), resolved, key=lambda item: item.seq)
@@ -310,6 +320,7 @@ class MemoryStore:
             return self._tombstones.get(item_id)
 
     async def configure(self, queue: str, change: QueueChange) -> None:
+        check_change(queue, change)
         async with self._verb():
             lane = self._table.declare(queue)
             if change.paused is None:
@@ -320,6 +331,7 @@ class MemoryStore:
                 self._waiters.wake(queue)
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
+        check_text("worker", worker)
         async with self._verb() as now:
             self._presence.beat(worker, facts, ttl, now)
 
@@ -328,6 +340,8 @@ class MemoryStore:
             return self._presence.workers(now)
 
     async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
+        check_text("name", name)
+        check_text("owner", owner)
         async with self._verb() as now:
             return self._presence.elect(name, owner, ttl, now)
 
@@ -356,10 +370,12 @@ class MemoryStore:
             return self._documents.all(kind)
 
     async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+        check_writes(writes)
         async with self._verb():
             return self._documents.write(writes)
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
+        check_entries(entries)
         async with self._verb() as now:
             return tuple([self._journal.append(entry, now) for entry in entries])
 

@@ -9,10 +9,11 @@ import asyncio
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import StoreUnavailable
+from redrive.stores.aside import aside, tell
 from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.binding import Connection
@@ -89,49 +90,6 @@ def deliver(jobs: list[Job[Any]]) -> None:
         loops.setdefault(job.loop, []).append(job)
     for loop, mine in loops.items():
         tell(loop, lambda mine=mine: [job.resolve() for job in mine])  # type: ignore[misc]  # the default binds the loop
-
-
-def tell(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    try:
-        loop.call_soon_threadsafe(call)
-    except RuntimeError:
-        # The loop is closed, and with it went whoever waited.
-        return
-
-
-async def through(work: Coroutine[Any, Any, T]) -> T:
-    """To its end, also when the caller is cancelled meanwhile: what is half closed would be closed by nobody."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-        except BaseException:  # noqa: BLE001, S110 - it is raised below
-            pass
-    if cancelled and not task.cancelled() and task.exception() is None:
-        raise asyncio.CancelledError
-    return task.result()
-
-
-async def aside(call: Callable[[], T]) -> T:
-    """In a thread of its own: the loop's default executor may be full of a user's hanging calls."""
-    job: Job[T] = Job(lambda _: call())
-
-    def run() -> None:
-        try:
-            job.result = call()
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller
-            job.error = error
-        deliver([job])
-
-    try:
-        threading.Thread(target=run, name="redrive-sqlite-aside", daemon=True).start()
-    except RuntimeError:
-        # The interpreter is ending and starts no more threads. Nobody else needs the loop then.
-        run()
-    return await job.future
 
 
 class Lane(ABC):

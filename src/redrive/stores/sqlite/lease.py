@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from redrive.core import codec
-from redrive.core.classify import fingerprint
-from redrive.core.decide import decide
-from redrive.core.item import Attempt, Ending, Failure, Item
-from redrive.core.outcome import Dead
-from redrive.core.policy import Policy
-from redrive.core.verbs import LeaseRequest, Leases, Settlement, Want
-from redrive.errors import StoreError, StoreTooNew
+from redrive.core.item import Item
+from redrive.core.verbs import LeaseRequest, Leases, Want
+from redrive.errors import StoreError
+from redrive.stores import damage
+from redrive.stores.bodies import Judged
+from redrive.stores.memo import Memo
 from redrive.stores.packing import fault
-from redrive.stores.sqlite.memo import Memo
-from redrive.stores.sqlite.rows import CRC, PACKING, Judged, Row, judged_item, leased_item
+from redrive.stores.sqlite.rows import CRC, PACKING, Row, judged_item, leased_item
 from redrive.stores.sqlite.settle import settle
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
-_log = logging.getLogger("redrive.stores.sqlite")
 _SQL = load("sqlite", "lease")
 _GET = load("sqlite", "get")
 _BODY, _SEQ, _DUE = 2, 3, 5
@@ -150,18 +146,4 @@ def usable(tx: Tx, memo: Memo, judged: Iterable[Judged]) -> tuple[Item, ...]:
 
 
 def lay_aside(tx: Tx, memo: Memo, item: Item, wrong: StoreError) -> None:
-    """What cannot be read must neither run nor block its queue: a letter, through the same decision as all."""
-    reason = _reason(wrong)
-    kind = f"redrive.errors.{type(wrong).__name__}"
-    text = str(wrong)
-    failure = Failure(kind, text, reason, f"builtin:{reason}", fingerprint(kind, text, ()), action="dead")
-    decision = decide(item, Dead(failure, reason), Policy(), roll=0, age=0)
-    attempt = Attempt(item.deliveries, item.attempt, item.worker or "", tx.now, 0, Ending.DEAD, failure)
-    settle(tx, memo, [Settlement(item.id, item.deliveries, decision, attempt)])
-    _log.error("item %s of %s is a letter (%s), and was not run: %s", item.id, item.queue, reason, text)
-
-
-def _reason(wrong: StoreError) -> str:
-    if isinstance(wrong, StoreTooNew):
-        return "unreadable"
-    return "damaged"
+    settle(tx, memo, [damage.laid_aside(item, wrong, tx.now)])

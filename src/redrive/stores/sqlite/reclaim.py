@@ -6,8 +6,8 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from redrive.core.item import Item, Millis
+from redrive.stores.memo import Memo
 from redrive.stores.sqlite.lease import usable
-from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.rows import judged_item
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from redrive.core import codec
 from redrive.core.item import Failure, Item, Letter
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import Tombstone
-from redrive.errors import StoreError
+from redrive.stores.bodies import Judged, flawed
 from redrive.stores.packing import Packed, fault
 
 Row = tuple[Any, ...]
-Judged = tuple[Item, StoreError | None]
-"""An item, and why its payload must not be used."""
 
 CRC, PACKING = 13, 14
 """Where lease.pick has them."""
@@ -31,17 +27,6 @@ def item_of(row: Row) -> Item:
     """From the columns of get.sql, for those who look: one that is damaged must not keep them from the others."""
     item, wrong = judged_item(row)
     return item if wrong is None else flawed(item, wrong)
-
-
-def flawed(item: Item, wrong: StoreError) -> Item:
-    return replace(item, payload=_left_of(item.payload), flaw=str(wrong))
-
-
-def _left_of(body: object) -> bytes:
-    """Damage can make a text or a number of it."""
-    if isinstance(body, bytes):
-        return bytes(body)
-    return b"" if body is None else str(body).encode(errors="surrogateescape")
 
 
 def judged_item(row: Row) -> Judged:

@@ -6,15 +6,16 @@ import asyncio
 import os
 from typing import Literal
 
+from redrive.stores.aside import aside, through
 from redrive.stores.clock import Clock, StoreTime
+from redrive.stores.memo import Memo
 from redrive.stores.sqlite import connect
 from redrive.stores.sqlite.binding import Claim, Connection
 from redrive.stores.sqlite.connect import Settings
-from redrive.stores.sqlite.lane import aside, through
-from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.reader import Reader
-from redrive.stores.sqlite.wake import Bell, Waiters
+from redrive.stores.sqlite.wake import Bell
 from redrive.stores.sqlite.writer import Writer
+from redrive.stores.waiters import Waiters
 
 
 class Session:

@@ -9,8 +9,8 @@ from redrive.core import codec
 from redrive.core.decide import Charge, ToDead, ToDone, ToReady
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Millis, NewItem
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
+from redrive.stores.memo import Memo
 from redrive.stores.packing import Packed
-from redrive.stores.sqlite.memo import Memo
 from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.rows import Row, short
 from redrive.stores.sqlite.tx import Kind, Tx

@@ -45,17 +45,25 @@ from redrive.core.verbs import (
     WorkerFacts,
 )
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
-from redrive.stores import packing
+from redrive.stores import bodies, packing
+from redrive.stores.aside import aside, through
 from redrive.stores.base import IDS_LIMIT
-from redrive.stores.checks import check_new, check_page
+from redrive.stores.checks import (
+    check_act,
+    check_change,
+    check_entries,
+    check_new,
+    check_page,
+    check_text,
+    check_writes,
+)
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.sqlite import amend, bodies, find, ground, lease, reclaim, settle, shelf
+from redrive.stores.sqlite import amend, find, ground, lease, reclaim, settle, shelf
 from redrive.stores.sqlite import ballast as reserve
 from redrive.stores.sqlite.ballast import BallastSize
 from redrive.stores.sqlite.binding import BindingName, check_name, choose
 from redrive.stores.sqlite.compile import MOST_IDS
 from redrive.stores.sqlite.connect import Durability, Settings
-from redrive.stores.sqlite.lane import aside, through
 from redrive.stores.sqlite.search import Oldest, Search
 from redrive.stores.sqlite.session import Session
 from redrive.stores.sqlite.tx import Tx
@@ -238,6 +246,7 @@ class SqliteStore:
         return await self._unpacked(session, taken)
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        check_act(by)
         return await self._act(lambda tx: amend.amend(tx, selection, change, by, expect))
 
     # --- looking ---
@@ -273,6 +282,7 @@ class SqliteStore:
     # --- keeping house ---
 
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+        check_act(by)
         pruned = await self._act(lambda tx: amend.prune(tx, selection, limit, by))
         if pruned is None:
             oldest = Oldest(amend.prunable(selection), min(limit, MOST_IDS))
@@ -286,15 +296,19 @@ class SqliteStore:
         return await self._read(lambda tx: find.tombstone(tx, item_id))
 
     async def configure(self, queue: str, change: QueueChange) -> None:
+        check_change(queue, change)
         await self._write(lambda tx: shelf.configure(tx, queue, change))
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
+        check_text("worker", worker)
         await self._write(lambda tx: shelf.beat(tx, worker, facts, ttl))
 
     async def workers(self) -> tuple[WorkerBeat, ...]:
         return await self._read(shelf.workers)
 
     async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
+        check_text("name", name)
+        check_text("owner", owner)
         return await self._write(lambda tx: shelf.elect(tx, name, owner, ttl))
 
     async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
@@ -317,9 +331,11 @@ class SqliteStore:
         return await self._read(lambda tx: shelf.documents(tx, kind))
 
     async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+        check_writes(writes)
         return await self._write(lambda tx: shelf.write_documents(tx, writes))
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
+        check_entries(entries)
         return await self._write(lambda tx: shelf.append(tx, entries))
 
     async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:

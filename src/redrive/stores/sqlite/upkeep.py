@@ -21,13 +21,13 @@ from redrive.core.item import Instant, Millis
 from redrive.core.verbs import Backup, Checkup, Finding
 from redrive.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, UnsafeFileSystem
 from redrive.stores import migrate
+from redrive.stores.aside import aside
 from redrive.stores.migrate import Migration
 from redrive.stores.sqlite import backup, checkup, connect, faults, ground
 from redrive.stores.sqlite.binding import BindingName, Connection, choose, claimed, is_risky
 from redrive.stores.sqlite.connect import ENGINE, Durability, Settings
 from redrive.stores.sqlite.forks import connected
 from redrive.stores.sqlite.ground import Network
-from redrive.stores.sqlite.lane import aside
 
 T = TypeVar("T")
 

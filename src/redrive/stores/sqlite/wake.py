@@ -11,43 +11,14 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
-from redrive.stores.sqlite.lane import tell
+from redrive.stores.aside import tell
 from redrive.stores.sqlite.room import give_to_owner
+from redrive.stores.waiters import Waiters
 
 LONGEST = 100
 """A socket's address has 108 bytes on Linux and 104 elsewhere."""
-
-
-class Waiter:
-    def __init__(self, queues: Collection[str]) -> None:
-        self.queues = frozenset(queues)
-        self.event = asyncio.Event()
-        self.loop = asyncio.get_running_loop()
-
-
-class Waiters:
-    """Each waiter has its own event, so one cannot take a signal from another. May be called from any thread."""
-
-    def __init__(self) -> None:
-        self._waiters: frozenset[Waiter] = frozenset()
-
-    @contextmanager
-    def register(self, queues: Collection[str]) -> Iterator[Waiter]:
-        waiter = Waiter(queues)
-        self._waiters |= {waiter}
-        try:
-            yield waiter
-        finally:
-            self._waiters -= {waiter}
-
-    def wake(self, queues: Collection[str] | None = None) -> None:
-        """None: everybody."""
-        for waiter in self._waiters:
-            if queues is None or not waiter.queues.isdisjoint(queues):
-                tell(waiter.loop, waiter.event.set)
 
 
 class Bell:

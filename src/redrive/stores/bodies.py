@@ -10,8 +10,10 @@ from redrive.core.item import Item, NewItem
 from redrive.core.verbs import Settlement
 from redrive.errors import StoreError
 from redrive.stores import packing
-from redrive.stores.sqlite.lane import aside
-from redrive.stores.sqlite.rows import Judged, flawed
+from redrive.stores.aside import aside
+
+Judged = tuple[Item, StoreError | None]
+"""An item, and why its payload must not be used."""
 
 
 async def packed_items(items: Sequence[NewItem], above: int) -> Sequence[NewItem]:
@@ -51,3 +53,14 @@ def _whole(item: Item) -> Item:
     except StoreError as error:
         # A result that cannot be read must not be taken for one; `wait` tells by the flaw that there was one.
         return flawed(replace(item, result=None), error)
+
+
+def flawed(item: Item, wrong: StoreError) -> Item:
+    return replace(item, payload=_left_of(item.payload), flaw=str(wrong))
+
+
+def _left_of(body: object) -> bytes:
+    """Damage can make a text or a number of it."""
+    if isinstance(body, bytes):
+        return bytes(body)
+    return b"" if body is None else str(body).encode(errors="surrogateescape")

@@ -1,0 +1,27 @@
+"""What becomes of a leased item whose payload cannot be read: a letter, through the same decision as all others."""
+
+from __future__ import annotations
+
+import logging
+
+from redrive.core.classify import fingerprint
+from redrive.core.decide import decide
+from redrive.core.item import Attempt, Ending, Failure, Instant, Item
+from redrive.core.outcome import Dead
+from redrive.core.policy import Policy
+from redrive.core.verbs import Settlement
+from redrive.errors import StoreError, StoreTooNew
+
+_log = logging.getLogger("redrive.stores")
+
+
+def laid_aside(item: Item, wrong: StoreError, now: Instant) -> Settlement:
+    """It must neither run nor block its queue. Whoever leased it settles it so, and gives it to nobody."""
+    reason = "unreadable" if isinstance(wrong, StoreTooNew) else "damaged"
+    kind = f"redrive.errors.{type(wrong).__name__}"
+    text = str(wrong)
+    failure = Failure(kind, text, reason, f"builtin:{reason}", fingerprint(kind, text, ()), action="dead")
+    decision = decide(item, Dead(failure, reason), Policy(), roll=0, age=0)
+    attempt = Attempt(item.deliveries, item.attempt, item.worker or "", now, 0, Ending.DEAD, failure)
+    _log.error("item %s of %s is a letter (%s), and was not run: %s", item.id, item.queue, reason, text)
+    return Settlement(item.id, item.deliveries, decision, attempt)
