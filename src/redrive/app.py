@@ -184,17 +184,26 @@ class Redrive:
         *,
         delay: Duration | None = None,
         id: str | None = None,
+        within: object | None = None,
     ) -> ItemId:
-        """Durable when it returns. With your own `id` a repeat adds nothing and says so in `.duplicate`."""
+        """Durable when it returns. With your own `id` a repeat adds nothing and says so in `.duplicate`.
+
+        `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
+        """
         self._check_open()
-        return await self._client.enqueue(queue, payload, delay, id)
+        return await self._client.enqueue(queue, payload, delay, id, within)
 
     async def enqueue_many(
-        self, queue: str, payloads: Iterable[object], *, delay: Duration | None = None
+        self,
+        queue: str,
+        payloads: Iterable[object],
+        *,
+        delay: Duration | None = None,
+        within: object | None = None,
     ) -> list[ItemId]:
-        """All or none, in one write."""
+        """All or none, in one write; `within` as in `enqueue`."""
         self._check_open()
-        return await self._client.enqueue_many(queue, payloads, delay)
+        return await self._client.enqueue_many(queue, payloads, delay, within)
 
     def follow_up(self, queue: str, payload: object = None, *, delay: Duration | None = None) -> ItemId:
         """Inside a handler: enqueue this in the very write that makes the current item done, or not at all."""

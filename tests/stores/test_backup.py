@@ -104,7 +104,7 @@ async def test_a_commit_between_two_steps_does_not_make_it_begin_again(
     def put_more(event: threading.Event) -> bool:
         """In the thread that copies: a commit of the writer before each step."""
         nonlocal steps
-        if threading.current_thread().name == "redrive-sqlite-aside":
+        if threading.current_thread().name == "redrive-aside":
             steps += 1
             asyncio.run_coroutine_threadsafe(store.put([new(f"more{steps}")]), loop).result(10)
         return apart(event) or steps > 500

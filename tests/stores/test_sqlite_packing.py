@@ -18,9 +18,9 @@ from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import Act, Discard, Replay
 from redrive.errors import BadStoreURL, StoreUnavailable
-from redrive.stores import packing
+from redrive.stores import bodies, packing
 from redrive.stores.packing import pack, unpack
-from redrive.stores.sqlite import SqliteStore, bodies
+from redrive.stores.sqlite import SqliteStore
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import finished, sha256
@@ -103,7 +103,7 @@ async def test_threads_of_their_own_pack_and_unpack(opened: Open, monkeypatch: p
     await store.settle([finished(item, result=TEXT)])
     await store.get("a")
     await store.find(EVERYTHING)
-    assert seen == {"pack in redrive-sqlite-aside", "unpack in redrive-sqlite-aside"}
+    assert seen == {"pack in redrive-aside", "unpack in redrive-aside"}
 
 
 async def test_small_bodies_go_no_detour(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,13 +106,24 @@ class Redrive:
         *,
         delay: Duration | None = None,
         id: str | None = None,
+        within: object | None = None,
     ) -> ItemId:
-        """Durable when it returns. With your own `id` a repeat adds nothing and says so in `.duplicate`."""
-        return self._bridge.call(self._app.enqueue, queue, payload, delay=delay, id=id)
+        """Durable when it returns. With your own `id` a repeat adds nothing and says so in `.duplicate`.
 
-    def enqueue_many(self, queue: str, payloads: Iterable[object], *, delay: Duration | None = None) -> list[ItemId]:
-        """All or none, in one write."""
-        return self._bridge.call(self._app.enqueue_many, queue, list(payloads), delay=delay)
+        `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
+        """
+        return self._bridge.call(self._app.enqueue, queue, payload, delay=delay, id=id, within=within)
+
+    def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[object],
+        *,
+        delay: Duration | None = None,
+        within: object | None = None,
+    ) -> list[ItemId]:
+        """All or none, in one write; `within` as in `enqueue`."""
+        return self._bridge.call(self._app.enqueue_many, queue, list(payloads), delay=delay, within=within)
 
     def follow_up(self, queue: str, payload: object = None, *, delay: Duration | None = None) -> ItemId:
         """Inside a handler: enqueue this in the very write that makes the current item done, or not at all."""

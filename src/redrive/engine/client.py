@@ -42,11 +42,13 @@ class Client:
         self._max_payload = max_payload
         self._known: set[str] = set()
 
-    async def enqueue(self, queue: str, payload: object, delay: Duration | None, item_id: str | None) -> ItemId:
+    async def enqueue(
+        self, queue: str, payload: object, delay: Duration | None, item_id: str | None, within: object | None
+    ) -> ItemId:
         await self.check_queue(queue)
         key = new_id() if item_id is None else check_id(item_id)
         item = self.new_item(key, queue, payload, delay)
-        duplicate = key not in await self._put([item])
+        duplicate = key not in await self._put([item], within)
         if duplicate:
             await self._check_same(item)
         return ItemId(key, duplicate=duplicate)
@@ -62,7 +64,9 @@ class Client:
             hint = "ids are unique in the whole store: use another one, or leave it out"
             raise Conflict(f"id {item.id!r} is taken by an item with {what}; nothing was added", hint=hint)
 
-    async def enqueue_many(self, queue: str, payloads: Iterable[object], delay: Duration | None) -> list[ItemId]:
+    async def enqueue_many(
+        self, queue: str, payloads: Iterable[object], delay: Duration | None, within: object | None
+    ) -> list[ItemId]:
         """All or none. Encodes in chunks, so that a long list does not stop the loop."""
         await self.check_queue(queue)
         wait = _delay(delay)
@@ -74,7 +78,7 @@ class Client:
             items += [NewItem(key, queue, body, wait) for key, body in zip(new_ids(len(chunk)), bodies, strict=True)]
             await asyncio.sleep(0)
         if items:
-            await self._put(items)
+            await self._put(items, within)
         return [ItemId(item.id) for item in items]
 
     def new_item(self, key: str, queue: str, payload: object, delay: Duration | None) -> NewItem:
@@ -91,8 +95,11 @@ class Client:
             fix = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise unknown_queue(queue, self._registry.declared | self._known, fix)
 
-    async def _put(self, items: Sequence[NewItem]) -> frozenset[str]:
+    async def _put(self, items: Sequence[NewItem], within: object | None) -> frozenset[str]:
         """The ids that this call added. Repeats a put whose outcome is unknown: the ids are ours, it cannot double."""
+        if within is not None:
+            # Not there until the caller commits: nothing to tell subscribers yet, and nothing to repeat.
+            return frozenset((await self._store.put(items, within)).added)
         result, sure = await self._put_for_sure(items)
         # After an unknown outcome, what is there already was put there by our own first try.
         added = result.added if sure else result.added + result.already

@@ -57,11 +57,14 @@ class Store(Protocol):
 
     def info(self) -> StoreInfo: ...
 
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         """All or none. An id that exists is left as it is and reported in `already`.
 
         When it returns, the items are durable to the level of `info().durability`. Puts declare their queues. The id of
         a pruned item stays taken. An empty id, an empty queue or a negative delay raises ConfigError.
+
+        `within` is the caller's own connection to the same database: the items become real when its transaction
+        commits, and were never there if it does not. ConfigError where the engine has no transactions to join.
         """
 
     async def lease(self, request: LeaseRequest) -> Leases:

@@ -73,3 +73,13 @@ def check_writes(writes: Iterable[DocumentWrite]) -> None:
 def check_page(limit: int, most: int = PAGE_LIMIT) -> None:
     if not 1 <= limit <= most:
         raise ConfigError(f"must be between 1 and {most}, not {limit}", field="limit")
+
+
+def check_not_within(within: object | None, engine: str) -> None:
+    """For engines that cannot join a caller's transaction."""
+    if within is not None:
+        raise ConfigError(
+            f"a {engine} store cannot join your transaction",
+            field="within",
+            hint="use a postgresql:// store in the same database, or enqueue after your commit",
+        )

@@ -63,14 +63,18 @@ class _InlineClient(Client):
         self._frames, self._max_result = _inside.evidence_of(app)
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
-    async def enqueue(self, queue: str, payload: object, delay: Duration | None, item_id: str | None) -> ItemId:
-        key = await super().enqueue(queue, payload, delay, item_id)
+    async def enqueue(
+        self, queue: str, payload: object, delay: Duration | None, item_id: str | None, within: object | None
+    ) -> ItemId:
+        key = await super().enqueue(queue, payload, delay, item_id, within)
         if not key.duplicate:
             await self._work_off([(queue, key)])
         return key
 
-    async def enqueue_many(self, queue: str, payloads: Iterable[object], delay: Duration | None) -> list[ItemId]:
-        keys = await super().enqueue_many(queue, payloads, delay)
+    async def enqueue_many(
+        self, queue: str, payloads: Iterable[object], delay: Duration | None, within: object | None
+    ) -> list[ItemId]:
+        keys = await super().enqueue_many(queue, payloads, delay, within)
         await self._work_off([(queue, key) for key in keys])
         return keys
 

@@ -61,7 +61,9 @@ class Relay(ABC):
     def info(self) -> StoreInfo:
         return self.store.info()
 
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+        if within is not None:
+            return await self.relay(self.store.put, items, within)
         return await self.relay(self.store.put, items)
 
     async def lease(self, request: LeaseRequest) -> Leases:

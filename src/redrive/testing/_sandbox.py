@@ -12,11 +12,13 @@ Nothing of it touches the app's own store, and afterwards the app is as it was.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from redrive import blocking
 from redrive.app import Redrive
+from redrive.core.item import NewItem
+from redrive.core.verbs import PutResult
 from redrive.errors import ConfigError
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
@@ -56,6 +58,10 @@ class _Lasting(Relay):
 
     async def close(self) -> None:
         _inside.reopenable(self._app)
+
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:  # noqa: ARG002
+        """A store in memory has no transaction to join: what a program enqueues within its own is there at once."""
+        return await self.store.put(items)
 
     async def relay(self, verb: Callable[P, Awaitable[Answer]], *args: P.args, **kwargs: P.kwargs) -> Answer:
         return await verb(*args, **kwargs)

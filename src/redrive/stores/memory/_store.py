@@ -61,6 +61,7 @@ from redrive.stores.checks import (
     check_change,
     check_entries,
     check_new,
+    check_not_within,
     check_page,
     check_text,
     check_writes,
@@ -130,7 +131,8 @@ class MemoryStore:
 
     # --- the way of an item ---
 
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+        check_not_within(within, "memory")
         async with self._verb() as now:
             check_new(items)
             return self._put(items, now)

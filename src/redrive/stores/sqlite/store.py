@@ -53,6 +53,7 @@ from redrive.stores.checks import (
     check_change,
     check_entries,
     check_new,
+    check_not_within,
     check_page,
     check_text,
     check_writes,
@@ -181,7 +182,8 @@ class SqliteStore:
 
     # --- the way of an item ---
 
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+        check_not_within(within, "SQLite")
         check_new(items)
         packed = await bodies.packed_items(items, self._compress_above)
         return await (await self._here()).writer.accept(PutJob(packed))
