@@ -8,6 +8,13 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import settings
 
 from redrive.stores.sqlite import binding, ground
+from tests.support.servers.run import announce
+from tests.support.stores import store_url
+
+__all__ = ["store_url"]
+
+# In the first process of a run, before xdist starts its workers: they share the servers.
+announce()
 
 # No deadline: a busy machine is not a failing example. In CI the same examples every time, so a red run is a change.
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)

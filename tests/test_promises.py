@@ -29,15 +29,15 @@ __all__ = ["lab"]
 
 @pytest.mark.slow
 async def test_p1_what_enqueue_returned_survives_kill_9(tmp_path: Path) -> None:
-    database = tmp_path / "promise.db"
-    command = [sys.executable, "-m", "tests.support.rig.feeder", str(database)]
+    url = f"sqlite:///{tmp_path}/promise.db"
+    command = [sys.executable, "-m", "tests.support.rig.feeder", url]
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE) as feeder:  # noqa: ASYNC220 - nothing else runs here
         assert feeder.stdout is not None
         lines = [feeder.stdout.readline() for _ in range(50)]
         feeder.kill()
         lines += feeder.stdout.readlines()
     promised = dict(line.decode().split() for line in lines if line.endswith(b"\n"))
-    app = Redrive(f"sqlite:///{database}", log=False)
+    app = Redrive(url, log=False)
     async with app:
         assert app.info().durability == "power-loss"
         for item_id, number in promised.items():

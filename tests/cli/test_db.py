@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Redrive
-from redrive.cli import db
+from redrive.cli.db import check, status
 from redrive.cli.exits import Exit
 from redrive.core.item import NewItem
 from redrive.stores import migrate
@@ -70,7 +70,7 @@ def test_status_says_how_the_schema_stands(
     path: Path, change: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute(path, change)
-    monkeypatch.setattr(db, "on_terminal", lambda: True)
+    monkeypatch.setattr(status, "on_terminal", lambda: True)
     told = here(capsys, "db", "status")
     assert told.code == Exit.DONE
     assert said in told.out
@@ -80,7 +80,7 @@ def test_status_says_how_the_schema_stands(
 def test_status_warns_of_a_risky_sqlite(
     path: Path, risky: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db, "on_terminal", lambda: True)
+    monkeypatch.setattr(status, "on_terminal", lambda: True)
     monkeypatch.setattr(upkeep, "is_risky", lambda _: risky)
     assert ("redrive[sqlite]" in here(capsys, "db", "status").out) is risky
 
@@ -122,7 +122,7 @@ def test_a_sound_database(path: Path, capsys: pytest.CaptureFixture[str], monkey
         "findings": [],
         "left_out": [],
     }
-    monkeypatch.setattr(db, "on_terminal", lambda: True)
+    monkeypatch.setattr(check, "on_terminal", lambda: True)
     assert here(capsys, "db", "check").out == "sound; 6 items were looked at\n"
 
 

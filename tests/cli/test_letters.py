@@ -11,15 +11,12 @@ from redrive.cli.exits import Exit
 from redrive.cli.letter import page
 from redrive.core.item import Attempt, Ending, Failure, Frame, History, Item, Letter
 from redrive.core.states import Disposition, State
-from tests.support.cli import here, letters_in, on_terminal, piped
+from tests.support.cli import here, letters_in, on_sqlite, on_terminal, piped, store_in
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07\nforged\tline\r\u202eevil\x9b1m"
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("REDRIVE_STORE", raising=False)
+pytestmark = pytest.mark.usefixtures("on_store")
 
 
 def harmless(text: str) -> bool:
@@ -91,6 +88,7 @@ def test_json_has_the_names_of_the_filter(tmp_path: Path, capsys: pytest.Capture
         assert name in letter
 
 
+@on_sqlite
 def test_a_bad_filter_is_marked_where_it_is_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     letters_in(tmp_path, "a")
     told = here(capsys, "letters", "list", "--where", "queue:mail eror:x")
@@ -102,6 +100,7 @@ def test_a_bad_filter_is_marked_where_it_is_bad(tmp_path: Path, capsys: pytest.C
     assert mark.index("^") == text.index("eror")
 
 
+@on_sqlite
 def test_the_mark_stands_right_behind_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     letters_in(tmp_path, "a")
     told = here(capsys, "letters", "list", "--where", "queue:\x1b[31m eror:x")
@@ -111,6 +110,7 @@ def test_the_mark_stands_right_behind_escapes(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.slow
+@on_sqlite
 def test_on_a_terminal_letters_are_columns(tmp_path: Path) -> None:
     ids = letters_in(tmp_path, HOSTILE)
     told = on_terminal("letters", "list", cwd=tmp_path, env={"NO_COLOR": "1"})
@@ -207,7 +207,7 @@ def test_any_payload_can_be_shown(
 
 def letter_with(folder: Path, payload: object) -> str:
     async def make() -> str:
-        app = Redrive(f"sqlite:///{folder}/redrive.db", log=False)
+        app = Redrive(store_in(folder), log=False)
 
         @app.handler("mail", policy=Policy(backoff=never()))
         async def fail() -> None:
@@ -221,6 +221,7 @@ def letter_with(folder: Path, payload: object) -> str:
     return asyncio.run(make())
 
 
+@on_sqlite
 def test_a_letter_cannot_make_us_read_what_is_no_source(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "secret.txt").write_text("the secret\n")
@@ -235,6 +236,7 @@ def test_a_letter_cannot_make_us_read_what_is_no_source(tmp_path: Path) -> None:
     assert "nul\\x00.py:1 in f" in shown
 
 
+@on_sqlite
 def test_a_long_history_says_what_is_left_out() -> None:
     attempts = tuple(Attempt(n, n, "w", n, 5, Ending.RELEASED, note="the worker stopped") for n in (1, 2, 9, 10))
     item = Item("id", "mail", b"1", 1, State.READY, 1, 1, 1)
@@ -249,7 +251,7 @@ def test_a_long_history_says_what_is_left_out() -> None:
 
 def named(folder: Path, *ids: str) -> None:
     async def make() -> None:
-        app = Redrive(f"sqlite:///{folder}/redrive.db", log=False)
+        app = Redrive(store_in(folder), log=False)
 
         @app.handler("mail", policy=Policy(backoff=never()))
         async def fail(dies: bool) -> None:
@@ -298,6 +300,7 @@ def test_the_real_process_does_the_same(tmp_path: Path) -> None:
     assert (bad.returncode, bad.stdout, "Traceback" in bad.stderr) == (Exit.USAGE, "", False)
 
 
+@on_sqlite
 def test_a_damaged_letter_is_listed_and_shown_with_its_neighbours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,13 +6,9 @@ import pytest
 
 from redrive.cli.exits import Exit
 from redrive.stores.sqlite import SqliteStore
-from tests.support.cli import here, letters_in, on_terminal, piped
+from tests.support.cli import here, letters_in, on_sqlite, on_terminal, piped
 
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("REDRIVE_STORE", raising=False)
+pytestmark = pytest.mark.usefixtures("on_store")
 
 
 def still_dead(capsys: pytest.CaptureFixture[str]) -> set[str]:
@@ -106,6 +102,7 @@ def test_ids_from_stdin_and_more_than_a_hundred_ask(tmp_path: Path) -> None:
     ("keys", "code", "left"),
     [("y\n", Exit.DONE, 0), ("\n", Exit.REFUSED, 2), ("\x04", Exit.REFUSED, 2), ("\x03", 130, 2)],
 )
+@on_sqlite
 def test_a_terminal_is_asked(
     keys: str, code: int, left: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +116,7 @@ def test_a_terminal_is_asked(
 
 
 @pytest.mark.slow
+@on_sqlite
 def test_above_a_thousand_the_number_must_be_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     letters_in(tmp_path, *["x"] * 1001)
     args = ("letters", "replay", "--where", "queue:mail", "--reason", "x")
@@ -127,6 +125,7 @@ def test_above_a_thousand_the_number_must_be_typed(tmp_path: Path, capsys: pytes
     assert still_dead(capsys) == set()
 
 
+@on_sqlite
 def test_a_locked_database_is_7(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ def test_the_tree_has_what_is_built_and_nothing_else() -> None:
     leaves = {" ".join(path) for path in COMMANDS}
     groups = {"", "letters", "worker", "db"}
     letters = {"letters list", "letters show", "letters replay"}
-    database = {"db status", "db check", "db backup", "db migrate"}
+    database = {"db status", "db check", "db backup", "db migrate", "db sql"}
     assert leaves - groups == {"status", *letters, "worker run", *database, "version"}
 
 

@@ -8,18 +8,15 @@ import pytest
 
 from redrive import Redrive
 from redrive.cli.exits import Exit
-from tests.support.cli import COMMAND, PATIENCE, here, letters_in, on_terminal
+from tests.support.cli import COMMAND, PATIENCE, here, letters_in, on_sqlite, on_terminal, store_in
 
-
-@pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("REDRIVE_STORE", raising=False)
+ENGINES = {"sqlite": "sqlite", "postgresql": "postgres", "redis": "redis"}
+pytestmark = pytest.mark.usefixtures("on_store")
 
 
 def enqueue(folder: Path, queue: str, count: int, *, delay: str = "0s", paused: str = "") -> None:
     async def put() -> None:
-        async with Redrive(f"sqlite:///{folder}/redrive.db", actor="ops\x1b[31m") as app:
+        async with Redrive(store_in(folder), actor="ops\x1b[31m") as app:
             app.queue(queue)
             await app.enqueue_many(queue, [None] * count, delay=delay)
             if paused:
@@ -28,7 +25,9 @@ def enqueue(folder: Path, queue: str, count: int, *, delay: str = "0s", paused: 
     asyncio.run(put())
 
 
-def test_in_a_pipe_each_line_starts_with_its_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_each_line_starts_with_its_kind(
+    on_store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     enqueue(tmp_path, "jobs", 2)
     letters_in(tmp_path, "no such mailbox", "no such mailbox")
     told = here(capsys, "status")
@@ -37,7 +36,7 @@ def test_in_a_pipe_each_line_starts_with_its_kind(tmp_path: Path, capsys: pytest
     kinds = [line[0] for line in lines]
     assert kinds == ["store", "queue", "queue", "cause"]
     store, jobs, mail, cause = lines
-    assert (store[1], store[3]) == ("sqlite", "power-loss")
+    assert (store[1], store[3]) == (ENGINES[on_store.partition(":")[0]], "power-loss")
     assert jobs[1:9] == ["jobs", "2", "0", "0", "0", "0", "0", "0"]
     assert jobs[10:] == ["0", "NO WORKER"]
     assert mail[1:5] == ["mail", "0", "0", "2"]
@@ -65,6 +64,7 @@ def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+@on_sqlite
 def test_on_a_terminal_there_are_columns_and_colour_and_no_foreign_escapes(tmp_path: Path) -> None:
     enqueue(tmp_path, "jobs", 3)
     enqueue(tmp_path, "paused", 1, paused="why\x1b[2J")
@@ -81,6 +81,7 @@ def test_on_a_terminal_there_are_columns_and_colour_and_no_foreign_escapes(tmp_p
     assert "\x1b" not in plain.out
 
 
+@on_sqlite
 def test_a_missing_database_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for args in (
         ["status"],
@@ -94,6 +95,7 @@ def test_a_missing_database_is_not_made(tmp_path: Path, capsys: pytest.CaptureFi
     assert list(tmp_path.iterdir()) == []
 
 
+@on_sqlite
 def test_the_store_comes_from_the_option_then_the_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,12 +106,14 @@ def test_the_store_comes_from_the_option_then_the_environment(
     assert (told.code, "two.db" in told.err) == (Exit.STORE, True)
 
 
+@on_sqlite
 def test_an_empty_file_is_no_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "redrive.db").touch()
     assert here(capsys, "status").code == Exit.STORE
     assert (tmp_path / "redrive.db").stat().st_size == 0
 
 
+@on_sqlite
 def test_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     told = here(capsys, "status", "--store", "memory:")
     assert told.code == Exit.USAGE
@@ -117,11 +121,13 @@ def test_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://x", "sqlite://", "sqlite:///x?durability=maybe", ""])
+@on_sqlite
 def test_a_wrong_url_is_wrong_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = here(capsys, "status", "--store", url)
     assert told.code == Exit.USAGE
 
 
+@on_sqlite
 def test_a_damaged_file_says_so_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     junk = b"this is not a database, whatever its name says" * 100
     (tmp_path / "redrive.db").write_bytes(junk)
@@ -131,6 +137,7 @@ def test_a_damaged_file_says_so_and_stays(tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "redrive.db").read_bytes() == junk
 
 
+@on_sqlite
 def test_a_database_of_a_newer_redrive_says_both_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     letters_in(tmp_path, "a")
     with sqlite3.connect(tmp_path / "redrive.db") as database:
@@ -149,6 +156,7 @@ def test_a_database_of_a_newer_redrive_says_both_versions(tmp_path: Path, capsys
     assert "upgrade" in error["hint"]
 
 
+@on_sqlite
 def test_a_database_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = sqlite3.connect(tmp_path / "redrive.db")
     database.execute("create table customers (name)")
@@ -161,6 +169,7 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.slow
+@on_sqlite
 def test_a_reader_who_goes_away_gets_no_traceback(tmp_path: Path) -> None:
     letters_in(tmp_path, "a")
     command = subprocess.Popen([*COMMAND, "status"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

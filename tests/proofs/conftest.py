@@ -1,3 +1,20 @@
-from tests.support.lab import lab, memory_lab
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["lab", "memory_lab"]
+import pytest
+
+from tests.support.folders import quick_folder
+from tests.support.lab import lab, memory_lab
+from tests.support.stores import fresh_store
+
+__all__ = ["lab", "memory_lab", "shared"]
+
+SHARED = ("sqlite", "postgres", "redis")
+"""Stores that several processes can share."""
+
+
+@pytest.fixture(params=SHARED)
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a fresh store for several processes."""
+    with quick_folder(tmp_path) as folder, fresh_store(request.param, folder) as url:
+        yield url

@@ -49,6 +49,25 @@ def settled(delivery: int, ending: str, state: str, *, worker: str = A, at: int 
     return r.Settled("i", delivery, worker, ending, state, at or 10 * delivery + 3)
 
 
+def delayed(start: int) -> list[r.Record]:
+    """Enqueued at 1,000 with a delay of 500, and run at `start`, all in milliseconds."""
+    told: list[r.Record] = [r.Invoke("i", "q", 1, 1_000, 500), r.Told("i", "ok", 2)]
+    return [*told, r.Start("i", 1, 1, 1, 10, start), r.End("i", 1, 1, 1, 12, "done", start), settled(1, "done", "done")]
+
+
+def retried(again: int) -> list[r.Record]:
+    """Failed at 1,000, to be tried 500 later, and run at `again`."""
+    first: list[r.Record] = [r.Start("i", 1, 1, 1, 10, 990), r.End("i", 1, 1, 1, 12, "failed", 1_000)]
+    second: list[r.Record] = [r.Start("i", 2, 2, 1, 20, again), r.End("i", 2, 2, 1, 22, "done", again)]
+    return [*asked(), *first, r.Settled("i", 1, A, "failed", "ready", 13, 500), *second, settled(2, "done", "done")]
+
+
+def rescued(at: int, *, blows: tuple[r.Record, ...] = ()) -> list[r.Record]:
+    """A lease until 1,500 that was taken over `at`, and ended by its new holder."""
+    taken = [r.Start("i", 1, 1, 1, 10, 1_000, 1_500), *blows, r.Reclaimed("i", 2, B, A, 20, at)]
+    return [*asked(), *taken, *ran(3, "done", pid=2, number=2), settled(3, "done", "done", worker=B)]
+
+
 def killed(pid: int, at: int) -> r.Record:
     return r.Struck(pid, "kill", at)
 
@@ -115,6 +134,10 @@ CLEAN: dict[str, Callable[[], tuple[list[r.Record], History | None]]] = {
         ],
         RELEASED,
     ),
+    "a delay that is over": lambda: (delayed(1_500), ONCE),
+    "a retry when it is due": lambda: (retried(1_500), RETRIED),
+    "a rescue when the lease is over": lambda: (rescued(1_500), CRASHED),
+    "a rescue before that, of one that was killed": lambda: (rescued(1_400, blows=(killed(1, 12),)), CRASHED),
     "an enqueue that failed": lambda: (asked("fail"), None),
     "an enqueue nobody knows of, which is not there": lambda: (asked("unknown"), None),
     "a settle of unknown outcome, told twice": lambda: (
@@ -185,6 +208,9 @@ PLANTED: dict[str, tuple[str, Callable[[], tuple[list[r.Record], History | None]
             RETRIED,
         ),
     ),
+    "run before its delay was over": ("early", lambda: (delayed(1_490), ONCE)),
+    "tried again before it was due": ("early", lambda: (retried(1_490), RETRIED)),
+    "taken over from one that had time left": ("premature", lambda: (rescued(1_490), CRASHED)),
     "an error that was not counted": (
         "wrong_attempts",
         lambda: (

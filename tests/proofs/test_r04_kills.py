@@ -29,14 +29,14 @@ def check(report: Report, size: Kills) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-async def test_r4_random_worker_kills_smoke(tmp_path: Path) -> None:
+async def test_r4_random_worker_kills_smoke(shared: str, tmp_path: Path) -> None:
     size = KILLS[Size.SMOKE]
-    check(await random_kills(tmp_path, size, seed=4), size)
+    check(await random_kills(shared, tmp_path, size, seed=4), size)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1])
-async def test_r4_random_worker_kills(tmp_path: Path, seed: int) -> None:
+async def test_r4_random_worker_kills(shared: str, tmp_path: Path, seed: int) -> None:
     size = KILLS[proof_size()]
-    check(await random_kills(tmp_path, size, seed), size)
+    check(await random_kills(shared, tmp_path, size, seed), size)

@@ -11,7 +11,7 @@ from redrive import Dead, Item, Policy, Redrive, Snooze, constant
 from redrive.core.item import Ending
 from redrive.core.states import State
 from redrive.events import Finished, LeaseLost, SettleRefused, Started
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from tests.support.lab import Lab, Seen
 from tests.support.rig import records as r
 from tests.support.rig.fleet import Fleet, Member
@@ -124,7 +124,7 @@ async def test_r8_a_late_word_after_the_end_changes_nothing(lab: Lab, mode: str)
 
 
 class Stopped:
-    """One database, one worker that is stopped in the middle, one that takes over."""
+    """One store, one worker that is stopped in the middle, one that takes over."""
 
     LEASE = 0.3
 
@@ -158,13 +158,12 @@ class Stopped:
         return all([(await self.app.get(item_id)).state is State.DONE for item_id in self.ids.values()])
 
 
-async def zombies(folder: Path, rounds: int) -> None:
-    database, logs = folder / "rig.db", folder / "logs"
-    store = SqliteStore(database)
+async def zombies(url: str, logs: Path, rounds: int) -> None:
+    store = store_from_url(url)
     app = Redrive(store, log=False)
     app.queue("late")
     async with app:
-        with Fleet(database, logs, lease=Stopped.LEASE, handlers="zombie") as fleet:
+        with Fleet(url, logs, lease=Stopped.LEASE, handlers="zombie") as fleet:
             first, second = fleet.start(), fleet.start()
             producer = Producer(app, Log(logs / "producer.log"))
             await eventually(lambda: _workers(logs) == 2, limit=20, what="both workers run")
@@ -201,11 +200,11 @@ def _refusals(logs: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(90)
-async def test_r8_a_stopped_process_writes_nothing_when_it_wakes_smoke(tmp_path: Path) -> None:
-    await zombies(tmp_path, ZOMBIES[Size.SMOKE])
+async def test_r8_a_stopped_process_writes_nothing_when_it_wakes_smoke(shared: str, tmp_path: Path) -> None:
+    await zombies(shared, tmp_path, ZOMBIES[Size.SMOKE])
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(1200)
-async def test_r8_a_stopped_process_writes_nothing_when_it_wakes(tmp_path: Path) -> None:
-    await zombies(tmp_path, ZOMBIES[proof_size()])
+async def test_r8_a_stopped_process_writes_nothing_when_it_wakes(shared: str, tmp_path: Path) -> None:
+    await zombies(shared, tmp_path, ZOMBIES[proof_size()])

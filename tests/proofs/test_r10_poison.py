@@ -11,7 +11,7 @@ from redrive import Redrive
 from redrive.core.item import Ending, History
 from redrive.core.states import State
 from redrive.stores.base import Store
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from tests.support.rig import records as r
 from tests.support.rig.deaths import DEATHS
 from tests.support.rig.fleet import Fleet
@@ -27,17 +27,15 @@ LEASE = 0.3
 MAX_CRASHES = 3
 
 
-async def poisoned(folder: Path, deaths: Sequence[str], healthy: int) -> Supervisor:
+async def poisoned(url: str, logs: Path, deaths: Sequence[str], healthy: int) -> Supervisor:
     """All of them in one queue, handled by one worker process at a time; judged when nothing is left."""
-    database, logs = folder / "rig.db", folder / "logs"
-    logs.mkdir()
-    store = SqliteStore(database)
+    store = store_from_url(url)
     app = Redrive(store, log=False)
     app.queue("mixed")
     async with app:
         await _produce(Producer(app, Log(logs / "producer.log")), deaths, healthy)
         limits = Limits()
-        with Fleet(database, logs, lease=LEASE, handlers="poison", watched=limits.descriptors) as fleet:
+        with Fleet(url, logs, lease=LEASE, handlers="poison", watched=limits.descriptors) as fleet:
             supervisor = Supervisor(fleet, lambda pid, why: app.report_death(pid, why=why), limits)
             await eventually(lambda: _drained(store, supervisor), limit=80, what="the queue is empty")
             await fleet.retire()
@@ -103,17 +101,17 @@ def _check_restarts(supervisor: Supervisor) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-async def test_r10_poison_dies_alone_after_exactly_max_crashes_smoke(tmp_path: Path) -> None:
+async def test_r10_poison_dies_alone_after_exactly_max_crashes_smoke(shared: str, tmp_path: Path) -> None:
     """One dies by a signal, one at a limit."""
-    supervisor = await poisoned(tmp_path, ["segfault", "descriptors"], POISON[Size.SMOKE])
+    supervisor = await poisoned(shared, tmp_path, ["segfault", "descriptors"], POISON[Size.SMOKE])
     assert len(supervisor.deaths) <= 2 * MAX_CRASHES
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("death", DEATHS)
-async def test_r10_poison_dies_alone_after_exactly_max_crashes(tmp_path: Path, death: str) -> None:
-    supervisor = await poisoned(tmp_path, [death], POISON[proof_size()])
+async def test_r10_poison_dies_alone_after_exactly_max_crashes(shared: str, tmp_path: Path, death: str) -> None:
+    supervisor = await poisoned(shared, tmp_path, [death], POISON[proof_size()])
     # Whatever else was in the worker, nobody but the poison ever killed it.
     assert len(supervisor.deaths) == MAX_CRASHES
     assert all(DEATHS[death][1] in one.why for one in supervisor.deaths), supervisor.deaths
@@ -121,25 +119,23 @@ async def test_r10_poison_dies_alone_after_exactly_max_crashes(tmp_path: Path, d
 
 @pytest.mark.prove
 @pytest.mark.timeout(200)
-async def test_r10_eight_poisons_at_once_die_and_take_nobody_along(tmp_path: Path) -> None:
-    supervisor = await poisoned(tmp_path, list(DEATHS), POISON[proof_size()])
+async def test_r10_eight_poisons_at_once_die_and_take_nobody_along(shared: str, tmp_path: Path) -> None:
+    supervisor = await poisoned(shared, tmp_path, list(DEATHS), POISON[proof_size()])
     assert len(supervisor.deaths) <= MAX_CRASHES * len(DEATHS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(90)
-async def test_r10_a_worker_without_descriptors_goes_on(tmp_path: Path) -> None:
+async def test_r10_a_worker_without_descriptors_goes_on(shared: str, tmp_path: Path) -> None:
     """A handler that leaks them all and returns: whoever needs none still works, and the worker still hears."""
-    database, logs = tmp_path / "rig.db", tmp_path / "logs"
-    logs.mkdir()
-    store = SqliteStore(database)
+    store = store_from_url(shared)
     app = Redrive(store, log=False)
     for queue in ("mixed", "leaking"):
         app.queue(queue)
     async with app:
-        producer = Producer(app, Log(logs / "producer.log"))
+        producer = Producer(app, Log(tmp_path / "producer.log"))
         await producer.enqueue("leaking", "leak")
-        with Fleet(database, logs, lease=LEASE, handlers="poison", watched=Limits().descriptors) as fleet:
+        with Fleet(shared, tmp_path, lease=LEASE, handlers="poison", watched=Limits().descriptors) as fleet:
             member = fleet.start()
             await eventually(lambda: _nothing_left(store), limit=30, what="all descriptors are taken")
             assert descriptors(member.pid) == Limits().descriptors
@@ -149,6 +145,6 @@ async def test_r10_a_worker_without_descriptors_goes_on(tmp_path: Path) -> None:
             assert fleet.alive == [member]
             await fleet.retire()
         found = await survey(store)
-    verdict = judge(read_all(logs), found)
+    verdict = judge(read_all(tmp_path), found)
     assert not verdict.faults, verdict.report()
     assert {final.item.state for final in found.finals.values()} == {State.DONE}

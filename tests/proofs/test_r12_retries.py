@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -63,9 +62,9 @@ async def test_r12_no_retry_is_early(lab: Lab) -> None:
     await retries(lab, RETRIES[proof_size()])
 
 
-async def by_the_real_clock(folder: Path, count: int, spell: float) -> None:
+async def by_the_real_clock(url: str, count: int, spell: float) -> None:
     """Each fails once and asks for a delay of its own. This process's clock says what is early, not the store's."""
-    app = Redrive(f"sqlite:///{folder}/redrive.db", log=False)
+    app = Redrive(url, log=False)
     dice = random.Random(12)
     wanted: dict[str, float] = {}
     late: list[float] = []
@@ -94,14 +93,14 @@ async def by_the_real_clock(folder: Path, count: int, spell: float) -> None:
 
 
 @pytest.mark.slow
-async def test_r12_no_retry_is_early_by_the_real_clock_smoke(tmp_path: Path) -> None:
-    await by_the_real_clock(tmp_path, RETRIES[Size.SMOKE], RETRY_SPELL[Size.SMOKE])
+async def test_r12_no_retry_is_early_by_the_real_clock_smoke(shared: str) -> None:
+    await by_the_real_clock(shared, RETRIES[Size.SMOKE], RETRY_SPELL[Size.SMOKE])
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(300)
-async def test_r12_no_retry_is_early_by_the_real_clock(tmp_path: Path) -> None:
-    await by_the_real_clock(tmp_path, RETRIES[proof_size()], RETRY_SPELL[proof_size()])
+async def test_r12_no_retry_is_early_by_the_real_clock(shared: str) -> None:
+    await by_the_real_clock(shared, RETRIES[proof_size()], RETRY_SPELL[proof_size()])
 
 
 async def test_r12_due_times_are_the_stores_and_survive_the_worker(lab: Lab) -> None:

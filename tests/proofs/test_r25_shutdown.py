@@ -16,7 +16,7 @@ from redrive import Redrive
 from redrive.cli.exits import Exit
 from redrive.core.item import Ending, Item
 from redrive.core.states import State
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from tests.support.rig.fleet import Member
 from tests.support.rig.handlers import MIX
 from tests.support.rig.log import Log, read_all
@@ -37,19 +37,18 @@ SLOTS = 3
 
 
 class Stage:
-    """One database, its producer, and workers that come and go."""
+    """One store, its producer, and workers that come and go."""
 
-    def __init__(self, folder: Path, queues: Sequence[str]) -> None:
-        self.database, self.logs = folder / "rig.db", folder / "logs"
-        self.logs.mkdir()
-        self.store = SqliteStore(self.database)
+    def __init__(self, url: str, logs: Path, queues: Sequence[str]) -> None:
+        self.url, self.logs = url, logs
+        self.store = store_from_url(url)
         self.app = Redrive(self.store, log=False)
         for queue in queues:
             self.app.queue(queue)
         self.producer = Producer(self.app, Log(self.logs / "producer.log"))
 
     def serving(self, grace: str, **more: str) -> Serving:
-        return Serving(self.database, self.logs, grace=grace, lease=LEASE, **more)
+        return Serving(self.url, self.logs, grace=grace, lease=LEASE, **more)
 
     async def items(self) -> list[Item]:
         return [final.item for final in (await survey(self.store)).finals.values()]
@@ -97,8 +96,8 @@ async def check_given_back(stage: Stage) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(90)
-async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, ["short", "short-sync"])
+async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(shared: str, tmp_path: Path) -> None:
+    stage = Stage(shared, tmp_path, ["short", "short-sync"])
     async with stage.app:
         for queue in ("short", "short-sync"):
             for number in range(SLOTS + 2):
@@ -118,20 +117,20 @@ async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(t
 
 @pytest.mark.slow
 @pytest.mark.timeout(90)
-async def test_r25_what_does_not_end_is_given_back_uncharged_smoke(tmp_path: Path) -> None:
+async def test_r25_what_does_not_end_is_given_back_uncharged_smoke(shared: str, tmp_path: Path) -> None:
     """Async and sync, some that can be cancelled and some that will not: all in one worker."""
-    await too_long(tmp_path, TOO_LONG)
+    await too_long(shared, tmp_path, TOO_LONG)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("queue", TOO_LONG)
-async def test_r25_what_does_not_end_is_given_back_uncharged(tmp_path: Path, queue: str) -> None:
-    await too_long(tmp_path, [queue])
+async def test_r25_what_does_not_end_is_given_back_uncharged(shared: str, tmp_path: Path, queue: str) -> None:
+    await too_long(shared, tmp_path, [queue])
 
 
-async def too_long(folder: Path, queues: Sequence[str]) -> None:
-    stage = Stage(folder, queues)
+async def too_long(url: str, logs: Path, queues: Sequence[str]) -> None:
+    stage = Stage(url, logs, queues)
     async with stage.app:
         for queue in queues:
             for number in range(SLOTS):
@@ -147,9 +146,9 @@ async def too_long(folder: Path, queues: Sequence[str]) -> None:
 
 @pytest.mark.prove
 @pytest.mark.timeout(90)
-async def test_r25_a_second_sigterm_ends_the_grace(tmp_path: Path) -> None:
+async def test_r25_a_second_sigterm_ends_the_grace(shared: str, tmp_path: Path) -> None:
     queues = ("short", "short-sync", *TOO_LONG)
-    stage = Stage(tmp_path, queues)
+    stage = Stage(shared, tmp_path, queues)
     async with stage.app:
         for queue in queues:
             await stage.producer.enqueue(queue, f"{queue}-0")
@@ -166,12 +165,12 @@ async def test_r25_a_second_sigterm_ends_the_grace(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(90)
-async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(tmp_path: Path) -> None:
+async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(shared: str, tmp_path: Path) -> None:
     """Nobody can give its item back, for the loop is blocked: its lease runs out, and that is a crash."""
-    stage = Stage(tmp_path, ["blocking"])
+    stage = Stage(shared, tmp_path, ["blocking"])
     async with stage.app:
         await stage.producer.enqueue("blocking", "blocking-0")
-        with Serving(stage.database, stage.logs, grace=f"{GRACE}s", lease=0.5) as fleet:
+        with Serving(stage.url, stage.logs, grace=f"{GRACE}s", lease=0.5) as fleet:
             member = await running(fleet, 1)
             fleet.terminate(member)
             assert await gone(fleet, member, GRACE + SOON) == Exit.FAILED
@@ -184,19 +183,19 @@ async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(tmp_
 @pytest.mark.prove
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("strike", ["before lease", "after lease", "before settle", "after settle"])
-async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing(tmp_path: Path, strike: str) -> None:
-    await struck(tmp_path, strike)
+async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing(shared: str, tmp_path: Path, strike: str) -> None:
+    await struck(shared, tmp_path, strike)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(90)
-async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing_smoke(tmp_path: Path) -> None:
-    await struck(tmp_path, "after lease")
+async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing_smoke(shared: str, tmp_path: Path) -> None:
+    await struck(shared, tmp_path, "after lease")
 
 
-async def struck(folder: Path, strike: str) -> None:
+async def struck(url: str, logs: Path, strike: str) -> None:
     """Settling leases the next: both are places where the store gives what the worker no longer wants."""
-    stage = Stage(folder, (*MIX, "leaf"))
+    stage = Stage(url, logs, (*MIX, "leaf"))
     async with stage.app:
         for number in range(80):
             await stage.producer.enqueue(MIX[number % len(MIX)], f"item-{number:02}")
@@ -223,11 +222,11 @@ async def stopped_at_random(stage: Stage, dice: random.Random, spell: float) -> 
 
 @pytest.mark.prove
 @pytest.mark.timeout(900)
-async def test_r25_rolling_restarts_cost_nothing(tmp_path: Path) -> None:
+async def test_r25_rolling_restarts_cost_nothing(shared: str, tmp_path: Path) -> None:
     """Stopped at random moments, its start and its end included, again and again: no crash is ever charged."""
     size = ROLLING[proof_size()]
     dice = random.Random(25)
-    stage = Stage(tmp_path, (*MIX, "leaf"))
+    stage = Stage(shared, tmp_path, (*MIX, "leaf"))
     async with stage.app:
         work = [(dice.choice(MIX), f"item-{number:06}") for number in range(size.items)]
         await stage.producer.enqueue_all(work)

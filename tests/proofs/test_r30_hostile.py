@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from base64 import b64decode
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +25,22 @@ from redrive.core.item import History
 from redrive.core.states import State
 from redrive.errors import PayloadError
 from redrive.stores.base import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import sha256
 from tests.support.folders import quick_folder
 from tests.support.hostile import DOCUMENTS, NOT_GIVEN, Document
 from tests.support.rig.size import HOSTILE, proof_size
+from tests.support.stores import STORES, fresh_store
 
-KINDS = ("memory", "sqlite", "apsw")
+KINDS = (*STORES, "apsw")
 QUEUES = ("bytes", "values")
 
 
-def store_of(kind: str, path: Path) -> Store:
-    if kind == "memory":
-        return MemoryStore()
-    return SqliteStore(path, binding="apsw" if kind == "apsw" else "stdlib", durability="process-crash")
+@contextlib.contextmanager
+def fresh(kind: str, folder: Path) -> Iterator[str]:
+    """The URL of a fresh store; `apsw` is SQLite by another library."""
+    with quick_folder(folder) as place, fresh_store("sqlite" if kind == "apsw" else kind, place) as url:
+        yield f"{url}?binding={'apsw' if kind == 'apsw' else 'stdlib'}" if url.startswith("sqlite:") else url
 
 
 class Post:
@@ -95,21 +97,21 @@ def test_r30_there_are_sixty() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_r30_one_verdict_and_the_same_bytes_for_ever(kind: str, tmp_path: Path) -> None:
-    with quick_folder(tmp_path) as folder:
-        store = store_of(kind, folder / "redrive.db")
+    with fresh(kind, tmp_path) as url:
+        store = store_from_url(url)
         first = Post(store)
         async with first.app as app:
             put = await accepted(first)
             await app.run(until_idle=True)
             judge(first, put)
             await check_letters(app, put)
-        again = Post(store if kind == "memory" else store_of(kind, folder / "redrive.db"), mended=True)
+        again = Post(store if kind == "memory" else store_from_url(url), mended=True)
         async with again.app as app:
             assert await again.payloads(ALL) == put
             await replayed(again, put)
-            if kind != "memory":
-                await app.backup(folder / "copy.db")
-                await check_copy(Post(store_of(kind, folder / "copy.db")), put)
+            if url.startswith("sqlite:"):
+                await app.backup(tmp_path / "copy.db")
+                await check_copy(Post(store_from_url(f"sqlite:///{tmp_path}/copy.db")), put)
             tombstones = await app.prune("state:done", reason="r30", limit=1_000)
             for tombstone in tombstones:
                 assert tombstone.payload_sha256 == sha256(put[tombstone.id])
@@ -177,16 +179,17 @@ async def check_copy(copy: Post, put: dict[str, bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_r30_every_letter_can_be_shown(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    with quick_folder(tmp_path) as folder:
-        put = asyncio.run(letters_in(folder))
+@pytest.mark.parametrize("kind", [kind for kind in STORES if kind != "memory"])
+def test_r30_every_letter_can_be_shown(kind: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    with fresh(kind, tmp_path) as url:
+        put = asyncio.run(letters_in(url))
         for document in ACCEPTED:
             item_id = f"{named(document)}-bytes"
-            text = shown(capsysbinary, folder, item_id)
+            text = shown(capsysbinary, url, item_id)
             assert all(char.isprintable() or char == "\n" for char in text), document.name
             assert f"payload, {len(put[item_id]):,} bytes" in text
             assert len(text) < 20_000
-            letter = json.loads(shown(capsysbinary, folder, item_id, "--json"))
+            letter = json.loads(shown(capsysbinary, url, item_id, "--json"))
             assert letter["payload_bytes"] == len(put[item_id])
             if document.verdict == "kept":
                 assert letter["payload_encoding"] == "base64"
@@ -223,18 +226,18 @@ def is_json(body: bytes) -> bool:
     return True
 
 
-async def letters_in(folder: Path) -> dict[str, bytes]:
+async def letters_in(url: str) -> dict[str, bytes]:
     """A letter of every accepted document."""
-    post = Post(store_of("sqlite", folder / "redrive.db"))
+    post = Post(store_from_url(url))
     async with post.app as app:
         put = await accepted(post)
         await app.run(until_idle=True)
     return put
 
 
-def shown(capture: pytest.CaptureFixture[bytes], folder: Path, *args: str) -> str:
+def shown(capture: pytest.CaptureFixture[bytes], url: str, *args: str) -> str:
     capture.readouterr()
-    assert cli.run(("letters", "show", *args, "--store", f"sqlite:///{folder}/redrive.db")) == 0
+    assert cli.run(("letters", "show", *args, "--store", url)) == 0
     told = capture.readouterr()
     assert told.err == b""
     return told.out.decode("utf-8", "strict")
@@ -268,8 +271,8 @@ async def test_r30_whatever_is_accepted_comes_back(
     tmp_path_factory: pytest.TempPathFactory, kind: str, documents: list[Any]
 ) -> None:
     """Whatever it is, `enqueue` takes it or raises a PayloadError that names it, and the worker goes on."""
-    with quick_folder(tmp_path_factory.mktemp("r30")) as folder:
-        post = Post(store_of(kind, folder / "redrive.db"))
+    with fresh(kind, tmp_path_factory.mktemp("r30")) as url:
+        post = Post(store_from_url(url))
         async with post.app as app:
             verdicts = [await post.verdict(document, f"doc-{n}") for n, document in enumerate(documents)]
             taken = [(n, document) for n, document in enumerate(documents) if verdicts[n] is None]

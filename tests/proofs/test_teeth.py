@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.proofs.conftest import SHARED
 from tests.support.rig.fleet import ROOT, environment
 
 NAMED = {
@@ -19,15 +20,22 @@ NAMED = {
     "shameless": {"wrong_attempts"},
     "tactful": {"half_moved"},
     "optimist": {"double_terminal"},
+    "skewed": {"early"},
+    "fair": set[str](),
+    "unfenced": {"double_terminal"},
+    "hasty": {"premature"},
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", NAMED)
-def test_r0_a_planted_bug_is_named(tmp_path: Path, bug: str) -> None:
-    command = [sys.executable, "-m", "tests.support.rig.plant", str(tmp_path), bug]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=30)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("store", SHARED)
+def test_r0_planted_bugs_are_named(tmp_path: Path, store: str) -> None:
+    command = [sys.executable, "-m", "tests.support.rig.plant", str(tmp_path), store]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stderr
-    faults = json.loads(done.stdout)
-    assert NAMED[bug] <= faults.keys(), faults
-    assert bool(faults) == (bug != "honest"), faults
+    found = json.loads(done.stdout)
+    assert found.keys() == NAMED.keys()
+    for bug, faults in found.items():
+        assert NAMED[bug] <= faults.keys(), (bug, faults)
+        assert bool(faults) == (bug not in ("honest", "fair")), (bug, faults)

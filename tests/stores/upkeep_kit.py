@@ -12,17 +12,18 @@ from redrive.core.item import Attempt, Ending, Failure, Item
 from redrive.core.select import Ids
 from redrive.core.verbs import Act, Archive, Settlement
 from redrive.stores import migrate
+from redrive.stores.base import Store
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.binding import BindingName
-from redrive.stores.sqlite.upkeep import Upkeep
+from redrive.stores.sqlite.upkeep import SqliteUpkeep
 from redrive.stores.statements import load
 from tests.stores.sqlite_kit import asking, new
 
 BY = Act("ops", "why not", "r-1")
 
 
-def upkeep(path: Path, binding: BindingName = "stdlib") -> Upkeep:
-    return Upkeep(str(path), "power-loss", 2_000, binding, "refuse")
+def upkeep(path: Path, binding: BindingName = "stdlib") -> SqliteUpkeep:
+    return SqliteUpkeep(str(path), "power-loss", 2_000, binding, "refuse")
 
 
 def died(item: Item, cause: str = "c1") -> Settlement:
@@ -31,7 +32,7 @@ def died(item: Item, cause: str = "c1") -> Settlement:
     return Settlement(item.id, item.deliveries, ToDead("max_attempts", Charge.ERROR, failure), attempt)
 
 
-async def fill(store: SqliteStore) -> None:
+async def fill(store: Store) -> None:
     """Six items: ready, leased, done with a result, tried once, an open letter, an archived one."""
     await store.put([new(name, payload=b'{"to": "somebody"}') for name in ("a", "b", "c", "d", "e", "f")])
     items = {item.id: item for item in (await store.lease(asking(5))).items}

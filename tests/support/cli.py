@@ -18,15 +18,39 @@ import pytest
 
 from redrive import Policy, Redrive, never
 from redrive import cli as command_line
+from tests.support.stores import STORES, StoreUrl
 
 PATIENCE = 45
 """Seconds. Only a failing test waits so long; the machine may be busy."""
 COMMAND = (sys.executable, "-m", "redrive")
 
 
+KEPT = tuple(kind for kind in STORES if kind != "memory")
+"""Those that a command can look at: memory ends with its process."""
+on_sqlite = pytest.mark.parametrize("on_store", ["sqlite"], indirect=True)
+"""For what is about the file, or would only show once more that the stores are alike."""
+
+
+@pytest.fixture(params=KEPT)
+def on_store(
+    request: pytest.FixtureRequest, tmp_path: Path, store_url: StoreUrl, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """Commands work on a store of this kind, without being told: by REDRIVE_STORE, or by what is used without it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REDRIVE_STORE", raising=False)
+    if request.param != "sqlite":
+        monkeypatch.setenv("REDRIVE_STORE", store_url(request.param))
+    return store_in(tmp_path)
+
+
+def store_in(folder: Path, name: str = "redrive.db") -> str:
+    return os.environ.get("REDRIVE_STORE") or f"sqlite:///{folder}/{name}"
+
+
 def environment(**more: str) -> dict[str, str]:
-    """Ours without what would change the output."""
+    """Ours without what would change the output; the store is as `on_store` has set it."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("REDRIVE_", "NO_COLOR", "COLUMNS"))}
+    kept |= {key: value for key, value in os.environ.items() if key == "REDRIVE_STORE"}
     return kept | {"TERM": "xterm", "PYTHONUNBUFFERED": "1"} | more
 
 
@@ -156,7 +180,7 @@ def letters_in(folder: Path, *texts: str, name: str = "redrive.db") -> list[str]
     """A database with one dead letter per error text, in the queue `mail`; their ids. A few die in their order."""
 
     async def make() -> list[str]:
-        app = Redrive(f"sqlite:///{folder}/{name}", log=False, actor="tester")
+        app = Redrive(store_in(folder, name), log=False, actor="tester")
 
         @app.handler("mail", policy=Policy(backoff=never()), concurrency=1 if len(texts) < 100 else 500)
         async def fail(item_id: str) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import click
 
 from redrive.app import Redrive
 from redrive.cli.exits import Talk
-from redrive.errors import BadStoreURL, StoreUnavailable
+from redrive.errors import BadStoreURL
+from redrive.stores.base import Store
+from redrive.stores.upkeep import Kept, Upkeep
 from redrive.stores.url import store_from_url
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -55,27 +55,24 @@ def _speak_up(context: click.Context, _parameter: click.Parameter, value: bool) 
 
 def visit(url: str, ask: Callable[[Redrive], Awaitable[T]]) -> T:
     """Ask the store at `url`, which must be there: a wrong path must not become an empty database with good news."""
-    app = Redrive(store_from_url(url), log=False)
-    check_is_there(url)
+    store = store_from_url(url)
+    app = Redrive(store, log=False)
+    upkeep = _upkeep(store)
 
     async def asked() -> T:
+        await upkeep.check_is_there()
         async with app:
             return await ask(app)
 
     return asyncio.run(asked())
 
 
-def check_is_there(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme == "memory":
-        hint = "name the store that the workers use: --store or REDRIVE_STORE"
-        raise BadStoreURL("memory: is empty in every new process", field="store", hint=hint)
-    if parts.scheme != "sqlite":
-        return
-    path = Path(unquote(parts.path).removeprefix("/"))
-    try:
-        there = path.is_file() and path.stat().st_size > 0
-    except OSError as error:
-        raise StoreUnavailable(f"{path.absolute()} cannot be reached: {error.strerror}") from error
-    if not there:
-        raise StoreUnavailable(f"no database at {path.absolute()}", hint="set --store or REDRIVE_STORE")
+def upkeep_of(url: str) -> Upkeep:
+    return _upkeep(store_from_url(url))
+
+
+def _upkeep(store: Store) -> Upkeep:
+    if isinstance(store, Kept):
+        return store.upkeep()
+    hint = "name the store that the workers use: --store or REDRIVE_STORE"
+    raise BadStoreURL("memory: is empty in every new process", field="store", hint=hint)

@@ -24,3 +24,10 @@ def load(engine: str, verb: str) -> Mapping[str, str]:
         elif line.strip() and not line.lstrip().startswith("--"):
             lines.append(line)
     return {name: "\n".join(body).rstrip("; \n") for name, body in statements.items()}
+
+
+def load_all(engine: str) -> None:
+    """Beforehand, for those who must not read files later."""
+    for file in resources.files(__package__).joinpath("sql", engine).iterdir():
+        if file.name.endswith(".sql"):
+            load(engine, file.name.removesuffix(".sql"))

@@ -14,7 +14,17 @@ from redrive.stores.clock import Clock
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore, ballast, ground
 
-FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db"
+FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db   postgresql://user@host/database   redis://host:6379/0"
+
+_REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
+_SENTINEL = "give the address of the primary, or of a proxy that follows it, as redis://host:6379/0"
+_CLUSTER = (
+    "give the address of any node as redis://host:6379; a namespace is one slot, and its owner is found by itself"
+)
+_REDIS_INSTEAD = {
+    **dict.fromkeys(("sentinel", "redis+sentinel", "rediss+sentinel", "valkey+sentinel"), _SENTINEL),
+    **dict.fromkeys(("redis+cluster", "rediss+cluster", "valkey+cluster"), _CLUSTER),
+}
 
 
 def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
@@ -25,12 +35,26 @@ def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
         return _memory(url, parts.path + parts.netloc, options, clock)
     if parts.scheme == "sqlite":
         return _sqlite(url, parts.netloc, unquote(parts.path), options, clock)
+    if parts.scheme in {"postgresql", "postgres"}:
+        from redrive.stores.postgres.url import store_of as postgres_store
+
+        return postgres_store(parts, options, clock)
+    if parts.scheme in _REDIS:
+        from redrive.stores.redis.url import store_of as redis_store
+
+        return redis_store(parts, options, clock)
+    if parts.scheme in _REDIS_INSTEAD:
+        raise BadStoreURL(f"{parts.scheme}:// is not supported", field="store", hint=_REDIS_INSTEAD[parts.scheme])
     what = f"unknown scheme {parts.scheme!r}" if parts.scheme else "it has no scheme"
     raise BadStoreURL(f"{_safe(url)!r}: {what}", field="store", hint=f"use one of: {FORMS}")
 
 
 def _parts(url: str) -> SplitResult:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # What it says may be part of a password.
+        raise BadStoreURL("it is not a URL", field="store", hint=f"use one of: {FORMS}") from None
     if parts.fragment or url.endswith("#"):
         raise BadStoreURL(f"{_safe(url)!r} has a #, which ends a URL", field="store", hint="write %23 for it")
     if "\0" in unquote(url):
@@ -100,6 +124,6 @@ _SQLITE_OPTIONS: dict[str, Callable[[str, str], Any]] = {
 
 
 def _safe(url: str) -> str:
-    """Without the password, should there be one."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.split('://')[0]}://…@{tail}" if at else url
+    """Without the password, should there be one; options may have one too."""
+    head, at, tail = url.partition("?")[0].rpartition("@")
+    return f"{head.split('://')[0]}://…@{tail}" if at else tail

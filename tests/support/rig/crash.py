@@ -1,10 +1,11 @@
 """R3: the scenario, killed at one point after another.
 
-    python -m tests.support.rig.crash <folder> <kind> <items> <points>
+    python -m tests.support.rig.crash <folder> <store> <kind> <items> <points>
 
-A point of kind `sql` is a statement that writes, or a commit: SIGKILL before the n-th of them. A point of kind `verb`
-is a call of the store: SIGKILL before it, or when it is done and nobody was told. For each point this process forks
-the scenario, forks the drain, and prints one line. Points `count`: how many there are.
+A point of kind `sql` is a statement that writes, or a commit, of SQLite: SIGKILL before the n-th of them. A point of
+kind `verb` is a call of the store: SIGKILL before it, or when it is done and nobody was told. A point of kind `wire` is
+a request to a server: see `wire`. For each point this process forks the scenario, forks the drain, and prints one line.
+Points: numbers such as `1,2,3`; `count`: how many there are; `some`: so many, and then a dozen of them, evenly spread.
 """
 
 from __future__ import annotations
@@ -17,18 +18,25 @@ import shutil
 import signal
 import sqlite3
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from redrive.testing.faults import FaultyStore
 from tests.support.rig import records as r
+from tests.support.rig.fork import Child
 from tests.support.rig.log import Log, now_ns
 from tests.support.rig.scenario import Place, drain, play
+from tests.support.rig.wire import over_the_wire
+from tests.support.stores import fresh_store
 
+Result = dict[str, object]
+
+SOME = 12
 MUTATING = ("put", "lease", "settle", "extend", "reclaim", "amend", "prune", "configure")
 READS = ("select", "pragma", "explain", "analyze")
+TRACEABLE = "?binding=stdlib"
+"""The binding whose statements can be seen through sqlite3.connect."""
 
 
 class SqlPoints:
@@ -66,56 +74,58 @@ def scenario_process(place: Place, kind: str, items: int, chosen: int | None) ->
         log(r.Struck(os.getpid(), "kill", now_ns()))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    # The binding that can be traced through sqlite3.connect.
-    store = SqliteStore(place.database, binding="stdlib")
     if kind == "sql":
         points = SqlPoints(kill, chosen)
         points.install()
-        asyncio.run(play(place, store, items))
+        asyncio.run(play(place, store_from_url(place.url + TRACEABLE), items))
         return points.passed
-    faulty = FaultyStore(store, counted=MUTATING)
+    faulty = FaultyStore(store_from_url(place.url), counted=MUTATING)
     if chosen is not None:
         faulty.crash_at(chosen, lambda _: kill())
     asyncio.run(play(place, faulty, items))
     return faulty.points
 
 
-def forked(work: Callable[[], object]) -> tuple[int, object]:
-    """Run the work in a child; its exit status (negative: the signal) and what it returned."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            answer = json.dumps(work()).encode()
-            os.write(writer, answer)
-            status = 0
-        except BaseException:  # noqa: BLE001 - it is printed, and the parent sees the status
-            traceback.print_exc()
-        finally:
-            os._exit(status)  # nothing of the parent's may be unwound in the child
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), json.loads(answer) if answer else None
-
-
-def try_point(folder: Path, kind: str, items: int, chosen: int | None) -> dict[str, object]:
-    place = Place(folder / "crash.db", folder / "logs")
+def try_point(place: Place, kind: str, items: int, chosen: int | None) -> Result:
     place.logs.mkdir(parents=True)
-    status, passed = forked(lambda: scenario_process(place, kind, items, chosen))
-    drained, faults = forked(lambda: asyncio.run(drain(place)))
-    if drained == 0 and not faults:
-        shutil.rmtree(folder)
+    if kind == "wire":
+        status, passed = over_the_wire(place, items, chosen)
+    else:
+        status, passed = Child(lambda: scenario_process(place, kind, items, chosen)).wait()
+    drained, faults = Child(lambda: asyncio.run(drain(place))).wait()
     return {"point": chosen, "status": status, "passed": passed, "drained": drained, "faults": faults}
 
 
+def try_fresh(folder: Path, store: str, kind: str, items: int, chosen: int | None) -> Result:
+    place = folder / f"{kind}-{chosen}"
+    place.mkdir(parents=True)
+    with fresh_store(store, place) as url:
+        result = try_point(Place(url, place / "logs"), kind, items, chosen)
+    if result["drained"] == 0 and not result["faults"]:
+        shutil.rmtree(place)
+    print(json.dumps(result), flush=True)  # noqa: T201 - the answer to whoever started this process
+    return result
+
+
+def spread(count: int, limit: int) -> list[int]:
+    """So many points, evenly spread with the first and the last."""
+    if limit >= count:
+        return list(range(1, count + 1))
+    return sorted({1 + round(step * (count - 1) / (limit - 1)) for step in range(limit)})
+
+
 def main() -> None:
-    folder, kind, items, points = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
-    for chosen in [None] if points == "count" else [int(point) for point in points.split(",")]:
-        result = try_point(folder / f"{kind}-{chosen}", kind, items, chosen)
-        print(json.dumps(result), flush=True)  # noqa: T201 - the answer to whoever started this process
+    folder, store, kind, items, points = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]
+    chosen: list[int] = []
+    if points in ("count", "some"):
+        passed = try_fresh(folder, store, kind, items, None)["passed"]
+        if points == "some":
+            assert isinstance(passed, int)
+            chosen = spread(passed, SOME)
+    else:
+        chosen = [int(point) for point in points.split(",")]
+    for point in chosen:
+        try_fresh(folder, store, kind, items, point)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ ENDED = frozenset({"done", "dead", "cancelled"})
 class Facts:
     def __init__(self, history: Iterable[r.Record]) -> None:
         self.invoked: set[str] = set()
+        self.not_before: dict[str, int] = {}
         self.told: dict[str, str] = {}
         self.follows: list[r.Follow] = []
         self.starts: defaultdict[str, list[r.Start]] = defaultdict(list)
@@ -33,6 +34,7 @@ class Facts:
         match record:
             case r.Invoke():
                 self.invoked.add(record.id)
+                self.not_before[record.id] = record.at + record.delay
             case r.Told():
                 self.told[record.id] = record.answer
             case r.Follow():

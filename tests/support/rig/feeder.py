@@ -1,6 +1,6 @@
 """A producer process: enqueues without end and prints each id when enqueue has returned.
 
-`python -m tests.support.rig.feeder <database>`
+`python -m tests.support.rig.feeder <store URL>`
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from redrive import Redrive
 
 
-async def main(database: str) -> None:
-    app = Redrive(f"sqlite:///{database}", log=False)
+async def main(url: str) -> None:
+    app = Redrive(url, log=False)
     app.queue("q")
     async with app:
         number = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.rig import records as r
+from tests.support.rig.engines import writable
 from tests.support.rig.log import Log, Tail, now_ns
 from tests.support.rig.patience import eventually
 
@@ -64,11 +64,13 @@ class Member:
 
 
 class Fleet:
-    def __init__(self, database: Path, logs: Path, *, lease: float, handlers: str = "mix", watched: int = 0) -> None:
-        self._command = [sys.executable, "-m", "tests.support.rig.worker", str(database), str(logs)]
+    """All on one store."""
+
+    def __init__(self, url: str, logs: Path, *, lease: float, handlers: str = "mix", watched: int = 0) -> None:
+        self._command = [sys.executable, "-m", "tests.support.rig.worker", url, str(logs)]
         self._command += ["--lease", str(lease), "--set", handlers, "--watched", str(watched)]
         self._environment = environment()
-        self._database = database
+        self._url = url
         self._logs = logs
         self._errors = logs / "stderr.txt"
         logs.mkdir(parents=True, exist_ok=True)
@@ -120,25 +122,14 @@ class Fleet:
         self._log(r.Struck(member.pid, "kill", now_ns()))
 
     def stop(self, member: Member) -> None:
-        """Not in the middle of a write: SQLite has one lock, and whoever is stopped with it stops everybody."""
+        """Not in the middle of a write where that would stop everybody."""
         for _ in range(STOP_TRIES):
             os.kill(member.pid, signal.SIGSTOP)
-            if self._writable():
+            if writable(self._url):
                 self._log(r.Struck(member.pid, "stop", now_ns()))
                 return
             os.kill(member.pid, signal.SIGCONT)
-        raise AssertionError("the database is locked whenever the worker is stopped")
-
-    def _writable(self) -> bool:
-        connection = sqlite3.connect(self._database, timeout=0.2, isolation_level=None)
-        try:
-            connection.execute("begin immediate")
-            connection.execute("rollback")
-        except sqlite3.OperationalError:
-            return False
-        finally:
-            connection.close()
-        return True
+        raise AssertionError("the store is locked whenever the worker is stopped")
 
     def wake(self, member: Member) -> None:
         self._log(r.Struck(member.pid, "cont", now_ns()))

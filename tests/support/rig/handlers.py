@@ -7,6 +7,7 @@ import os
 import time
 
 from redrive import Dead, Item, Policy, Redrive, Snooze, constant
+from redrive.stores.clock import SystemClock
 from tests.support.rig import records as r
 from tests.support.rig.deaths import die, take_descriptors
 from tests.support.rig.log import Log, now_ns
@@ -16,15 +17,17 @@ MIX = ("ok", "ok-sync", "flaky", "flaky-sync", "doomed", "slow", "slow-sync", "c
 
 
 class Scribe:
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, clock: SystemClock | None = None) -> None:
         self.log = log
+        self._clock = clock or SystemClock()
         self._pid = os.getpid()
 
     def start(self, item: Item) -> None:
-        self.log(r.Start(item.id, item.attempt, item.deliveries, self._pid, now_ns()))
+        at, until = self._clock.now(), item.lease_until or 0
+        self.log(r.Start(item.id, item.attempt, item.deliveries, self._pid, now_ns(), at, until))
 
     def end(self, item: Item, how: str) -> None:
-        self.log(r.End(item.id, item.attempt, item.deliveries, self._pid, now_ns(), how))
+        self.log(r.End(item.id, item.attempt, item.deliveries, self._pid, now_ns(), how, self._clock.now()))
 
 
 def register_mix(app: Redrive, scribe: Scribe, lease: float) -> None:  # noqa: C901 - a list of handlers

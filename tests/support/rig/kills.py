@@ -10,7 +10,7 @@ from pathlib import Path
 from redrive import Redrive
 from redrive.core.item import Ending
 from redrive.stores.base import Store
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from tests.support.rig.fleet import Fleet
 from tests.support.rig.handlers import MIX
 from tests.support.rig.log import Log, now_ns, read_all
@@ -42,14 +42,13 @@ class Report:
         return f"{self.verdict.report()}\n{text}; {self.crashed} crashes on record"
 
 
-async def random_kills(folder: Path, size: Kills, seed: int) -> Report:
-    database, logs = folder / "rig.db", folder / "logs"
-    store = SqliteStore(database)
+async def random_kills(url: str, logs: Path, size: Kills, seed: int) -> Report:
+    store = store_from_url(url)
     app = Redrive(store, log=False)
     for queue in (*MIX, "leaf"):
         app.queue(queue)
     async with app:
-        with Fleet(database, logs, lease=size.lease, handlers="mix") as fleet:
+        with Fleet(url, logs, lease=size.lease, handlers="mix") as fleet:
             for _ in range(size.workers):
                 fleet.start()
             work = _work(size.items, seed)

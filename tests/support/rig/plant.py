@@ -1,13 +1,14 @@
 """Planted bugs: the scenario on a store that cheats, judged by the same checker.
 
-    python -m tests.support.rig.plant <folder> <bug>
+    python -m tests.support.rig.plant <folder> <store>
 
-Prints the faults that the checker names. A rig that finds nothing here would find nothing anywhere.
+Prints the faults that the checker names, for each bug. A rig that finds nothing here would find nothing anywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,13 +16,22 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from redrive.core.decide import ToDead, ToDone
-from redrive.core.item import NewItem
+from redrive.core.decide import ToDead, ToDone, ToReady
+from redrive.core.item import Item, Millis, NewItem
+from redrive.core.select import Match
 from redrive.core.verbs import Answer, LeaseRequest, PutResult, Settled, Settlement, Verdict
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.clock import SystemClock
+from redrive.stores.url import store_from_url
 from redrive.testing._relay import Answer as Any_
 from redrive.testing._relay import P, Relay
-from tests.support.rig.scenario import Place, drain, play
+from tests.support.rig.contest import contest
+from tests.support.rig.producer import Producer
+from tests.support.rig.scenario import Place, build, drain, play
+from tests.support.stores import fresh_store
+
+HOUR = 3_600_000
+ITEMS = 16
+PATIENCE = 1.5
 
 
 class Honest(Relay):
@@ -34,10 +44,10 @@ class Honest(Relay):
 class Forgetful(Honest):
     """Accepts some items and writes nothing: an answer before the commit."""
 
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         if items[0].id == "item-03":
             return PutResult(tuple(item.id for item in items))
-        return await super().put(items)
+        return await super().put(items, within)
 
 
 class Silent(Honest):
@@ -94,21 +104,82 @@ class Optimist(Changing):
         return replace(one, decision=ToDone()) if isinstance(one.decision, ToDead) else one
 
 
-BUGS: dict[str, type[Honest]] = {
-    each.__name__.lower(): each for each in (Honest, Forgetful, Silent, Childless, Shameless, Tactful, Optimist)
+class Skewed(Changing):
+    """Due times by the worker's own clock, which is an hour slow."""
+
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+        return await super().put([replace(item, delay=max(0, item.delay - HOUR)) for item in items], within)
+
+    def change(self, one: Settlement) -> Settlement:
+        if isinstance(one.decision, ToReady):
+            return replace(one, decision=replace(one.decision, delay=max(0, one.decision.delay - HOUR)))
+        return one
+
+
+class Unfenced(Honest):
+    """Settles whatever lease there is, whoever holds it."""
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        current = [(await self.store.get(one.id)).item.deliveries for one in settlements]
+        forged = [replace(one, delivery=number) for one, number in zip(settlements, current, strict=True)]
+        return await super().settle(forged, then)
+
+
+class Hasty(Honest):
+    """Rescues what it once saw leased, and does not look again whether the lease is over."""
+
+    async def reclaim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        ttl: Millis,
+        limit: int,
+        ids: Sequence[str] | None = None,
+        *,
+        force: bool = False,
+    ) -> tuple[Item, ...]:
+        seen = await self.store.find(Match("state", "=", "leased"))
+        held = [item.id for item in seen if item.worker != worker]
+        return await super().reclaim(worker, queues, ttl, limit, held, force=True) if held else ()
+
+
+PLAYED = {each.__name__.lower(): each for each in (Honest, Forgetful, Silent, Childless, Shameless, Tactful, Optimist)}
+"""In the scenario of R3."""
+
+CONTESTS: dict[str, tuple[type[Honest], type[Honest], bool]] = {
+    "fair": (Honest, Honest, True),
+    "unfenced": (Unfenced, Honest, True),
+    "hasty": (Honest, Hasty, False),
 }
+"""Between two workers: what the first goes through, what the second, and whether the lease has lapsed."""
 
 
-async def main(folder: Path, bug: str) -> dict[str, dict[str, str]]:
-    place = Place(folder / "plant.db", folder / "logs")
-    place.logs.mkdir(parents=True)
-    try:
-        # Whoever waits for an end that was swallowed waits for its lease; an hour later it has lapsed.
-        async with asyncio.timeout(1.5):
-            await play(place, BUGS[bug](SqliteStore(place.database)), 16)
-    except TimeoutError:
-        pass
+async def delayed(place: Place) -> None:
+    app = build(place, Skewed(store_from_url(place.url)), SystemClock())
+    async with app:
+        await Producer(app, place.log("producer")).enqueue("ok", "item", delay="30m")
+        await app.run(until_idle=True)
+
+
+async def judged(place: Place, bug: str) -> dict[str, dict[str, str]]:
+    if bug in CONTESTS:
+        of_first, of_second, lapsed = CONTESTS[bug]
+        return await contest(place, of_first, of_second, lapsed=lapsed)
+    # Whoever waits for an end that was swallowed waits for its lease; an hour later it has lapsed.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            await (play(place, PLAYED[bug](store_from_url(place.url)), ITEMS) if bug in PLAYED else delayed(place))
     return await drain(place)
+
+
+async def main(folder: Path, store: str) -> dict[str, dict[str, dict[str, str]]]:
+    found = {}
+    for bug in (*PLAYED, "skewed", *CONTESTS):
+        with fresh_store(store, folder) as url:
+            place = Place(url, folder / bug)
+            place.logs.mkdir()
+            found[bug] = await judged(place, bug)
+    return found
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterable
 
 from redrive import Redrive
-from redrive.core.durations import Duration
+from redrive.core.durations import Duration, parse
 from redrive.errors import OutcomeUnknown, RedriveError
+from redrive.stores.clock import SystemClock
 from tests.support.rig import records as r
 from tests.support.rig.log import Log, now_ns
 
@@ -20,7 +21,8 @@ class Producer:
         self._log = log
 
     async def enqueue(self, queue: str, item_id: str, payload: object = None, *, delay: Duration | None = None) -> None:
-        self._log(r.Invoke(item_id, queue, now_ns()))
+        wait = 0 if delay is None else parse(delay)
+        self._log(r.Invoke(item_id, queue, now_ns(), SystemClock().now(), wait))
         try:
             await self._app.enqueue(queue, payload, id=item_id, delay=delay)
         except OutcomeUnknown:

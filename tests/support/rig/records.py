@@ -1,6 +1,7 @@
 """What the rig writes down: one record a line, in files that live outside the tested store.
 
-Times are CLOCK_MONOTONIC nanoseconds, which all processes of a machine share.
+Times are CLOCK_MONOTONIC nanoseconds, which all processes of a machine share. `at` is what due times and leases are
+compared with: wall time in milliseconds by the clock of the process, which may be an hour ahead; 0 says nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ class Invoke(Struct, frozen=True, tag="invoke"):
     id: str
     queue: str
     ns: int
+    at: int = 0
+    delay: int = 0
 
 
 class Told(Struct, frozen=True, tag="told"):
@@ -36,11 +39,15 @@ class Follow(Struct, frozen=True, tag="follow"):
 
 
 class Start(Struct, frozen=True, tag="start"):
+    """`until`: how long the lease lasts at least, as it was given."""
+
     id: str
     attempt: int
     delivery: int
     pid: int
     ns: int
+    at: int = 0
+    until: int = 0
 
 
 class End(Struct, frozen=True, tag="end"):
@@ -52,6 +59,7 @@ class End(Struct, frozen=True, tag="end"):
     pid: int
     ns: int
     how: str
+    at: int = 0
 
 
 class Worker(Struct, frozen=True, tag="worker"):
@@ -63,7 +71,7 @@ class Worker(Struct, frozen=True, tag="worker"):
 
 
 class Settled(Struct, frozen=True, tag="settled"):
-    """The store accepted the end of a delivery."""
+    """The store accepted the end of a delivery; `retry_in`: the next is due so many milliseconds later."""
 
     id: str
     delivery: int
@@ -71,6 +79,7 @@ class Settled(Struct, frozen=True, tag="settled"):
     ending: str
     state: str
     ns: int
+    retry_in: int = 0
 
 
 class Refused(Struct, frozen=True, tag="refused"):
@@ -97,6 +106,7 @@ class Reclaimed(Struct, frozen=True, tag="reclaimed"):
     worker: str
     lost_by: str
     ns: int
+    at: int = 0
 
 
 class Trouble(Struct, frozen=True, tag="trouble"):

@@ -17,6 +17,9 @@ BY_HANDLER = {
 }
 """What a handler must have said for its attempt to be on record like this. A timeout cancels and is a failure."""
 
+CLOCKS = 2
+"""Milliseconds by which two clocks of one machine may differ when each is read to the millisecond."""
+
 
 def unexplained(facts: Facts, item_id: str, replays: int) -> str | None:
     """A second run must have a reason that was logged outside the store, or an operator's replay."""
@@ -61,6 +64,36 @@ def overlap(facts: Facts, item_id: str) -> str | None:
     for (first, ended), (second, _) in pairwise(accepted):
         if second.ns < ended.ns and ended.how != "cancelled":
             return f"deliveries {first.delivery} and {second.delivery} ran at once and both were accepted"
+    return None
+
+
+def early(facts: Facts, item_id: str) -> str | None:
+    """A run before it was due: at its delay after the enqueue, and at that of its retry after the run before."""
+    starts = [start for start in facts.starts.get(item_id, ()) if start.at]
+    for start in starts[:1]:
+        missing = facts.not_before.get(item_id, 0) - start.at
+        if missing > CLOCKS:
+            return f"delivery {start.delivery} ran {missing} ms before it was due"
+    for before, after in pairwise(starts):
+        settled = facts.settled[item_id].get(before.delivery)
+        end = facts.ends.get((item_id, before.delivery))
+        if settled is None or end is None or not settled.retry_in:
+            continue
+        missing = end.at + settled.retry_in - after.at
+        if missing > CLOCKS:
+            return f"delivery {after.delivery} ran {missing} ms before its retry was due"
+    return None
+
+
+def premature(facts: Facts, item_id: str) -> str | None:
+    """A lease that was taken over although it had time left, and nobody had struck who held it."""
+    for rescue in facts.reclaimed.get(item_id, ()):
+        if facts.was_struck(rescue.lost_by):
+            continue
+        for start in facts.starts.get(item_id, ()):
+            left = start.until - rescue.at
+            if start.delivery == rescue.delivery - 1 and rescue.at and left > CLOCKS:
+                return f"delivery {start.delivery} was taken over {left} ms before its lease was over"
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from redrive import Item, Policy, Redrive, constant
 from redrive.core.item import Instant
 from redrive.stores.base import Store
 from redrive.stores.clock import SystemClock
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe
 from tests.support.rig.log import Log, now_ns, read_all
@@ -32,7 +31,7 @@ class LaterClock(SystemClock):
 
 @dataclass(frozen=True)
 class Place:
-    database: Path
+    url: str
     logs: Path
 
     def log(self, kind: str) -> Log:
@@ -41,8 +40,8 @@ class Place:
 
 def build(place: Place, store: Store, clock: SystemClock) -> Redrive:
     app = Redrive(store, log=False, clock=clock, actor="scenario")
-    app.events.subscribe(transcriber(place.log("events")))
-    scribe = Scribe(place.log("runs"))
+    app.events.subscribe(transcriber(place.log("events"), clock))
+    scribe = Scribe(place.log("runs"), clock)
     quick = Policy(backoff=constant("1ms"), max_attempts=3)
 
     @app.handler("ok", policy=quick, concurrency=3)
@@ -111,7 +110,7 @@ async def _operate(app: Redrive) -> None:
 
 async def drain(place: Place) -> dict[str, dict[str, str]]:
     """What a fresh worker makes of what was left, an hour later. The faults, by class."""
-    store = SqliteStore(place.database, clock=LaterClock())
+    store = store_from_url(place.url, clock=LaterClock())
     app = build(place, store, LaterClock())
     async with app:
         for row in (await app.tally()).queues:
@@ -121,9 +120,6 @@ async def drain(place: Place) -> dict[str, dict[str, str]]:
         records = read_all(place.logs)
         asked = [record.id for record in records if isinstance(record, r.Invoke)]
         faults = judge(records, await survey(store, asked)).faults
-    connection = sqlite3.connect(place.database)
-    try:
-        (answer,) = connection.execute("pragma integrity_check").fetchone()
-    finally:
-        connection.close()
-    return faults if answer == "ok" else {**faults, "damaged": {"database": str(answer)}}
+        findings = (await store.check()).findings
+    damage = {finding.kind: f"{finding.count} {finding.text}" for finding in findings}
+    return {**faults, "damaged": damage} if damage else faults

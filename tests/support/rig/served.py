@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from redrive import Item, Policy, Redrive, constant
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.base import Store
+from redrive.stores.url import store_from_url
 from redrive.testing._relay import Answer, P, Relay
 from tests.support.rig.handlers import Scribe, register_mix
 from tests.support.rig.log import Log
@@ -21,7 +22,7 @@ from tests.support.rig.worker import die_with_parent, transcriber
 class Striking(Relay):
     """Sends SIGTERM to its own process before or after the first call of one verb."""
 
-    def __init__(self, store: SqliteStore, strike: str) -> None:
+    def __init__(self, store: Store, strike: str) -> None:
         super().__init__(store)
         self._strike = strike
 
@@ -100,7 +101,7 @@ def register_stopping(app: Redrive, scribe: Scribe, lease: float, go: Path) -> N
 def build() -> Redrive:
     folder, pid = Path(os.environ["RIG_LOGS"]), os.getpid()
     lease = float(os.environ["RIG_LEASE"])
-    made = Redrive(Striking(SqliteStore(os.environ["RIG_DATABASE"]), os.environ["RIG_STRIKE"]))
+    made = Redrive(Striking(store_from_url(os.environ["RIG_STORE"]), os.environ["RIG_STRIKE"]))
     made.events.subscribe(transcriber(Log(folder / f"events-{pid}.log")))
     scribe = Scribe(Log(folder / f"runs-{pid}.log"))
     if os.environ["RIG_SET"] == "mix":

@@ -12,13 +12,13 @@ class Serving(Fleet):
     """`strike` is the store call in which the process sends SIGTERM to itself, such as `after lease`."""
 
     def __init__(
-        self, database: Path, logs: Path, *, grace: str, lease: float, handlers: str = "stopping", strike: str = ""
+        self, url: str, logs: Path, *, grace: str, lease: float, handlers: str = "stopping", strike: str = ""
     ) -> None:
-        super().__init__(database, logs, lease=lease)
+        super().__init__(url, logs, lease=lease)
         app = "tests.support.rig.served:app"
         self._command = [sys.executable, "-m", "redrive", "worker", "run", app, "--grace", grace]
         self._environment |= {
-            "RIG_DATABASE": str(database),
+            "RIG_STORE": url,
             "RIG_LOGS": str(logs),
             "RIG_LEASE": str(lease),
             "RIG_SET": handlers,

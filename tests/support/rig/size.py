@@ -34,10 +34,7 @@ KILLS = {
 }
 
 CRASH_ITEMS = {Size.SMOKE: 8, Size.SHORT: 30, Size.FULL: 30}
-"""R3: how many items the scenario has."""
-
-CRASH_POINTS: dict[Size, int | None] = {Size.SMOKE: 12, Size.SHORT: None, Size.FULL: None}
-"""R3: how many points are tried, evenly spread; None: every one."""
+"""R3: how many items the scenario has. Smoke tries some points, the others every one."""
 
 ZOMBIES = {Size.SMOKE: 1, Size.SHORT: 10, Size.FULL: 100}
 """R8: rounds with a stopped process; each round tries every kind of late write."""

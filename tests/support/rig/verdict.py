@@ -29,6 +29,8 @@ class Verdict:
     unexpected: Why = field(default_factory=dict)
     unexplained_duplicates: Why = field(default_factory=dict)
     overlap: Why = field(default_factory=dict)
+    early: Why = field(default_factory=dict)
+    premature: Why = field(default_factory=dict)
     wrong_attempts: Why = field(default_factory=dict)
     half_moved: Why = field(default_factory=dict)
     miscounted: Why = field(default_factory=dict)
@@ -82,6 +84,8 @@ def _judge_item(verdict: Verdict, facts: Facts, key: str, final: History) -> Non
         "double_terminal": _double_terminal(facts, final),
         "unexplained_duplicates": runs.unexplained(facts, key, final.item.replays),
         "overlap": runs.overlap(facts, key),
+        "early": runs.early(facts, key),
+        "premature": runs.premature(facts, key),
         "wrong_attempts": runs.wrong_attempts(facts, final),
         "half_moved": _half_moved(final),
     }

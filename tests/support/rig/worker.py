@@ -1,4 +1,4 @@
-"""A worker process of the rig: `python -m tests.support.rig.worker <database> <log folder> [--lease 1] [--set mix]`.
+"""A worker process of the rig: `python -m tests.support.rig.worker <store URL> <log folder> [--lease 1] [--set mix]`.
 
 It ends when its parent does (standard input is closed), stops gracefully on SIGTERM, and writes two files: what its
 handlers did, and what the engine said about it. With `--watched N` it also has a pulse, for a supervisor to feel, and
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from redrive import Redrive
 from redrive import events as ev
+from redrive.stores.clock import SystemClock
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe, register_mix, register_poison, register_zombie
 from tests.support.rig.log import Log, now_ns
@@ -31,30 +32,33 @@ SETS: dict[str, Callable[[Redrive, Scribe, float], None]] = {
 }
 
 
-def transcriber(log: Log) -> Callable[[ev.Event], None]:
+def transcriber(log: Log, clock: SystemClock | None = None) -> Callable[[ev.Event], None]:
     """Turns the engine's events into records."""
+    now = (clock or SystemClock()).now
 
     def write(event: ev.Event) -> None:
-        record = _record(event)
+        record = _record(event, now())
         if record is not None:
             log(record)
 
     return write
 
 
-def _record(event: ev.Event) -> r.Record | None:
+def _record(event: ev.Event, at: int) -> r.Record | None:
     now = now_ns()
     match event:
         case ev.WorkerStarted():
             return r.Worker(event.worker, os.getpid(), now)
         case ev.Finished():
-            return r.Settled(event.id, event.delivery, event.worker, event.ending, event.state, now)
+            return r.Settled(
+                event.id, event.delivery, event.worker, event.ending, event.state, now, event.retry_in_ms or 0
+            )
         case ev.SettleRefused():
             return r.Refused(event.id, event.delivery, event.worker, now)
         case ev.LeaseLost():
             return r.Lost(event.id, event.delivery, event.worker, now)
         case ev.Reclaimed():
-            return r.Reclaimed(event.id, event.delivery, event.worker, event.lost_by, now)
+            return r.Reclaimed(event.id, event.delivery, event.worker, event.lost_by, now, at)
         case ev.StoreFailed():
             return r.Trouble(os.getpid(), event.part, event.error, now)
         case _:
@@ -80,7 +84,7 @@ def die_with_parent() -> None:
 async def main(options: argparse.Namespace) -> None:
     folder = Path(options.logs)
     pid = os.getpid()
-    app = Redrive(f"sqlite:///{options.database}", log=False)
+    app = Redrive(options.url, log=False)
     app.events.subscribe(transcriber(Log(folder / f"events-{pid}.log")))
     SETS[options.set](app, Scribe(Log(folder / f"runs-{pid}.log")), options.lease)
     async with app:
@@ -95,7 +99,7 @@ async def main(options: argparse.Namespace) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("database")
+    parser.add_argument("url")
     parser.add_argument("logs")
     parser.add_argument("--lease", type=float, default=1.0)
     parser.add_argument("--set", choices=SETS, default="mix")

@@ -68,7 +68,7 @@ from redrive.stores.sqlite.connect import Durability, Settings
 from redrive.stores.sqlite.search import Oldest, Search
 from redrive.stores.sqlite.session import Session
 from redrive.stores.sqlite.tx import Tx
-from redrive.stores.sqlite.upkeep import Upkeep
+from redrive.stores.sqlite.upkeep import SqliteUpkeep
 from redrive.stores.sqlite.writer import ActJob, PutJob
 
 T = TypeVar("T")
@@ -345,9 +345,9 @@ class SqliteStore:
 
     # --- upkeep ---
 
-    def upkeep(self) -> Upkeep:
+    def upkeep(self) -> SqliteUpkeep:
         """Of the file, whether the store is open or not."""
-        return Upkeep(self._path, self._durability, self._busy_timeout, self._binding, self._network)
+        return SqliteUpkeep(self._path, self._durability, self._busy_timeout, self._binding, self._network)
 
     async def check(self, *, quick: bool = False) -> Checkup:
         await self._here()

@@ -1,62 +1,67 @@
-"""What an operator does with the database itself.
-
-It needs no open store, and so also serves one that cannot be opened: too new, too old, damaged, on a full disk. Each
-act has a connection and a thread of its own.
-"""
+"""Upkeep of a SQLite database. Each act has a connection and a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from redrive.core.item import Instant, Millis
 from redrive.core.verbs import Backup, Checkup, Finding
 from redrive.errors import ConfigError, StoreCorrupt, StoreError, StoreUnavailable, UnsafeFileSystem
-from redrive.stores import migrate
+from redrive.stores import migrate, script
 from redrive.stores.aside import aside
+from redrive.stores.clock import SystemClock
 from redrive.stores.migrate import Migration
 from redrive.stores.sqlite import backup, checkup, connect, faults, ground
 from redrive.stores.sqlite.binding import BindingName, Connection, choose, claimed, is_risky
+from redrive.stores.sqlite.checkup import REPAIRABLE, can_repair
 from redrive.stores.sqlite.connect import ENGINE, Durability, Settings
 from redrive.stores.sqlite.forks import connected
 from redrive.stores.sqlite.ground import Network
+from redrive.stores.upkeep import StoreStatus
 
 T = TypeVar("T")
 
 
-class DatabaseStatus(Struct, frozen=True):
-    """The file as it stands. `trouble`: why SQLite would not read it; then `schema` and the pages are not known."""
-
-    location: str
-    binding: str
-    version: str
-    risky: bool
+class SqliteStatus(StoreStatus, frozen=True, kw_only=True):
     file_system: str
     """As the system names it; empty where it does not say."""
     size: int
     log_size: int
     ballast_size: int
-    known: int
-    schema: int = 0
-    pending: tuple[str, ...] = ()
-    changed: tuple[int, ...] = ()
-    """Migrations that were applied with other contents than this redrive has."""
-    durability: Literal["power-loss", "process-crash", "none"] = "none"
     page_size: int = 0
     pages: int = 0
     free_pages: int = 0
-    trouble: str = ""
+
+    def _engine_in_words(self) -> str:
+        if not self.risky:
+            return super()._engine_in_words()
+        fix = 'pip install "redrive[sqlite]" brings one without it'
+        risk = f"which can damage a database that others write; redrive works around it; {fix}"
+        return f"{super()._engine_in_words()}, {risk}"
+
+    def _facts_in_words(self) -> list[tuple[str, str]]:
+        words = [("lies on", self.file_system or "a file system that the system does not name")]
+        words += [("database", f"{self.size:,} bytes")]
+        if not self.trouble:
+            free = self.free_pages * self.page_size
+            words += [
+                ("pages", f"{self.pages:,} of {self.page_size:,} bytes, with those that are still in the log"),
+                ("free", f"{free:,} bytes in {self.free_pages:,} pages, to be used again before the file grows"),
+            ]
+        words += [("log", f"{self.log_size:,} bytes")]
+        return [*words, ("ballast", f"{self.ballast_size:,} bytes" if self.ballast_size else "none")]
 
 
-class Upkeep:
+class SqliteUpkeep:
     def __init__(
         self, path: str, durability: Durability, busy_timeout: Millis, binding: BindingName, network: Network
     ) -> None:
@@ -66,23 +71,29 @@ class Upkeep:
         self._binding = binding
         self._network = network
 
-    async def status(self) -> DatabaseStatus:
-        """Changes nothing, and makes no file. StoreUnavailable if there is none."""
+    async def check_is_there(self) -> None:
+        await _apart(lambda _: self._settings())
+
+    async def status(self) -> SqliteStatus:
         return await _apart(lambda _: self._status())
 
     async def pending(self) -> tuple[Migration, ...]:
-        """What `migrate` would apply."""
         return await _apart(lambda _: self._pending())
 
-    async def migrate(self, now: Instant) -> tuple[int, ...]:
-        """The numbers of the migrations that were applied."""
-        return await _apart(lambda _: self._migrate(now))
+    def script(self, pending: tuple[Migration, ...]) -> str:
+        return script.sqlite(pending)
+
+    async def migrate(self, now: Instant | None = None) -> tuple[int, ...]:
+        at = SystemClock().now() if now is None else now
+        return await _apart(lambda _: self._migrate(at))
 
     async def check(self, *, quick: bool) -> Checkup:
         return await _apart(lambda stopped: self._check(stopped, quick=quick))
 
+    def repairable(self, checkup: Checkup) -> frozenset[str]:
+        return REPAIRABLE if can_repair(checkup) else frozenset()
+
     async def repair(self) -> tuple[Finding, ...]:
-        """What was wrong in the counters and is not any more."""
         return await _apart(lambda _: self._repair())
 
     async def backup(self, path: str, *, force: bool) -> Backup:
@@ -93,11 +104,13 @@ class Upkeep:
     def _settings(self) -> Settings:
         path = str(Path(self._path).absolute())
         try:
-            there = os.stat(path).st_size > 0  # noqa: PTH116 - never opened here: closing it would drop SQLite's locks
+            found = os.stat(path)  # noqa: PTH116 - never opened here: closing it would drop SQLite's locks
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
         except OSError as error:
-            raise StoreUnavailable(f"no database at {path}: {error.strerror}") from error
-        if not there:
-            raise StoreUnavailable(f"no database at {path}: the file is empty")
+            raise StoreUnavailable(f"{path} cannot be reached: {error.strerror}") from error
+        if found is None or not stat.S_ISREG(found.st_mode) or not found.st_size:
+            raise StoreUnavailable(f"no database at {path}", hint="set --store or REDRIVE_STORE")
         return Settings(path, self._durability, self._busy_timeout, choose(self._binding, path))
 
     @contextmanager
@@ -118,15 +131,16 @@ class Upkeep:
                 raise
             raise told from error
 
-    def _status(self) -> DatabaseStatus:
+    def _status(self) -> SqliteStatus:
         settings = self._settings()
         binding = settings.binding
         real = os.path.realpath(settings.path)
-        found = DatabaseStatus(
-            settings.path,
-            binding.name,
-            binding.version,
-            is_risky(binding),
+        found = SqliteStatus(
+            engine=ENGINE,
+            location=settings.path,
+            binding=binding.name,
+            version=binding.version,
+            risky=is_risky(binding),
             file_system=ground.kind_of(settings.path) or "",
             size=_size(real),
             log_size=_size(f"{real}-wal"),
@@ -197,7 +211,7 @@ def _open(settings: Settings, locking: Literal["normal", "exclusive"]) -> Connec
     return connection
 
 
-def _read(connection: Connection, found: DatabaseStatus) -> DatabaseStatus:
+def _read(connection: Connection, found: SqliteStatus) -> SqliteStatus:
     connect.check_ours(connection, found.location)
     applied = connect.applied_to(connection)
     ours = migrate.known(ENGINE)

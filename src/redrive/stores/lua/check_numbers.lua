@@ -1,0 +1,8 @@
+#!lua flags=no-writes
+-- check_numbers: how many items there are, and the last numbers given.
+-- Inputs:    none
+-- Outputs:   how many items; the last number kept and the highest that an item has
+-- Atomicity: one read
+
+local highest = call('ZREVRANGE', P .. 'items', 0, 0, 'WITHSCORES')[2]
+return {call('HLEN', P .. 'item'), call('HGET', P .. 'sequence', 'item') or '0', highest or '0'}

@@ -1,0 +1,301 @@
+-- What every script begins with: the time, the record of an item, and the one way from a change to all that follows it.
+-- Inputs:    KEYS[1] the prefix of all keys, ARGV[1] the time in ms where a test pins it, else empty
+-- Outputs:   none; functions for the scripts behind it
+-- Atomicity: nothing here writes but `write`. All else reads and notes down; whatever may fail fails before `write`.
+
+local P = KEYS[1]
+local call = redis.call
+
+-- Where what stands in the record of an item. What is absent is false: a nil would end the list.
+local SEQ, QUEUE, STATE, ENQUEUED_AT, DUE_AT, RENEWED_AT, DELIVERIES, ATTEMPT, ERRORS, CRASHES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local REPLAYS, LAST_CHANCE, ALONE, WORKER, LEASED_AT, LEASE_UNTIL, ENDED_AT, OMITTED, LETTER = 11, 12, 13, 14, 15, 16, 17, 18, 19
+local FIELDS = 19
+-- And of its letter.
+local REASON, DIED_AT, DISPOSITION, CAUSE, ERROR_SHORT, CATEGORY = 1, 2, 3, 4, 5, 6
+
+-- Arguments of one command: Lua's stack has an end. Even, for pairs.
+local MOST = 1000
+
+local function now()
+  if ARGV[1] ~= '' then
+    return tonumber(ARGV[1])
+  end
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Stops the script. Only before `write`.
+local function refuse(text)
+  error({err = 'REDRIVE ' .. text})
+end
+
+-- A key that somebody else made something of is told before the first write: afterwards nothing could be taken back.
+local kinds = {}
+local function sound(key, kind)
+  if kinds[key] then
+    return key
+  end
+  local found = call('TYPE', key).ok
+  if found ~= 'none' and found ~= kind then
+    refuse('CORRUPT the key ' .. key .. ' is a ' .. found .. ', not a ' .. kind)
+  end
+  kinds[key] = true
+  return key
+end
+
+-- --- what is to be written ---
+
+local function notes(kind)
+  local lists = {}
+  return lists, function(key)
+    local list = lists[key]
+    if not list then
+      list = {}
+      lists[sound(key, kind)] = list
+    end
+    return list
+  end
+end
+
+local removed_members, removals = notes('zset')
+local added_members, additions = notes('zset')
+local removed_fields, deletions = notes('hash')
+local set_fields, settings = notes('hash')
+local pushed, pushes = notes('list')
+local dropped = {}
+local emptied, filled, recounted, woken = {}, {}, {}, {}
+
+local function remove(key, member)
+  local list = removals(key)
+  list[#list + 1] = member
+end
+
+local function add(key, score, member)
+  local list = additions(key)
+  local size = #list
+  list[size + 1], list[size + 2] = score, member
+end
+
+local function unset(key, field)
+  local list = deletions(key)
+  list[#list + 1] = field
+end
+
+local function set(key, field, value)
+  local list = settings(key)
+  local size = #list
+  list[size + 1], list[size + 2] = field, value
+end
+
+local function push(key, value)
+  local list = pushes(key)
+  list[#list + 1] = value
+end
+
+-- A key of this kind, with all that is in it.
+local function delete(key, kind)
+  dropped[sound(key, kind)] = true
+end
+
+local function wake(queue)
+  woken[queue] = true
+end
+
+local function send(command, lists)
+  for key, list in pairs(lists) do
+    local size = #list
+    if size <= MOST then
+      call(command, key, unpack(list))
+    else
+      for first = 1, size, MOST do
+        call(command, key, unpack(list, first, math.min(first + MOST - 1, size)))
+      end
+    end
+    lists[key] = nil
+  end
+end
+
+-- How many open letters a cause has in a queue is how many lie in its set.
+local function recount()
+  for member in pairs(recounted) do
+    local count = call('ZCARD', P .. 'letters:cq:open:' .. member)
+    if count == 0 then
+      call('ZREM', P .. 'causes', member)
+    else
+      call('ZADD', P .. 'causes', count, member)
+    end
+    recounted[member] = nil
+  end
+end
+
+-- All that was noted down. May be called again for what is noted afterwards.
+local function write()
+  send('ZREM', removed_members)
+  send('HDEL', removed_fields)
+  send('ZADD', added_members)
+  send('HSET', set_fields)
+  send('RPUSH', pushed)
+  for key in pairs(dropped) do
+    call('DEL', key)
+    dropped[key] = nil
+  end
+  for key, level in pairs(emptied) do
+    if call('EXISTS', key) == 0 then
+      call('SREM', level[1], level[2])
+    end
+    emptied[key] = nil
+  end
+  for _, level in pairs(filled) do
+    call('SADD', level[1], level[2])
+  end
+  filled = {}
+  recount()
+  local queues = {}
+  for queue in pairs(woken) do
+    queues[#queues + 1] = queue
+    woken[queue] = nil
+  end
+  if #queues > 0 then
+    -- A hint: whoever may not publish, or is not heard, is made up for by polling.
+    redis.pcall('PUBLISH', P .. 'wake', table.concat(queues, '\0'))
+  end
+end
+
+-- --- items ---
+
+local HEAD = '\220\0\019'
+
+local function packed(m)
+  return HEAD .. cmsgpack.pack(unpack(m, 1, FIELDS))
+end
+
+-- A list as it was packed; nil for none and for one that is damaged.
+local function list_of(kept)
+  if not kept then
+    return nil
+  end
+  local read, list = pcall(cmsgpack.unpack, kept)
+  return read and type(list) == 'table' and list or nil
+end
+
+-- The record of an item, likewise.
+local function unpacked(kept)
+  local m = list_of(kept)
+  return m and #m == FIELDS and m or nil
+end
+
+local function load(id)
+  return unpacked(call('HGET', P .. 'item', id))
+end
+
+-- The fields of a hash, as many as there are.
+local function fetch(key, ids)
+  local found = {}
+  for first = 1, #ids, MOST do
+    local part = call('HMGET', key, unpack(ids, first, math.min(first + MOST - 1, #ids)))
+    if first == 1 and #ids <= MOST then
+      return part
+    end
+    for index = 1, #part do
+      found[first + index - 1] = part[index]
+    end
+  end
+  return found
+end
+
+-- Its member in sets that are ordered by a time: equal times are in the order of put.
+local function place(m, id)
+  return string.format('%016d', m[SEQ]) .. id
+end
+
+local function id_at(member)
+  return string.sub(member, 17)
+end
+
+local function remove_share(key, _, member)
+  remove(key, member)
+end
+
+local function under(tree, name)
+  local found = tree[name]
+  if not found then
+    found = {}
+    tree[name] = found
+  end
+  return found
+end
+
+-- The sets that a letter is in. Many letters are in the same ones, and an act may be about ten thousand of them.
+local known_keys = {}
+local function letter_keys(queue, letter)
+  local lies, cause, error_short, category = letter[DISPOSITION], letter[CAUSE], letter[ERROR_SHORT], letter[CATEGORY]
+  local keys = under(under(under(under(under(known_keys, lies), queue), cause), error_short), category)
+  if not keys[1] then
+    keys[1] = P .. 'letters'
+    keys[2] = P .. 'letters:' .. lies
+    keys[3] = P .. 'letters:q:' .. lies .. ':' .. queue
+    keys[4] = P .. 'letters:c:' .. lies .. ':' .. cause
+    keys[5] = P .. 'letters:cq:' .. lies .. ':' .. cause .. '\0' .. queue
+    keys[6] = P .. 'letters:e:' .. lies .. ':' .. error_short
+    keys[7] = P .. 'letters:k:' .. lies .. ':' .. category
+  end
+  return keys
+end
+
+-- Calls `note(key, score, member)` for each set an item is in besides `items`.
+local function shares(id, m, note)
+  local state, queue, member = m[STATE], m[QUEUE], place(m, id)
+  if state == 'ready' then
+    local crashes = m[CRASHES]
+    local key = P .. 'ready:' .. crashes .. ':' .. queue
+    note(key, m[DUE_AT], member)
+    if crashes > 0 then
+      local level = {sound(P .. 'levels:' .. queue, 'set'), crashes}
+      if note == remove_share then
+        emptied[key] = level
+      else
+        filled[key] = level
+      end
+    end
+  elseif state == 'leased' then
+    note(P .. 'leased:' .. queue, m[LEASE_UNTIL], member)
+  elseif m[LETTER] then
+    local letter = m[LETTER]
+    local died, lies, cause = letter[DIED_AT], letter[DISPOSITION], letter[CAUSE]
+    for _, key in ipairs(letter_keys(queue, letter)) do
+      note(key, died, member)
+    end
+    if lies == 'open' then
+      sound(P .. 'causes', 'zset')
+      recounted[cause .. '\0' .. queue] = true
+    end
+  else
+    note(P .. 'ended:' .. state .. ':' .. queue, m[SEQ], id)
+  end
+end
+
+-- A change is: lift, change the record, lay. Between them nothing else may note down this item.
+local function lift(id, m)
+  shares(id, m, remove_share)
+end
+
+local function lay(id, m)
+  shares(id, m, add)
+  local kept = packed(m)
+  set(P .. 'item', id, kept)
+  if m[STATE] == 'ready' then
+    wake(m[QUEUE])
+  end
+  return kept
+end
+
+-- A lifted item goes for good.
+local function drop(id)
+  remove(P .. 'items', id)
+  unset(P .. 'item', id)
+  unset(P .. 'body', id)
+  unset(P .. 'result', id)
+  unset(P .. 'failure', id)
+  delete(P .. 'attempts:' .. id, 'list')
+  unset(P .. 'deeds', id)
+end

@@ -1,0 +1,166 @@
+"""From a Selection to a condition in SQL with bound values. Must agree with core.select.matches on every item.
+
+Where `matches` says False for a field that only letters have, SQL says NULL; so a negation takes whatever is not true.
+Names of failures are compared as their columns hold them (rows.shown, rows.indexed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, assert_never
+
+from redrive.core import select
+from redrive.core.item import Instant
+from redrive.core.select import And, Ids, Match, Not, Op, Or, Selection
+from redrive.errors import ConfigError
+from redrive.stores.postgres.rows import indexed, short, shown
+
+Value = str | int | None | list[str]
+
+
+class Compiled(NamedTuple):
+    """`text` has a placeholder for each of `values`; {schema} is still to be filled in."""
+
+    text: str
+    values: tuple[Value, ...] = ()
+
+
+_FALSE = Compiled("false")
+_TRUE = Compiled("true")
+_INT64 = (-(2**63), 2**63 - 1)
+_SPAN = 2**62
+"""No two instants are further apart, and the difference to any instant still fits."""
+_COLUMNS = {
+    "id": "i.id",
+    "queue": "c.queue",
+    "state": "c.state",
+    "disposition": "l.disposition",
+    "cause": "l.cause",
+    "error": "l.error",
+    "category": "l.category",
+    "rule": "l.rule",
+    "reason": "l.reason",
+    "attempts": "c.attempt",
+    "errors": "c.errors",
+    "crashes": "c.crashes",
+    "deliveries": "c.deliveries",
+    "replays": "c.replays",
+    "age": "i.enqueued_at",
+    "died": "l.died_at",
+}
+_OF_LETTERS = {**_COLUMNS, "queue": "l.queue", "state": "'dead'"}
+_INDEXED = frozenset({"cause", "category"})
+_FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
+
+
+def tables(selection: Selection, *, letters: bool) -> frozenset[str]:
+    """The aliases of the tables that the condition reads."""
+    columns = _OF_LETTERS if letters else _COLUMNS
+    read = {columns[field][0] for field in select.fields_of(selection) if field in columns}
+    return frozenset(read | {"i"} if _names(selection) else read)
+
+
+def _names(selection: Selection) -> bool:
+    match selection:
+        case And(parts) | Or(parts):
+            return any(_names(part) for part in parts)
+        case Not(part):
+            return _names(part)
+        case Ids():
+            return True
+        case Match():
+            return False
+        case _:
+            assert_never(selection)
+
+
+def compiled(selection: Selection, pinned: Instant | None, *, letters: bool) -> Compiled:
+    """`letters`: the rows are letters, so the queue is read from there and the state is known."""
+    match selection:
+        case And(parts):
+            return _joined(parts, " and ", _TRUE, pinned, letters)
+        case Or(parts):
+            return _joined(parts, " or ", _FALSE, pinned, letters)
+        case Not(part):
+            text, values = compiled(part, pinned, letters=letters)
+            return Compiled(f"({text}) is not true", values)
+        case Ids(ids):
+            known = storable(ids)
+            return Compiled("i.id = any(%b::text[])", (known,)) if known else _FALSE
+        case Match():
+            return _match(selection, pinned, letters)
+        case _:
+            assert_never(selection)
+
+
+def _joined(
+    parts: tuple[Selection, ...],
+    word: str,
+    empty: Compiled,
+    pinned: Instant | None,
+    letters: bool,  # noqa: FBT001 - handed through
+) -> Compiled:
+    if not parts:
+        return empty
+    done = [compiled(part, pinned, letters=letters) for part in parts]
+    text = "(" + word.join(one.text for one in done) + ")"
+    return Compiled(text, tuple(value for one in done for value in one.values))
+
+
+def _match(asked: Match, pinned: Instant | None, letters: bool) -> Compiled:  # noqa: FBT001 - handed through
+    field, op, value = asked.field, asked.op, asked.value
+    kind = select.FIELDS.get(field)
+    if kind is None:
+        raise ConfigError(f"there is no field {field!r}", field="filter", hint=select.available_fields())
+    column = (_OF_LETTERS if letters else _COLUMNS)[field]
+    if kind in {"text", "word"}:
+        return _text(field, column, op, value) if isinstance(value, str) and _storable(value) else _FALSE
+    if not isinstance(value, int) or op == "glob":
+        return _FALSE
+    if kind == "duration":
+        if op == "=" and abs(value) > _SPAN:
+            return _FALSE
+        # The subquery is run once, and an index can serve the comparison.
+        since = "(select {schema}.now_ms(%b::bigint)) - %b::bigint"
+        return Compiled(f"{column} {_FLIPPED[op]} {since}", (pinned, max(-_SPAN, min(value, _SPAN))))
+    if op == "=" and not _INT64[0] <= value <= _INT64[1]:
+        return _FALSE
+    return Compiled(f"{column} {op} %b::bigint", (max(_INT64[0], min(value, _INT64[1])),))
+
+
+def _text(field: str, column: str, op: Op, value: str) -> Compiled:
+    if op == "glob" and "*" in value:
+        return _glob(field, column, value)
+    if op not in {"=", "glob"}:
+        return _FALSE
+    if field == "error":
+        # The short name has no dot: one without is only ever the short one, one with only ever the whole.
+        if "." in value:
+            return Compiled("(l.error_short = %b and l.error = %b)", (indexed(short(value)), shown(value)))
+        return Compiled("l.error_short = %b", (indexed(value),))
+    if field in select.LETTER_FIELDS:
+        return Compiled(f"{column} = %b", (indexed(value) if field in _INDEXED else shown(value),))
+    return _FALSE if "\0" in value else Compiled(f"{column} = %b", (value,))
+
+
+def _glob(field: str, column: str, pattern: str) -> Compiled:
+    if field not in select.LETTER_FIELDS and "\0" in pattern:
+        return _FALSE
+    like = shown(pattern).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
+    if field == "error":
+        return Compiled("(l.error like %b or l.error_short like %b)", (like, like))
+    return Compiled(f"{column} like %b", (like,))
+
+
+def storable(ids: Iterable[str]) -> list[str]:
+    """Those that can be sent, each once; the others are nobody's."""
+    return list(dict.fromkeys(one for one in ids if "\0" not in one and _storable(one)))
+
+
+def _storable(text: str) -> bool:
+    """Half a character is in no item."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

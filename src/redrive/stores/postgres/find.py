@@ -1,0 +1,128 @@
+"""Looking on PostgreSQL: `get`, `find`, `ids`, `tally`, `causes`, and when to look again.
+
+Each is one statement: one round trip and one picture. Readers keep nobody from writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from redrive.core import codec, select
+from redrive.core.item import Attempt, Deed, Failure, History, Millis
+from redrive.core.select import Selection
+from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, Tally, Tombstone
+from redrive.errors import NotFound
+from redrive.stores.cursor import read as read_cursor
+from redrive.stores.cursor import write as write_cursor
+from redrive.stores.postgres.compile import Value, compiled, storable, tables
+from redrive.stores.postgres.rows import Row, item_of, tombstone_of
+
+if TYPE_CHECKING:
+    from redrive.stores.postgres.session import Session
+
+_LAST = 2**63 - 1
+_PLACE = 27
+"""Where get.whole has the place, after what item_of reads; get.history has `omitted` there."""
+
+
+async def get(session: Session, item_id: str) -> History:
+    statement = session.sql("get", "history").replace("{found}", session.sql("get", "by_id"))
+    rows = await session.read(statement, (item_id,)) if storable((item_id,)) else []
+    if not rows:
+        pruned = await tombstone(session, item_id) is not None
+        raise NotFound(f"no item {item_id!r}", hint="it was pruned; its tombstone is left" if pruned else "")
+    (row,) = rows
+    omitted, attempts, *deeds = row[_PLACE:]
+    done = zip(*deeds, strict=True) if deeds[0] is not None else ()
+    return History(
+        item_of(row),
+        tuple([codec.decode(body, Attempt) for body in attempts]),
+        omitted,
+        tuple([Deed(*deed) for deed in done]),
+    )
+
+
+async def tombstone(session: Session, item_id: str) -> Tombstone | None:
+    rows = await session.read(session.sql("get", "tombstone"), (item_id,)) if storable((item_id,)) else []
+    return tombstone_of(rows[0]) if rows else None
+
+
+class Search(NamedTuple):
+    """What finds a page: a statement that gives places and numbers, last first, and what it needs."""
+
+    statement: str
+    values: tuple[Value, ...]
+    order: str
+    limit: int
+
+    def next(self, rows: list[Row], seq: int, place: int) -> str | None:
+        """One more than wanted was asked for, to know whether there is another page. `seq`, `place`: columns."""
+        if len(rows) <= self.limit:
+            return None
+        last = rows[self.limit - 1]
+        return write_cursor(self.order, (last[place], last[seq]))
+
+
+def search_for(session: Session, selection: Selection, limit: int, cursor: str | None) -> Search:
+    letters = select.pins_dead(selection)
+    order = "died" if letters else "enqueued"
+    before = read_cursor(order, cursor) or (_LAST, _LAST)
+    statement, values = matching(session, selection, session.pinned(), "letters" if letters else "items")
+    bounds = before if letters else before[1:]
+    return Search(statement, (*values, *bounds, limit + 1), order, limit)
+
+
+def matching(session: Session, selection: Selection, pinned: int | None, name: str) -> tuple[str, tuple[Value, ...]]:
+    """A statement of find.sql for this selection, and the values that come first."""
+    letters = name.endswith("letters")
+    where = compiled(selection, pinned, letters=letters)
+    read = tables(selection, letters=letters)
+    way = "letters" if letters else "items"
+    joined = [("i", "item"), ("c", "course") if letters else ("l", "letter")]
+    joins = " ".join(session.sql("find", f"{way}_join_{table}") for alias, table in joined if alias in read)
+    text = session.sql("find", name).replace("{joins}", joins)
+    return text.replace("{where}", filled(session, where.text)), where.values
+
+
+def filled(session: Session, text: str) -> str:
+    return text.replace("{schema}", session.schema)
+
+
+async def find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
+    search = search_for(session, selection, limit, cursor)
+    rows = await session.read(session.sql("get", "whole").replace("{found}", search.statement), search.values)
+    items = tuple([item_of(row) for row in rows[:limit]])
+    return Page(items, search.next(rows, 3, _PLACE), len(rows))
+
+
+async def ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
+    search = search_for(session, selection, limit, cursor)
+    rows = await session.read(session.sql("get", "names").replace("{found}", search.statement), search.values)
+    return IdPage(tuple([row[0] for row in rows[:limit]]), search.next(rows, 1, 2))
+
+
+async def tally(session: Session) -> Tally:
+    statement = session.sql("tally", "queues").replace("{oldest_due}", session.sql("tally", "oldest_due"))
+    rows = await session.read(statement, (session.pinned(),))
+    return Tally(rows[0][0], tuple([QueueTally(*row[1:]) for row in rows if row[1] is not None]))
+
+
+async def patience(session: Session, queues: Iterable[str]) -> Millis | None:
+    """How long until something of these queues is due; 0 or less: now. None if nothing will be by itself."""
+    statement = session.sql("tally", "patience").replace("{oldest_due}", session.sql("tally", "oldest_due"))
+    named = storable(queues)
+    ((span,),) = await session.read(statement, (session.pinned(), named))
+    return None if span is None else int(span)
+
+
+async def causes(session: Session, queue: str | None, limit: int) -> tuple[CauseTally, ...]:
+    if queue is not None and not storable((queue,)):
+        return ()
+    rows = await session.read(session.sql("causes", "causes"), (queue, queue, max(0, limit)))
+    return tuple([_cause(*row) for row in rows])
+
+
+def _cause(queue: str, count: int, evidence: bytes, first_at: int, last_at: int) -> CauseTally:
+    failure = codec.decode(evidence, Failure)
+    return CauseTally(failure.cause, queue, count, failure.type, failure.text, first_at, last_at)

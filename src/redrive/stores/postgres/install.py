@@ -1,0 +1,176 @@
+"""What a database must have before its first use: the tables and the functions, of this release and no later one."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import psycopg
+
+from redrive.errors import ConfigError, StoreForbidden
+from redrive.stores import migrate
+from redrive.stores.statements import load
+
+if TYPE_CHECKING:
+    from redrive.stores.postgres.options import Options
+    from redrive.stores.postgres.wire import Wire
+
+OLDEST = 13
+PATIENCE = 60
+"""Seconds for the migrations, and for somebody else's that are under way."""
+
+FUNCTIONS = (
+    ("clock", "function"),
+    ("put", "function"),
+    ("lease", "levels"),
+    ("lease", "hand_over"),
+    ("lease", "function"),
+    ("settle", "keep_evidence"),
+    ("settle", "function"),
+    ("extend", "function"),
+    ("reclaim", "function"),
+    ("fold", "function"),
+    ("beat", "function"),
+    ("elect", "function"),
+)
+"""In the order in which they are made: a function of SQL needs what it calls."""
+
+_SQL = load("postgres", "open")
+_log = logging.getLogger("redrive.stores")
+
+Durability = Literal["power-loss", "process-crash", "none"]
+
+
+class Facts(NamedTuple):
+    """What the server says about itself and about our schema."""
+
+    number: int
+    version: str
+    in_recovery: bool
+    read_only: str
+    fsync: str
+    full_page_writes: str
+    synchronous_commit: str
+    has_tables: bool
+    user: str
+    database: str
+    has_schema: bool
+    may_create: bool
+
+    @property
+    def durability(self) -> Durability:
+        """What an accepted item survives.
+
+        Without fsync the system's cache holds what a killed server wrote, and loses it with the power; without full
+        pages a page may be torn then. With synchronous_commit off the last commits are in the server's own memory only,
+        and die with it: that is no promise at all.
+        """
+        if self.synchronous_commit == "off":
+            return "none"
+        return "power-loss" if self.fsync == self.full_page_writes == "on" else "process-crash"
+
+
+class Installed(NamedTuple):
+    facts: Facts
+    schema: int
+
+    @property
+    def library(self) -> str:
+        return f"PostgreSQL {self.facts.version.split()[0]} (psycopg {psycopg.__version__})"
+
+
+def script(schema: str, pending: tuple[migrate.Migration, ...]) -> list[str]:
+    """The statements that bring a schema to this release, as text to be run in one transaction."""
+    tables = [migration.text.replace("{schema}", schema) for migration in pending]
+    return [*tables, *functions(schema)]
+
+
+def functions(schema: str) -> list[str]:
+    return [load("postgres", verb)[name].replace("{schema}", schema) for verb, name in FUNCTIONS]
+
+
+async def install(wire: Wire, options: Options) -> Installed:
+    """An up-to-date schema is only looked at: no lock, no write, and no right to change it needed."""
+    facts = await _facts(wire, options)
+    applied = await _applied(wire, options) if facts.has_tables else {}
+    pending = migrate.pending("postgres", applied, options.location)
+    if pending:
+        await _migrate(wire, options, facts)
+    else:
+        await _check_rights(wire, options, facts)
+    if facts.durability != "power-loss":
+        _log.warning(
+            "%s: what is accepted survives %s (fsync=%s, full_page_writes=%s, synchronous_commit=%s)",
+            options.location,
+            "no crash of the server" if facts.durability == "none" else "a crash of the server, but no loss of power",
+            facts.fsync,
+            facts.full_page_writes,
+            facts.synchronous_commit,
+        )
+    return Installed(facts, max(migration.number for migration in migrate.known("postgres")))
+
+
+async def _facts(wire: Wire, options: Options) -> Facts:
+    major = wire.info.server_version // 10_000
+    if major < OLDEST:
+        raise ConfigError(
+            f"{options.location} is PostgreSQL {major}, which is too old",
+            field="store",
+            hint=f"PostgreSQL {OLDEST} or newer is needed",
+        )
+    facts = Facts(*(await wire.rows(_SQL["facts"].replace("{schema}", options.quoted)))[0])
+    if facts.in_recovery or facts.read_only == "on":
+        what = "is a read-only replica" if facts.in_recovery else "is read-only (default_transaction_read_only is on)"
+        hint = "use the address of the primary server, or add target_session_attrs=read-write to the URL"
+        raise StoreForbidden(f"{options.location} {what}", hint=hint)
+    return facts
+
+
+async def _applied(wire: Wire, options: Options) -> dict[int, str]:
+    rows = await wire.rows(_SQL["applied"].replace("{schema}", options.quoted))
+    return {number: checksum for number, checksum in rows}  # noqa: C416 - rows are tuples of any length to mypy
+
+
+async def _migrate(wire: Wire, options: Options, facts: Facts) -> None:
+    def said(name: str) -> str:
+        return _SQL[name].replace("{schema}", options.quoted)
+
+    try:
+        await wire.rows("begin")
+        await wire.rows(said("patience"))
+        await wire.rows(said("lock"))
+        if not facts.has_schema:
+            await wire.rows(said("create_schema"))
+        await wire.rows(said("create_migration"))
+        # Somebody else may have done it while we waited for the lock.
+        pending = migrate.pending("postgres", await _applied(wire, options), options.location)
+        if pending:
+            for text in script(options.quoted, pending):
+                await wire.execute(text.encode())
+            for migration in pending:
+                await wire.rows(said("record"), (migration.number, migration.checksum))
+        await wire.rows("commit")
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise _forbidden(options, facts, error) from None
+
+
+def _forbidden(options: Options, facts: Facts, error: psycopg.Error) -> StoreForbidden:
+    said = error.diag.message_primary or "a right is missing"
+    if not facts.has_schema:
+        hint = f'grant create on database "{facts.database}" to "{facts.user}";'
+    else:
+        hint = f'alter schema {options.quoted} owner to "{facts.user}"; or let its owner open the store once'
+    return StoreForbidden(f"{options.location}: the tables cannot be made: {said}", hint=hint)
+
+
+async def _check_rights(wire: Wire, options: Options, facts: Facts) -> None:
+    rows = await wire.rows(_SQL["lacking"].replace("{schema}", options.quoted))
+    if rows:
+        to = f'in schema {options.quoted} to "{facts.user}"'
+        raise StoreForbidden(
+            f"{options.location}: the user {facts.user} may not use {', '.join([name for (name,) in rows][:3])}",
+            hint=(
+                f"grant select, insert, update, delete on all tables {to}; "
+                f"grant usage on all sequences {to}; grant execute on all functions {to};"
+            ),
+        )

@@ -1,0 +1,169 @@
+"""`lease` on PostgreSQL: the request as arrays, and what comes back as items."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redrive.core.item import Instant, Item
+from redrive.core.states import State
+from redrive.core.verbs import LeaseRequest, Leases
+from redrive.stores.bodies import Judged
+from redrive.stores.packing import Packed, fault
+from redrive.stores.postgres.arrays import bigints, integers, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from redrive.stores.postgres.session import Session
+    from redrive.stores.postgres.wire import Row
+
+GIVEN, SUSPECT_WAITS, NOT_APPLIED = 0, 1, 2
+"""What a row of lease.sql and settle.sql says, by its first column."""
+
+_MOST = 2**31 - 1
+_NO_FLOOR = (-1, 0)
+
+
+class Answer(NamedTuple):
+    """Of `settle` and `lease`: what was given, and the places that were not applied with the current delivery."""
+
+    judged: list[Judged]
+    suspect_waits: bool
+    refused: dict[int, int | None]
+
+
+async def lease(session: Session, request: LeaseRequest) -> tuple[list[Judged], bool]:
+    if session.memo.knows_nothing_was_given(request.worker, request.nonce):
+        return [], False
+    look = session.floors.look(request)
+    rows = await session.call(session.sql("lease", "call"), (session.pinned(), *wanted(request, look)))
+    answer = read(rows)
+    given(session, request, look, answer)
+    return answer.judged, answer.suspect_waits
+
+
+def given(session: Session, request: LeaseRequest, look: Look, answer: Answer) -> None:
+    """What this process learns from an answer: numbers, nonces, floors."""
+    memo = session.memo
+    if answer.judged:
+        memo.gave(request.worker)
+        memo.remember(item for item, _ in answer.judged)
+    else:
+        memo.gave_nothing(request.worker, request.nonce)
+    session.floors.learn(request, look, [item for item, _ in answer.judged])
+
+
+def wanted(request: LeaseRequest, look: Look) -> tuple[Any, ...]:
+    """As lease.sql takes it."""
+    wants = request.wants
+    return (
+        request.worker,
+        request.nonce,
+        request.holding,
+        texts([want.queue for want in wants]),
+        integers([max(0, min(want.limit, _MOST)) for want in wants]),
+        bigints([want.ttl for want in wants]),
+        integers([min(want.max_crashes - 1, _MOST) for want in wants]),
+        bigints([due for due, _ in look.floors]),
+        bigints([seq for _, seq in look.floors]),
+    )
+
+
+def read(rows: Iterable[Row]) -> Answer:
+    judged: list[Judged] = []
+    refused: dict[int, int | None] = {}
+    suspect_waits = False
+    for row in rows:
+        if row[0] == GIVEN:
+            judged.append(_judged(row))
+        elif row[0] == NOT_APPLIED:
+            refused[row[1]] = row[10]
+        else:
+            suspect_waits = True
+    return Answer(judged, suspect_waits, refused)
+
+
+def _judged(row: Row) -> Judged:
+    (_, seq, item_id, queue, body, crc, packing, put_at, due, renewed, deliveries, attempt) = row[:12]
+    (errors, crashes, replays, last_chance, alone, worker, leased_at, until) = row[12:]
+    item = Item(
+        item_id,
+        queue,
+        Packed(body, packing) if packing else body,
+        seq,
+        State.LEASED,
+        put_at,
+        due,
+        renewed,
+        deliveries,
+        attempt,
+        errors,
+        crashes,
+        replays,
+        last_chance,
+        alone != 0,
+        worker,
+        leased_at,
+        until,
+    )
+    # Nearly all are small and sound; whatever else there is to say, `fault` says.
+    if packing == 0 and zlib.crc32(body) == crc:
+        return item, None
+    return item, fault(body, crc, packing)
+
+
+Floor = tuple[int, int]
+"""Due time and number of an item: what lies before it in its queue was taken, as far as this process has seen."""
+
+
+class Look(NamedTuple):
+    """How one request looks: from which floor on for each want, and when it began."""
+
+    floors: list[Floor]
+    began: float
+
+
+class Floors:
+    """Where to begin to look in each queue, so that a lease does not pass all that was taken before it.
+
+    The index keeps an entry for whatever was leased until it is vacuumed, and nothing is vacuumed while anybody has an
+    old snapshot. What was committed late, or given back by a clock set back, lies below the floor and waits until the
+    floor is dropped: after a second, or as soon as nothing is found above it. Should looking without a floor take long,
+    it is done more rarely, so that it never takes more than a small part of the time.
+    """
+
+    KEEP = 1.0
+    SHARE = 20
+    LONGEST = 60.0
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._floors: dict[str, Floor] = {}
+        self._until: dict[str, float] = {}
+
+    def look(self, request: LeaseRequest) -> Look:
+        now = self._now()
+        return Look([self._floor(want.queue, now) for want in request.wants], now)
+
+    def _floor(self, queue: str, now: float) -> Floor:
+        return self._floors.get(queue, _NO_FLOOR) if now < self._until.get(queue, 0.0) else _NO_FLOOR
+
+    def learn(self, request: LeaseRequest, look: Look, items: list[Item]) -> None:
+        last = {item.queue: item for item in items if item.crashes == 0 and not item.alone}
+        took = self._now() - look.began
+        for want, floor in zip(request.wants, look.floors, strict=True):
+            item = last.get(want.queue)
+            if item is None:
+                self._floors.pop(want.queue, None)
+                continue
+            self._floors[want.queue] = _above(item)
+            if floor == _NO_FLOOR:
+                self._until[want.queue] = look.began + min(max(self.KEEP, took * self.SHARE), self.LONGEST)
+
+
+def _above(item: Item) -> Floor:
+    """What became due in the very millisecond of the lease may be followed by more of the same, in any order."""
+    leased_at: Instant = item.leased_at or 0
+    return (item.due_at, item.seq) if item.due_at < leased_at else (item.due_at, 0)

@@ -1,0 +1,76 @@
+"""`put` on PostgreSQL: the items as arrays, in one statement.
+
+Not by COPY: the indexes take most of the time, and the round trips of a COPY more than the rest. It was slower up to a
+thousand items at a time, and a fifth faster at five thousand.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from redrive.core.item import NewItem
+from redrive.core.verbs import PutResult
+from redrive.stores.packing import Packed, checksum
+from redrive.stores.postgres.arrays import Array, bigints, bodies, smallints, texts
+from redrive.stores.postgres.within import put_within
+
+if TYPE_CHECKING:
+    from redrive.stores.postgres.session import Session
+
+
+async def put(session: Session, items: Sequence[NewItem]) -> PutResult:
+    if not items:
+        return PutResult()
+    rows = await session.call(session.sql("put", "call"), (session.pinned(), *columns(items)))
+    session.wake({new.queue for new in items})
+    return _result(items, [place for (place,) in rows])
+
+
+async def put_joined(session: Session, items: Sequence[NewItem], within: object) -> PutResult:
+    """In the caller's transaction, which alone knows when there will be something to wake anybody for."""
+    if not items:
+        return PutResult()
+    payloads = [new.payload for new in items]
+    values = (
+        session.pinned(),
+        [new.id for new in items],
+        [new.queue for new in items],
+        [new.delay for new in items],
+        [crc_of(body) for body in payloads],
+        [packing_of(body) for body in payloads],
+        [bytes(body) for body in payloads],
+    )
+    return _result(items, await put_within(within, session.schema, values))
+
+
+def _result(items: Sequence[NewItem], places: Collection[int]) -> PutResult:
+    """From the places (from 1) of those that were there already."""
+    if not places:
+        return PutResult(tuple([new.id for new in items]))
+    there = frozenset(places)
+    added = tuple([new.id for place, new in enumerate(items, 1) if place not in there])
+    already = tuple([new.id for place, new in enumerate(items, 1) if place in there])
+    return PutResult(added, already)
+
+
+def columns(items: Sequence[NewItem]) -> tuple[Array, ...]:
+    """As put.sql takes them."""
+    payloads = [new.payload for new in items]
+    return (
+        texts([new.id for new in items]),
+        texts([new.queue for new in items]),
+        bigints([new.delay for new in items]),
+        bigints([crc_of(body) for body in payloads]),
+        smallints([packing_of(body) for body in payloads]),
+        bodies(payloads),
+    )
+
+
+def crc_of(body: bytes) -> int:
+    return checksum(body) if isinstance(body, Packed) else zlib.crc32(body)
+
+
+def packing_of(body: bytes) -> int:
+    return body.packing if isinstance(body, Packed) else 0

@@ -1,0 +1,88 @@
+"""Between rows and values. A payload is checked against its checksum whenever it is read.
+
+What is packed stays so here: unpacking takes time, and is done beside the connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from redrive.core import codec
+from redrive.core.item import Failure, Item, Letter
+from redrive.core.states import Disposition, State
+from redrive.core.verbs import Tombstone
+from redrive.stores.bodies import Judged, flawed
+from redrive.stores.packing import Packed, fault
+
+Row = tuple[Any, ...]
+
+STATES = {str(state): state for state in State}
+DISPOSITIONS = {str(disposition): disposition for disposition in Disposition}
+
+LONGEST = 400
+"""Characters of a name in an index: an entry must fit a third of a page, and some have two names."""
+
+
+def item_of(row: Row) -> Item:
+    """From the columns of get.sql, for those who look: one that is damaged must not keep them from the others."""
+    item, wrong = judged_item(row)
+    return item if wrong is None else flawed(item, wrong)
+
+
+def judged_item(row: Row) -> Judged:
+    """From the columns of get.sql."""
+    item_id, queue, body, seq, state = row[:5]
+    crc, reason, died_at, disposition, failure, packing, result_packing = row[20:27]
+    letter = None
+    if reason is not None:
+        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure))
+    (enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last_chance, alone) = row[5:15]
+    (worker, leased_at, lease_until, ended_at, result) = row[15:20]
+    item = Item(
+        item_id,
+        queue,
+        Packed(body, packing) if packing else body,
+        seq,
+        STATES[state],
+        enqueued,
+        due,
+        renewed,
+        deliveries,
+        attempt,
+        errors,
+        crashes,
+        replays,
+        last_chance,
+        alone != 0,
+        worker,
+        leased_at,
+        lease_until,
+        ended_at,
+        Packed(result, result_packing) if result_packing else result,
+        letter,
+    )
+    return item, fault(body, crc, packing)
+
+
+def tombstone_of(row: Row) -> Tombstone:
+    item_id, queue, state, digest, at, actor, reason = row
+    return Tombstone(item_id, queue, STATES[state], digest, at, actor, reason)
+
+
+def short(error: str) -> str:
+    """The class of an error without its module, as core.select compares it."""
+    return error.rpartition(".")[2]
+
+
+def shown(text: str) -> str:
+    """A name of a failure as its column holds it: texts have no NUL here. The failure's bytes keep the truth."""
+    return text.replace("\0", "␀")
+
+
+def indexed(text: str) -> str:
+    """A name of a failure as an indexed column holds it; two long ones that only begin alike stay apart."""
+    text = shown(text)
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[: LONGEST - 13]}…{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -1,0 +1,185 @@
+"""`settle` and `extend` on PostgreSQL: what needs a delivery number to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redrive.core import codec
+from redrive.core.decide import Charge, ToDead, ToDone, ToReady
+from redrive.core.item import Millis, NewItem
+from redrive.core.verbs import Answer, Extended, Held, LeaseRequest, Settlement, Verdict
+from redrive.stores.packing import Packed
+from redrive.stores.postgres import lease
+from redrive.stores.postgres.arrays import Texts, bigints, bodies, integers, smallints, texts
+from redrive.stores.postgres.put import columns
+from redrive.stores.postgres.rows import indexed, short, shown
+
+if TYPE_CHECKING:
+    from redrive.stores.bodies import Judged
+    from redrive.stores.memo import Memo
+    from redrive.stores.postgres.session import Session
+
+_DONE, _READY, _DEAD, _ONLY_JUDGED = 0, 1, 2, 9
+_CHARGES = {Charge.ERROR: 1, Charge.CRASH: 2, Charge.NOTHING: 3}
+_NOBODY = (None, None, 0, None, None, None, None, None, None)
+"""The lease request of a settle without one."""
+
+Outcome = tuple[tuple[Answer, ...], "list[Judged] | None", bool]
+"""The answers; what was leased then (None: nothing was asked for), and whether a suspect waits."""
+
+
+async def settle(session: Session, settlements: Sequence[Settlement], then: LeaseRequest | None) -> Outcome:
+    memo = session.memo
+    ask = then
+    if then is not None and memo.knows_nothing_was_given(then.worker, then.nonce):
+        ask = None
+    look = None if ask is None else session.floors.look(ask)
+    request = _NOBODY if ask is None or look is None else lease.wanted(ask, look)
+    places = [memo.place(settlement.id) for settlement in settlements]
+    held = (bigints([0 if place is None else place[0] for place in places]), _ids(settlements, places))
+    ended = integers([settlement.delivery for settlement in settlements])
+    plan = _plan(settlements)
+    if plan is None:
+        params = (session.pinned(), *held, ended, *request)
+        rows = await session.call(session.sql("settle", "finish"), params)
+    else:
+        rows = await session.call(session.sql("settle", "call"), (session.pinned(), *held, ended, *plan, *request))
+    answer = lease.read(rows)
+    memo.forget(settlements)
+    session.wake(_woken(settlements, places, answer))
+    answers = tuple([_answer(each, place, answer.refused) for place, each in enumerate(settlements, 1)])
+    if then is None:
+        return answers, None, False
+    if ask is not None and look is not None:
+        lease.given(session, ask, look, answer)
+    return answers, answer.judged, answer.suspect_waits
+
+
+def _ids(those: Sequence[Settlement] | Sequence[Held], places: Sequence[object]) -> Texts | None:
+    """Only if one is not remembered, and must be looked up."""
+    if None not in places:
+        return None
+    return texts([possible(one.id) if place is None else "" for one, place in zip(those, places, strict=True)])
+
+
+def possible(item_id: str) -> str:
+    """What no id can be is nobody's id."""
+    if "\0" in item_id:
+        return ""
+    return item_id if item_id.isascii() else item_id.encode(errors="ignore").decode()
+
+
+def _answer(settlement: Settlement, place: int, refused: dict[int, int | None]) -> Answer:
+    if place not in refused:
+        return Answer(settlement.id, Verdict.APPLIED)
+    current = refused[place]
+    if current is None:
+        return Answer(settlement.id, Verdict.REFUSED, "no such item")
+    if current != settlement.delivery:
+        return Answer(settlement.id, Verdict.REFUSED, f"lease was given away: delivery {current} is current")
+    return Answer(settlement.id, Verdict.ALREADY)
+
+
+def _woken(
+    settlements: Sequence[Settlement], places: Sequence[tuple[int, str] | None], answer: lease.Answer
+) -> set[str]:
+    """Queues in which something became ready. Of an item that is not remembered the queue is not known: all of them."""
+    woken: set[str] = set()
+    for number, settlement in enumerate(settlements):
+        if settlement.follow_ups:
+            woken.update([new.queue for new in settlement.follow_ups])
+        place = places[number]
+        if settlement.decision.__class__ is ToReady and number + 1 not in answer.refused:
+            woken.add("" if place is None else place[1])
+    return woken
+
+
+def _plan(settlements: Sequence[Settlement]) -> tuple[Any, ...] | None:
+    """The arrays of settle.sql; None if all are simply done."""
+    seen: set[tuple[str, int]] = set()
+    for settlement in settlements:
+        decision = settlement.decision
+        if (
+            decision.__class__ is not ToDone
+            or settlement.attempt is not None
+            or settlement.follow_ups
+            or decision.result is not None  # type: ignore[union-attr]  # it is ToDone
+        ):
+            return _Plan(settlements).arrays()
+        seen.add((settlement.id, settlement.delivery))
+    return None if len(seen) == len(settlements) else _Plan(settlements).arrays()
+
+
+class _Plan:
+    """What a set of settlements writes, gathered so that each table is written once however many they are."""
+
+    def __init__(self, settlements: Sequence[Settlement]) -> None:
+        self._moves: list[tuple[int, Millis, int]] = []
+        self._results: list[tuple[int, int, bytes]] = []
+        self._attempts: list[tuple[int, bytes]] = []
+        self._letters: list[tuple[int, str, str, str, str, str, str, bytes]] = []
+        self._owners: list[int] = []
+        self._follow_ups: list[NewItem] = []
+        seen: set[tuple[str, int]] = set()
+        for place, settlement in enumerate(settlements, 1):
+            key = (settlement.id, settlement.delivery)
+            if key in seen:
+                # The first of the same counts. What the others say is judged after it.
+                self._moves.append((_ONLY_JUDGED, 0, 0))
+                continue
+            seen.add(key)
+            self._add(place, settlement)
+
+    def _add(self, place: int, settlement: Settlement) -> None:
+        decision = settlement.decision
+        if isinstance(decision, ToDone):
+            self._moves.append((_DONE, 0, 0))
+            result = decision.result
+            if result is not None:
+                self._results.append((place, result.packing if isinstance(result, Packed) else 0, result))
+        elif isinstance(decision, ToReady):
+            self._moves.append((_READY, decision.delay, _CHARGES[decision.charge]))
+        else:
+            self._moves.append((_DEAD, 0, _CHARGES[decision.charge]))
+            self._add_letter(place, decision)
+        if settlement.attempt is not None:
+            self._attempts.append((place, codec.encode(settlement.attempt)))
+        for new in settlement.follow_ups:
+            self._owners.append(place)
+            self._follow_ups.append(new)
+
+    def _add_letter(self, place: int, decision: ToDead) -> None:
+        failure = decision.failure
+        kinds = (indexed(failure.cause), shown(failure.type), indexed(short(failure.type)))
+        names = (shown(decision.reason), *kinds, indexed(failure.category), shown(failure.rule))
+        self._letters.append((place, *names, codec.encode(failure)))
+
+    def arrays(self) -> tuple[Any, ...]:
+        kinds, delays, charges = zip(*self._moves, strict=True)
+        result_places, packings, results = _columns(self._results, 3)
+        attempt_places, attempts = _columns(self._attempts, 2)
+        letter_places, *names, failures = _columns(self._letters, 8)
+        return (
+            *(smallints(kinds), bigints(delays), smallints(charges)),
+            *(integers(result_places), smallints(packings), bodies(results)),
+            *(integers(attempt_places), bodies(attempts)),
+            *(integers(letter_places), *map(texts, names), bodies(failures)),
+            *(integers(self._owners), *columns(self._follow_ups)),
+        )
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
+    return tuple(zip(*rows, strict=True)) if rows else ((),) * width
+
+
+async def extend(session: Session, held: Sequence[Held], ttl: Millis) -> Extended:
+    if not held:
+        return Extended()
+    memo: Memo = session.memo
+    places = [memo.place(one.id) for one in held]
+    seqs = bigints([0 if place is None else place[0] for place in places])
+    given = integers([one.delivery for one in held])
+    params = (session.pinned(), seqs, _ids(held, places), given, ttl)
+    rows = await session.call(session.sql("extend", "call"), params)
+    return Extended(tuple([held[place - 1].id for (place,) in rows]))

@@ -1,0 +1,343 @@
+"""The PostgreSQL store: the contract of stores.base over a server, for workers on many machines.
+
+The verbs on an item's way are one SQL function each (sql/postgres/<verb>.sql), so one round trip, atomic by themselves,
+and without any state of a session. The rest is driven from here in transactions, because its rules live in `core`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
+
+from msgspec.structs import replace
+
+from redrive.core import codec, durations, sizes
+from redrive.core.item import History, Item, Millis, NewItem
+from redrive.core.select import Selection
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Backup,
+    CauseTally,
+    Change,
+    Checkup,
+    Document,
+    DocumentWrite,
+    Entry,
+    Extended,
+    Held,
+    IdPage,
+    LeaseRequest,
+    Leases,
+    NewEntry,
+    Page,
+    PutResult,
+    QueueChange,
+    Settled,
+    Settlement,
+    StoreInfo,
+    Tally,
+    Tombstone,
+    WorkerBeat,
+    WorkerFacts,
+)
+from redrive.errors import StoreError, StoreUnavailable
+from redrive.stores import bodies, damage, migrate, packing
+from redrive.stores.aside import aside, through
+from redrive.stores.base import IDS_LIMIT
+from redrive.stores.bodies import Judged
+from redrive.stores.checks import (
+    check_act,
+    check_change,
+    check_entries,
+    check_new,
+    check_page,
+    check_text,
+    check_writes,
+)
+from redrive.stores.clock import Clock, SystemClock
+from redrive.stores.postgres import amend, checkup, find, lease, options, put, reclaim, settle, shelf
+from redrive.stores.postgres.extra import check_extra
+from redrive.stores.statements import load_all
+
+if TYPE_CHECKING:
+    from redrive.stores.postgres.install import Installed
+    from redrive.stores.postgres.session import Session
+    from redrive.stores.postgres.upkeep import PostgresUpkeep
+
+DAY: Millis = 24 * 60 * 60 * 1000
+
+
+class PostgresStore:
+    """`url` as libpq takes it; the other arguments are also options of a store's URL (stores/url.py)."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        schema: str = options.SCHEMA,
+        pool: int = options.POOL,
+        timeout: durations.Duration = options.TIMEOUT,
+        connect_timeout: durations.Duration = options.CONNECT_TIMEOUT,
+        notify: bool = True,
+        poll: durations.Duration = options.POLL,
+        compress_above: sizes.Size | None = packing.ABOVE,
+    ) -> None:
+        check_extra()
+        self._options = options.make(
+            url,
+            schema=schema,
+            pool=pool,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            notify=notify,
+            poll=poll,
+        )
+        above = packing.threshold(compress_above)
+        self._compress_above = sizes.MAX if above is None else above
+        self._pinning = clock
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._session: Session | None = None
+        self._elsewhere: list[Session] = []
+        self._installed: Installed | None = None
+        self._was_open = False
+        self._door: tuple[int, asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    # --- life ---
+
+    async def open(self) -> Self:
+        async with self._alone():
+            if not self._is_here(self._session):
+                await self._begin()
+        return self
+
+    async def close(self) -> None:
+        async with self._alone():
+            session, self._session = self._session, None
+            elsewhere, self._elsewhere = self._elsewhere, []
+            for other in elsewhere:
+                other.abandon()
+            if session is None:
+                return
+            if self._is_here(session):
+                await through(session.close())
+            else:
+                session.abandon()
+
+    def _alone(self) -> asyncio.Lock:
+        """One opens or closes at a time. Neither a child nor another loop waits for a task of its parent."""
+        loop = asyncio.get_running_loop()
+        if self._door is None or self._door[:2] != (os.getpid(), loop):
+            self._door = (os.getpid(), loop, asyncio.Lock())
+        return self._door[2]
+
+    def _is_here(self, session: Session | None) -> bool:
+        """Connections belong to a process, and to the loop that waits for them."""
+        return session is not None and session.pid == os.getpid() and session.loop is asyncio.get_running_loop()
+
+    async def _begin(self) -> Session:
+        before = self._session
+        # psycopg is large, and optional; the loop need not wait while it is imported.
+        speaking = await aside(_speaking)
+        session: Session = speaking.Session(self._options, self._pinning)
+        self._installed = await session.open()
+        if before is not None and (before.pid != os.getpid() or before.loop.is_closed()):
+            before.abandon()
+        elif before is not None:
+            self._elsewhere.append(before)
+        self._session = session
+        self._was_open = True
+        return session
+
+    def info(self) -> StoreInfo:
+        installed = self._installed
+        return StoreInfo(
+            engine="postgres",
+            location=self._options.location,
+            durability="power-loss" if installed is None else installed.facts.durability,
+            library="" if installed is None else installed.library,
+            schema=0 if installed is None else installed.schema,
+        )
+
+    async def _here(self) -> Session:
+        """The session of this process and loop. A store that was open before a fork goes on in the child with its own."""
+        session = self._session
+        if session is None:
+            raise StoreUnavailable(
+                f"the store {self._options.location} is {'closed' if self._was_open else 'not open'}",
+                hint="await store.open() first, and use it before close()",
+            )
+        if not self._is_here(session):
+            await self.open()
+            return await self._here()
+        return session
+
+    # --- the way of an item ---
+
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+        check_new(items)
+        packed = await bodies.packed_items(items, self._compress_above)
+        session = await self._here()
+        if within is not None:
+            return await put.put_joined(session, packed, within)
+        return await session.gather.put(packed)
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        session = await self._here()
+        judged, suspect_waits = await lease.lease(session, request)
+        return Leases(await self._usable(session, judged), suspect_waits)
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        for settlement in settlements:
+            if settlement.follow_ups:
+                check_new(settlement.follow_ups)
+        packed = await bodies.packed_settlements(settlements, self._compress_above)
+        session = await self._here()
+        answers, judged, suspect_waits = await settle.settle(session, packed, then)
+        if judged is None:
+            return Settled(answers)
+        return Settled(answers, Leases(await self._usable(session, judged), suspect_waits))
+
+    async def _usable(self, session: Session, judged: list[Judged]) -> tuple[Item, ...]:
+        """Of what was leased, after the commit. One that is damaged or does not unpack becomes a letter."""
+        items = [item for item, wrong in judged if wrong is None]
+        broken = [(item, wrong) for item, wrong in judged if wrong is not None]
+        if packing.any_packed(items):
+            unpacked = await bodies.judged(items)
+            items = [item for item, wrong in unpacked if wrong is None]
+            broken += [(item, wrong) for item, wrong in unpacked if wrong is not None]
+        if broken:
+            # If this fails, their leases lapse, and whoever reclaims them comes by here again.
+            with contextlib.suppress(StoreError):
+                letters = [damage.laid_aside(item, wrong, item.leased_at or 0) for item, wrong in broken]
+                await settle.settle(session, letters, None)
+        return tuple(items)
+
+    async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
+        return await settle.extend(await self._here(), held, ttl)
+
+    async def reclaim(
+        self,
+        worker: str,  # noqa: ARG002 - the fence is the delivery number; the item goes on naming the worker that lost it
+        queues: Sequence[str],
+        ttl: Millis,
+        limit: int,
+        ids: Sequence[str] | None = None,
+        *,
+        force: bool = False,
+    ) -> tuple[Item, ...]:
+        session = await self._here()
+        return await self._usable(session, await reclaim.reclaim(session, queues, ttl, limit, ids, force=force))
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        check_act(by)
+        return await amend.amend(await self._here(), selection, change, by, expect)
+
+    # --- looking ---
+
+    async def get(self, item_id: str) -> History:
+        history = await find.get(await self._here(), item_id)
+        (item,) = await bodies.whole((history.item,))
+        return replace(history, item=item)
+
+    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+        check_page(limit)
+        page = await find.find(await self._here(), selection, limit, cursor)
+        return replace(page, items=await bodies.whole(page.items))
+
+    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+        check_page(limit, IDS_LIMIT)
+        return await find.ids(await self._here(), selection, limit, cursor)
+
+    async def tally(self) -> Tally:
+        return await find.tally(await self._here())
+
+    async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
+        return await find.causes(await self._here(), queue, limit)
+
+    # --- keeping house ---
+
+    async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+        check_act(by)
+        return await amend.prune(await self._here(), selection, limit, by)
+
+    async def tombstone(self, item_id: str) -> Tombstone | None:
+        return await find.tombstone(await self._here(), item_id)
+
+    async def configure(self, queue: str, change: QueueChange) -> None:
+        check_change(queue, change)
+        await shelf.configure(await self._here(), queue, change)
+
+    async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
+        check_text("worker", worker)
+        session = await self._here()
+        params = (session.pinned(), worker, codec.encode(facts), ttl, DAY)
+        await session.call(session.sql("beat", "call"), params)
+
+    async def workers(self) -> tuple[WorkerBeat, ...]:
+        return await shelf.workers(await self._here())
+
+    async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
+        check_text("name", name)
+        check_text("owner", owner)
+        session = await self._here()
+        rows = await session.call(session.sql("elect", "call"), (session.pinned(), name, owner, ttl))
+        return bool(rows[0][0])
+
+    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+        """Returns for a signal, for a due time that has come, or when something is due as soon as we look."""
+        end = self._clock.monotonic() + timeout
+        session = await self._here()
+        poll = self._options.poll
+        # Both before the first look: what comes after it finds us registered here, and listening there.
+        with session.waiters.register(queues) as waiter:
+            await session.listen()
+            while True:
+                patience = await find.patience(session, waiter.queues)
+                nap = min(poll, end - self._clock.monotonic(), poll if patience is None else patience)
+                if nap <= 0 or await self._clock.wait(waiter.event, nap):
+                    return
+
+    # --- beside the queue ---
+
+    async def document(self, kind: str, key: str) -> Document | None:
+        return await shelf.document(await self._here(), kind, key)
+
+    async def documents(self, kind: str) -> tuple[Document, ...]:
+        return await shelf.documents(await self._here(), kind)
+
+    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+        check_writes(writes)
+        return await shelf.write_documents(await self._here(), writes)
+
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
+        check_entries(entries)
+        return await shelf.append(await self._here(), entries)
+
+    async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
+        return await shelf.journal(await self._here(), topic, after, limit)
+
+    # --- upkeep ---
+
+    def upkeep(self) -> PostgresUpkeep:
+        """Of the schema, whether the store is open or not."""
+        made: PostgresUpkeep = import_module("redrive.stores.postgres.upkeep").PostgresUpkeep(self._options)
+        return made
+
+    async def check(self, *, quick: bool = False) -> Checkup:
+        return await checkup.check(await self._here(), quick=quick)
+
+    async def backup(self, path: str, *, force: bool = False) -> Backup:  # noqa: ARG002 - nothing is copied
+        raise checkup.no_backup(await self._here(), self._options.database)
+
+
+def _speaking() -> Any:
+    """The module that needs psycopg; and every statement is read, so that nothing is left to be read in the loop."""
+    migrate.known("postgres")
+    load_all("postgres")
+    return import_module("redrive.stores.postgres.session")

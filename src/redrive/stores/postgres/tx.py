@@ -1,0 +1,70 @@
+"""What a verb works with inside a transaction: statements, the instant, and the counters it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from redrive.core.item import Instant
+from redrive.stores.postgres.arrays import bigints, texts
+
+if TYPE_CHECKING:
+    from redrive.stores.postgres.wire import Row, Wire
+
+Kind = Literal["ready", "leased", "done", "open", "archived", "trash", "cancelled"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_PLACES: dict[str, int] = {kind: place for place, kind in enumerate(KINDS)}
+
+
+class Tx:
+    """`woken`: queues in which it made something ready; who waits for them hears of it after the commit."""
+
+    __slots__ = ("_causes", "_counts", "_schema", "now", "wire", "woken")
+
+    def __init__(self, wire: Wire, now: Instant, schema: str) -> None:
+        self.wire = wire
+        self.now = now
+        self.woken: set[str] = set()
+        self._schema = schema
+        self._counts: dict[str, list[int]] = {}
+        self._causes: dict[tuple[str, str], int] = {}
+
+    async def execute(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
+        return await self.wire.rows(statement, params)
+
+    async def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """In one go; for what returns nothing."""
+        cursor = self.wire.cursor(binary=True)
+        await cursor.executemany(statement.encode(), rows)
+
+    def count(self, queue: str, kind: Kind, by: int) -> None:
+        """Kept until the end: however many items move, each queue gets one row."""
+        counts = self._counts.get(queue)
+        if counts is None:
+            counts = self._counts[queue] = [0] * len(KINDS)
+        counts[_PLACES[kind]] += by
+
+    def count_cause(self, cause: str, queue: str, by: int) -> None:
+        key = (cause, queue)
+        self._causes[key] = self._causes.get(key, 0) + by
+
+    async def flush(self) -> None:
+        counts = {queue: moved for queue, moved in self._counts.items() if any(moved)}
+        if counts:
+            columns = [bigints(column) for column in zip(*counts.values(), strict=True)]
+            await self.execute(_COUNTS.replace("{schema}", self._schema), (texts([*counts]), *columns))
+        causes = {key: by for key, by in self._causes.items() if by}
+        if causes:
+            names = texts([cause for cause, _ in causes]), texts([queue for _, queue in causes])
+            await self.execute(_CAUSES.replace("{schema}", self._schema), (*names, bigints([*causes.values()])))
+        self._counts.clear()
+        self._causes.clear()
+
+
+_COUNTS = f"""
+insert into {{schema}}.counter (queue, {", ".join(KINDS)})
+select * from unnest(%b::text[], {", ".join(["%b::bigint[]"] * len(KINDS))})
+"""  # noqa: S608 - names of columns, from above
+_CAUSES = """
+insert into {schema}.cause (cause, queue, n) select * from unnest(%b::text[], %b::text[], %b::bigint[])
+"""

@@ -1,0 +1,196 @@
+"""`amend` and `prune` on Redis: what is meant is found in Python, and changed by one script that looks again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from heapq import nsmallest
+from typing import NamedTuple, Never
+
+import msgspec
+
+from redrive.core import codec, select
+from redrive.core.item import Item
+from redrive.core.select import And, Ids, Match, Selection
+from redrive.core.states import Disposition, State
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Archive,
+    Change,
+    Discard,
+    Replay,
+    Restore,
+    Skipped,
+    Tombstone,
+    refusal,
+)
+from redrive.errors import Conflict, StoreUnavailable
+from redrive.stores import audit, packing
+from redrive.stores.aside import aside
+from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.redis.find import BODIES
+from redrive.stores.redis.plan import pins
+from redrive.stores.redis.rows import payload_of, tombstone_body
+from redrive.stores.redis.search import Candidate, as_bytes, oldest
+from redrive.stores.redis.session import Session
+from redrive.stores.redis.shelf import meta_of
+
+TRIES = 20
+"""Looks at what a selection means, each time that it has changed before the script could change it."""
+PAUSE = 0.02
+"""Seconds at most between two looks, by chance: two who got in each other's way should not meet again."""
+
+_CHANGED, _ALREADY, _MISSING, _DAMAGED = range(4)
+_MISSING_REASONS = {_MISSING: "no such item", _DAMAGED: "its record is damaged"}
+_LIES: dict[type, Disposition] = {
+    Archive: Disposition.ARCHIVED,
+    Discard: Disposition.TRASH,
+    Restore: Disposition.OPEN,
+}
+Arg = bytes | str | int
+
+
+class _Meant(NamedTuple):
+    """One item to be changed: `judged_by` is the record that the selection was asked about, none for an id as such."""
+
+    id: str
+    judged_by: bytes
+
+
+async def amend(session: Session, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
+    refusals = _refusals(change)
+    head = [*_head(change, by, None if not isinstance(selection, Ids) else expect), msgspec.msgpack.encode(refusals)]
+    for _ in range(TRIES):
+        meant = await _meant(session, selection, expect)
+        record = audit.AuditRecord(audit.word(change), selection, (), change)
+        items = [arg for one in meant for arg in (as_bytes(one.id), codec.encode(one.id), one.judged_by)]
+        answers = await session.run("amend", [*head, *_entry(record, by), *items])
+        if isinstance(answers, int):
+            _refuse_count(answers, expect)
+        if answers is not None:
+            return _amended([one.id for one in meant], answers, refusals)
+        await asyncio.sleep(random.random() * PAUSE)  # noqa: S311 - only to be apart
+    raise _too_busy("changed")
+
+
+def _head(change: Change, by: Act, expect: int | None) -> list[Arg]:
+    delay, once = (change.delay, change.budget == "once") if isinstance(change, Replay) else (0, False)
+    lies = _LIES.get(type(change), "")
+    wanted = "" if expect is None else expect
+    return [audit.word(change), wanted, by.actor, by.reason, by.request_id, delay, int(once), lies]
+
+
+def _refusals(change: Change) -> dict[str, str]:
+    """By what an item is, all that `refusal` knows: the script asks it as of the moment in which it writes."""
+    known = {str(state): refusal(change, state, None) or "" for state in State}
+    return known | {str(lies): refusal(change, State.DEAD, lies) or "" for lies in Disposition}
+
+
+def _entry(record: audit.AuditRecord, by: Act) -> list[Arg]:
+    """The audit entry in pieces: only the script knows which ids are to stand in the middle."""
+    mark = uuid.uuid4().hex
+    entry = audit.entry(msgspec.structs.replace(record, changed=(mark,)), by)
+    before, _, after = entry.body.partition(codec.encode(mark))
+    return [meta_of(entry), before, after]
+
+
+async def _meant(session: Session, selection: Selection, expect: int | None) -> list[_Meant]:
+    if isinstance(selection, Ids):
+        return [_Meant(item_id, b"") for item_id in dict.fromkeys(selection.ids)]
+    found = await oldest(session, selection, PAGE_LIMIT, count_all=expect is not None)
+    if expect is not None and found.matching != expect:
+        _refuse_count(found.matching, expect)
+    return [_Meant(candidate.item.id, candidate.kept) for candidate in found.candidates]
+
+
+def _refuse_count(count: int, expect: int | None) -> Never:
+    raise Conflict(
+        f"{count} items match, not {expect}; nothing was changed",
+        hint="look again at what the selection finds, then repeat with the new number",
+    )
+
+
+def _amended(ids: Sequence[str], answers: Sequence[int | bytes], refusals: dict[str, str]) -> Amended:
+    changed, already, skipped = [], [], []
+    for item_id, answer in zip(ids, answers, strict=True):
+        if answer == _CHANGED:
+            changed.append(item_id)
+        elif answer == _ALREADY:
+            already.append(item_id)
+        elif isinstance(answer, int):
+            skipped.append(Skipped(item_id, _MISSING_REASONS[answer]))
+        else:
+            skipped.append(Skipped(item_id, refusals[answer.decode()]))
+    return Amended(tuple(changed), tuple(already), tuple(skipped))
+
+
+def _too_busy(done: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"what was meant went on changing while it was looked at; nothing was {done}",
+        hint="repeat it, or name the items by their ids",
+    )
+
+
+async def prune(session: Session, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+    for _ in range(TRIES):
+        doomed = await _doomed(session, selection, max(0, limit))
+        if not doomed:
+            return ()
+        tombstones = await _tombstones(session, [candidate.item for candidate in doomed], by)
+        record = audit.AuditRecord("prune", selection, ())
+        args = _entry(record, by)
+        for (item, kept), tombstone in zip(doomed, tombstones, strict=True):
+            args += [item.id, codec.encode(item.id), kept, tombstone_body(tombstone)]
+        now, *removed = await session.run("prune", args)
+        if removed:
+            gone = {item_id.decode() for item_id in removed}
+            return tuple([msgspec.structs.replace(one, at=now) for one in tombstones if one.id in gone])
+        await asyncio.sleep(random.random() * PAUSE)  # noqa: S311 - only to be apart
+    raise _too_busy("removed")
+
+
+async def _doomed(session: Session, selection: Selection, limit: int) -> list[Candidate]:
+    """Of each kind of resolved items the first that match; the first of them all."""
+    found: list[Candidate] = []
+    for kind in _kinds(selection):
+        found += (await oldest(session, And((kind, selection)), limit)).candidates
+    return nsmallest(limit, found, key=lambda candidate: candidate.item.seq)
+
+
+def _kinds(selection: Selection) -> list[Match]:
+    """Without those that cannot match anyway: to find nothing, all of them would be read."""
+    pinned = pins(selection)
+    kinds = []
+    if not select.pins_dead(selection):
+        kinds += [Match("state", "=", state) for state in (State.DONE, State.CANCELLED)]
+    kinds.append(Match("disposition", "=", Disposition.TRASH))
+    return [
+        kind
+        for kind in kinds
+        if pinned.get("disposition", Disposition.TRASH) == Disposition.TRASH
+        and pinned.get("state", _state(kind)) == _state(kind)
+    ]
+
+
+def _state(kind: Match) -> State:
+    return State.DEAD if kind.field == "disposition" else State(str(kind.value))
+
+
+async def _tombstones(session: Session, items: Sequence[Item], by: Act) -> list[Tombstone]:
+    """Of whatever bytes are there: a damaged payload must not keep its item from being removed."""
+    made: list[Tombstone] = []
+    for first in range(0, len(items), BODIES):
+        some = items[first : first + BODIES]
+        _, *fields = await session.read("rows", ["b", *(item.id for item in some)])
+        digests = await aside(partial(_digests, fields[2::5]))
+        for item, digest in zip(some, digests, strict=True):
+            made.append(Tombstone(item.id, item.queue, item.state, digest, 0, by.actor, by.reason))
+    return made
+
+
+def _digests(kept: Sequence[bytes | None]) -> list[str]:
+    return [packing.digest(payload_of(body)[0]) for body in kept]

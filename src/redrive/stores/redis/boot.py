@@ -1,0 +1,146 @@
+"""What is looked at when a connection is made: the server, and whether it keeps the promise.
+
+A server that evicts, is too old, or is a replica is refused. What it survives is told as the durability, by what it
+says of itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from redis import exceptions
+
+from redrive.errors import ConfigError, StoreForbidden, StoreTooNew
+from redrive.stores.redis.wire import Wire
+
+SCHEMA = 1
+OLDEST = (7, 0)
+
+Durability = Literal["power-loss", "process-crash", "none"]
+
+_log = logging.getLogger("redrive.stores")
+
+
+# What the scripts run, with arguments as they take them; the key is put in front where there is one.
+_KEYLESS = (("TIME",), ("SCAN", "0"))
+_KEYED = (
+    *(("DEL",), ("EXISTS",), ("TYPE",)),
+    *(("HDEL", "f"), ("HEXISTS", "f"), ("HGET", "f"), ("HGETALL",), ("HKEYS",), ("HLEN",), ("HMGET", "f")),
+    *(("HRANDFIELD", "1", "WITHVALUES"), ("HSCAN", "0"), ("HSET", "f", "v")),
+    *(("LLEN",), ("LRANGE", "0", "1"), ("LREM", "1", "v"), ("LSET", "0", "v"), ("RPUSH", "v")),
+    *(("SADD", "m"), ("SISMEMBER", "m"), ("SMEMBERS",), ("SREM", "m")),
+    *(("ZADD", "1", "m"), ("ZCARD",), ("ZCOUNT", "1", "2"), ("ZRANGE", "0", "1"), ("ZRANGEBYSCORE", "1", "2")),
+    *(("ZREM", "m"), ("ZREVRANGE", "0", "1"), ("ZSCAN", "0"), ("ZSCORE", "m")),
+)
+
+
+def commands(prefix: str) -> list[tuple[str, ...]]:
+    return [*_KEYLESS, *((name, f"{prefix}boot", *args) for name, *args in _KEYED)]
+
+
+class Server(NamedTuple):
+    """`trouble`: what it says it cannot do at the moment."""
+
+    run_id: str = ""
+    library: str = ""
+    durability: Durability = "none"
+    why: str = ""
+    trouble: tuple[str, ...] = ()
+
+
+async def look(wire: Wire, where: str) -> Server:
+    """Raises ConfigError or StoreForbidden for a server that must not be used."""
+    facts = facts_of(await wire.ask("INFO"))
+    version = facts.get("redis_version", "")
+    name = "valkey" if "valkey_version" in facts else "redis"
+    if _numbers(version) < OLDEST:
+        raise ConfigError(
+            f"the server is a Redis {version or 'of an unknown version'}, 7.0 is needed: {where}",
+            field="store",
+            hint="use a Redis from 7.0 on, or a Valkey",
+        )
+    if facts.get("role") == "slave":
+        raise StoreForbidden(f"the server is a read-only replica: {where}", hint="give the address of its primary")
+    settings = await settings_of(wire)
+    policy = settings.get("maxmemory-policy", facts.get("maxmemory_policy", ""))
+    if policy.startswith("allkeys"):
+        raise ConfigError(
+            f"the server would evict work when its memory is full (maxmemory-policy {policy}): {where}",
+            field="store",
+            hint="CONFIG SET maxmemory-policy noeviction, and in its configuration file",
+        )
+    durability, why = _durability(settings, facts)
+    library = f"{name} {facts.get('valkey_version', version)}"
+    return Server(facts.get("run_id", ""), library, durability, why, _trouble(facts))
+
+
+def facts_of(info: bytes) -> dict[str, str]:
+    lines = [line for line in info.decode(errors="replace").splitlines() if line and not line.startswith("#")]
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdecimal() else 0 for part in version.split(".")[:2])
+
+
+async def settings_of(wire: Wire) -> dict[str, str]:
+    """Empty where a managed server does not show them."""
+    try:
+        flat = await wire.ask("CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy")
+    except exceptions.ResponseError:
+        return {}
+    texts = [value.decode(errors="replace") for value in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _durability(settings: dict[str, str], facts: dict[str, str]) -> tuple[Durability, str]:
+    if "appendonly" not in settings:
+        # The lower of what it may be.
+        if facts.get("aof_enabled") == "1":
+            return "process-crash", "it has an append-only file and does not show how it syncs (CONFIG is forbidden)"
+        return "none", "it has no append-only file (by INFO; CONFIG is forbidden)"
+    if settings["appendonly"] != "yes":
+        return "none", "appendonly is off"
+    sync = settings.get("appendfsync", "")
+    if sync == "always":
+        return "power-loss", ""
+    return "process-crash", f"appendfsync is {sync}"
+
+
+def _trouble(facts: dict[str, str]) -> tuple[str, ...]:
+    told = {
+        "aof_last_write_status": "the last write to its append-only file failed",
+        "aof_last_bgrewrite_status": "the last rewrite of its append-only file failed",
+        "rdb_last_bgsave_status": "its last snapshot failed",
+    }
+    return tuple(text for name, text in told.items() if facts.get(name, "ok") != "ok")
+
+
+def tell(server: Server, where: str) -> None:
+    for trouble in server.trouble:
+        _log.warning("%s: %s; see its log and its disk", where, trouble)
+    if server.durability != "power-loss":
+        _log.warning(
+            "%s: what it accepts survives %s: %s; CONFIG SET appendonly yes and appendfsync always for power loss",
+            where,
+            "nothing" if server.durability == "none" else "a crash of the process, not of the machine",
+            server.why,
+        )
+
+
+def check_rights(missing: Sequence[str], where: str) -> None:
+    if missing:
+        raise StoreForbidden(
+            f"this user may not run {', '.join(missing)}: {where}",
+            hint="grant it: ACL SETUSER <user> +@all -@admin ~{namespace}:* &{namespace}:wake",
+        )
+
+
+def check_schema(schema: int, where: str) -> None:
+    if schema > SCHEMA:
+        raise StoreTooNew(
+            f"{where} was made by a newer redrive (schema {schema}, this one knows {SCHEMA})",
+            hint="upgrade redrive in this process",
+        )

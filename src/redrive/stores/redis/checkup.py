@@ -1,0 +1,226 @@
+"""`check` on Redis: whether what lies beside the items follows from them, and whether the bodies are what was put.
+
+All is looked at in chunks, each by one script, so that nobody waits long and nothing that is written meanwhile can be
+taken for a flaw. Whether the server's own files are whole is the server's to know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from redrive.core import codec
+from redrive.core.item import Attempt, Failure
+from redrive.core.verbs import Checkup, Finding
+from redrive.errors import StoreError
+from redrive.stores.aside import aside
+from redrive.stores.findings import Findings
+from redrive.stores.packing import unpack
+from redrive.stores.redis.rows import STAMP, deeds_of, facts_of, payload_of, result_of
+from redrive.stores.redis.session import Session
+
+CHUNK = 500
+"""Records or entries that one script looks at."""
+BODIES = 50
+"""Of those that come with their bodies."""
+REPAIRABLE = frozenset({"indexes", "counters", "causes", "sequence"})
+"""What is kept beside the items and follows from them."""
+
+_TRUTHS = {
+    "record_damaged": ("records", "items whose record is damaged"),
+    "state_unknown": ("states", "items in a state that does not exist"),
+    "lease_misfits": ("states", "items that are leased to nobody, or not leased and yet held"),
+    "end_misfits": ("states", "items that ended at no time, or have an end and go on"),
+    "letter_misfits": ("letters", "items that are dead without a letter, or have one although they live"),
+    "letter_body": ("letters", "letters whose evidence is damaged"),
+    "failure_alone": ("letters", "letters whose item is gone, not dead or in another queue"),
+    "not_in_index": ("indexes", "items that are not where they would be looked for"),
+    "stray": ("indexes", "entries of an index that no item has"),
+    "undeclared": ("counters", "queues that have items and are not declared"),
+    "no_payload": ("payloads", "items without a payload"),
+    "payload_body": ("payloads", "items whose payload is damaged"),
+    "body_alone": ("payloads", "payloads without an item"),
+    "result_body": ("results", "items whose result is damaged"),
+    "result_alone": ("results", "results without an item"),
+    "attempt_body": ("history", "attempts whose evidence is damaged"),
+    "attempt_alone": ("history", "attempts without an item"),
+    "deed_body": ("history", "items whose acts are damaged"),
+    "deeds_alone": ("history", "acts on items that do not exist, or without their entry"),
+    "pruned_but_there": ("tombstones", "items that were pruned and are there"),
+}
+_GLOB = re.compile(r"([*?\[\]\\^])")
+_BY_NUMBER = ("items", "ended:")
+"""Indexes that are ordered by the number of the item, and so do not name it."""
+
+
+async def check(session: Session, *, quick: bool) -> Checkup:
+    look = _Look(session, bodies=not quick, all_indexes=not quick)
+    return await look.run()
+
+
+def can_repair(checkup: Checkup) -> bool:
+    """Nothing is put right by records that are in doubt."""
+    kinds = {finding.kind for finding in checkup.findings}
+    return bool(kinds & REPAIRABLE) and "records" not in kinds
+
+
+async def repair(session: Session) -> tuple[Finding, ...]:
+    """Make what is kept beside the items follow from them again, and say what was wrong. No item is touched."""
+    look = _Look(session, bodies=False, all_indexes=True)
+    found = await look.run()
+    wrong = tuple([finding for finding in found.findings if finding.kind in REPAIRABLE])
+    lists = (look.misplaced, look.strays, look.undeclared, look.causes)
+    for first in range(0, max(1, *map(len, lists)) if wrong else 0, CHUNK):
+        args = [msgspec.msgpack.encode(chosen[first : first + CHUNK]) for chosen in lists]
+        await session.run("repair", args)
+    return wrong
+
+
+class _Look:
+    def __init__(self, session: Session, *, bodies: bool, all_indexes: bool) -> None:
+        self._session = session
+        self._bodies = bodies
+        self._all_indexes = all_indexes
+        self._found = Findings()
+        self._told: set[tuple[str, str]] = set()
+        self.misplaced: list[bytes] = []
+        self.strays: list[bytes] = []
+        """Index and member in turn."""
+        self.undeclared: list[bytes] = []
+        self.causes: list[bytes] = []
+
+    async def run(self) -> Checkup:
+        await self._look_at_items()
+        async for index in self._look_at_keys():
+            # A letter lies in several: where it is in the first, a quick look is satisfied.
+            if self._all_indexes or not index.startswith("letters:"):
+                await self._look_at_index(index)
+        for name in ("body", "result", "failure", "deeds"):
+            await self._look_beside(name)
+        return Checkup(await self._look_at_numbers(), self._found.told())
+
+    def _tell(self, truth: str, example: str) -> None:
+        """Once: what is scanned while it changes may come twice."""
+        if (truth, example) not in self._told:
+            self._told.add((truth, example))
+            self._found.add(*_TRUTHS[truth], example)
+
+    def _tell_all(self, flaws: Sequence[bytes]) -> None:
+        for truth, example in zip(flaws[0::2], flaws[1::2], strict=True):
+            self._tell(truth.decode(), _shown(example))
+            if truth == b"not_in_index":
+                self.misplaced.append(example)
+            elif truth == b"undeclared":
+                self.undeclared.append(example)
+
+    async def _walk(self, script: str, count: int, *args: bytes | str | int) -> AsyncIterator[list[Any]]:
+        """The replies of a script that goes on where it is told to, without where that is."""
+        cursor: bytes = b"0"
+        while True:
+            cursor, *reply = await self._session.read(script, [cursor, count, *args])
+            yield reply
+            if cursor == b"0":
+                return
+
+    async def _look_at_items(self) -> None:
+        count = BODIES if self._bodies else CHUNK
+        async for flaws, *fields in self._walk("check_items", count, int(self._bodies)):
+            self._tell_all(flaws)
+            for truth, item_id in await aside(partial(_flaws_of_bodies, fields)) if fields else ():
+                self._tell(truth, item_id)
+
+    async def _look_at_keys(self) -> AsyncIterator[str]:
+        """Gives the indexes."""
+        pattern = _GLOB.sub(r"\\\1", self._session.prefix) + "*"
+        kept: dict[tuple[str, str], int] = {}
+        there: dict[tuple[str, str], int] = {}
+        async for flaws, indexes, causes in self._walk("check_keys", CHUNK, pattern):
+            self._tell_all(flaws)
+            for name, has, count in zip(causes[0::3], causes[1::3], causes[2::3], strict=True):
+                cause, _, queue = _shown(name).partition("\0")
+                kept[cause, queue], there[cause, queue] = has, count
+                self.causes.append(name)
+            for index in indexes:
+                yield _shown(index)
+        self._found.add_causes(kept, there)
+
+    async def _look_at_index(self, index: str) -> None:
+        before_id = 0 if index.startswith(_BY_NUMBER) else STAMP
+        name = index.encode(errors="surrogateescape")
+        async for (strays,) in self._walk("check_index", CHUNK, name, before_id):
+            for member in strays:
+                self._tell("stray", f"{_shown(member[before_id:])} in {index}")
+                self.strays += [name, member]
+
+    async def _look_beside(self, name: str) -> None:
+        async for (strays,) in self._walk("check_beside", BODIES, name):
+            for item_id in strays:
+                self._tell(f"{name}_alone", _shown(item_id))
+
+    async def _look_at_numbers(self) -> int:
+        items, last, highest = await self._session.read("check_numbers")
+        if not last.isdigit() or int(last) < int(highest):
+            told = f"the last number given is kept as {_shown(last)}, and an item has {int(highest)}"
+            self._found.add("sequence", told)
+        return int(items)
+
+
+def _shown(name: bytes) -> str:
+    return name.decode(errors="surrogateescape")
+
+
+def _flaws_of_bodies(fields: Sequence[Any]) -> list[tuple[str, str]]:
+    found = []
+    for at in range(0, len(fields), 7):
+        item_id, kept, body, failure, result, attempts, deeds = fields[at : at + 7]
+        judged = (
+            ("payload_body", body is None or _payload_fits(body)),
+            ("letter_body", failure is None or _failure_fits(failure, kept)),
+            ("result_body", result is None or _unpacks(result_of(result))),
+            ("attempt_body", all(_decodes(attempt, Attempt) for attempt in attempts)),
+            ("deed_body", _are_deeds(deeds)),
+        )
+        found += [(truth, _shown(item_id)) for truth, fits in judged if not fits]
+    return found
+
+
+def _payload_fits(kept: bytes) -> bool:
+    body, wrong = payload_of(kept)
+    return wrong is None and _unpacks(body)
+
+
+def _unpacks(body: bytes | None) -> bool:
+    try:
+        unpack(body or b"")
+    except StoreError:
+        return False
+    return True
+
+
+def _failure_fits(evidence: bytes, kept: bytes) -> bool:
+    try:
+        failure, letter = codec.decode(evidence, Failure), facts_of("", kept).letter
+    except StoreError:
+        return False
+    # What is kept of an item that lives is told elsewhere.
+    return isinstance(letter, bool) or (failure.cause, failure.category) == (letter.cause, letter.category)
+
+
+def _decodes(kept: bytes, kind: Any) -> bool:
+    try:
+        codec.decode(kept, kind)
+    except StoreError:
+        return False
+    return True
+
+
+def _are_deeds(kept: bytes | None) -> bool:
+    try:
+        deeds_of(kept)
+    except StoreError:
+        return False
+    return True

@@ -1,0 +1,134 @@
+"""What Redis says, in redrive's words. The one place that reads its errors.
+
+Every script reads and judges before it writes (lua/prelude.lua), so a reply that is an error says that nothing
+happened. Only a reply that never came leaves it open.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from redis import exceptions
+
+from redrive.errors import (
+    OutcomeUnknown,
+    RedriveError,
+    StoreCorrupt,
+    StoreError,
+    StoreForbidden,
+    StoreFull,
+    StoreUnavailable,
+)
+
+
+class _Said(NamedTuple):
+    kind: type[StoreError]
+    text: str
+    hint: str = ""
+
+
+_AGAIN = "it is asked again by itself"
+_FORBIDDEN = _Said(StoreForbidden, "the server does not let this user in", "check the user and the password in the URL")
+_NO_RIGHTS = _Said(
+    StoreForbidden,
+    "this user may not do what redrive needs",
+    "grant it: ACL SETUSER <user> +@all -@admin ~{namespace}:* &{namespace}:wake",
+)
+_REPLICA = _Said(StoreForbidden, "the server is a read-only replica", "give the address of its primary")
+_FULL = _Said(
+    StoreFull,
+    "the server has reached its maxmemory",
+    "give it more memory, or remove something: app.letters.discard(...) and app.prune(...) still work",
+)
+
+# By the first word of a reply, where redis-py keeps it.
+_BY_WORD = {
+    "OOM": _FULL,
+    "NOAUTH": _FORBIDDEN,
+    "WRONGPASS": _FORBIDDEN,
+    "NOPERM": _NO_RIGHTS,
+    "READONLY": _REPLICA,
+    "LOADING": _Said(StoreUnavailable, "the server is loading its data", _AGAIN),
+    "BUSY": _Said(StoreUnavailable, "the server is busy with a script", _AGAIN),
+    "MASTERDOWN": _Said(StoreUnavailable, "the server has lost its primary", "give the address of the primary"),
+    "CLUSTERDOWN": _Said(StoreUnavailable, "the cluster is down", "see CLUSTER INFO"),
+    "TRYAGAIN": _Said(StoreUnavailable, "the slot of the namespace is being moved", _AGAIN),
+    "ASK": _Said(StoreUnavailable, "the slot of the namespace is being moved", _AGAIN),
+    "MOVED": _Said(StoreUnavailable, "the nodes of the cluster do not agree on who has the namespace", _AGAIN),
+    "MISCONF": _Said(StoreUnavailable, "the server refuses writes because it cannot save", "see its log and its disk"),
+    "NOREPLICAS": _Said(StoreUnavailable, "the server has too few replicas to write", "see min-replicas-to-write"),
+}
+# By the class, where redis-py has cut the word off. The order matters: some are kinds of others.
+_BY_CLASS: tuple[tuple[type[Exception], _Said], ...] = (
+    (exceptions.NoPermissionError, _NO_RIGHTS),
+    (exceptions.BusyLoadingError, _BY_WORD["LOADING"]),
+    (exceptions.AuthenticationError, _FORBIDDEN),
+    (exceptions.ReadOnlyError, _REPLICA),
+    (exceptions.OutOfMemoryError, _FULL),
+    (exceptions.MasterDownError, _BY_WORD["MASTERDOWN"]),
+    (exceptions.MovedError, _BY_WORD["MOVED"]),
+    (exceptions.AskError, _BY_WORD["ASK"]),
+    (exceptions.TryAgainError, _BY_WORD["TRYAGAIN"]),
+    (exceptions.ClusterDownError, _BY_WORD["CLUSTERDOWN"]),
+)
+_CORRUPT = "REDRIVE CORRUPT "
+_IN_A_SCRIPT = "The user executing the script"
+
+
+def is_reply(error: BaseException) -> bool:
+    """Whether the server said so. Some of its words are connection errors to redis-py."""
+    return isinstance(
+        error, exceptions.ResponseError | exceptions.AuthenticationError | exceptions.BusyLoadingError
+    ) and not isinstance(error, exceptions.InvalidResponse)
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Of the network, of the server, or the time is up."""
+    return isinstance(error, exceptions.RedisError | OSError | TimeoutError | EOFError)
+
+
+def refused(error: Exception, where: str) -> StoreError:
+    """A reply that is an error: nothing happened."""
+    text = str(error)
+    if _CORRUPT in text:
+        what = text.partition(_CORRUPT)[2].partition(" script: ")[0]
+        return StoreCorrupt(f"{where}: {what}", hint="another program uses keys of this namespace")
+    said = _said(error, text)
+    return said.kind(f"{said.text}: {where}: {text}", hint=said.hint)
+
+
+def _said(error: Exception, text: str) -> _Said:
+    for kind, said in _BY_CLASS:
+        if isinstance(error, kind):
+            return said
+    if _IN_A_SCRIPT in text:
+        return _NO_RIGHTS
+    return _BY_WORD.get(text.partition(" ")[0], _Said(StoreUnavailable, "the server refused"))
+
+
+def unreachable(error: BaseException, where: str) -> StoreUnavailable:
+    """It was not sent."""
+    if isinstance(error, TimeoutError | exceptions.TimeoutError):
+        why = "no answer in time"
+    else:
+        why = str(error) or type(error).__name__
+    return StoreUnavailable(
+        f"the server cannot be reached: {where}: {why}", hint="check that it runs, its address and its port"
+    )
+
+
+def unanswered(error: BaseException, where: str) -> OutcomeUnknown:
+    """It was sent, and what became of it is not known."""
+    why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    return OutcomeUnknown(
+        f"the connection was lost before the answer came: {where}: {why}", hint="repeat it with the same ids"
+    )
+
+
+def translated(error: BaseException, where: str) -> RedriveError:
+    """Of something that cannot be half done: connecting and reading."""
+    if isinstance(error, RedriveError):
+        return error
+    if isinstance(error, Exception) and is_reply(error):
+        return refused(error, where)
+    return unreachable(error, where)

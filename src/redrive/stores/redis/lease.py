@@ -1,0 +1,88 @@
+"""`lease` and `reclaim` on Redis: what a script gave, as items. What cannot be read goes to the letters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import msgpack
+
+from redrive.core.item import Instant, Item, Millis
+from redrive.core.verbs import LeaseRequest, Leases, Settled, Settlement
+from redrive.errors import StoreError
+from redrive.stores import bodies, damage, packing
+from redrive.stores.bodies import Judged
+from redrive.stores.redis import settle
+from redrive.stores.redis.rows import judged_item
+from redrive.stores.redis.session import Session
+
+_encode = msgpack.Encoder().encode
+
+
+def packed_request(request: LeaseRequest) -> bytes:
+    wants = [(want.queue, want.limit, want.ttl, want.max_crashes) for want in request.wants]
+    return _encode((request.worker, request.nonce, request.holding, wants))
+
+
+async def lease(session: Session, request: LeaseRequest) -> Leases:
+    if session.memo.knows_nothing_was_given(request.worker, request.nonce):
+        return Leases()
+    time, reply = await session.run("lease", [packed_request(request)])
+    return await given(session, request, reply, time)
+
+
+async def settle_then(session: Session, settlements: Sequence[Settlement], then: LeaseRequest | None) -> Settled:
+    """One script for both."""
+    if then is None:
+        answers, _, _ = await settle.settle(session, settlements)
+        return Settled(answers)
+    if session.memo.knows_nothing_was_given(then.worker, then.nonce):
+        answers, _, _ = await settle.settle(session, settlements)
+        return Settled(answers, Leases())
+    answers, reply, time = await settle.settle(session, settlements, packed_request(then))
+    return Settled(answers, await given(session, then, reply, time))
+
+
+async def given(session: Session, request: LeaseRequest, reply: list[Any], time: Instant) -> Leases:
+    """From the reply of leasing.lua."""
+    if len(reply) == 1:
+        # An empty answer changes nothing on the server, so its nonce is kept here and costs no write.
+        session.memo.gave_nothing(request.worker, request.nonce)
+        return Leases(suspects_due=reply[0] == 1)
+    session.memo.gave(request.worker)
+    return Leases(await usable(session, reply[1:], time), suspects_due=reply[0] == 1)
+
+
+async def usable(session: Session, rows: Sequence[Any], time: Instant) -> tuple[Item, ...]:
+    """Those of the leased whose payload may be used, from id, record and payload of each; the others are laid aside."""
+    triples = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
+    judged: list[Judged] = [judged_item(item_id.decode(), kept, body) for item_id, kept, body in triples]
+    if packing.any_packed([item for item, _ in judged]):
+        judged = await _unpacked(judged)
+    broken = [(item, wrong) for item, wrong in judged if wrong is not None]
+    if broken:
+        # If this fails, their leases lapse, and whoever reclaims them comes by here again.
+        with contextlib.suppress(StoreError):
+            await settle.settle(session, [damage.laid_aside(item, wrong, time) for item, wrong in broken])
+    return tuple([item for item, wrong in judged if wrong is None])
+
+
+async def _unpacked(judged: list[Judged]) -> list[Judged]:
+    sound = iter(await bodies.judged([item for item, wrong in judged if wrong is None]))
+    return [next(sound) if wrong is None else (item, wrong) for item, wrong in judged]
+
+
+async def reclaim(
+    session: Session, queues: Sequence[str], ttl: Millis, limit: int, ids: Sequence[str] | None, *, force: bool
+) -> tuple[Item, ...]:
+    named = b"" if ids is None else _encode(tuple(dict.fromkeys(ids)))
+    asked = _encode(tuple(dict.fromkeys(queues)))
+    time, rows = await session.run("reclaim", [asked, ttl, max(0, limit), named, b"1" if force else b"0"])
+    return await usable(session, rows, time)
+
+
+async def patience(session: Session, queues: Iterable[str]) -> Millis | None:
+    """How long until something of these queues is due; None if nothing will be by itself."""
+    time, *when = await session.read("due", [_encode(tuple(queues))])
+    return int(when[0] - time) if when else None

@@ -1,0 +1,165 @@
+"""What an open store has in one loop of one process: its connections, the bell, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import msgpack
+from redis import exceptions
+
+from redrive.errors import RedriveError, StoreError, StoreUnavailable
+from redrive.stores.aside import aside, tell, through
+from redrive.stores.clock import Clock, StoreTime, SystemClock
+from redrive.stores.gather import Gather
+from redrive.stores.memo import Memo
+from redrive.stores.redis import boot, faults, scripts
+from redrive.stores.redis.mend import Mender
+from redrive.stores.redis.options import Address, Options
+from redrive.stores.redis.pool import Pool
+from redrive.stores.redis.put import put
+from redrive.stores.redis.scripts import Script
+from redrive.stores.redis.wake import Bell
+from redrive.stores.redis.wire import Arg, Wire
+from redrive.stores.waiters import Waiters
+
+_MOST_MOVES = 5
+"""Nodes that send us on to each other, before we say so."""
+
+
+class Session:
+    """Belongs to the process and the loop that opened it."""
+
+    def __init__(self, options: Options, clock: Clock) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.get_running_loop()
+        self.options = options
+        self.prefix = options.prefix
+        self.memo = Memo()
+        self.waiters = Waiters()
+        self._time = None if isinstance(clock, SystemClock) else StoreTime(clock)
+        self._timeout = options.timeout / 1000
+        self.server = boot.Server()
+        self._scripts: Mapping[str, Script] = {}
+        self.pool = Pool(options, self._greet)
+        self.bell = Bell(self.pool, options, self.waiters)
+        self._mender = Mender(self)
+        self.gather = Gather(lambda items: put(self.run, items))
+
+    async def open(self, *, mend: bool = True) -> None:
+        """Without `mend` only to look: nothing is put right."""
+        self._scripts = await aside(scripts.load)
+        schema, run, missing = await self.read("boot", [msgpack.encode(boot.commands(self.prefix))])
+        boot.check_rights([name.decode() for name in missing], self.pool.where)
+        boot.check_schema(schema, self.pool.where)
+        if mend:
+            await self._mender.begin(self.server.run_id, run.decode())
+
+    async def _greet(self, wire: Wire) -> None:
+        """Of every new connection: it may lead to a server that was restarted, or to another one."""
+        server = await boot.look(wire, self.pool.where)
+        before, self.server = self.server, server
+        if server.run_id != before.run_id:
+            boot.tell(server, self.pool.where)
+            if before.run_id:
+                self._mender.begin_again(server.run_id)
+
+    def pinned(self) -> bytes:
+        """The time of a test's clock; empty for the server's own."""
+        return b"" if self._time is None else b"%d" % self._time.now()
+
+    async def run(self, script: str, args: Sequence[Arg] = ()) -> Any:
+        """A script that writes. OutcomeUnknown if it was sent and no answer came."""
+        return await self._ask(self._scripts[script], args, writes=True)
+
+    async def read(self, script: str, args: Sequence[Arg] = ()) -> Any:
+        """A script that only reads: whatever goes wrong, nothing happened."""
+        return await self._ask(self._scripts[script], args, writes=False)
+
+    async def _ask(self, script: Script, args: Sequence[Arg], *, writes: bool) -> Any:
+        deadline = self.loop.time() + self._timeout
+        for _ in range(_MOST_MOVES):
+            wire = await self._wire(deadline)
+            # What was sent runs to its end, also when nobody waits for it any more.
+            reply = await through(self._exchange(wire, script, args, deadline, writes=writes))
+            if not isinstance(reply, _Elsewhere):
+                return reply
+            self.pool.follow(reply.address)
+        raise StoreUnavailable(f"the nodes of the cluster send us round in circles: {self.pool.where}")
+
+    async def _wire(self, deadline: float) -> Wire:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.pool.take()
+        except TimeoutError as error:
+            raise faults.unreachable(error, self.pool.where) from None
+
+    async def _exchange(self, wire: Wire, script: Script, args: Sequence[Arg], deadline: float, *, writes: bool) -> Any:
+        sound = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                reply = await self._evaluate(wire, script, args)
+            sound = True
+            return reply
+        except exceptions.MovedError as error:
+            sound = True
+            return _Elsewhere(error)
+        except RedriveError:
+            sound = True
+            raise
+        except Exception as error:
+            if not faults.is_trouble(error):
+                raise
+            sound = faults.is_reply(error) and not isinstance(error, exceptions.ConnectionError)
+            raise self._failed(error, writes=writes) from None
+        finally:
+            self.pool.give(wire, sound=sound)
+
+    def _failed(self, error: Exception, *, writes: bool) -> StoreError:
+        if faults.is_reply(error):
+            return faults.refused(error, self.pool.where)
+        if writes:
+            return faults.unanswered(error, self.pool.where)
+        return faults.unreachable(error, self.pool.where)
+
+    async def _evaluate(self, wire: Wire, script: Script, args: Sequence[Arg]) -> Any:
+        command = (b"EVALSHA", script.sha, b"1", self.prefix, self.pinned(), *args)
+        try:
+            return await wire.ask(*command)
+        except exceptions.NoScriptError:
+            # It did not run: the server has never heard of it, or was restarted.
+            await self._load(wire, script)
+            return await wire.ask(*command)
+
+    async def _load(self, wire: Wire, script: Script) -> None:
+        try:
+            await wire.ask(b"SCRIPT", b"LOAD", script.text)
+        except Exception as error:
+            if faults.is_trouble(error) and not faults.is_reply(error):
+                wire.drop()
+                raise faults.unreachable(error, self.pool.where) from None
+            raise
+
+    async def close(self) -> None:
+        """What was accepted is finished, then the connections go."""
+        self.waiters.wake()
+        await self.bell.mute()
+        await self._mender.stop()
+        await self.pool.close()
+
+    def abandon(self) -> None:
+        """From another loop, or where this one's is over."""
+        if self.pid == os.getpid() and not self.loop.is_closed():
+            tell(self.loop, self._let_go)
+
+    def _let_go(self) -> None:
+        self._closing = asyncio.ensure_future(self.close())
+
+
+class _Elsewhere:
+    """The namespace is on another node."""
+
+    def __init__(self, error: exceptions.MovedError) -> None:
+        self.address = Address(error.host, int(error.port))

@@ -1,0 +1,83 @@
+"""`settle` and `extend` on Redis: what needs a delivery number to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import msgpack
+
+from redrive.core import codec
+from redrive.core.decide import Charge, ToDone, ToReady
+from redrive.core.item import Millis, NewItem
+from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
+from redrive.stores.redis.rows import packed_body, packed_result
+from redrive.stores.redis.session import Session
+
+_encode = msgpack.Encoder().encode
+
+_DONE, _READY, _DEAD = 1, 2, 3
+_ALREADY, _GIVEN_AWAY = 1, 2
+_CHARGES = {Charge.ERROR: 9, Charge.CRASH: 10, Charge.NOTHING: -8}
+"""Places in the record (lua/prelude.lua); negative for one that is given back."""
+
+
+class Plan:
+    """What settle.lua takes: texts and numbers in one list, and the bodies and evidences that it does not look into."""
+
+    def __init__(self, settlements: Sequence[Settlement]) -> None:
+        self.bodies: list[bytes] = []
+        self._heads = [self._head(settlement) for settlement in settlements]
+
+    def args(self, then: bytes) -> list[bytes]:
+        return [_encode(self._heads), then, *self.bodies]
+
+    def _body(self, body: bytes) -> int:
+        self.bodies.append(body)
+        return len(self.bodies)
+
+    def _head(self, one: Settlement) -> tuple[object, ...]:
+        decision = one.decision
+        attempt = 0 if one.attempt is None else self._body(codec.encode(one.attempt))
+        follow_ups = [self._follow_up(new) for new in one.follow_ups] if one.follow_ups else False
+        if isinstance(decision, ToDone):
+            result = 0 if decision.result is None else self._body(packed_result(decision.result))
+            return one.id, one.delivery, _DONE, attempt, follow_ups, result
+        charge = _CHARGES[decision.charge]
+        if isinstance(decision, ToReady):
+            return one.id, one.delivery, _READY, attempt, follow_ups, decision.delay, charge
+        why = decision.failure
+        error = why.type.rpartition(".")[2]
+        evidence = self._body(codec.encode(why))
+        letter = (decision.reason, charge, evidence, why.cause, error, why.category)
+        return one.id, one.delivery, _DEAD, attempt, follow_ups, *letter
+
+    def _follow_up(self, new: NewItem) -> tuple[str, str, Millis, int]:
+        return new.id, new.queue, new.delay, self._body(packed_body(new.payload))
+
+
+async def settle(
+    session: Session, settlements: Sequence[Settlement], then: bytes = b""
+) -> tuple[tuple[Answer, ...], Any, int]:
+    """The answers, the next leases as leasing.lua says them, and when."""
+    time, others, leases = await session.run("settle", Plan(settlements).args(then))
+    answers = [Answer(settlement.id, Verdict.APPLIED) for settlement in settlements]
+    for at in range(0, len(others), 3):
+        place, verdict, current = others[at : at + 3]
+        answers[place - 1] = _otherwise(settlements[place - 1].id, verdict, current)
+    return tuple(answers), leases, time
+
+
+def _otherwise(item_id: str, verdict: int, current: int) -> Answer:
+    if verdict == _ALREADY:
+        return Answer(item_id, Verdict.ALREADY)
+    if verdict == _GIVEN_AWAY:
+        return Answer(item_id, Verdict.REFUSED, f"lease was given away: delivery {current} is current")
+    return Answer(item_id, Verdict.REFUSED, "no such item")
+
+
+async def extend(session: Session, held: Sequence[Held], ttl: Millis) -> Extended:
+    if not held:
+        return Extended()
+    lost = await session.run("extend", [_encode([(one.id, one.delivery) for one in held]), ttl])
+    return Extended(tuple([held[place - 1].id for place in lost]))

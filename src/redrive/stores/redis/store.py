@@ -1,0 +1,306 @@
+"""The Redis store: the contract of stores.base over one namespace of a Redis 7 or a Valkey.
+
+Each verb is one script (`lua/<verb>.lua`), which the server runs as a whole. What goes in and comes out stands in the
+module of its verb.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from redrive.core import durations, sizes
+from redrive.core.item import History, Item, Millis, NewItem
+from redrive.core.select import Selection
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Backup,
+    CauseTally,
+    Change,
+    Checkup,
+    Document,
+    DocumentWrite,
+    Entry,
+    Extended,
+    Held,
+    IdPage,
+    LeaseRequest,
+    Leases,
+    NewEntry,
+    Page,
+    PutResult,
+    QueueChange,
+    Settled,
+    Settlement,
+    StoreInfo,
+    Tally,
+    Tombstone,
+    WorkerBeat,
+    WorkerFacts,
+)
+from redrive.errors import ConfigError, StoreUnavailable
+from redrive.stores import bodies, packing
+from redrive.stores.aside import through
+from redrive.stores.base import IDS_LIMIT
+from redrive.stores.checks import (
+    check_act,
+    check_change,
+    check_entries,
+    check_new,
+    check_not_within,
+    check_page,
+    check_text,
+    check_writes,
+)
+from redrive.stores.clock import Clock, SystemClock
+from redrive.stores.redis import amend, boot, checkup, find, lease, settle, shelf
+from redrive.stores.redis import options as said
+from redrive.stores.redis.options import Address, Options
+from redrive.stores.redis.session import Session
+from redrive.stores.redis.upkeep import RedisUpkeep
+
+
+@dataclass
+class _Room:
+    """What a store has in one loop of one process: connections cannot be used from another."""
+
+    pid: int
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    session: Session | None = None
+
+
+class RedisStore:
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = said.PORT,
+        *,
+        path: str = "",
+        db: int = 0,
+        username: str | None = None,
+        password: str | None = None,
+        tls: Mapping[str, Any] | None = None,
+        namespace: str = said.NAMESPACE,
+        clock: Clock | None = None,
+        timeout: durations.Duration = said.TIMEOUT,
+        connect_timeout: durations.Duration = said.CONNECT_TIMEOUT,
+        poll: durations.Duration = said.POLL,
+        pool: int = said.POOL,
+        compress_above: sizes.Size | None = packing.ABOVE,
+    ) -> None:
+        self._options = Options(
+            Address(host, port, path),
+            said.check_db(db),
+            username,
+            password,
+            tls,
+            said.check_namespace(namespace),
+            said.positive(timeout, field="timeout"),
+            said.positive(connect_timeout, field="connect_timeout"),
+            said.positive(poll, field="poll"),
+            said.check_pool(pool),
+            said.threshold(compress_above),
+        )
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._rooms: dict[asyncio.AbstractEventLoop, _Room] = {}
+        self._info = StoreInfo("redis", self._options.location, "none", "", 0)
+        self._open = self._was_open = False
+
+    # --- life ---
+
+    async def open(self) -> Self:
+        room = self._room()
+        async with room.lock:
+            if room.session is None:
+                room.session = await self._begin()
+            self._open = self._was_open = True
+        return self
+
+    async def close(self) -> None:
+        self._open = False
+        here = self._room()
+        others = [room for room in self._rooms.values() if room is not here]
+        self._rooms = {asyncio.get_running_loop(): here}
+        async with here.lock:
+            session, here.session = here.session, None
+            if session is not None:
+                await through(session.close())
+        for room in others:
+            if room.session is not None:
+                room.session.abandon()
+
+    def _room(self) -> _Room:
+        """Of this loop. A forked child starts with none: it does not wait for a task of its parent."""
+        loop = asyncio.get_running_loop()
+        room = self._rooms.get(loop)
+        if room is None or room.pid != os.getpid():
+            room = self._rooms[loop] = _Room(os.getpid())
+        return room
+
+    async def _begin(self) -> Session:
+        for loop in [loop for loop, room in self._rooms.items() if loop.is_closed() or room.pid != os.getpid()]:
+            del self._rooms[loop]
+        session = Session(self._options, self._clock)
+        try:
+            await session.open()
+        except BaseException:
+            await through(session.close())
+            raise
+        return session
+
+    def info(self) -> StoreInfo:
+        sessions = [room.session for room in self._rooms.values() if room.session is not None]
+        if sessions:
+            server = sessions[-1].server
+            self._info = StoreInfo("redis", self._options.location, server.durability, server.library, boot.SCHEMA)
+        return self._info
+
+    async def _here(self) -> Session:
+        """The session of this loop. A store that was open before a fork goes on in the child with its own."""
+        if not self._open:
+            raise StoreUnavailable(
+                f"the store {self._options.location} is {'closed' if self._was_open else 'not open'}",
+                hint="await store.open() first, and use it before close()",
+            )
+        session = self._room().session
+        if session is not None:
+            return session
+        await self.open()
+        return await self._here()
+
+    # --- the way of an item ---
+
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+        check_not_within(within, "Redis")
+        check_new(items)
+        session = await self._here()
+        packed = await bodies.packed_items(items, self._options.compress_above)
+        return await session.gather.put(packed)
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        return await lease.lease(await self._here(), request)
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        for settlement in settlements:
+            if settlement.follow_ups:
+                check_new(settlement.follow_ups)
+        session = await self._here()
+        packed = await bodies.packed_settlements(settlements, self._options.compress_above)
+        return await lease.settle_then(session, packed, then)
+
+    async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
+        return await settle.extend(await self._here(), held, ttl)
+
+    async def reclaim(
+        self,
+        worker: str,  # noqa: ARG002 - the fence is the delivery number; the item goes on naming the worker that lost it
+        queues: Sequence[str],
+        ttl: Millis,
+        limit: int,
+        ids: Sequence[str] | None = None,
+        *,
+        force: bool = False,
+    ) -> tuple[Item, ...]:
+        return await lease.reclaim(await self._here(), queues, ttl, limit, ids, force=force)
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        check_act(by)
+        return await amend.amend(await self._here(), selection, change, by, expect)
+
+    # --- looking ---
+
+    async def get(self, item_id: str) -> History:
+        return await find.get(await self._here(), item_id)
+
+    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+        check_page(limit)
+        return await find.find(await self._here(), selection, limit, cursor)
+
+    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+        check_page(limit, IDS_LIMIT)
+        return await find.ids(await self._here(), selection, limit, cursor)
+
+    async def tally(self) -> Tally:
+        return await find.tally(await self._here())
+
+    async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
+        return await find.causes(await self._here(), queue, limit)
+
+    # --- keeping house ---
+
+    async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+        check_act(by)
+        return await amend.prune(await self._here(), selection, limit, by)
+
+    async def tombstone(self, item_id: str) -> Tombstone | None:
+        return await find.tombstone(await self._here(), item_id)
+
+    async def configure(self, queue: str, change: QueueChange) -> None:
+        check_change(queue, change)
+        await shelf.configure(await self._here(), queue, change)
+
+    async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
+        check_text("worker", worker)
+        await shelf.beat(await self._here(), worker, facts, ttl)
+
+    async def workers(self) -> tuple[WorkerBeat, ...]:
+        return await shelf.workers(await self._here())
+
+    async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
+        check_text("name", name)
+        check_text("owner", owner)
+        return await shelf.elect(await self._here(), name, owner, ttl)
+
+    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+        """Returns for a signal, for a due time that has come, or when something is due as soon as we look."""
+        end = self._clock.monotonic() + timeout
+        session = await self._here()
+        poll = self._options.poll
+        with session.waiters.register(queues) as waiter:
+            # Before the first look: what comes after it is heard.
+            await session.bell.listen()
+            while True:
+                patience = await lease.patience(session, waiter.queues)
+                nap = min(poll, end - self._clock.monotonic(), poll if patience is None else patience)
+                if nap <= 0 or await self._clock.wait(waiter.event, nap):
+                    return
+
+    # --- beside the queue ---
+
+    async def document(self, kind: str, key: str) -> Document | None:
+        return await shelf.document(await self._here(), kind, key)
+
+    async def documents(self, kind: str) -> tuple[Document, ...]:
+        return await shelf.documents(await self._here(), kind)
+
+    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+        check_writes(writes)
+        return await shelf.write_documents(await self._here(), writes)
+
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
+        check_entries(entries)
+        return await shelf.append(await self._here(), entries)
+
+    async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
+        return await shelf.journal(await self._here(), topic, after, limit)
+
+    # --- upkeep ---
+
+    def upkeep(self) -> RedisUpkeep:
+        """Of the namespace, whether the store is open or not."""
+        return RedisUpkeep(self._options)
+
+    async def check(self, *, quick: bool = False) -> Checkup:
+        return await checkup.check(await self._here(), quick=quick)
+
+    async def backup(self, path: str, *, force: bool = False) -> Backup:  # noqa: ARG002 - the server copies itself
+        await self._here()
+        raise ConfigError(
+            "a Redis store is copied by its server",
+            field="store",
+            hint="BGSAVE writes dump.rdb; or copy the appendonlydir of the server",
+        )

@@ -1,0 +1,192 @@
+"""Upkeep of a namespace in Redis. Each act has connections of its own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace as with_other
+from typing import Any
+
+import redis
+from msgspec.structs import replace
+from redis import exceptions
+
+from redrive.core.verbs import Backup, Checkup, Finding
+from redrive.errors import ConfigError, RedriveError, StoreUnavailable
+from redrive.stores.clock import SystemClock
+from redrive.stores.migrate import Migration
+from redrive.stores.redis import boot, checkup, faults
+from redrive.stores.redis.options import Address, Options
+from redrive.stores.redis.session import Session
+from redrive.stores.redis.wire import Arg, Wire
+from redrive.stores.upkeep import StoreStatus
+
+ENGINE = "redis"
+PATIENCE = 3_600_000
+"""Milliseconds. A check reads everything, and nobody waits for it."""
+MOST_MOVES = 5
+SCANNED = 5_000
+"""Keys of the server that one question looks at."""
+SIGNS = ("boot", "queues", "item", "sequence", "workers")
+"""One of these keys is there as soon as anybody has used the namespace."""
+
+
+class RedisStatus(StoreStatus, frozen=True, kw_only=True):
+    server: str
+    """`redis` or `valkey`."""
+    role: str
+    appendonly: str
+    """Empty, as the others, where the server does not say."""
+    appendfsync: str
+    maxmemory: int
+    """0: as much as there is."""
+    maxmemory_policy: str
+    used_memory: int
+    items: int
+    keys: int
+
+    def _engine_in_words(self) -> str:
+        return f"{self.server} {self.version} ({self.binding})"
+
+    def _facts_in_words(self) -> list[tuple[str, str]]:
+        limit = f"{self.maxmemory:,} bytes" if self.maxmemory else "what the machine has"
+        return [
+            ("role", self.role),
+            ("on disk", f"appendonly {self.appendonly or 'not told'}, appendfsync {self.appendfsync or 'not told'}"),
+            ("memory", f"{self.used_memory:,} bytes of {limit}; when it is full: {self.maxmemory_policy}"),
+            ("namespace", f"{self.items:,} items, {self.keys:,} keys"),
+        ]
+
+
+def _pattern(prefix: str) -> str:
+    return re.sub(r"([*?\[\]\\^])", r"\\\1", prefix) + "*"
+
+
+class RedisUpkeep:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    async def check_is_there(self) -> None:
+        async with self._wire():
+            pass
+
+    async def status(self) -> RedisStatus:
+        async with self._wire() as wire:
+            facts = boot.facts_of(await wire.ask("INFO"))
+            settings = await boot.settings_of(wire)
+            found = RedisStatus(
+                engine=ENGINE,
+                location=self._options.location,
+                binding=f"redis-py {redis.__version__}",
+                version=facts.get("valkey_version", facts.get("redis_version", "")),
+                known=boot.SCHEMA,
+                schema=int(await wire.ask("HGET", self._key("boot"), "schema") or boot.SCHEMA),
+                server="valkey" if "valkey_version" in facts else "redis",
+                role="replica" if facts.get("role") == "slave" else "primary",
+                appendonly=settings.get("appendonly", ""),
+                appendfsync=settings.get("appendfsync", ""),
+                maxmemory=int(facts.get("maxmemory", 0)),
+                maxmemory_policy=facts.get("maxmemory_policy", ""),
+                used_memory=int(facts.get("used_memory", 0)),
+                items=await wire.ask("HLEN", self._key("item")),
+                keys=await self._count_keys(wire),
+            )
+            try:
+                server = await boot.look(wire, self._options.location)
+            except RedriveError as error:
+                return replace(found, trouble=str(error))
+            return replace(found, durability=server.durability, trouble="; ".join(server.trouble))
+
+    async def pending(self) -> tuple[Migration, ...]:
+        """There is one layout yet, and so never anything to bring from one to the next. Refuses one that is newer."""
+        async with self._session():
+            return ()
+
+    def script(self, pending: tuple[Migration, ...]) -> str:  # noqa: ARG002 - see above
+        raise ConfigError("a Redis store has no tables, so there is no SQL to make them", field="store")
+
+    async def migrate(self) -> tuple[int, ...]:
+        await self.pending()
+        return ()
+
+    async def check(self, *, quick: bool) -> Checkup:
+        await self.check_is_there()
+        async with self._session() as session:
+            return await checkup.check(session, quick=quick)
+
+    def repairable(self, checked: Checkup) -> frozenset[str]:
+        return checkup.REPAIRABLE if checkup.can_repair(checked) else frozenset()
+
+    async def repair(self) -> tuple[Finding, ...]:
+        await self.check_is_there()
+        async with self._session() as session:
+            return await checkup.repair(session)
+
+    async def backup(self, path: str, *, force: bool) -> Backup:  # noqa: ARG002 - the server's own means do it
+        where = self._options.address
+        options = ["-s", where.path] if where.path else ["-h", where.host, "-p", str(where.port)]
+        options += ["--tls"] if self._options.tls is not None else []
+        raise ConfigError(
+            "a Redis store is copied by the server's own means, all namespaces together",
+            field="store",
+            hint=shlex.join(["redis-cli", *options, "--rdb", path]),
+        )
+
+    def _key(self, name: str) -> str:
+        return f"{self._options.prefix}{name}"
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Session]:
+        """As the store's with more patience; nothing is put right by the way."""
+        session = Session(with_other(self._options, timeout=max(PATIENCE, self._options.timeout)), SystemClock())
+        try:
+            await session.open(mend=False)
+            yield session
+        finally:
+            await session.close()
+
+    @asynccontextmanager
+    async def _wire(self) -> AsyncIterator[Wire]:
+        """To the server that has the namespace, whatever it is like: looking is possible where working is not."""
+        options, wire = self._options, None
+        try:
+            for _ in range(MOST_MOVES):
+                wire = Wire(options)
+                await wire.connect()
+                try:
+                    there = await wire.ask("EXISTS", *[self._key(name) for name in SIGNS])
+                    break
+                except exceptions.MovedError as error:
+                    wire.drop()
+                    options = options.at(Address(error.host, int(error.port)))
+            else:
+                raise StoreUnavailable(f"the nodes of the cluster send us round in circles: {self._options.location}")
+            if not there:
+                raise self._absent()
+            yield wire
+        except Exception as error:
+            if isinstance(error, RedriveError) or not faults.is_trouble(error):
+                raise
+            raise faults.translated(error, self._options.location) from None
+        finally:
+            if wire is not None:
+                wire.drop()
+
+    def _absent(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"no redrive in {self._options.location}",
+            hint="set --store or REDRIVE_STORE, and ?namespace=NAME in it; an app makes a new one",
+        )
+
+    async def _count_keys(self, wire: Wire) -> int:
+        pattern = _pattern(self._options.prefix)
+        count, cursor = 0, b"0"
+        while True:
+            command: tuple[Arg, ...] = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)
+            reply: list[Any] = await wire.ask(*command)
+            cursor = reply[0]
+            count += len(reply[1])
+            if cursor == b"0":
+                return count

@@ -1,0 +1,145 @@
+-- check and repair: the truths that hold in every committed state.
+-- Inputs: for rows, a window of numbers: more than the first and up to the second.
+-- Outputs: names of what breaks the truth: the item's id, or #number where there is no item.
+-- Atomicity: each window is one statement and so one picture; nothing is locked, and no picture is kept for long. What
+-- is kept beside the rows is counted in one statement. The repair adds what is missing, so it needs no lock either.
+
+-- :name window
+-- How far the next so many rows reach.
+select max(seq), count(*)
+from (select seq from {schema}.{table} where seq > %b::bigint order by seq limit %b::bigint) w;
+
+-- :name window_of_bodies
+-- The same, but no more rows than so many bytes, and at least one.
+select max(seq), count(*)
+from (
+    select seq, sum(size) over (order by seq rows unbounded preceding) - size as before
+    from (
+        select seq, octet_length({body}) as size from {schema}.{table}
+        where seq > %b::bigint order by seq limit %b::bigint
+    ) sizes
+) w
+where before < %b::bigint;
+
+-- :name shape
+-- Tables and indexes with their columns, without the indexes that were not finished and serve nobody.
+select 'table', t.relname::text, string_agg(a.attname, ', ' order by a.attnum)
+from pg_class t join pg_attribute a on a.attrelid = t.oid
+where t.relnamespace = to_regnamespace(%b) and t.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped
+group by t.relname
+union all
+select 'index', n.relname::text, string_agg(a.attname, ', ' order by a.attnum)
+from pg_class n join pg_index x on x.indexrelid = n.oid join pg_attribute a on a.attrelid = n.oid
+where n.relnamespace = to_regnamespace(%b) and n.relkind in ('i', 'I') and x.indisvalid and x.indisready
+group by n.relname;
+
+-- --- rows: the name of what breaks a truth, and for each truth in order whether it breaks that ---
+-- The window is said of every table, so that each is read once and in order.
+
+-- :name item
+select i.id, c.seq is null, t.id is not null
+from {schema}.item i
+left join {schema}.course c on c.seq = i.seq and c.seq > %b::bigint and c.seq <= %b::bigint
+left join {schema}.tombstone t on t.id = i.id
+where i.seq > %b::bigint and i.seq <= %b::bigint and (c.seq is null or t.id is not null);
+
+-- :name course
+select name, misfit, unknown, lease, ending, letter
+from (
+    select coalesce(i.id, '#' || c.seq) as name,
+           i.seq is null or i.queue <> c.queue as misfit,
+           c.state not in ('ready', 'leased', 'done', 'dead', 'cancelled') as unknown,
+           (c.state = 'leased') <> (c.lease_until is not null)
+               or (c.state = 'leased' and (c.worker is null or c.leased_at is null)) as lease,
+           (c.state in ('done', 'dead', 'cancelled')) <> (c.ended_at is not null) as ending,
+           c.state = 'dead' and l.seq is null as letter
+    from {schema}.course c
+    left join {schema}.item i on i.seq = c.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+    left join {schema}.letter l on l.seq = c.seq and l.seq > %b::bigint and l.seq <= %b::bigint
+    where c.seq > %b::bigint and c.seq <= %b::bigint
+) looked_at
+where misfit or unknown or lease or ending or letter;
+
+-- :name letter
+-- One whose item is not there, is not dead, or is of another queue, or that lies nowhere we know.
+select coalesce(i.id, '#' || l.seq), true
+from {schema}.letter l
+left join {schema}.course c on c.seq = l.seq and c.seq > %b::bigint and c.seq <= %b::bigint
+left join {schema}.item i on i.seq = l.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+where l.seq > %b::bigint and l.seq <= %b::bigint
+    and (i.seq is null or c.seq is null or c.state <> 'dead' or c.queue <> l.queue
+        or l.disposition not in ('open', 'archived', 'trash'));
+
+-- :name result
+select '#' || r.seq, true
+from {schema}.result r
+left join {schema}.item i on i.seq = r.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+where r.seq > %b::bigint and r.seq <= %b::bigint and i.seq is null;
+
+-- :name attempt
+select '#' || a.seq, true
+from {schema}.attempt a
+left join {schema}.item i on i.seq = a.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+where a.seq > %b::bigint and a.seq <= %b::bigint and i.seq is null;
+
+-- :name deed
+select '#' || d.seq, true
+from {schema}.deed d
+left join {schema}.item i on i.seq = d.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+where d.seq > %b::bigint and d.seq <= %b::bigint
+    and (i.seq is null or not exists (select from {schema}.journal j where j.position = d.position));
+
+-- --- bodies: read only when there is time for it ---
+
+-- :name payload_bodies
+select i.id, i.body, i.packing, i.crc from {schema}.item i
+where i.seq > %b::bigint and i.seq <= %b::bigint;
+
+-- :name result_bodies
+select coalesce(i.id, '#' || r.seq), r.body, r.packing
+from {schema}.result r left join {schema}.item i on i.seq = r.seq
+where r.seq > %b::bigint and r.seq <= %b::bigint;
+
+-- :name letter_bodies
+select coalesce(i.id, '#' || l.seq), l.failure, l.cause, l.error
+from {schema}.letter l left join {schema}.item i on i.seq = l.seq
+where l.seq > %b::bigint and l.seq <= %b::bigint;
+
+-- :name attempt_bodies
+select coalesce(i.id, '#' || a.seq), a.body, a.delivery
+from {schema}.attempt a left join {schema}.item i on i.seq = a.seq
+where a.seq > %b::bigint and a.seq <= %b::bigint;
+
+-- --- what is kept beside the rows ---
+
+-- :name counts
+-- (what it is, a queue or cause, a counter or queue, how many): one statement, because all has to be of one picture.
+select 'kept', k.queue, v.counter, sum(v.n)::bigint
+from {schema}.counter k cross join lateral (values
+    ('ready', k.ready), ('leased', k.leased), ('done', k.done), ('open', k.open), ('archived', k.archived),
+    ('trash', k.trash), ('cancelled', k.cancelled)
+) v (counter, n)
+group by k.queue, v.counter
+union all
+select 'declared', name, '', 0 from {schema}.queue
+union all
+select 'counted', queue, state, count(*) from {schema}.course where state <> 'dead' group by queue, state
+union all
+select 'counted', queue, disposition, count(*) from {schema}.letter group by queue, disposition
+union all
+select 'kept causes', cause, queue, sum(n)::bigint from {schema}.cause group by cause, queue
+union all
+select 'counted causes', cause, queue, count(*) from {schema}.letter where disposition = 'open' group by cause, queue
+union all
+select 'last', '', '', coalesce(pg_sequence_last_value('{schema}.item_seq'::regclass), 0)
+union all
+select 'highest', '', '', coalesce((select max(seq) from {schema}.item), 0);
+
+-- --- repair ---
+
+-- :name lock
+-- Two that repair at once would add what is missing twice.
+select pg_advisory_xact_lock(hashtextextended(%b, 0));
+
+-- :name set_last_number
+select setval('{schema}.item_seq'::regclass, greatest(%b::bigint, coalesce(pg_sequence_last_value('{schema}.item_seq'::regclass), 1)));

@@ -1,0 +1,47 @@
+-- extend: prolongs leases that are still held.
+-- Inputs: numbers (0: look it up by id), ids, deliveries, and for how long from now. Outputs: places (from 1) of the lost.
+-- Atomicity: one statement; repeating it changes nothing more.
+
+-- :name function
+create or replace function {schema}.extend(
+    pinned bigint, seqs bigint[], ids text[], given integer[], ttl bigint
+) returns table (place bigint)
+language plpgsql volatile parallel unsafe
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $function$
+#variable_conflict use_column
+declare
+    now_at bigint := {schema}.now_ms(pinned);
+    held bigint[];
+begin
+    if ids is not null then
+        seqs := array(
+            select coalesce(nullif(o.seq, 0), (select i.seq from {schema}.item i where i.id = o.id), 0)
+            from unnest(seqs, ids) with ordinality as o (seq, id, place)
+            order by o.place
+        );
+    end if;
+    with prolonged as (
+        update {schema}.course c
+        set lease_until = greatest(c.lease_until, now_at + ttl)
+        from unnest(seqs, given) as o (seq, delivery)
+        where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until > now_at
+        returning c.seq, o.delivery
+    )
+    select coalesce(array_agg(p.seq), '{}') into held from prolonged p;
+    return query
+    select o.place
+    from unnest(seqs, given) with ordinality as o (seq, delivery, place)
+    where o.seq <> all (held)
+       or not exists (select 1 from {schema}.course c where c.seq = o.seq and c.deliveries = o.delivery)
+    order by o.place;
+end
+$function$;
+
+-- :name call
+select place from {schema}.extend(%b::bigint, %b, %b, %b, %b);

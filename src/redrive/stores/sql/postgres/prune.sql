@@ -1,0 +1,23 @@
+-- prune: removes resolved items for good and leaves a tombstone each.
+-- Inputs: numbers of items as an array. Outputs: what the tombstones say.
+-- Atomicity: one transaction with counters, tombstones and the audit entry; the courses are locked (see amend).
+
+-- :name digests
+-- Of plain bodies the digest; of packed ones what packing.digest reads it from.
+select seq, packing, case packing when 0 then sha256(body) when 1 then substr(body, 1, 40) else body end
+from {schema}.item where seq = any(%b::bigint[]);
+
+-- :name bury
+insert into {schema}.tombstone (id, queue, state, payload_sha256, at, actor, reason)
+select id, queue, state, digest, %b::bigint, %b, %b
+from unnest(%b::text[], %b::text[], %b::text[], %b::text[]) as stone (id, queue, state, digest)
+on conflict (id) do nothing;
+
+-- :name remove
+with numbers as (select unnest(%b::bigint[]) as seq),
+    results as (delete from {schema}.result using numbers where result.seq = numbers.seq),
+    letters as (delete from {schema}.letter using numbers where letter.seq = numbers.seq),
+    attempts as (delete from {schema}.attempt using numbers where attempt.seq = numbers.seq),
+    deeds as (delete from {schema}.deed using numbers where deed.seq = numbers.seq),
+    courses as (delete from {schema}.course using numbers where course.seq = numbers.seq)
+delete from {schema}.item using numbers where item.seq = numbers.seq;

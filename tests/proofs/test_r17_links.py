@@ -1,0 +1,164 @@
+"""R17 and R16 over a bad link: slow, cut, deaf, or cut between a request and its answer.
+
+No call outlasts its deadline, what a store says is so, and everything goes on by itself when the link is well again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from redrive.core.states import State
+from redrive.stores.base import Store
+from redrive.stores.url import store_from_url
+from tests.support.links.answers import Cut, lose_each
+from tests.support.links.claims import OVER, Round, hear
+from tests.support.links.conditions import BlackHole, CutReply, CutRequest
+from tests.support.links.link import Link
+from tests.support.links.rides import ride
+from tests.support.links.sizes import RIDES, TRIALS, Rides
+from tests.support.links.trial import HARMLESS, TROUBLES, attempt
+from tests.support.links.works import Setting
+from tests.support.rig.size import Size, proof_size
+from tests.support.servers.server import with_options
+from tests.support.stores import fresh_store
+
+KINDS = ("postgres", "redis")
+DEADLINE = 0.5
+PLENTY = 20.0
+"""A deadline for links on which everything takes its time."""
+BACK_WITHIN = 10.0
+MARGIN = 10.0
+"""Seconds for a loaded machine."""
+
+SMOKE = ("reset", "refuse", "black-hole", "half-closed", "cut-down-40")
+WRITES = ("put", "lease", "settle", "amend")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A fresh store, and a link to its server."""
+
+    url: str
+    link: Link
+
+    def through(self, deadline: float) -> str:
+        return with_options(self.link.through(self.url), {"timeout": f"{int(deadline * 1000)}ms"})
+
+    @asynccontextmanager
+    async def stores(self, deadline: float) -> AsyncIterator[tuple[Store, Store]]:
+        """Through the link, and past it."""
+        direct = await store_from_url(self.url).open()
+        try:
+            store = await store_from_url(self.through(deadline)).open()
+            try:
+                yield store, direct
+            finally:
+                await store.close()
+        finally:
+            await direct.close()
+
+
+@pytest.fixture(params=KINDS)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    with fresh_store(request.param, tmp_path) as url, Link.to(url) as link:
+        store_from_url(url)  # an engine reads its statements when it is first imported, which no loop should wait for
+        yield Site(url, link)
+
+
+# -- every verb ------------------------------------------------------------------------------------------------------
+
+
+async def try_every_verb(site: Site, trouble: str, times: int) -> None:
+    deadline = PLENTY if trouble in HARMLESS else DEADLINE
+    async with site.stores(deadline) as (store, direct):
+        for number in range(times):
+            trial = await attempt(f"{trouble}:{number}", store, direct, site.link, deadline)
+            assert trial.faults == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", [*SMOKE, "sliced"])
+async def test_r17_every_verb_on_a_bad_link_smoke(site: Site, trouble: str) -> None:
+    await try_every_verb(site, trouble, TRIALS[Size.SMOKE])
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_r17_every_verb_on_a_bad_link(site: Site, trouble: str) -> None:
+    await try_every_verb(site, trouble, TRIALS[proof_size()])
+
+
+@pytest.mark.slow
+async def test_r17_open_and_close_keep_their_deadline(site: Site) -> None:
+    """They are no verbs, but who starts or stops waits for them as well."""
+    async with site.stores(DEADLINE) as (store, direct):
+        await Round("before", direct).prepare()
+        site.link.set(BlackHole())
+        late = store_from_url(site.through(DEADLINE))
+        heard = await hear({"open": late.open, "close": store.close})
+        closed = await hear({"close": late.close})
+        site.link.heal()
+    assert heard.words["open"].answer == "no", heard.words
+    assert heard.words["close"].answer == closed.words["close"].answer == "ok", (heard.words, closed.words)
+    for one in (heard, closed):
+        assert one.faults(DEADLINE) == {}, f"more than {OVER} s over the deadline"
+
+
+# -- answers that are lost -------------------------------------------------------------------------------------------
+
+
+async def lose_answers(site: Site, verb: str, cut: Cut) -> None:
+    async with site.stores(PLENTY) as (store, direct):
+        trips, faults = await lose_each(verb, cut, store, direct, site.link)
+    assert faults == {}
+    assert trips > 0, "there was nothing to cut"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [CutReply, CutRequest])
+@pytest.mark.parametrize("verb", WRITES)
+async def test_r16_an_answer_is_lost_on_the_link_smoke(site: Site, verb: str, cut: Cut) -> None:
+    await lose_answers(site, verb, cut)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cut", [CutReply, CutRequest])
+async def test_r16_any_answer_is_lost_on_the_link(site: Site, cut: Cut) -> None:
+    async with site.stores(PLENTY) as (store, direct):
+        # A checkup reads everything there is, in as many round trips as that takes.
+        for verb in Round("all", direct).calls(store).keys() - {"check"}:
+            _, faults = await lose_each(verb, cut, store, direct, site.link)
+            assert faults == {}
+
+
+# -- workers ---------------------------------------------------------------------------------------------------------
+
+
+async def work_on(folder: Path, site: Site, size: Rides, *troubles: str) -> None:
+    setting = Setting(folder, site.url, site.through(1.0), size.workers, size.lease, size.limit)
+    report = await ride(site.link, setting, size, troubles)
+    print(report)  # noqa: T201 - shown when it fails, and by -s
+    assert not report.verdict.faults, str(report)
+    for final in report.survey.finals.values():
+        assert final.item.state is (State.DEAD if final.item.queue == "doomed" else State.DONE), final.item
+    assert max(seconds for _, seconds in report.recoveries) <= BACK_WITHIN + MARGIN, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_r17_workers_on_a_bad_link_smoke(tmp_path: Path, site: Site) -> None:
+    await work_on(tmp_path, site, RIDES[Size.SMOKE], "reset", "black-hole", "half-closed")
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_r17_workers_on_a_bad_link(tmp_path: Path, site: Site, trouble: str) -> None:
+    await work_on(tmp_path, site, RIDES[proof_size()], trouble)

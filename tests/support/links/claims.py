@@ -1,0 +1,210 @@
+"""Every verb of a store over a bad link: how long it took, what it said, and whether that was true.
+
+A verb that returns has happened. One that says StoreUnavailable has not, and never will, not even when a request that
+was under way arrives late. One that says OutcomeUnknown may be repeated and is then done once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from redrive.core.item import Item
+from redrive.core.select import Ids, Match
+from redrive.core.states import State
+from redrive.core.verbs import Cancel, DocumentWrite, NewEntry, QueueChange, Want, WorkerFacts
+from redrive.errors import NotFound, OutcomeUnknown, StoreError
+from redrive.stores.base import Store
+from redrive.testing.conformance.kit import TTL, act, asking, finished, held, new
+
+Call = Callable[[], Awaitable[object]]
+
+GIVEN = ("lease", "settle", "extend", "reclaim", "amend", "prune")
+"""Verbs that need an item; each has one of its own, in a queue of its own."""
+WAIT = 200
+"""Milliseconds that the verb `wait` is asked to wait."""
+OVER = 1.0
+"""Seconds by which a call may outlast its deadline."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a verb said. `wrong`: an error that no caller of a store is prepared for."""
+
+    answer: Literal["ok", "no", "unknown", "wrong"]
+    seconds: float
+    error: str = ""
+
+
+@dataclass
+class Heard:
+    """What all verbs said, and by how much this process itself was late at worst."""
+
+    words: dict[str, Word] = field(default_factory=dict)
+    lag: float = 0.0
+
+    def by_answer(self, answer: str) -> set[str]:
+        return {verb for verb, word in self.words.items() if word.answer == answer}
+
+    def faults(self, deadline: float) -> dict[str, str]:
+        allowed = deadline + OVER + self.lag
+        late = {
+            verb: f"took {word.seconds:.2f} s, its deadline is {deadline} s: {word.error}"
+            for verb, word in self.words.items()
+            if word.seconds > allowed + (WAIT / 1000 if verb == "wait" else 0)
+        }
+        return late | {verb: word.error for verb, word in self.words.items() if word.answer == "wrong"}
+
+
+class Round:
+    """One try of every verb on things that nobody else touches. `direct` goes past the link."""
+
+    def __init__(self, name: str, direct: Store) -> None:
+        self.name = name
+        self._direct = direct
+        self._items: dict[str, Item] = {}
+        self._by = act(f"{name}-request")
+        self._asked = asking(queue=self._of("lease"), worker=f"{name}-worker", nonce=f"{name}-nonce")
+
+    def _of(self, verb: str) -> str:
+        return f"{self.name}-{verb}"
+
+    async def prepare(self) -> None:
+        store = self._direct
+        await store.put([new(item_id=self._of(verb), queue=self._of(verb)) for verb in GIVEN])
+        wants = [Want(self._of(verb), 1, TTL, 3) for verb in ("settle", "extend", "reclaim", "prune")]
+        leases = await store.lease(asking(wants=wants, worker=f"{self.name}-first"))
+        self._items = {item.id.removeprefix(f"{self.name}-"): item for item in leases.items}
+        await store.settle([finished(self._items["prune"])])
+
+    def calls(self, store: Store) -> dict[str, Call]:
+        return self._writes(store) | self._reads(store)
+
+    def _writes(self, store: Store) -> dict[str, Call]:
+        name, of, items = self.name, self._of, self._items
+        document = DocumentWrite("link", name, b"{}")
+        return {
+            "put": lambda: store.put([new(item_id=of("put"), queue=of("put"))]),
+            "lease": lambda: store.lease(self._asked),
+            "settle": lambda: store.settle([finished(items["settle"])]),
+            "extend": lambda: store.extend([held(items["extend"])], 10 * TTL),
+            "reclaim": lambda: store.reclaim(name, [of("reclaim")], TTL, 1, [of("reclaim")], force=True),
+            "amend": lambda: store.amend(Ids((of("amend"),)), Cancel(), self._by),
+            "prune": lambda: store.prune(Match("id", "=", of("prune")), 1, self._by),
+            "configure": lambda: store.configure(of("configure"), QueueChange(paused=True, by="a", reason="b")),
+            "beat": lambda: store.beat(of("beat"), WorkerFacts(()), TTL),
+            "elect": lambda: store.elect(of("elect"), "me", TTL),
+            "write_documents": lambda: store.write_documents([document]),
+            "append": lambda: store.append([NewEntry(of("append"), b"1")]),
+        }
+
+    def _reads(self, store: Store) -> dict[str, Call]:
+        everything = Match("queue", "glob", f"{self.name}-*")
+        return {
+            "get": lambda: store.get(self._of("settle")),
+            "find": lambda: store.find(everything),
+            "ids": lambda: store.ids(everything),
+            "tally": store.tally,
+            "causes": store.causes,
+            "tombstone": lambda: store.tombstone(self._of("settle")),
+            "workers": store.workers,
+            "wait": lambda: store.wait([self._of("configure")], WAIT),
+            "document": lambda: store.document("link", "none"),
+            "documents": lambda: store.documents("none"),
+            "journal": lambda: store.journal("none"),
+            "check": lambda: store.check(quick=True),
+        }
+
+    async def happened(self) -> dict[str, bool]:
+        """Which writes are there, as seen past the link."""
+        store, of = self._direct, self._of
+        item = {verb: await self._item(of(verb)) for verb in ("put", *GIVEN)}
+        before = self._items["extend"].lease_until
+        return {
+            "put": item["put"] is not None,
+            "lease": _is(item["lease"], lambda it: it.deliveries == 1),
+            "settle": _is(item["settle"], lambda it: it.state is State.DONE),
+            "extend": _is(item["extend"], lambda it: it.lease_until != before),
+            "reclaim": _is(item["reclaim"], lambda it: it.deliveries > 1),
+            "amend": _is(item["amend"], lambda it: it.state is State.CANCELLED),
+            "prune": await store.tombstone(of("prune")) is not None,
+            "configure": any(row.queue == of("configure") and row.paused for row in (await store.tally()).queues),
+            "beat": any(beat.worker == of("beat") for beat in await store.workers()),
+            "elect": not await store.elect(of("elect"), "somebody else", 1),
+            "write_documents": await store.document("link", self.name) is not None,
+            "append": bool(await store.journal(of("append"))),
+        }
+
+    async def _item(self, item_id: str) -> Item | None:
+        try:
+            return (await self._direct.get(item_id)).item
+        except NotFound:
+            return None
+
+    async def lies(self, heard: Heard) -> dict[str, str]:
+        """What was said and is not so. To be asked when nothing is under way any more."""
+        happened = await self.happened()
+        words = {verb: heard.words[verb] for verb in happened if verb in heard.words}
+        never = {verb: "it returned and did not happen" for verb in words if not happened[verb]}
+        after_all = {verb: f"it happened after all: {words[verb].error}" for verb in words if happened[verb]}
+        return {
+            **{verb: why for verb, why in never.items() if words[verb].answer == "ok"},
+            **{verb: why for verb, why in after_all.items() if words[verb].answer == "no"},
+        }
+
+    async def doubles(self) -> dict[str, str]:
+        """What was repeated and happened twice."""
+        found = {}
+        for verb in ("lease", "settle"):
+            item = await self._item(self._of(verb))
+            if item is None or item.deliveries > 1:
+                found[verb] = f"{item}"
+        deeds = (await self._direct.get(self._of("amend"))).deeds
+        if len(deeds) > 1:
+            found["amend"] = f"{deeds}"
+        return found
+
+
+def _is(item: Item | None, question: Callable[[Item], bool]) -> bool:
+    return item is not None and question(item)
+
+
+async def hear(calls: dict[str, Call]) -> Heard:
+    """Ask all at once."""
+    heard = Heard()
+    watching = asyncio.create_task(_watch_lag(heard))
+    try:
+        words = await asyncio.gather(*(_ask(call) for call in calls.values()))
+    finally:
+        watching.cancel()
+    heard.words = dict(zip(calls, words, strict=True))
+    return heard
+
+
+async def _ask(call: Call) -> Word:
+    began = time.monotonic()
+
+    def word(answer: Literal["ok", "no", "unknown", "wrong"], error: Exception | None = None) -> Word:
+        return Word(answer, time.monotonic() - began, "" if error is None else f"{type(error).__name__}: {error}")
+
+    try:
+        await call()
+    except OutcomeUnknown as error:
+        return word("unknown", error)
+    except StoreError as error:
+        return word("no", error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it should not have come out of a store
+        return word("wrong", error)
+    return word("ok")
+
+
+async def _watch_lag(heard: Heard) -> None:
+    """A machine that is busy with other things makes everybody late; that is not the store's doing."""
+    pause = 0.02
+    while True:
+        began = time.monotonic()
+        await asyncio.sleep(pause)  # noqa: TID251 - real time is what is measured
+        heard.lag = max(heard.lag, time.monotonic() - began - pause)
