@@ -35,6 +35,8 @@ BACK_WITHIN = 10.0
 MARGIN = 10.0
 """Seconds for a loaded machine."""
 
+POOLS = (40, 2, 8)
+"""Connections: one for every verb, or so few that most of them wait for one."""
 SMOKE = ("reset", "refuse", "black-hole", "half-closed", "cut-down-40")
 WRITES = ("put", "lease", "settle", "amend")
 
@@ -46,15 +48,15 @@ class Site:
     url: str
     link: Link
 
-    def through(self, deadline: float) -> str:
-        return with_options(self.link.through(self.url), {"timeout": f"{int(deadline * 1000)}ms"})
+    def through(self, deadline: float, pool: int = 8) -> str:
+        return with_options(self.link.through(self.url), {"timeout": f"{int(deadline * 1000)}ms", "pool": str(pool)})
 
     @asynccontextmanager
-    async def stores(self, deadline: float) -> AsyncIterator[tuple[Store, Store]]:
+    async def stores(self, deadline: float, pool: int = 8) -> AsyncIterator[tuple[Store, Store]]:
         """Through the link, and past it."""
         direct = await store_from_url(self.url).open()
         try:
-            store = await store_from_url(self.through(deadline)).open()
+            store = await store_from_url(self.through(deadline, pool)).open()
             try:
                 yield store, direct
             finally:
@@ -75,8 +77,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 
 async def try_every_verb(site: Site, trouble: str, times: int) -> None:
     deadline = PLENTY if trouble in HARMLESS else DEADLINE
-    async with site.stores(deadline) as (store, direct):
-        for number in range(times):
+    for number in range(times):
+        async with site.stores(deadline, POOLS[number % len(POOLS)]) as (store, direct):
             trial = await attempt(f"{trouble}:{number}", store, direct, site.link, deadline)
             assert trial.faults == {}
 

@@ -355,7 +355,7 @@ async def test_backup_names_what_to_use_instead(url: str, store: PostgresStore) 
 
 MANY = 60_000
 FEW = 5_000
-"""Rows to be looked at for a page of 100: each is in up to four tables, and an error is looked for by its short name."""
+"""Rows to look at for a page of 100: each is in up to four tables, and an error is looked for by its short name."""
 MADE = (
     "insert into item select g, md5(g::text), 'q' || g % 10, g, 0, 0, '' from generate_series(1, 60000) g",
     """
@@ -392,7 +392,7 @@ SERVED: dict[str, Selection] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
-async def test_pages_are_served_by_an_index(url: str, store: PostgresStore, known: bool) -> None:  # noqa: FBT001 - pytest's call
+async def test_pages_are_served_by_an_index(url: str, store: PostgresStore, known: bool) -> None:
     """Counted in rows that the server looks at: a walk through all is far beyond, whatever the machine.
 
     Also before the server has its first statistics of the tables.

@@ -35,6 +35,7 @@ from redrive.office import letters as office
 from redrive.office.letters import Which
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
+from redrive.stores.joining import unwrapped
 
 
 class Redrive:
@@ -112,7 +113,7 @@ class Redrive:
 
         `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
         """
-        return self._bridge.call(self._app.enqueue, queue, payload, delay=delay, id=id, within=within)
+        return self._bridge.call(self._app.enqueue, queue, payload, delay=delay, id=id, within=unwrapped(within))
 
     def enqueue_many(
         self,
@@ -123,7 +124,7 @@ class Redrive:
         within: object | None = None,
     ) -> list[ItemId]:
         """All or none, in one write; `within` as in `enqueue`."""
-        return self._bridge.call(self._app.enqueue_many, queue, list(payloads), delay=delay, within=within)
+        return self._bridge.call(self._app.enqueue_many, queue, list(payloads), delay=delay, within=unwrapped(within))
 
     def follow_up(self, queue: str, payload: object = None, *, delay: Duration | None = None) -> ItemId:
         """Inside a handler: enqueue this in the very write that makes the current item done, or not at all."""

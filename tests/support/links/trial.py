@@ -87,6 +87,10 @@ class Trial:
 async def attempt(name: str, store: Store, direct: Store, link: Link, deadline: float) -> Trial:
     """The trouble `name` under all verbs of `store`, which goes through the link; `direct` goes past it."""
     trouble = name.partition(":")[0]
+    # Connections are there then, and statements are known: what follows is sent and not merely refused.
+    healthy = Round(f"{name}:healthy", direct)
+    await healthy.prepare()
+    assert (await hear(healthy.calls(store))).by_answer("ok") == healthy.calls(store).keys()
     game = Round(name, direct)
     await game.prepare()
     TROUBLES[trouble](link)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from redrive import Item, Policy, Redrive, constant
 from redrive.stores.base import Store
-from redrive.stores.clock import SystemClock
+from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe
@@ -33,7 +33,8 @@ async def contest(place: Place, of_first: Through, of_second: Through, *, lapsed
     Each goes to the store through something of its own. `lapsed`: by the second one's clock, the lease of the first is
     over. Otherwise it must wait in vain.
     """
-    first, second = SystemClock(), LaterClock() if lapsed else SystemClock()
+    first: Clock = SystemClock()
+    second: Clock = LaterClock() if lapsed else SystemClock()
     begun, late, current = asyncio.Event(), asyncio.Event(), asyncio.Event()
     slow = _app(place, of_first(store_from_url(place.url)), first)
     quick = _app(place, of_second(store_from_url(place.url, clock=second)), second)
@@ -57,7 +58,7 @@ async def contest(place: Place, of_first: Through, of_second: Through, *, lapsed
         await store.close()
 
 
-def _app(place: Place, store: Store, clock: SystemClock) -> Redrive:
+def _app(place: Place, store: Store, clock: Clock) -> Redrive:
     app = Redrive(store, log=False, clock=clock)
     app.events.subscribe(transcriber(place.log(f"events-of-{type(clock).__name__}"), clock))
     return app

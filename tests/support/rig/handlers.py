@@ -7,7 +7,7 @@ import os
 import time
 
 from redrive import Dead, Item, Policy, Redrive, Snooze, constant
-from redrive.stores.clock import SystemClock
+from redrive.stores.clock import Clock, SystemClock
 from tests.support.rig import records as r
 from tests.support.rig.deaths import die, take_descriptors
 from tests.support.rig.log import Log, now_ns
@@ -17,7 +17,7 @@ MIX = ("ok", "ok-sync", "flaky", "flaky-sync", "doomed", "slow", "slow-sync", "c
 
 
 class Scribe:
-    def __init__(self, log: Log, clock: SystemClock | None = None) -> None:
+    def __init__(self, log: Log, clock: Clock | None = None) -> None:
         self.log = log
         self._clock = clock or SystemClock()
         self._pid = os.getpid()

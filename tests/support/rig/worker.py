@@ -18,7 +18,7 @@ from pathlib import Path
 
 from redrive import Redrive
 from redrive import events as ev
-from redrive.stores.clock import SystemClock
+from redrive.stores.clock import Clock, SystemClock
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe, register_mix, register_poison, register_zombie
 from tests.support.rig.log import Log, now_ns
@@ -32,7 +32,7 @@ SETS: dict[str, Callable[[Redrive, Scribe, float], None]] = {
 }
 
 
-def transcriber(log: Log, clock: SystemClock | None = None) -> Callable[[ev.Event], None]:
+def transcriber(log: Log, clock: Clock | None = None) -> Callable[[ev.Event], None]:
     """Turns the engine's events into records."""
     now = (clock or SystemClock()).now
 

@@ -21,10 +21,12 @@ local function lane(want)
   local levels = call('SMEMBERS', sound(P .. 'levels:' .. queue, 'set'))
   levels[#levels + 1] = '0'
   for _, level in ipairs(levels) do
-    local side = tonumber(level) < line and made.plain or made.suspect
-    side[#side + 1] = sound(P .. 'ready:' .. level .. ':' .. queue, 'zset')
+    local crashes = tonumber(level)
+    local side = crashes < line and made.plain or made.suspect
+    side[#side + 1] = crashes
+    sound(ready_key(queue, crashes), 'zset')
   end
-  sound(P .. 'leased:' .. queue, 'zset')
+  sound(leased_key(queue), 'zset')
   return made
 end
 
@@ -56,68 +58,83 @@ local function holds_a_suspect(worker)
   return false
 end
 
--- The earliest due of these sets, each of which is in due order: {due, member, key}.
-local function due(keys, limit, time)
-  local found = {}
-  for _, key in ipairs(keys) do
-    local rows = call('ZRANGEBYSCORE', key, '-inf', time, 'WITHSCORES', 'LIMIT', 0, limit)
-    for index = 1, #rows, 2 do
-      found[#found + 1] = {tonumber(rows[index + 1]), rows[index], key}
-    end
-  end
-  if #keys > 1 then
-    table.sort(found, function(a, b)
-      if a[1] ~= b[1] then
-        return a[1] < b[1]
-      end
-      return a[2] < b[2]
-    end)
-  end
-  return found
+-- The members of one set that are due, in order, and how often they crashed.
+local function due_at(queue, crashes, limit, time)
+  return call('ZRANGEBYSCORE', ready_key(queue, crashes), '-inf', time, 'LIMIT', 0, limit), {}, crashes
 end
 
--- The first `limit` of them as {id, record, key}, for as many as have a record that says so. What a set has and its
--- item does not know of would be looked at for ever.
-local function known(rows, limit)
-  local ids, items = {}, {}
-  for index = 1, math.min(limit, #rows) do
-    ids[index] = id_at(rows[index][2])
-  end
-  local records = fetch(P .. 'item', ids)
-  for index, id in ipairs(ids) do
-    local m, key = unpacked(records[index]), rows[index][3]
-    if m and m[STATE] == 'ready' and P .. 'ready:' .. m[CRASHES] .. ':' .. m[QUEUE] == key then
-      items[#items + 1] = {id, m}
-    else
-      remove(key, rows[index][2])
+-- The same of several, each of which is in due order. Nearly always there is one.
+local function due_among(queue, levels, limit, time)
+  local found = {}
+  for _, crashes in ipairs(levels) do
+    local rows = call('ZRANGEBYSCORE', ready_key(queue, crashes), '-inf', time, 'WITHSCORES', 'LIMIT', 0, limit)
+    for index = 1, #rows, 2 do
+      local member = rows[index]
+      found[#found + 1] = {tonumber(rows[index + 1]), tonumber(string.sub(member, 1, 16)), member, crashes}
     end
   end
-  return items
+  table.sort(found, function(a, b)
+    if a[1] ~= b[1] then
+      return a[1] < b[1]
+    end
+    return a[2] < b[2]
+  end)
+  local members, crashes_of = {}, {}
+  for index = 1, math.min(limit, #found) do
+    members[index], crashes_of[index] = found[index][3], found[index][4]
+  end
+  return members, crashes_of, 0
+end
+
+-- The earliest due, as ids and records. What a set has and its item does not know of would be looked at for ever.
+local function due(queue, levels, limit, time)
+  local ids, items, sure = {}, {}, {}
+  if #levels == 0 then
+    return sure, items
+  end
+  local look = #levels == 1 and due_at or due_among
+  local members, crashes_of, crashes_of_all = look(queue, #levels == 1 and levels[1] or levels, limit, time)
+  for index = 1, #members do
+    ids[index] = id_at(members[index])
+  end
+  local records = fetch(ITEM, ids)
+  for index = 1, #ids do
+    local m, crashes = unpacked(records[index]), crashes_of[index] or crashes_of_all
+    if m and m[STATE] == 'ready' and m[QUEUE] == queue and m[CRASHES] == crashes then
+      local size = #sure + 1
+      sure[size], items[size] = ids[index], m
+    else
+      remove(ready_key(queue, crashes), members[index])
+    end
+  end
+  return sure, items
 end
 
 -- Counted before it is given: a crash between here and the handler is already in the books.
-local function hand_over(given, items, request, want, time, alone)
-  for _, item in ipairs(items) do
-    local id, m = item[1], item[2]
+local function hand_over(given, ids, items, request, want, time, alone)
+  local worker, until_then = request[1], time + want[3]
+  local size = #given.ids
+  for index = 1, #ids do
+    local id, m = ids[index], items[index]
     lift(id, m)
     m[STATE] = 'leased'
     m[DELIVERIES] = m[DELIVERIES] + 1
     m[ATTEMPT] = m[ATTEMPT] + 1
-    m[WORKER] = request[1]
+    m[WORKER] = worker
     m[LEASED_AT] = time
-    m[LEASE_UNTIL] = time + want[3]
+    m[LEASE_UNTIL] = until_then
     m[ALONE] = alone
-    given[#given + 1] = {id, m[DELIVERIES], lay(id, m)}
+    given.ids[size + index] = id
+    given.records[size + index] = lay(id, m)
+    given.deliveries[size + index] = m[DELIVERIES]
   end
 end
 
 local function first_suspect(lanes, time)
   for _, each in ipairs(lanes) do
-    if #each.suspect > 0 then
-      local items = known(due(each.suspect, 1, time), 1)
-      if #items > 0 then
-        return items, each.want
-      end
+    local ids, items = due(each.want[1], each.suspect, 1, time)
+    if #ids > 0 then
+      return ids, items, each.want
     end
   end
   return nil
@@ -137,8 +154,8 @@ end
 
 local function remember(request, given, time, is_new)
   local numbers = {}
-  for index, item in ipairs(given) do
-    numbers[index * 2 - 1], numbers[index * 2] = item[1], item[2]
+  for index = 1, #given.ids do
+    numbers[index * 2 - 1], numbers[index * 2] = given.ids[index], given.deliveries[index]
   end
   if is_new then
     forget_stale(time)
@@ -147,26 +164,30 @@ local function remember(request, given, time, is_new)
   set(P .. 'nonce', request[1], cmsgpack.pack({request[2], time, numbers}))
 end
 
+local function nothing_yet()
+  return {ids = {}, records = {}, deliveries = {}}
+end
+
 local function answer(given, suspects_due)
-  local ids, reply = {}, {suspects_due and 1 or 0}
-  for index, item in ipairs(given) do
-    ids[index] = item[1]
-  end
+  local reply = {suspects_due and 1 or 0}
+  local ids, records = given.ids, given.records
   local bodies = fetch(P .. 'body', ids)
-  for index, item in ipairs(given) do
+  for index = 1, #ids do
     local at = index * 3
-    reply[at - 1], reply[at], reply[at + 1] = item[1], item[3], bodies[index]
+    reply[at - 1], reply[at], reply[at + 1] = ids[index], records[index], bodies[index]
   end
   return reply
 end
 
 -- As far as still held: the same delivery, and nobody took it over.
 local function given_before(numbers)
-  local given = {}
+  local given = nothing_yet()
   for index = 1, #numbers, 2 do
-    local kept = call('HGET', P .. 'item', numbers[index])
+    local id = numbers[index]
+    local kept = call('HGET', ITEM, id)
     if is_current(unpacked(kept), numbers[index + 1]) then
-      given[#given + 1] = {numbers[index], numbers[index + 1], kept}
+      local size = #given.ids + 1
+      given.ids[size], given.records[size] = id, kept
     end
   end
   return answer(given, false)
@@ -188,23 +209,24 @@ local function give(request, time)
   if holds_a_suspect(request[1]) then
     return {0}
   end
-  local given, lanes = {}, open_lanes(request)
-  local suspects, wanted = first_suspect(lanes, time)
-  if suspects and request[3] <= 0 then
-    hand_over(given, suspects, request, wanted, time, true)
-    set(P .. 'alone', request[1], cmsgpack.pack({given[1][1], given[1][2]}))
-    suspects = nil
+  local given, lanes = nothing_yet(), open_lanes(request)
+  local ids, items, wanted = first_suspect(lanes, time)
+  local suspects_due = ids and request[3] > 0
+  if ids and not suspects_due then
+    hand_over(given, ids, items, request, wanted, time, true)
+    set(P .. 'alone', request[1], cmsgpack.pack({ids[1], given.deliveries[1]}))
   else
     for _, each in ipairs(lanes) do
-      local limit = each.want[2]
-      hand_over(given, known(due(each.plain, limit, time), limit), request, each.want, time, false)
+      local want = each.want
+      ids, items = due(want[1], each.plain, want[2], time)
+      hand_over(given, ids, items, request, want, time, false)
       -- The next want may be of the same queue.
       write()
     end
   end
-  if #given > 0 then
+  if #given.ids > 0 then
     remember(request, given, time, not before)
   end
   write()
-  return answer(given, suspects)
+  return answer(given, suspects_due)
 end

@@ -5,6 +5,7 @@
 
 local P = KEYS[1]
 local call = redis.call
+local ITEM = P .. 'item'
 
 -- Where what stands in the record of an item. What is absent is false: a nil would end the list.
 local SEQ, QUEUE, STATE, ENQUEUED_AT, DUE_AT, RENEWED_AT, DELIVERIES, ATTEMPT, ERRORS, CRASHES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
@@ -45,50 +46,41 @@ end
 
 -- --- what is to be written ---
 
-local function notes(kind)
-  local lists = {}
-  return lists, function(key)
-    local list = lists[key]
-    if not list then
-      list = {}
-      lists[sound(key, kind)] = list
-    end
-    return list
-  end
-end
-
-local removed_members, removals = notes('zset')
-local added_members, additions = notes('zset')
-local removed_fields, deletions = notes('hash')
-local set_fields, settings = notes('hash')
-local pushed, pushes = notes('list')
+-- Lists of arguments by key.
+local removed_members, added_members, removed_fields, set_fields, pushed = {}, {}, {}, {}, {}
 local dropped = {}
 local emptied, filled, recounted, woken = {}, {}, {}, {}
 
+local function new_list(lists, key, kind)
+  local list = {}
+  lists[sound(key, kind)] = list
+  return list
+end
+
 local function remove(key, member)
-  local list = removals(key)
+  local list = removed_members[key] or new_list(removed_members, key, 'zset')
   list[#list + 1] = member
 end
 
 local function add(key, score, member)
-  local list = additions(key)
+  local list = added_members[key] or new_list(added_members, key, 'zset')
   local size = #list
   list[size + 1], list[size + 2] = score, member
 end
 
 local function unset(key, field)
-  local list = deletions(key)
+  local list = removed_fields[key] or new_list(removed_fields, key, 'hash')
   list[#list + 1] = field
 end
 
 local function set(key, field, value)
-  local list = settings(key)
+  local list = set_fields[key] or new_list(set_fields, key, 'hash')
   local size = #list
   list[size + 1], list[size + 2] = field, value
 end
 
 local function push(key, value)
-  local list = pushes(key)
+  local list = pushed[key] or new_list(pushed, key, 'list')
   list[#list + 1] = value
 end
 
@@ -163,11 +155,7 @@ end
 
 -- --- items ---
 
-local HEAD = '\220\0\019'
-
-local function packed(m)
-  return HEAD .. cmsgpack.pack(unpack(m, 1, FIELDS))
-end
+local packed = cmsgpack.pack
 
 -- A list as it was packed; nil for none and for one that is damaged.
 local function list_of(kept)
@@ -203,9 +191,13 @@ local function fetch(key, ids)
   return found
 end
 
--- Its member in sets that are ordered by a time: equal times are in the order of put.
+-- Its member in sets that are ordered by a time: equal times are in the order of put. It is asked for in pairs.
+local last_id, last_place
 local function place(m, id)
-  return string.format('%016d', m[SEQ]) .. id
+  if id ~= last_id then
+    last_id, last_place = id, string.format('%016d', m[SEQ]) .. id
+  end
+  return last_place
 end
 
 local function id_at(member)
@@ -242,13 +234,39 @@ local function letter_keys(queue, letter)
   return keys
 end
 
+-- Keys are made once: in a batch, making them would take longer than all else.
+local ready_at, leased_at, ended_at = {}, {}, {}
+
+local function ready_key(queue, crashes)
+  local keys = under(ready_at, queue)
+  if not keys[crashes] then
+    keys[crashes] = P .. 'ready:' .. crashes .. ':' .. queue
+  end
+  return keys[crashes]
+end
+
+local function leased_key(queue)
+  if not leased_at[queue] then
+    leased_at[queue] = P .. 'leased:' .. queue
+  end
+  return leased_at[queue]
+end
+
+local function ended_key(queue, state)
+  local keys = under(ended_at, state)
+  if not keys[queue] then
+    keys[queue] = P .. 'ended:' .. state .. ':' .. queue
+  end
+  return keys[queue]
+end
+
 -- Calls `note(key, score, member)` for each set an item is in besides `items`.
 local function shares(id, m, note)
-  local state, queue, member = m[STATE], m[QUEUE], place(m, id)
+  local state, queue = m[STATE], m[QUEUE]
   if state == 'ready' then
     local crashes = m[CRASHES]
-    local key = P .. 'ready:' .. crashes .. ':' .. queue
-    note(key, m[DUE_AT], member)
+    local key = ready_key(queue, crashes)
+    note(key, m[DUE_AT], place(m, id))
     if crashes > 0 then
       local level = {sound(P .. 'levels:' .. queue, 'set'), crashes}
       if note == remove_share then
@@ -258,10 +276,10 @@ local function shares(id, m, note)
       end
     end
   elseif state == 'leased' then
-    note(P .. 'leased:' .. queue, m[LEASE_UNTIL], member)
+    note(leased_key(queue), m[LEASE_UNTIL], place(m, id))
   elseif m[LETTER] then
     local letter = m[LETTER]
-    local died, lies, cause = letter[DIED_AT], letter[DISPOSITION], letter[CAUSE]
+    local died, lies, cause, member = letter[DIED_AT], letter[DISPOSITION], letter[CAUSE], place(m, id)
     for _, key in ipairs(letter_keys(queue, letter)) do
       note(key, died, member)
     end
@@ -270,7 +288,7 @@ local function shares(id, m, note)
       recounted[cause .. '\0' .. queue] = true
     end
   else
-    note(P .. 'ended:' .. state .. ':' .. queue, m[SEQ], id)
+    note(ended_key(queue, state), m[SEQ], id)
   end
 end
 
@@ -282,7 +300,7 @@ end
 local function lay(id, m)
   shares(id, m, add)
   local kept = packed(m)
-  set(P .. 'item', id, kept)
+  set(ITEM, id, kept)
   if m[STATE] == 'ready' then
     wake(m[QUEUE])
   end

@@ -54,7 +54,7 @@ async def connect(options: Options) -> Wire:
                 prepare_threshold=2 if options.notify else None,
                 **parameters(options),
             )
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - it is told
         # Its traceback has the URL in it.
         raise not_connected(error, options) from None
     wire.pid = os.getpid()

@@ -136,7 +136,7 @@ def is_lost(connection: psycopg.AsyncConnection[object], error: psycopg.Error) -
 
 
 def first_line(error: BaseException) -> str:
-    """libpq adds where and in which function; the first line says what."""
+    """What happened, without where and in which function, which libpq adds."""
     diag = getattr(error, "diag", None)
     text = getattr(diag, "message_primary", None) or str(error)
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__

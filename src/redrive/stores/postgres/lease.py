@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.core.item import Instant, Item
 from redrive.core.states import State
-from redrive.core.verbs import LeaseRequest, Leases
+from redrive.core.verbs import LeaseRequest
 from redrive.stores.bodies import Judged
 from redrive.stores.packing import Packed, fault
 from redrive.stores.postgres.arrays import bigints, integers, texts

@@ -22,15 +22,55 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _MOST_CONNECTIONS = 1_000
 
 PASSED_ON = frozenset(
-    """
-    host hostaddr port dbname user password passfile service require_auth channel_binding
-    application_name fallback_application_name options target_session_attrs load_balance_hosts
-    keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout
-    sslmode sslnegotiation sslcompression sslcert sslkey sslkeylogfile sslpassword sslcertmode sslrootcert sslcrl
-    sslcrldir sslsni ssl_min_protocol_version ssl_max_protocol_version min_protocol_version max_protocol_version
-    requirepeer gssencmode krbsrvname gsslib gssdelegation scram_client_key scram_server_key
-    oauth_issuer oauth_client_id oauth_client_secret oauth_scope
-    """.split()
+    {
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "passfile",
+        "service",
+        "require_auth",
+        "channel_binding",
+        "application_name",
+        "fallback_application_name",
+        "options",
+        "target_session_attrs",
+        "load_balance_hosts",
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "tcp_user_timeout",
+        "sslmode",
+        "sslnegotiation",
+        "sslcompression",
+        "sslcert",
+        "sslkey",
+        "sslkeylogfile",
+        "sslpassword",
+        "sslcertmode",
+        "sslrootcert",
+        "sslcrl",
+        "sslcrldir",
+        "sslsni",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
+        "min_protocol_version",
+        "max_protocol_version",
+        "requirepeer",
+        "gssencmode",
+        "krbsrvname",
+        "gsslib",
+        "gssdelegation",
+        "scram_client_key",
+        "scram_server_key",
+        "oauth_issuer",
+        "oauth_client_id",
+        "oauth_client_secret",
+        "oauth_scope",
+    }
 )
 """What libpq takes in the query of a URL, without what we say ourselves (connect_timeout, client_encoding)."""
 

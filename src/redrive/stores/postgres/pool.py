@@ -160,7 +160,7 @@ def _has_ended(wire: Wire) -> bool:
         wire.pgconn.consume_input()
     except Exception:  # noqa: BLE001 - whatever it is, the connection is of no use
         return True
-    return wire.closed or wire.broken
+    return wire.broken
 
 
 async def _answers(wire: Wire) -> bool:

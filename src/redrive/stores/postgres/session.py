@@ -10,12 +10,13 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
 
 from redrive.core.item import Instant
-from redrive.errors import StoreUnavailable
+from redrive.errors import StoreError, StoreUnavailable
 from redrive.stores.aside import through
 from redrive.stores.clock import Clock, StoreTime
 from redrive.stores.gather import Gather
@@ -44,6 +45,14 @@ FOLD_AFTER = 500
 
 _BEGIN = "begin"
 _BEGIN_LOOK = "begin isolation level repeatable read read only"
+
+
+def _yes() -> bool:
+    return True
+
+
+def _no() -> bool:
+    return False
 
 
 class Session:
@@ -98,12 +107,12 @@ class Session:
 
     async def call(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
         """One statement that writes, in a transaction of its own."""
-        rows = await through(self._again(lambda: self._visit(lambda wire: wire.rows(statement, params), writes=True)))
+        rows = await through(self._again(lambda: self._visit(lambda wire: wire.rows(statement, params), wrote=_yes)))
         self._wrote()
         return rows
 
     async def read(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
-        return await through(self._visit(lambda wire: wire.rows(statement, params), writes=False))
+        return await through(self._visit(lambda wire: wire.rows(statement, params), wrote=_no))
 
     async def write(self, work: Callable[[Tx], Awaitable[T]]) -> T:
         """A transaction. `work` may run more than once, and changes nothing but what it does through its Tx."""
@@ -120,7 +129,7 @@ class Session:
             await wire.rows("commit")
             return result
 
-        return await through(self._visit(looked, writes=False))
+        return await through(self._visit(looked, wrote=_no))
 
     async def _transaction(self, work: Callable[[Tx], Awaitable[T]]) -> tuple[T, set[str]]:
         committing = False
@@ -134,7 +143,7 @@ class Session:
             await wire.rows("commit")
             return result, tx.woken
 
-        return await self._visit(done, writes=lambda: committing)
+        return await self._visit(done, wrote=lambda: committing)
 
     async def _begun(self, wire: Wire, begin: str) -> Tx:
         """In one round trip with the instant at which everything happens."""
@@ -142,9 +151,8 @@ class Session:
             await wire.execute(begin.encode())
             cursor = wire.cursor(binary=True)
             await cursor.execute(self.sql("clock", "now").encode(), (self.pinned(),))
-        row = await cursor.fetchone()
-        assert row is not None, "a select without a from has one row"
-        return Tx(wire, row[0], self.schema)
+        ((now,),) = await cursor.fetchall()
+        return Tx(wire, now, self.schema)
 
     async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """As long as the server undoes it and asks to repeat; a little apart, or the same two would meet again."""
@@ -158,7 +166,7 @@ class Session:
         except _AgainError as error:
             raise error.told from error.__cause__
 
-    async def _visit(self, work: Callable[[Wire], Awaitable[T]], *, writes: bool | Callable[[], bool]) -> T:
+    async def _visit(self, work: Callable[[Wire], Awaitable[T]], *, wrote: Callable[[], bool]) -> T:
         """With a connection, within the time a verb has. One that leaves a doubt is never used again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options.timeout / 1000
@@ -168,10 +176,10 @@ class Session:
                 result = await work(wire)
         except TimeoutError as error:
             self._pool.drop(wire)
-            raise self._lost(error, writes) from error
+            raise self._lost(error, wrote) from error
         except psycopg.Error as error:
-            raise await self._failed(wire, error, writes) from error
-        except Exception as error:
+            raise await self._failed(wire, error, wrote) from error
+        except Exception as error:  # noqa: BLE001 - it is told, or raised as it is
             await self._restored(wire)
             told = faults.translate(error, self.options)
             raise told from (None if told is error else error)
@@ -192,20 +200,19 @@ class Session:
                 raise faults.pool_exhausted(self.options) from None
             raise faults.too_slow(self.options, "connecting") from None
 
-    def _lost(self, error: BaseException, writes: bool | Callable[[], bool]) -> Exception:
+    def _lost(self, error: BaseException, wrote: Callable[[], bool]) -> Exception:
         """Without an answer. What surely did not write did not happen."""
-        wrote = writes if isinstance(writes, bool) else writes()
-        if wrote:
+        if wrote():
             return faults.unknown(None if isinstance(error, TimeoutError) else error, self.options)
         if isinstance(error, TimeoutError):
             return faults.too_slow(self.options, "an answer")
         return StoreUnavailable(f"the connection to {self.options.location} was lost: {faults.first_line(error)}")
 
-    async def _failed(self, wire: Wire, error: psycopg.Error, writes: bool | Callable[[], bool]) -> Exception:
+    async def _failed(self, wire: Wire, error: psycopg.Error, wrote: Callable[[], bool]) -> Exception:
         """The server said no, or the connection broke."""
         if faults.is_lost(wire, error):
             self._pool.drop(wire)
-            return self._lost(error, writes)
+            return self._lost(error, wrote)
         await self._restored(wire)
         told = faults.translate(error, self.options)
         return _AgainError(told) if error.sqlstate in faults.AGAIN else told
@@ -241,10 +248,9 @@ class Session:
 
     async def fold(self) -> None:
         """Adds up the counters. It can wait: sums are right at any time."""
-        try:
-            await through(self._visit(lambda wire: wire.rows(self.sql("fold", "call")), writes=False))
-        except Exception:  # noqa: BLE001, S110 - the next one will do it
-            pass
+        # If it fails, the next one will do it.
+        with suppress(StoreError):
+            await through(self._visit(lambda wire: wire.rows(self.sql("fold", "call")), wrote=_no))
 
     async def close(self) -> None:
         self._closed = True

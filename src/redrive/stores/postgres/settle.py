@@ -56,7 +56,7 @@ async def settle(session: Session, settlements: Sequence[Settlement], then: Leas
     return answers, answer.judged, answer.suspect_waits
 
 
-def _ids(those: Sequence[Settlement] | Sequence[Held], places: Sequence[object]) -> Texts | None:
+def _ids(those: Sequence[Settlement | Held], places: Sequence[object]) -> Texts | None:
     """Only if one is not remembered, and must be looked up."""
     if None not in places:
         return None
@@ -104,7 +104,7 @@ def _plan(settlements: Sequence[Settlement]) -> tuple[Any, ...] | None:
             decision.__class__ is not ToDone
             or settlement.attempt is not None
             or settlement.follow_ups
-            or decision.result is not None  # type: ignore[union-attr]  # it is ToDone
+            or decision.result is not None
         ):
             return _Plan(settlements).arrays()
         seen.add((settlement.id, settlement.delivery))

@@ -165,7 +165,7 @@ class PostgresStore:
         )
 
     async def _here(self) -> Session:
-        """The session of this process and loop. A store that was open before a fork goes on in the child with its own."""
+        """The session of this process and loop. A store that was open before a fork goes on in the child."""
         session = self._session
         if session is None:
             raise StoreUnavailable(

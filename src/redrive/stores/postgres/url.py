@@ -48,10 +48,10 @@ def _number(text: str, field: str) -> int:
 _OPTIONS: dict[str, Callable[[str, str], Any]] = {
     "schema": lambda text, field: options.check_schema(text, field=field),
     "pool": _number,
-    "timeout": lambda text, field: options.positive(text, field=field),
-    "connect_timeout": lambda text, field: options.positive(text, field=field),
+    "timeout": lambda text, field: f"{options.positive(text, field=field)}ms",
+    "connect_timeout": lambda text, field: f"{options.positive(text, field=field)}ms",
     "notify": _switch,
-    "poll": lambda text, field: options.positive(text, field=field),
+    "poll": lambda text, field: f"{options.positive(text, field=field)}ms",
     "compress_above": lambda text, field: packing.threshold(text, field=field),
 }
 """How each option is read: its text and its field in, what the store's parameter of that name takes out."""

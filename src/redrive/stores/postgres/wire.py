@@ -11,20 +11,19 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper
 
-from redrive.core.item import Millis
 from redrive.stores.postgres.arrays import ELEMENTS, Array
 
 Row = tuple[Any, ...]
 
 
 class Wire(AsyncConnection[Row]):
-    """`pid` is whose it is; `generation` the pool's at the time of connecting; `idle_since` when it was last given back."""
+    """`pid`: the process it belongs to. `generation`: the pool's when it was made. `idle_since`: when it was given back."""
 
     pid = 0
     generation = 0
-    idle_since: Millis = 0
+    idle_since = 0.0
 
-    async def wait(self, gen: PQGen[Any], interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - psycopg's signature
+    async def wait(self, gen: PQGen[Any], interval: float = 0.1, timeout: float | None = None) -> Any:
         """A wait that is cut off ends at once: psycopg would ask the server to cancel and wait for that as well.
 
         Nobody uses the connection again, and the server has its own limit for the statement.

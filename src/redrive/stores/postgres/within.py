@@ -13,6 +13,7 @@ from typing import Any
 
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores.aside import aside, through
+from redrive.stores.joining import ancestry, name_of, unwrapped
 
 Rows = Sequence[Sequence[Any]]
 
@@ -32,8 +33,8 @@ async def put_within(within: object, schema: str, values: Sequence[Any]) -> list
 
 
 async def _asked(within: object, schema: str, values: Sequence[Any]) -> Rows:
-    connection = _unwrapped(within)
-    names = _ancestry(connection)
+    connection = unwrapped(within)
+    names = ancestry(connection)
     if "psycopg.AsyncConnection" in names:
         return await _await_cursor(connection, _format(schema), values)
     if "psycopg.Connection" in names:
@@ -50,32 +51,7 @@ async def _asked(within: object, schema: str, values: Sequence[Any]) -> Rows:
         return await _asked(await connection.connection(), schema, values)
     if "sqlalchemy.Session" in names:
         return await _asked(await aside(connection.connection), schema, values)
-    raise ConfigError(f"a {_name(within)} is not a connection that can be joined", field="within", hint=_ACCEPTED)
-
-
-def _unwrapped(within: object) -> Any:
-    """Django's wrapper and SQLAlchemy's pooled one stand before the driver's connection."""
-    names = _ancestry(within)
-    if "django.ConnectionProxy" in names or "django.BaseDatabaseWrapper" in names:
-        inner = getattr(within, "connection", None)
-        if inner is None:
-            hint = "call enqueue inside `with transaction.atomic():`"
-            raise ConfigError("Django has not connected yet", field="within", hint=hint)
-        return inner
-    if names & {"sqlalchemy.scoped_session", "sqlalchemy.async_scoped_session"}:
-        return within()  # type: ignore[operator]  # it is called for the session of here and now
-    if "sqlalchemy.PoolProxiedConnection" in names:
-        return getattr(within, "driver_connection")  # noqa: B009 - known by its name only
-    return within
-
-
-def _ancestry(value: object) -> set[str]:
-    """Package and class of everything it is, whatever modules they hide in."""
-    return {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(value).__mro__}
-
-
-def _name(value: object) -> str:
-    return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+    raise ConfigError(f"a {name_of(within)} is not a connection that can be joined", field="within", hint=_ACCEPTED)
 
 
 # --- each driver's way ---
@@ -104,7 +80,7 @@ async def _await_cursor(connection: Any, statement: str, values: Sequence[Any]) 
 
 
 def _cursor(connection: Any, statement: str, values: Sequence[Any]) -> Rows:
-    if "psycopg.Connection" in _ancestry(connection):
+    if "psycopg.Connection" in ancestry(connection):
         import psycopg
 
         with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
