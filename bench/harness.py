@@ -1,4 +1,4 @@
-"""What every measurement needs: the load, children that cannot outlive us, fresh database files, machine facts."""
+"""What every measurement needs: children that cannot outlive us, a folder on a disk, facts about the machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import platform
 import select
 import shutil
-import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,13 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from redrive.stores.sqlite.binding import choose
+from bench.child import PARENT
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-QUEUE = "bench"
-PAYLOAD = {"user_id": 123456, "kind": "invoice.created", "body": "x" * 110, "tags": ["a", "b", "c"], "amount": 1299}
-"""About 200 bytes of JSON."""
 ANSWER = 180.0
 """Seconds that a child may take for a measurement."""
 
@@ -33,17 +30,24 @@ class CannotMeasure(Exception):
 
 
 class Child:
-    """One process of `bench.worker` that speaks JSON lines on stdout. Ended by its own pid only."""
+    """One process of a measurement, which speaks JSON lines on stdout. Ended by its own pid only."""
 
-    def __init__(self, role: str, scratch: Path, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        role: str,
+        scratch: Path,
+        config: Mapping[str, Any],
+        *,
+        module: str = "bench.worker",
+        python: str = sys.executable,
+    ) -> None:
         self.role = role
-        self._log = (scratch / f"{role}.stderr").open("w+b")
-        environ = dict(os.environ, BENCH_PARENT=str(os.getpid()))
+        self._log = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - it lives as long as the child
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", role, json.dumps(config)],
+            [python, "-m", module, role, json.dumps(config)],
             cwd=ROOT,
-            env=environ,
-            stdin=subprocess.DEVNULL,
+            env=dict(os.environ, **{PARENT: str(os.getpid())}),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
         )
@@ -58,9 +62,17 @@ class Child:
     ) -> None:
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._process.stdin.close()
         self._process.stdout.close()
         self._log.close()
+
+    def go(self) -> None:
+        """To a child that waits for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
 
     def line(self, timeout: float) -> dict[str, Any]:
         """The next line the child says."""
@@ -106,23 +118,6 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove(path: Path) -> Path:
-    for suffix in ("", "-wal", "-shm", "-ballast"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    return path
-
-
-def copy(template: Path, path: Path) -> Path:
-    """A fresh database with the template's rows, wholly on the disk before anything is measured."""
-    db = sqlite3.connect(template)
-    db.execute("pragma wal_checkpoint(truncate)")
-    db.close()
-    shutil.copyfile(template, remove(path))
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return path
-
-
 def cpu_seconds(pid: int) -> dict[int, float]:
     """CPU time of each living thread of a process, by thread id."""
     times = {}
@@ -132,6 +127,22 @@ def cpu_seconds(pid: int) -> dict[int, float]:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return times
+
+
+def family_cpu(pid: int) -> float:
+    """CPU seconds of a process, its living children, and those that ended, by the system's clock of 10 ms."""
+    ours = _stat(pid)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return (sum(ours) + sum(sum(_stat(int(child))[:2]) for child in children)) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> list[int]:
+    """User and system time: its own, then of its children that ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return [0, 0, 0, 0]
+    return [int(field) for field in fields[11:15]]
 
 
 def peak_memory() -> float:
@@ -164,12 +175,10 @@ def file_system(path: Path) -> str:
 
 
 def machine(folder: Path) -> dict[str, object]:
-    binding = choose("auto", str(folder))
     return {
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        "sqlite": f"{binding.version} ({binding.name})",
         "system": platform.platform(),
         "file_system": file_system(folder),
         "fsync_per_s": round(fsync_rate(folder)),

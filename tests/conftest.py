@@ -9,9 +9,9 @@ from hypothesis import settings
 
 from redrive.stores.sqlite import binding, ground
 from tests.support.servers.run import announce
-from tests.support.stores import store_url
+from tests.support.stores import same_url, store_url
 
-__all__ = ["store_url"]
+__all__ = ["same_url", "store_url"]
 
 # In the first process of a run, before xdist starts its workers: they share the servers.
 announce()

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from redrive.blocking import Redrive
 from redrive.blocking._process import NAME
-from tests.support.apps import store_url
 from tests.support.cli import PATIENCE, WorkerProcess, environment
 
 T = TypeVar("T")
@@ -79,9 +78,9 @@ class Script(WorkerProcess):
     """A program in a process of its own; its first argument is the store."""
 
     @classmethod
-    def run(cls, text: str, *, store: str, cwd: Path) -> Script:
+    def run(cls, text: str, *, url: str, cwd: Path) -> Script:
         process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + text, store_url(store, cwd)],
+            [sys.executable, "-c", PRELUDE + text, url],
             cwd=cwd,
             env=environment(),
             stdout=subprocess.PIPE,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from redrive.blocking import Redrive
 from tests.blocking.conftest import Run
-from tests.support.apps import STORES, store_url
+from tests.support.stores import EACH, StoreUrl
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +30,7 @@ say("loops at the end:", loops())
 """
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", EACH)
 @pytest.mark.parametrize("leave", ["sys.exit(3)", "app.close(); os._exit(3)"])
 def test_a_child_goes_on_with_a_loop_of_its_own(run: Run, store: str, leave: str) -> None:
     script = run(FORKS.format(leave=leave), store)
@@ -79,7 +77,7 @@ say("over")
 """
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", EACH)
 def test_locks_of_other_threads_do_not_hang_a_child(run: Run, store: str) -> None:
     script = run(UNDER_LOAD, store)
     assert script.end() == 0
@@ -118,7 +116,7 @@ app.close()
 """
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", EACH)
 def test_a_lock_that_was_held_at_the_fork_is_free_in_the_child(run: Run, store: str) -> None:
     script = run(HELD, store)
     assert script.end() == 0, script.seen
@@ -152,7 +150,7 @@ app.close()
 """
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", EACH)
 def test_a_child_does_not_stop_the_workers_of_its_parent(run: Run, store: str) -> None:
     script = run(WITH_A_WORKER, store)
     assert script.end() == 0, script.seen
@@ -183,10 +181,10 @@ app.close()
 """
 
 
-def test_workers_in_children_of_a_process_that_opened_the_app(run: Run, tmp_path: Path) -> None:
+def test_workers_in_children_of_a_process_that_opened_the_app(run: Run, same_url: StoreUrl) -> None:
     script = run(WORKS_IN_CHILDREN)
     assert script.end() == 0, script.seen
-    with Redrive(store_url("sqlite", tmp_path)) as app:
+    with Redrive(same_url("sqlite")) as app:
         counts = {row.queue: (row.ready, row.done) for row in app.tally().queues}
     assert counts == {"q": (0, 20), "seen": (20, 0)}
 
@@ -232,11 +230,11 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_what_a_child_enqueues_after_its_parent_closed_is_there(run: Run, tmp_path: Path) -> None:
+def test_what_a_child_enqueues_after_its_parent_closed_is_there(run: Run, same_url: StoreUrl) -> None:
     """The parent is not the last one, and must not clean up as if it were."""
     script = run(PARENT_CLOSES_FIRST)
     assert script.end() == 0, script.seen
-    with Redrive(store_url("sqlite", tmp_path)) as app:
+    with Redrive(same_url("sqlite")) as app:
         assert app.tally().queues[0].ready == 3
 
 
@@ -261,7 +259,7 @@ with app:
 """
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", EACH)
 def test_a_child_that_a_handler_forked_ends_with_the_handler(run: Run, store: str) -> None:
     script = run(IN_A_HANDLER, store=store)
     assert script.end() == 0, script.seen
@@ -293,7 +291,7 @@ app.close()
 """
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", EACH)
 def test_forks_in_a_row_while_another_thread_enqueues(run: Run, store: str) -> None:
     script = run(FORKS_BESIDE_A_WRITER, store=store)
     assert script.end() == 0, script.seen

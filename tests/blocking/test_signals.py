@@ -10,13 +10,13 @@ import pytest
 from redrive.blocking import History, Redrive
 from redrive.core.item import Ending
 from tests.blocking.conftest import Run
-from tests.support.apps import STORES, store_url
+from tests.support.stores import EACH, StoreUrl
 
 pytestmark = pytest.mark.slow
 
 
-def history(folder: Path, item_id: str) -> History:
-    with Redrive(store_url("sqlite", folder)) as app:
+def history(url: str, item_id: str) -> History:
+    with Redrive(url) as app:
         return app.history(item_id)
 
 
@@ -47,7 +47,7 @@ with Redrive(store) as app:
 """
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", EACH)
 def test_ctrl_c_ends_a_call_and_nothing_else(run: Run, store: str) -> None:
     script = run(WAITS, store)
     script.until("waiting")
@@ -94,7 +94,9 @@ with app:
         (signal.SIGTERM, "SystemExit", 0),
     ],
 )
-def test_one_signal_drains(run: Run, tmp_path: Path, number: signal.Signals, raised: str, code: int) -> None:
+def test_one_signal_drains(
+    run: Run, tmp_path: Path, same_url: StoreUrl, *, number: signal.Signals, raised: str, code: int
+) -> None:
     (tmp_path / "queue").write_text("patient")
     script = run(WORKS)
     script.until("begun one")
@@ -103,13 +105,13 @@ def test_one_signal_drains(run: Run, tmp_path: Path, number: signal.Signals, rai
     (tmp_path / "go").touch()
     script.until(f"raised {raised}")
     assert script.end() == code
-    assert history(tmp_path, "one").item.state == "done"
-    assert history(tmp_path, "two").item.state == "ready"
+    assert history(same_url("sqlite"), "one").item.state == "done"
+    assert history(same_url("sqlite"), "two").item.state == "ready"
     assert "begun two" not in script.seen
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_releases_at_once(run: Run, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_second_signal_releases_at_once(run: Run, tmp_path: Path, same_url: StoreUrl, number: signal.Signals) -> None:
     (tmp_path / "queue").write_text("stuck")
     script = run(WORKS)
     script.until("begun one")
@@ -119,7 +121,7 @@ def test_a_second_signal_releases_at_once(run: Run, tmp_path: Path, number: sign
     script.until("stopping at once")
     script.until("raised")
     assert script.end() == (0 if number == signal.SIGTERM else -signal.SIGINT)
-    released = history(tmp_path, "one")
+    released = history(same_url("sqlite"), "one")
     assert released.item.state == "ready"
     assert [attempt.ending for attempt in released.attempts] == [Ending.RELEASED]
     assert (released.item.attempt, released.item.crashes, released.item.errors) == (0, 0, 0)
@@ -181,17 +183,18 @@ LEFT_OPEN = """
 app = Redrive(url).open()
 app.queue("q")
 app.enqueue("q", id="one")
-say(sorted(path.name for path in Path().iterdir()))
+say(sorted(path.name for path in Path(url.removeprefix("sqlite:///")).parent.iterdir()))
 """
 
 
-def test_an_app_left_open_is_closed_at_exit(run: Run, tmp_path: Path) -> None:
+def test_an_app_left_open_is_closed_at_exit(run: Run, same_url: StoreUrl) -> None:
     script = run(LEFT_OPEN)
     assert script.end() == 0
     assert len(script.seen) == 1
     assert "redrive.db-wal" in script.seen[0]
     # The last connection was closed: no log, no socket.
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["redrive.db"]
+    folder = Path(same_url("sqlite").removeprefix("sqlite:///")).parent
+    assert sorted(path.name for path in folder.iterdir()) == ["redrive.db"]
 
 
 LEFT_WORKING = """
@@ -217,11 +220,11 @@ begun.wait(30)
 """
 
 
-def test_a_worker_left_running_is_stopped_at_exit_and_its_items_are_released(run: Run, tmp_path: Path) -> None:
+def test_a_worker_left_running_is_stopped_at_exit_and_its_items_are_released(run: Run, same_url: StoreUrl) -> None:
     script = run(LEFT_WORKING)
     assert script.end() == 0, script.seen
     for item_id in ("plain", "awaited"):
-        left = history(tmp_path, item_id)
+        left = history(same_url("sqlite"), item_id)
         assert left.item.state == "ready", item_id
         assert [attempt.ending for attempt in left.attempts] == [Ending.RELEASED]
 

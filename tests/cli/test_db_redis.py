@@ -69,7 +69,6 @@ def test_status_in_a_pipe_is_names_and_values(
 
 def test_status_on_a_terminal(
     url: str,
-    flavour: str,
     client: redis.Redis,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -78,7 +77,7 @@ def test_status_on_a_terminal(
     letters_in(tmp_path, "a")
     monkeypatch.setattr(status, "on_terminal", lambda: True)
     told = here(capsys, "db", "status")
-    assert told.out.startswith(f"{url}\n  engine     {flavour} ")
+    assert told.out.startswith(f"{url}\n  engine     ")
     assert f"  schema     {boot.SCHEMA}, up to date\n  survives   power-loss\n  role       primary\n" in told.out
     client.hset(key(url, "boot"), "schema", "99")
     assert "99, made by a newer redrive" in here(capsys, "db", "status").out

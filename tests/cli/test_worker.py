@@ -11,17 +11,18 @@ from redrive import Redrive
 from redrive.cli.exits import Exit
 from redrive.core.item import Ending, History
 from redrive.core.states import State
-from tests.support.cli import WorkerProcess, here, piped
+from tests.support.cli import WorkerProcess, here, piped, store_in
 
 # Handlers say when they begin and end on the world's signal: a file. They have no other clock.
 TASKS = """
 import asyncio
+import os
 import threading
 from pathlib import Path
 
 from redrive import Policy, Redrive, constant, never
 
-app = Redrive("sqlite:///redrive.db")
+app = Redrive(os.environ.get("REDRIVE_STORE", "sqlite:///redrive.db"))
 not_an_app = 3
 
 
@@ -70,6 +71,7 @@ Start = Callable[..., WorkerProcess]
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REDRIVE_STORE", raising=False)
     (tmp_path / "tasks.py").write_text(TASKS)
 
 
@@ -98,7 +100,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def put(queue: str, *names: str) -> list[str]:
     async def enqueue() -> list[str]:
-        async with Redrive("sqlite:///redrive.db") as app:
+        async with Redrive(store_in(Path.cwd())) as app:
             app.queue(queue)
             return [str(made) for made in await app.enqueue_many(queue, [{"name": name} for name in names])]
 
@@ -107,7 +109,7 @@ def put(queue: str, *names: str) -> list[str]:
 
 def histories(*ids: str) -> list[History]:
     async def read() -> list[History]:
-        async with Redrive("sqlite:///redrive.db") as app:
+        async with Redrive(store_in(Path.cwd())) as app:
             return [await app.letters.get(each) for each in ids]
 
     return asyncio.run(read())
@@ -194,6 +196,7 @@ def test_a_queue_nobody_handles_is_5(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_store")
 def test_until_idle_does_the_work_and_logs_one_harmless_line_each(start: Start) -> None:
     good, bad = put("quick", "good", "bad")
     worker = start("--until-idle", "--queues", "quick")
@@ -217,6 +220,7 @@ def test_json_logs_are_json(start: Start) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_store")
 def test_a_killed_worker_costs_nothing_but_time(start: Start) -> None:
     (id,) = put("patient", "one")  # noqa: A001 - the word of the domain
     first = start("--until-idle")
@@ -244,6 +248,7 @@ def test_memory_is_said_to_be_lonely(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_store")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, Exit.DONE), (signal.SIGINT, Exit.INTERRUPTED)])
 def test_one_signal_drains(number: signal.Signals, code: int, start: Start) -> None:
     first, second = put("patient", "one", "two")
@@ -287,6 +292,7 @@ def test_the_grace_ends(start: Start) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("on_store")
 def test_an_idle_worker_stops_when_told(start: Start) -> None:
     worker = start()
     worker.until("started for")

@@ -15,13 +15,13 @@ import pytest
 from redrive import Redrive
 from redrive.errors import StoreError
 from redrive.stores.sqlite import SqliteStore, connect
-from tests.support.apps import store_url
 from tests.support.disk.drive import drive, needs
 from tests.support.disk.faults import Refused
 from tests.support.disk.model import ROOT, Model
 from tests.support.disk.pages import PAGE, SECTOR, Fate, Pages
 from tests.support.folders import quick_folder
 from tests.support.rig.size import CUTS, Size, proof_size
+from tests.support.stores import StoreUrl
 
 BINDINGS = ("stdlib", "apsw")
 SEEDS = range(40)
@@ -39,14 +39,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("level", ["power-loss", "process-crash"])
-async def test_the_level_in_force_is_told_in_both_profiles(tmp_path: Path, level: str) -> None:
-    async with Redrive(f"{store_url('sqlite', tmp_path)}?durability={level}", log=False) as app:
+async def test_the_level_in_force_is_told_in_both_profiles(store_url: StoreUrl, level: str) -> None:
+    async with Redrive(f"{store_url('sqlite')}?durability={level}", log=False) as app:
         assert app.info().durability == level
 
 
-async def test_power_loss_is_the_level_of_a_file_and_none_that_of_memory(tmp_path: Path) -> None:
+async def test_power_loss_is_the_level_of_a_file_and_none_that_of_memory(store_url: StoreUrl) -> None:
     for kind, level in (("sqlite", "power-loss"), ("memory", "none")):
-        async with Redrive(store_url(kind, tmp_path), log=False) as app:
+        async with Redrive(store_url(kind), log=False) as app:
             assert app.info().durability == level
 
 

@@ -49,9 +49,9 @@ async def crash(folder: Path, store: str, kind: str, items: int, points: str) ->
 async def crash_everywhere(folder: Path, store: str, kind: str, size: Size) -> None:
     items = CRASH_ITEMS[size]
     if size is Size.SMOKE:
-        clean, *results = await crash(folder, store, kind, items, "some")
+        _, clean, *results = await crash(folder, store, kind, items, "some")
     else:
-        (clean,) = await crash(folder, store, kind, items, "count")
+        _, clean = await crash(folder, store, kind, items, "count")
         parts = [range(start, clean["passed"] + 1, SIDE_BY_SIDE) for start in range(1, SIDE_BY_SIDE + 1)]
         done = await asyncio.gather(*(crash(folder, store, kind, items, ",".join(map(str, part))) for part in parts))
         results = [result for part in done for result in part]

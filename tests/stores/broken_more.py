@@ -198,7 +198,7 @@ class FindsByOffset(Bent):
 class ReencodesPayloads(Bent):
     """JSON in, JSON out: the same for people, not for a signature."""
 
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         return await super().put([structs.replace(item, payload=_again(item.payload)) for item in items])
 
 
@@ -229,7 +229,7 @@ class DigestsWhatItKeeps(Bent):
 
 
 class PutsOneByOne(Bent):
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         results = [await super(PutsOneByOne, self).put([item]) for item in items]
         return PutResult(
             tuple(item_id for result in results for item_id in result.added),
@@ -238,7 +238,7 @@ class PutsOneByOne(Bent):
 
 
 class PutOverwrites(Bent):
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         result = await super().put(items)
         for item in items:
             there = self.peek(item.id)
@@ -250,7 +250,7 @@ class PutOverwrites(Bent):
 class SwallowsCommitErrors(Bent):
     """The write failed, the caller was told that it is safe."""
 
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         result = await super().put(items)
         for item_id in result.added:
             item = self.peek(item_id)

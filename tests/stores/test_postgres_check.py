@@ -131,6 +131,8 @@ async def test_an_index_that_was_not_finished_is_none(url: str, filled: Postgres
     with pytest.raises(psycopg.errors.UniqueViolation):
         await execute(url, "create unique index concurrently course_leased on course (queue)")
     (finding,) = (await filled.check()).findings
+    # Gone for good, so that no other test is given this schema.
+    await execute(url, "drop index course_leased")
     assert (finding.kind, finding.examples) == ("schema", ("course_leased is missing",))
 
 

@@ -118,8 +118,12 @@ def _asked() -> list[Selection]:
         "\ud800",
         "\ud800*",
     ]
-    fields = ("error", "category", "cause", "rule", "reason", "id", "queue", "state", "disposition")
-    found: list[Selection] = [Match(field, op, text) for field in fields for text in texts for op in ("=", "glob")]
+    found: list[Selection] = [
+        Match(field, op, text) for field in ("error", "category", "cause") for text in texts for op in ("=", "glob")
+    ]
+    few = ("\0", "a\0*", "*%*", "*_*", "*", "\ud800*", "default", "max_attempts", "dead", "open", "q", "i00*")
+    others = ("rule", "reason", "id", "queue", "state", "disposition")
+    found += [Match(field, op, text) for field in others for text in few for op in ("=", "glob")]
     big = 10**30
     numbers = [big, -big, 2**63, 2**63 - 1, -(2**63), 0]
     ordered = [
@@ -128,6 +132,7 @@ def _asked() -> list[Selection]:
     return [*found, *ordered, Ids(("i001", "\0", "\ud800", "i001"))]
 
 
+@pytest.mark.slow
 async def test_hostile_names_are_found_as_the_one_evaluator_says(store: PostgresStore) -> None:
     """Also negated, and also in the walk over letters."""
     await letters(store, *HOSTILE)
@@ -138,7 +143,7 @@ async def test_hostile_names_are_found_as_the_one_evaluator_says(store: Postgres
     asked = [one for one in _asked() if not (isinstance(one, Match) and one.op == "glob" and one.value == "*!")]
     assert len(everything) == len(HOSTILE) + 1
     for one in asked:
-        for selection in (one, Not(one), And((DEAD, one)), And((DEAD, Not(one)))):
+        for selection in (one, Not(one), And((DEAD, one)), And((DEAD, Not(one))), And((OPEN, one))):
             expected = {item.id for item in everything if matches(selection, item, now)}
             found = (await store.ids(selection)).ids
             assert (set(found), len(found)) == (expected, len(expected)), selection
@@ -351,6 +356,45 @@ async def test_backup_names_what_to_use_instead(url: str, store: PostgresStore) 
         await store.backup("copy")
 
 
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (OPEN,),
+        (OPEN, Match("cause", "=", "c1")),
+        (OPEN, Match("cause", "=", "c1"), Match("queue", "=", "q")),
+        (OPEN, Match("error", "=", "E")),
+        (OPEN, Match("error", "=", "app.E")),
+        (OPEN, Match("category", "=", "data"), Match("errors", ">", 0)),
+        (OPEN, Match("queue", "=", "q"), DEAD),
+        (OPEN, Match("queue", "=", "q"), Match("queue", "=", "other")),
+        (OPEN, Match("queue", "=", "q"), Match("category", "=", "data")),
+        (OPEN, Match("disposition", "=", "archived")),
+        (OPEN, Match("died", "<=", 0), Match("cause", "=", "c1")),
+    ],
+)
+async def test_pages_by_name_leave_nothing_out(store: PostgresStore, names: tuple[Match, ...]) -> None:
+    """All died at the same instant, so only their numbers tell pages apart; and others lie between them."""
+    kinds = (failure(), failure("app.E"), failure("other.E"), failure(cause="c0"), failure(cause="c2", category="net"))
+    ids = await letters(store, *[kinds[number % 5] for number in range(40)])
+    await store.amend(Ids(tuple(ids[::7])), Archive(), act())
+    now = (await store.tally()).at
+    everything = (await store.find(EVERYTHING)).items
+    expected = [item.id for item in everything if matches(And(names), item, now)]
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = await store.find(And(names), 3, cursor)
+        found += [item.id for item in page.items]
+        cursor = page.next
+        if cursor is None:
+            break
+    assert found == expected
+    assert (await store.ids(And(names))).ids == tuple(expected)
+
+
 # --- indexes ----------------------------------------------------------------------------------------------------------
 
 MANY = 60_000
@@ -364,9 +408,12 @@ MADE = (
     """,
     """
     insert into letter
-    select g, 'q' || g % 10, 'max_attempts', g / 10, case when g % 9 = 0 then 'archived' else 'open' end,
-           case when g < 500 then 'old' else 'c' || g % 100 end, 'app.E' || g % 20, 'E' || g % 20,
-           case when g < 500 then 'rare' else 'timeout' end, 'default', ''
+    select g, case when g % 3 = 0 and g < 30000 then 'past' else 'q' || g % 10 end, 'max_attempts', g / 10,
+           case when g % 9 = 0 then 'archived' else 'open' end,
+           case when g < 500 then 'old' when g < 30000 then 'past' else 'c' || g % 100 end,
+           'app.' || case when g < 30000 then 'Past' else 'E' || g % 20 end,
+           case when g < 30000 then 'Past' else 'E' || g % 20 end,
+           case when g < 500 then 'rare' when g < 30000 then 'past' else 'timeout' end, 'default', ''
     from generate_series(1, 60000) g
     """,
 )
@@ -380,6 +427,13 @@ SERVED: dict[str, Selection] = {
     "error with its module": And((DEAD, OPEN, Match("error", "=", "app.E3"))),
     "category": And((DEAD, OPEN, Match("category", "=", "timeout"))),
     "a category of long ago": And((DEAD, OPEN, Match("category", "=", "rare"))),
+    "a cause of many, long ago": And((DEAD, OPEN, Match("cause", "=", "past"))),
+    "an error of many, long ago": And((DEAD, OPEN, Match("error", "=", "Past"))),
+    "with its module": And((DEAD, OPEN, Match("error", "=", "app.Past"))),
+    "a category of many, long ago": And((DEAD, OPEN, Match("category", "=", "past"))),
+    "a queue of many, long ago": And((DEAD, OPEN, Match("queue", "=", "past"))),
+    "a cause in a queue, long ago": And((DEAD, OPEN, Match("cause", "=", "past"), Match("queue", "=", "past"))),
+    "with more to ask": And((And((DEAD, Match("cause", "=", "past"))), Match("errors", "<", 3), And((OPEN,)))),
     "nobody's error": And((DEAD, OPEN, Match("error", "=", "Nobodys"))),
     "counters of an item": And((DEAD, OPEN, Match("errors", "<", 3))),
     "part of an id": And((DEAD, Match("id", "glob", "c4ca4238*"))),

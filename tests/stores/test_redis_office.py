@@ -61,7 +61,7 @@ FILTERS = (
     "reason:max_attempts",
     "-state:dead",
     "-cause:c1 state:dead",
-    "died<=30s",
+    "died<=1m",
     "age>60s",
     "crashes>=1",
 )
@@ -83,8 +83,8 @@ async def _populate(world: World) -> list[Item]:
         await world.suspect(1, queue)
         await world.lease(1, queue=queue, worker=f"holder of {queue}")
     letters = (await world.store.find(Match("state", "=", "dead"))).items
-    await world.store.amend(Ids(ids(letters[::4])), Archive(), act())
-    await world.store.amend(Ids(ids(letters[1::4])), Discard(), act())
+    await world.store.amend(Ids(ids(letters[::3])), Archive(), act())
+    await world.store.amend(Ids(ids(letters[1::3])), Discard(), act())
     return list((await world.store.find(EVERYTHING, PAGE_LIMIT)).items)
 
 

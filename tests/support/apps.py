@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from redrive import Policy, Redrive, never
-
-STORES = ("memory", "sqlite")
-
-
-def store_url(kind: str, folder: Path) -> str:
-    return "memory:" if kind == "memory" else f"sqlite:///{folder}/redrive.db"
+from tests.support.stores import EACH, StoreUrl
 
 
 class Work:
@@ -41,9 +35,9 @@ class Work:
         return ids
 
 
-@pytest.fixture(params=STORES)
-async def work(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Work]:
-    app = Redrive(store_url(request.param, tmp_path), actor="tester")
+@pytest.fixture(params=EACH)
+async def work(request: pytest.FixtureRequest, store_url: StoreUrl) -> AsyncIterator[Work]:
+    app = Redrive(store_url(request.param), actor="tester")
     made = Work(app)
     async with app:
         yield made

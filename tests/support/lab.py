@@ -21,18 +21,17 @@ from redrive.core.item import History, Item, Millis
 from redrive.core.verbs import LeaseRequest, Want
 from redrive.events import Event
 from redrive.stores.base import Store
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from redrive.testing._relay import Answer, P, Relay
 from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore
 from tests.support.folders import quick_folder
 from tests.support.rig.patience import breathe
+from tests.support.stores import EACH, fresh_store
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
-STORES = ("memory", "sqlite")
 TURNS = 40
 PATIENCE = 20_000
 """Moments of real time in which something must happen that no fake time can bring about."""
@@ -202,15 +201,11 @@ class Lab:
         return (await self.store.get(item_id)).item
 
 
-def open_kind(kind: str, folder: Path, clock: FakeClock) -> Store:
-    return MemoryStore(clock) if kind == "memory" else SqliteStore(folder / "lab.db", clock=clock)
-
-
 @contextlib.asynccontextmanager
 async def open_lab(kind: str, folder: Path) -> AsyncIterator[Lab]:
     clock = LabClock()
-    with quick_folder(folder) as place:
-        store = await open_kind(kind, place, clock).open()
+    with quick_folder(folder) as place, fresh_store(kind, place) as url:
+        store = await store_from_url(url, clock=clock).open()
         made = Lab(kind, store, clock)
         try:
             yield made
@@ -220,7 +215,7 @@ async def open_lab(kind: str, folder: Path) -> AsyncIterator[Lab]:
             await store.close()
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EACH)
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Lab]:
     async with open_lab(request.param, tmp_path) as made:
         yield made

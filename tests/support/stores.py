@@ -6,6 +6,7 @@ Drivers are imported late: a run that needs no server does not wait for them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 STORES = ("memory", "sqlite", "postgres", "redis")
+SERVERS = frozenset({"postgres", "redis"})
+EACH = tuple(pytest.param(kind, marks=pytest.mark.slow) if kind in SERVERS else kind for kind in STORES)
+"""For parametrised tests. The quick run does without servers."""
 
 StoreUrl = Callable[[str], str]
 
@@ -38,6 +42,12 @@ def fresh_store(kind: str, folder: Path) -> Iterator[str]:
                 yield url
         case _:
             raise ValueError(f"{kind!r} is none of {STORES}")
+
+
+@pytest.fixture
+def same_url(store_url: StoreUrl) -> StoreUrl:
+    """Call it with a kind: the one store of that kind that this test has, for all who ask."""
+    return functools.cache(store_url)
 
 
 @pytest.fixture

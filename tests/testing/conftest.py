@@ -1,4 +1,4 @@
-"""Apps for the tests of the kit: on both stores, with handlers of both colours, all on one fake clock."""
+"""Apps for the tests of the kit: on every store, with handlers of both colours, all on one fake clock."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from redrive import Policy, Redrive
 from redrive.testing import FakeClock, FaultyStore, MemoryStore
-from tests.support.apps import STORES, store_url
 from tests.support.folders import quick_folder
+from tests.support.stores import EACH, fresh_store
 
 COLOURS = ("async", "sync")
 HOUR = 3_600_000
@@ -43,10 +43,10 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=EACH)
 async def app(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Redrive]:
-    with quick_folder(tmp_path) as folder:
-        async with Redrive(store_url(request.param, folder), clock=clock, log=False, actor="tester") as opened:
+    with quick_folder(tmp_path) as folder, fresh_store(request.param, folder) as url:
+        async with Redrive(url, clock=clock, log=False, actor="tester") as opened:
             yield opened
 
 

@@ -59,7 +59,7 @@ async def test_errors_of_the_store_pass_through() -> None:
 
 
 class Liar(MemoryStore):
-    async def put(self, items: Sequence[NewItem]) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         return PutResult(added=(1,))  # type: ignore[arg-type]  # the lie
 
 

@@ -47,10 +47,13 @@ def sqlite(pending: tuple[Migration, ...]) -> str:
 
 def postgres(schema: str, pending: tuple[Migration, ...]) -> str:
     """`schema` is a name that needs no care. It neither begins nor commits: other tools do that themselves."""
-    from redrive.stores.postgres.install import script
-
     if not pending:
         return ""
+    from redrive.stores.postgres.extra import check_extra
+
+    check_extra()
+    from redrive.stores.postgres.install import script
+
     quoted = f'"{schema}"'
     sql = {name: text.replace("{schema}", quoted) for name, text in load("postgres", "open").items()}
     if pending[0].number == 1:

@@ -15,6 +15,7 @@ from redrive import Redrive
 from redrive.errors import StoreError
 from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
+from tests.support.links.numbers import renumbered
 from tests.support.rig.fleet import Fleet
 from tests.support.rig.handlers import MIX
 from tests.support.rig.log import Log, read_all
@@ -116,7 +117,7 @@ class Works:
 
     async def verdict(self) -> tuple[Verdict, Survey]:
         found = await survey(self.store)
-        return judge(read_all(self.logs), found), found
+        return judge(renumbered(read_all(self.logs)), found), found
 
 
 @contextlib.asynccontextmanager

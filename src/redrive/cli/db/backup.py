@@ -20,6 +20,8 @@ Examples:
 
 The copy has all that was committed when it began, in one file. It is checked and on the disk before it gets its name.
 Items that run at that time run again from the copy. In a pipe the columns are FILE BYTES SECONDS, separated by tabs.
+
+A server is copied by its own means: there it only says which command does it (exit 2).
 """
 
 

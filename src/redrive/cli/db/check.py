@@ -23,12 +23,14 @@ Examples:
   redrive db check --json | jq '.findings[]'
   redrive db check --repair
 
-Looks at every page, and then at what redrive knows to be true: counters equal their items, each dead item has its
-letter, each item its payload and the payload its checksum, nothing belongs to an item that is not there. Everything may
-run meanwhile. --quick reads neither indexes against tables nor payloads and evidence.
+Looks at every page of a file (the files of a server are the server's to check), and then at what redrive knows to be
+true: counters equal their items, each dead item has its letter, each item its payload and the payload its checksum,
+nothing belongs to an item that is not there. Everything may run meanwhile. --quick reads neither indexes against tables
+nor payloads and evidence.
 
---repair counts anew what is kept beside the items (counters, causes, the last number given), in one write. It touches
-no item and removes nothing, and does not write to a file whose pages are damaged.
+--repair makes anew what is kept beside the items and follows from them: counters, causes, the last number given, on
+Redis the sets by which items are found. It touches no item and removes none, and does not write where pages or tables
+are damaged.
 
 In a pipe each line starts with its kind, and values are separated by tabs:
 

@@ -12,7 +12,6 @@ from redrive.cli.output import say, write
 from redrive.errors import ConfigError
 from redrive.stores import script
 from redrive.stores.migrate import Migration
-from redrive.stores.postgres.options import SCHEMA, check_schema
 from redrive.stores.upkeep import Upkeep
 from redrive.stores.url import store_from_url
 
@@ -28,7 +27,8 @@ Examples:
   redrive db migrate --dry-run > pending.sql
 
 Prints the names of what was applied, all in one transaction; with --dry-run the SQL itself, and nothing is applied.
-There is no way back but a backup: make one first.
+There is no way back but a backup: make one first. On PostgreSQL it makes the schema if there is none. On Redis there is
+nothing to migrate.
 """
 
 
@@ -92,6 +92,8 @@ def _script(engine: str | None, schema: str | None, after: int, store: str) -> s
     own = ENGINES.get(parts.scheme)
     chosen = engine or own
     if chosen == "postgres":
+        from redrive.stores.postgres.options import SCHEMA, check_schema
+
         of_store = dict(parse_qsl(parts.query)).get("schema", SCHEMA) if own == "postgres" else SCHEMA
         name = check_schema(of_store if schema is None else schema, field="--schema")
         return script.postgres(name, script.later("postgres", after))

@@ -12,15 +12,16 @@ from redrive.cli.exits import Exit
 from redrive.cli.output import MISSING, bold, clean, on_terminal, say, tabbed, write, write_json
 from redrive.stores.upkeep import StoreStatus
 
-ABOUT = """Show the file: versions, schema, sizes. Changes nothing, not even an old schema.
+ABOUT = """Show the database: versions, schema, sizes, settings. Changes nothing, not even an old schema.
 
 \b
 Examples:
   redrive db status
   redrive db status --json | jq '.free_pages * .page_size'
+  redrive db status --store postgresql://shop@localhost/shop --json | jq .dead_rows
 
-In a pipe each line is a name and a value, separated by a tab. Exit 7 if SQLite cannot read the file; what is known of
-it is shown all the same.
+In a pipe each line is a name and a value, separated by a tab. Which there are besides the first depends on the engine.
+Exit 7 if it cannot be read or used; what is known of it is shown all the same.
 """
 
 

@@ -62,10 +62,15 @@ local function remove(key, member)
   list[#list + 1] = member
 end
 
+-- A batch often has one time for all: to write a number as text costs more than the rest of this.
+local last_score, last_text
 local function add(key, score, member)
   local list = added_members[key] or new_list(added_members, key, 'zset')
   local size = #list
-  list[size + 1], list[size + 2] = score, member
+  if score ~= last_score then
+    last_score, last_text = score, string.format('%.0f', score)
+  end
+  list[size + 1], list[size + 2] = last_text, member
 end
 
 local function unset(key, field)

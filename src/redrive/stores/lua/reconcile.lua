@@ -5,6 +5,7 @@
 --            ARGV[6] for how long nobody else goes on with it
 -- Outputs:   0 if there is more to do, 1 if all is done, 2 if somebody else is at it; how many were put right so far
 -- Atomicity: a step is whole, and may be repeated.
+-- Uses: truth
 
 local MORE, DONE, ELSEWHERE = 0, 1, 2
 local BOOT = sound(P .. 'boot', 'hash')
@@ -12,30 +13,26 @@ local run, me, count = ARGV[3], ARGV[4], ARGV[5]
 local time = now()
 local mended = 0
 
-local function agree(key, score, member)
-  local there = call('ZSCORE', sound(key, 'zset'), member)
-  if not there or tonumber(there) ~= score then
-    add(key, score, member)
-    mended = mended + 1
-  end
-end
-
 local function look_at_items(cursor)
-  local found = call('HSCAN', sound(P .. 'item', 'hash'), cursor, 'COUNT', count)
+  local found, records = call('HSCAN', sound(ITEM, 'hash'), cursor, 'COUNT', count), {}
   for index = 1, #found[2], 2 do
-    local id, m = found[2][index], unpacked(found[2][index + 1])
-    if m then
-      agree(P .. 'items', m[SEQ], id)
-      shares(id, m, agree)
-      if m[STATE] == 'ready' then
-        wake(m[QUEUE])
-      end
+    -- One that cannot be read is left for who checks.
+    records[found[2][index]] = unpacked(found[2][index + 1])
+  end
+  for id, places in pairs(misplaced(records)) do
+    for _, share in ipairs(places) do
+      add(share[1], share[2], share[3])
     end
+    shares(id, records[id], add)
+    if records[id][STATE] == 'ready' then
+      wake(records[id][QUEUE])
+    end
+    mended = mended + 1
   end
   return found[1]
 end
 
--- The sets from which work is taken, and those that are counted, in order.
+-- The sets from which work is taken, and those that are counted, in an order that stays.
 local function sets()
   local keys = {P .. 'items', P .. 'letters'}
   for _, queue in ipairs(call('HKEYS', sound(P .. 'queues', 'hash'))) do
@@ -50,29 +47,19 @@ local function sets()
   return keys
 end
 
-local function belongs(key, member)
-  if key == P .. 'items' then
-    return call('HEXISTS', P .. 'item', member) == 1
-  end
-  for _, id in ipairs({id_at(member), member}) do
-    local m, mine = load(id), {}
-    if m then
-      shares(id, m, function(each, _, as)
-        mine[each] = as
-      end)
-    end
-    if mine[key] == member then
-      return true
-    end
-  end
-  return false
+local function is_mine(id, key, score, member)
+  local kept = call('HGET', ITEM, id)
+  local m = unpacked(kept)
+  return kept and (not m or belongs(id, m, key, score, member))
 end
 
 local function look_at_set(key, cursor)
   local found = call('ZSCAN', sound(key, 'zset'), cursor, 'COUNT', count)
   for index = 1, #found[2], 2 do
-    if not belongs(key, found[2][index]) then
-      remove(key, found[2][index])
+    local member, score = found[2][index], tonumber(found[2][index + 1])
+    -- In some sets the number of the item stands before its id.
+    if not is_mine(member, key, score, member) and not is_mine(id_at(member), key, score, member) then
+      remove(key, member)
       mended = mended + 1
     end
   end
@@ -86,21 +73,22 @@ local function keep(fields)
   write()
 end
 
--- After the set of this name, or the first where none is named.
+-- The one after it; the first where there is none of this name (any more).
 local function next_set(name)
-  for _, key in ipairs(sets()) do
-    if key > name then
-      return key
+  local keys = sets()
+  for index, key in ipairs(keys) do
+    if key == name then
+      return keys[index + 1]
     end
   end
-  return nil
+  return keys[1]
 end
 
 local was = call('HMGET', BOOT, 'run', 'doing', 'who', 'until', 'at', 'cursor', 'mended')
 if was[1] == run then
   return {DONE, 0}
 end
-if call('EXISTS', P .. 'item') == 0 and call('EXISTS', P .. 'items') == 0 then
+if call('EXISTS', ITEM) == 0 and call('EXISTS', P .. 'items') == 0 then
   keep({'schema', ARGV[2], 'run', run})
   return {DONE, 0}
 end

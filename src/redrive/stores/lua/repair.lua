@@ -1,12 +1,22 @@
 #!lua flags=allow-oom
 -- repair: makes what is kept beside the items follow from them again. No item is touched.
--- Inputs:    lists in msgpack: ids of items that are not where they would be looked for; index and member in turn of
+-- Inputs:    four lists, each after its length: ids of items that are not where they would be looked for; index and member in turn of
 --            entries that no item has; queues that are not declared; causes and queues joined by NUL
 -- Outputs:   none
 -- Atomicity: one script, which looks again at each: what has been put right meanwhile, or has gone, stays as it is
 -- Uses: truth
 
-for _, id in ipairs(cmsgpack.unpack(ARGV[2])) do
+local at = 2
+local function next_list()
+  local list = {}
+  for index = 1, tonumber(ARGV[at]) do
+    list[index] = ARGV[at + index]
+  end
+  at = at + #list + 1
+  return list
+end
+
+for _, id in ipairs(next_list()) do
   local m = load(id)
   if m and shares_of(id, m) then
     add(P .. 'items', m[SEQ], id)
@@ -24,7 +34,7 @@ local function is_mine(id, key, score, member)
   return kept and (not m or belongs(id, m, key, score, member))
 end
 
-local strays = cmsgpack.unpack(ARGV[3])
+local strays = next_list()
 for index = 1, #strays, 2 do
   local key, member = sound(P .. strays[index], 'zset'), strays[index + 1]
   local score = tonumber(call('ZSCORE', key, member) or '')
@@ -34,14 +44,14 @@ for index = 1, #strays, 2 do
   end
 end
 
-for _, queue in ipairs(cmsgpack.unpack(ARGV[4])) do
+for _, queue in ipairs(next_list()) do
   if call('HEXISTS', sound(P .. 'queues', 'hash'), queue) == 0 then
     set(P .. 'queues', queue, cmsgpack.pack({false, '', ''}))
   end
 end
 
 sound(P .. 'causes', 'zset')
-for _, cause in ipairs(cmsgpack.unpack(ARGV[5])) do
+for _, cause in ipairs(next_list()) do
   sound(P .. 'letters:cq:open:' .. cause, 'zset')
   recounted[cause] = true
 end

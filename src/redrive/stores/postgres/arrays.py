@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from struct import Struct
+
+from redrive.errors import ConfigError
 
 _HEAD = Struct(">iiiii")
 _SIZE = Struct(">i").pack
@@ -61,7 +64,10 @@ def smallints(values: Sequence[int]) -> Smallints:
 
 
 def texts(values: Sequence[str]) -> Texts:
-    return Texts(_pieces(25, [value.encode() for value in values]))
+    try:
+        return Texts(_pieces(25, [value.encode() for value in values]))
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"a value cannot be stored: {error}") from error
 
 
 def bodies(values: Sequence[bytes]) -> Bodies:
@@ -74,7 +80,10 @@ def _numbers(kind: int, code: str, size: int, values: Sequence[int]) -> bytes:
         return _EMPTY(0, 0, kind)
     flat = [size] * (2 * count)
     flat[1::2] = values
-    return _HEAD.pack(1, 0, kind, count, 1) + _packer(code, count).pack(*flat)
+    try:
+        return _HEAD.pack(1, 0, kind, count, 1) + _packer(code, count).pack(*flat)
+    except struct.error as error:
+        raise ConfigError(f"a number cannot be stored: {error}") from error
 
 
 @lru_cache(maxsize=1024)

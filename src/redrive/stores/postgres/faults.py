@@ -65,8 +65,11 @@ def translate(error: Exception, options: Options) -> Exception:
     said = _SAID.get(code)
     if said is None:
         return StoreUnavailable(f"{options.location}: {first_line(error)}{f' [{code}]' if code else ''}")
-    hint = said.hint.format(database=options.database)
-    return said.kind(f"{said.text}: {options.location}: {first_line(error)} [{code}]", hint=hint)
+    return said.kind(f"{said.text}: {options.location}: {first_line(error)} [{code}]", hint=_hint(said, options))
+
+
+def _hint(said: _Said, options: Options) -> str:
+    return said.hint.format(database=options.database, schema=options.quoted)
 
 
 def unknown(error: BaseException | None, options: Options) -> OutcomeUnknown:
@@ -103,8 +106,9 @@ def not_connected(error: BaseException, options: Options) -> Exception:
         code = error.sqlstate or _guessed(str(error))
         if code in _SAID:
             said_for = _SAID[code]
-            hint = said_for.hint.format(database=options.database)
-            return said_for.kind(f"{said_for.text}: {options.location}: {first_line(error)}", hint=hint)
+            return said_for.kind(
+                f"{said_for.text}: {options.location}: {first_line(error)}", hint=_hint(said_for, options)
+            )
         return StoreUnavailable(f"no connection to {options.location}: {first_line(error)}")
     if isinstance(error, OSError):
         return StoreUnavailable(f"no connection to {options.location}: {error}")

@@ -15,11 +15,12 @@ from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, Tally, Tomb
 from redrive.errors import NotFound
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
-from redrive.stores.postgres.compile import Value, compiled, storable, tables
+from redrive.stores.postgres.compile import Compiled, Value, compiled, storable, tables
 from redrive.stores.postgres.rows import Row, item_of, tombstone_of
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
+from redrive.stores.postgres.walk import Walk, walk_of
 
 _LAST = 2**63 - 1
 _PLACE = 27
@@ -68,21 +69,39 @@ def search_for(session: Session, selection: Selection, limit: int, cursor: str |
     letters = select.pins_dead(selection)
     order = "died" if letters else "enqueued"
     before = read_cursor(order, cursor) or (_LAST, _LAST)
-    statement, values = matching(session, selection, session.pinned(), "letters" if letters else "items")
-    bounds = before if letters else before[1:]
-    return Search(statement, (*values, *bounds, limit + 1), order, limit)
+    walk = walk_of(selection) if letters else None
+    if walk is not None:
+        statement, values = _walked(session, walk, before)
+    elif letters:
+        statement, values = matching(session, selection, session.pinned(), "letters")
+        values = (*values, *before)
+    else:
+        statement, values = matching(session, selection, session.pinned(), "items")
+        values = (*values, before[1])
+    return Search(statement, (*values, limit + 1), order, limit)
 
 
-def matching(session: Session, selection: Selection, pinned: int | None, name: str) -> tuple[str, tuple[Value, ...]]:
-    """A statement of find.sql for this selection, and the values that come first."""
+def _walked(session: Session, walk: Walk, before: tuple[int, int]) -> tuple[str, tuple[Value, ...]]:
+    text, values = matching(session, walk.rest, session.pinned(), "walked_letters", *walk.also)
+    text = text.replace("{columns}", ", ".join(walk.columns)).replace("{values}", ", ".join(["%b"] * len(walk.values)))
+    text = text.replace("{descending}", ", ".join([f"{column} desc" for column in walk.columns]))
+    # With <= the planner counts in what equals the bound, and expects no fewer than there are.
+    return text, (*walk.values, before[0], before[1] - 1, *walk.values, *values)
+
+
+def matching(
+    session: Session, selection: Selection, pinned: int | None, name: str, *also: Compiled
+) -> tuple[str, tuple[Value, ...]]:
+    """A statement of find.sql for this selection, and the selection's values."""
     letters = name.endswith("letters")
-    where = compiled(selection, pinned, letters=letters)
-    read = tables(selection, letters=letters)
     way = "letters" if letters else "items"
+    asked = (compiled(selection, pinned, letters=letters), *also)
+    read = tables(selection, letters=letters)
     joined = [("i", "item"), ("c", "course") if letters else ("l", "letter")]
     joins = " ".join(session.sql("find", f"{way}_join_{table}") for alias, table in joined if alias in read)
-    text = session.sql("find", name).replace("{joins}", joins)
-    return text.replace("{where}", filled(session, where.text)), where.values
+    where = filled(session, " and ".join(one.text for one in asked))
+    text = session.sql("find", name).replace("{joins}", joins).replace("{where}", where)
+    return text, tuple(value for one in asked for value in one.values)
 
 
 def filled(session: Session, text: str) -> str:

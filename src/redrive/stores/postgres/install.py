@@ -139,10 +139,11 @@ async def _migrate(wire: Wire, options: Options, facts: Facts) -> None:
         await wire.rows("begin")
         await wire.rows(said("patience"))
         await wire.rows(said("lock"))
+        # Somebody else may have done it while we waited for the lock.
+        facts = Facts(*(await wire.rows(said("facts")))[0])
         if not facts.has_schema:
             await wire.rows(said("create_schema"))
         await wire.rows(said("create_migration"))
-        # Somebody else may have done it while we waited for the lock.
         pending = migrate.pending("postgres", await _applied(wire, options), options.location)
         if pending:
             for text in script(options.quoted, pending):

@@ -34,8 +34,9 @@ class Pool:
         self._emptied = asyncio.Event()
 
     @property
-    def full(self) -> bool:
-        return self._places >= self._size and not self._idle
+    def in_use(self) -> bool:
+        """All of them, by somebody else."""
+        return len(self._out) >= self._size
 
     async def take(self) -> Wire:
         """Raises what connecting raises. Whoever is tired of waiting cancels."""
@@ -146,21 +147,17 @@ def finish(wire: Wire) -> None:
     wire._closed = True  # noqa: SLF001 - what its own close does, which has to be awaited for no reason
     if wire.pid == os.getpid():
         wire.pgconn.finish()
+    else:
+        wire.forget()
 
 
 def _has_ended(wire: Wire) -> bool:
-    """A server says nothing to those who ask nothing, except that it goes; no round trip is needed to hear that."""
+    """A server says nothing to those who ask nothing, except that it goes. To hear that takes no round trip."""
     if wire.closed:
         return True
     poll = select.poll()
     poll.register(wire.pgconn.socket, select.POLLIN)
-    if not poll.poll(0):
-        return False
-    try:
-        wire.pgconn.consume_input()
-    except Exception:  # noqa: BLE001 - whatever it is, the connection is of no use
-        return True
-    return wire.broken
+    return bool(poll.poll(0))
 
 
 async def _answers(wire: Wire) -> bool:

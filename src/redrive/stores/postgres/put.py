@@ -10,14 +10,35 @@ import zlib
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from redrive.core.item import NewItem
+from redrive.core.item import Millis, NewItem
 from redrive.core.verbs import PutResult
+from redrive.errors import ConfigError
 from redrive.stores.packing import Packed, checksum
 from redrive.stores.postgres.arrays import Array, bigints, bodies, smallints, texts
 from redrive.stores.postgres.within import put_within
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
+
+
+HEAVY = 1_048_576
+"""Bytes of payloads that travel by themselves: one statement holds less than 1 GB, and many such would wait for each
+other."""
+
+
+LONGEST_DELAY: Millis = 2**62
+"""More than a hundred million years, and yet a due time is a number that can be stored."""
+
+
+def check_delays(items: Sequence[NewItem]) -> None:
+    """Before it travels together with what others put, which must not fail for it."""
+    for new in items:
+        if new.delay > LONGEST_DELAY:
+            raise ConfigError(f"{new.delay} ms cannot be stored (item {new.id})", field="delay", hint="wait less long")
+
+
+def is_heavy(items: Sequence[NewItem]) -> bool:
+    return sum([len(new.payload) for new in items]) >= HEAVY
 
 
 async def put(session: Session, items: Sequence[NewItem]) -> PutResult:

@@ -96,8 +96,10 @@ class Session:
             finally:
                 await self._restored(wire)
         except TimeoutError as error:
+            self._pool.abandon()
             raise faults.too_slow(self.options, "opening") from error
         except psycopg.Error as error:
+            self._pool.abandon()
             raise faults.translate(error, self.options) from error
         except BaseException:
             self._pool.abandon()
@@ -196,7 +198,7 @@ class Session:
             async with asyncio.timeout_at(deadline):
                 return await self._pool.take()
         except TimeoutError:
-            if self._pool.full:
+            if self._pool.in_use:
                 raise faults.pool_exhausted(self.options) from None
             raise faults.too_slow(self.options, "connecting") from None
 

@@ -181,10 +181,13 @@ class PostgresStore:
 
     async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         check_new(items)
+        put.check_delays(items)
         packed = await bodies.packed_items(items, self._compress_above)
         session = await self._here()
         if within is not None:
             return await put.put_joined(session, packed, within)
+        if put.is_heavy(packed):
+            return await put.put(session, packed)
         return await session.gather.put(packed)
 
     async def lease(self, request: LeaseRequest) -> Leases:

@@ -20,6 +20,7 @@ from redrive.stores.postgres.install import Facts, install
 from redrive.stores.postgres.options import Options
 from redrive.stores.postgres.pool import finish
 from redrive.stores.postgres.session import Session
+from redrive.stores.statements import load_all
 from redrive.stores.upkeep import StoreStatus
 
 ENGINE = "postgres"
@@ -58,6 +59,9 @@ class PostgresStatus(StoreStatus, frozen=True, kw_only=True):
 class PostgresUpkeep:
     def __init__(self, options: Options) -> None:
         self._options = options
+        # Files are read here, and not in the loop.
+        migrate.known(ENGINE)
+        load_all(ENGINE)
 
     async def check_is_there(self) -> None:
         async with self._session() as session:
@@ -132,7 +136,7 @@ class PostgresUpkeep:
         if not await self._is_there(session):
             raise StoreUnavailable(
                 f"no redrive in the schema {self._options.schema} of {self._options.location}",
-                hint="set --store or REDRIVE_STORE, and ?schema=NAME in it; an app or redrive db migrate makes a new one",
+                hint="set --store or REDRIVE_STORE, and ?schema=NAME in it; redrive db migrate or an app makes it",
             )
 
     async def _is_there(self, session: Session) -> bool:

@@ -24,6 +24,8 @@ PAUSES = exponential("100ms", factor=2, cap="5s")
 """Between attempts to listen again."""
 GAP = 0.002
 """Seconds between two notifications: pickup stays quick, and a stream of small puts does not become a storm."""
+LAST_WORDS = 1.0
+"""Seconds that closing waits for a notification that is on its way."""
 LONGEST = 4_000
 """Bytes of a queue's name that fit a notification, which takes less than 8,000; a longer one wakes everybody."""
 
@@ -135,13 +137,13 @@ class Ear:
 
     async def close(self) -> None:
         """What was committed is told to the others before we go."""
-        telling, hearing = self._telling, self._hearing
-        if telling is not None:
-            with suppress(Exception):
-                await telling
-        if hearing is not None:
-            hearing.cancel()
-            await asyncio.wait({hearing})
+        if self._telling is not None:
+            await asyncio.wait({self._telling}, timeout=LAST_WORDS)
+        tasks = [task for task in (self._telling, self._hearing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         self._forget()
 
     def abandon(self) -> None:

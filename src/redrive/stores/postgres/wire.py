@@ -17,7 +17,7 @@ Row = tuple[Any, ...]
 
 
 class Wire(AsyncConnection[Row]):
-    """`pid`: the process it belongs to. `generation`: the pool's when it was made. `idle_since`: when it was given back."""
+    """`pid`: whose it is. `generation`: the pool's when it was made. `idle_since`: when it was last given back."""
 
     pid = 0
     generation = 0
@@ -30,6 +30,10 @@ class Wire(AsyncConnection[Row]):
         """
         given = {} if timeout is None else {"timeout": timeout}
         return await waiting.wait_async(gen, self.pgconn.socket, interval, **given)
+
+    def forget(self) -> None:
+        """In a forked child: psycopg does not miss the goodbye of a connection that is in somebody's pool."""
+        self._pool = None
 
     async def rows(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
         cursor = self.cursor(binary=True)

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from redrive.core import codec
 from redrive.core.item import Attempt, Failure
 from redrive.core.verbs import Checkup, Finding
@@ -75,7 +73,10 @@ async def repair(session: Session) -> tuple[Finding, ...]:
     wrong = tuple([finding for finding in found.findings if finding.kind in REPAIRABLE])
     lists = (look.misplaced, look.strays, look.undeclared, look.causes)
     for first in range(0, max(1, *map(len, lists)) if wrong else 0, CHUNK):
-        args = [msgspec.msgpack.encode(chosen[first : first + CHUNK]) for chosen in lists]
+        parts = [chosen[first : first + CHUNK] for chosen in lists]
+        args: list[bytes | str | int] = []
+        for part in parts:
+            args += [len(part), *part]
         await session.run("repair", args)
     return wrong
 

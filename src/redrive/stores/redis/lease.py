@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 from msgspec import msgpack
 
 from redrive.core.item import Instant, Item, Millis
+from redrive.core.states import State
 from redrive.core.verbs import LeaseRequest, Leases, Settled, Settlement
 from redrive.errors import StoreError
 from redrive.stores import bodies, damage, packing
@@ -18,6 +20,8 @@ from redrive.stores.redis.rows import judged_item
 from redrive.stores.redis.session import Session
 
 _encode = msgpack.Encoder().encode
+_decode = msgpack.Decoder().decode
+_PLAIN = b"\0"
 
 
 def packed_request(request: LeaseRequest) -> bytes:
@@ -57,7 +61,7 @@ async def given(session: Session, request: LeaseRequest, reply: list[Any], time:
 async def usable(session: Session, rows: Sequence[Any], time: Instant) -> tuple[Item, ...]:
     """Those of the leased whose payload may be used, from id, record and payload of each; the others are laid aside."""
     triples = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
-    judged: list[Judged] = [judged_item(item_id.decode(), kept, body) for item_id, kept, body in triples]
+    judged = [_leased(item_id.decode(), kept, body) for item_id, kept, body in triples]
     if packing.any_packed([item for item, _ in judged]):
         judged = await _unpacked(judged)
     broken = [(item, wrong) for item, wrong in judged if wrong is not None]
@@ -66,6 +70,36 @@ async def usable(session: Session, rows: Sequence[Any], time: Instant) -> tuple[
         with contextlib.suppress(StoreError):
             await settle.settle(session, [damage.laid_aside(item, wrong, time) for item, wrong in broken])
     return tuple([item for item, wrong in judged if wrong is None])
+
+
+def _leased(item_id: str, kept: bytes, body: bytes | None) -> Judged:
+    """Nearly all are small and sound; whatever else there is to say, `judged_item` says."""
+    if body is None or body[:1] != _PLAIN or body[1:5] != crc32(payload := body[5:]).to_bytes(4):
+        return judged_item(item_id, kept, body)
+    (seq, queue, _, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, *others) = _decode(kept)
+    (replays, last_chance, alone, worker, leased_at, lease_until, ended_at, _, _) = others
+    item = Item(
+        item_id,
+        queue,
+        payload,
+        seq,
+        State.LEASED,
+        put_at,
+        due_at,
+        renewed_at,
+        deliveries,
+        attempt,
+        errors,
+        crashes,
+        replays,
+        last_chance,
+        alone,
+        worker,
+        leased_at,
+        lease_until,
+        ended_at or None,
+    )
+    return item, None
 
 
 async def _unpacked(judged: list[Judged]) -> list[Judged]:

@@ -10,6 +10,14 @@ where ({where}) and (l.died_at, l.seq) < (%b::bigint, %b::bigint)
 order by l.died_at desc, l.seq desc
 limit %b::bigint
 
+-- :name walked_letters
+-- The same by the index that begins with `{columns}`, which equal `{values}`; only that one has this order.
+select l.died_at as place, l.seq
+from {schema}.letter l {joins}
+where ({columns}, l.died_at, l.seq) <= ({values}, %b::bigint, %b::bigint) and ({columns}) >= ({values}) and ({where})
+order by {descending}, l.died_at desc, l.seq desc
+limit %b::bigint
+
 -- :name items
 select 0::bigint as place, c.seq
 from {schema}.course c {joins}

@@ -35,7 +35,7 @@ insert into {schema}.migration (number, checksum, applied_at) values (%b, %b, {s
 -- :name lacking
 -- What this user may not use of the schema's tables, sequences and functions.
 select c.relname::text from pg_class c
-where c.relnamespace = '{schema}'::regnamespace and c.relkind in ('r', 'S') and not case c.relkind
+where c.relnamespace = '{schema}'::regnamespace and (c.relkind = 'r' or c.relname = 'item_seq') and not case c.relkind
     when 'S' then has_sequence_privilege(c.oid, 'usage')
     else has_table_privilege(c.oid, 'select')
         and (c.relname = 'migration' or (has_table_privilege(c.oid, 'insert')

@@ -1,8 +1,4 @@
-"""The bare engine: loops over SQL with nothing around it, which is what a ratio is a ratio of.
-
-`own` drives the store's own schema with the store's own statements, connection settings and checkpoints, so it follows
-every change of theirs. `minimal` is the smallest table that is still a durable queue.
-"""
+"""The bare loops on SQLite. `minimal` is the smallest table that is still a durable queue."""
 
 from __future__ import annotations
 
@@ -11,19 +7,14 @@ import time
 import zlib
 from pathlib import Path
 
-from bench.harness import QUEUE, remove
+from bench.load import QUEUE
+from bench.raw import BATCH, FIRST, TTL, WORKER
 from redrive.core import codec
 from redrive.engine.ids import new_id, new_ids
 from redrive.stores.sqlite.binding import choose
 from redrive.stores.sqlite.checkpoint import Checkpoints
 from redrive.stores.sqlite.connect import Settings, open_writer
 from redrive.stores.statements import load
-
-BATCH = 100
-TTL = 30_000
-WORKER = "raw"
-FIRST = 1
-"""The delivery of every item of a fresh queue."""
 
 _COUNT = load("sqlite", "count")
 _LEASE = load("sqlite", "lease")
@@ -34,8 +25,9 @@ _SETTLE = load("sqlite", "settle")
 class Own:
     """Our schema at full durability, one transaction per batch."""
 
-    def __init__(self, path: Path) -> None:
-        settings = Settings(str(path), "power-loss", 5_000, choose("auto", str(path)))
+    def __init__(self, url: str) -> None:
+        path = url.removeprefix("sqlite:///")
+        settings = Settings(path, "power-loss", 5_000, choose("auto", path))
         self.db = open_writer(settings, _now())
         self._checkpoints = Checkpoints(settings)
         self._checkpoints.begin(self.db)
@@ -45,7 +37,6 @@ class Own:
         self.db.close()
 
     def drain(self, batch: int = BATCH) -> tuple[float, float]:
-        """Items per second and CPU seconds per item; each transaction makes the last batch done and leases the next."""
         held: list[int] = []
         done, start, cpu = 0, time.perf_counter(), time.thread_time()
         while True:
@@ -80,7 +71,6 @@ class Own:
         return seqs
 
     def insert(self, payload: object, count: int, chunk: int) -> float:
-        """Items per second of inserts, ids and encoded bodies made beforehand."""
         body = codec.encode(payload)
         chunks = [[(key, body) for key in new_ids(chunk)] for _ in range(count // chunk)]
         self.db.execute(_COUNT["declare"], (QUEUE,))
@@ -126,7 +116,7 @@ class Minimal:
     """The smallest durable queue: two transactions a batch (lease, then update to done), as the peers were measured."""
 
     def __init__(self, path: Path) -> None:
-        self.db = sqlite3.connect(remove(path), isolation_level=None)
+        self.db = sqlite3.connect(path, isolation_level=None)
         self.db.execute("pragma journal_mode = wal").fetchone()
         self.db.execute("pragma synchronous = full")
         self.db.executescript(MINIMAL)

@@ -1,0 +1,39 @@
+"""Runs are renumbered only if they are the same run."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.support.links.numbers import renumbered
+from tests.support.rig import records as r
+
+WORKER = r.Worker("w", 7, 0)
+START = r.Start("i", 1, 1, 7, 1)
+END = r.End("i", 1, 1, 7, 2, "done")
+FOLLOW = r.Follow("child", "i", 1, 2)
+SETTLED = r.Settled("i", 2, "w", "done", "done", 3)
+
+
+def test_a_lease_that_was_taken_back() -> None:
+    changed = [replace(START, delivery=2), replace(END, delivery=2), replace(FOLLOW, delivery=2)]
+    assert renumbered([WORKER, START, END, FOLLOW, SETTLED]) == [WORKER, *changed, SETTLED]
+
+
+def test_what_another_process_settled_stays() -> None:
+    records = [WORKER, replace(START, pid=8), replace(END, pid=8), SETTLED]
+    assert renumbered(records) == records
+
+
+def test_what_somebody_ran_under_that_number_stays() -> None:
+    records = [WORKER, START, END, replace(START, delivery=2, pid=8), SETTLED]
+    assert renumbered(records) == records
+
+
+def test_what_was_settled_under_its_own_number_stays() -> None:
+    records = [WORKER, START, END, replace(SETTLED, delivery=1, ending="failed", state="ready"), SETTLED]
+    assert renumbered(records) == records
+
+
+def test_what_a_reaper_settled_stays() -> None:
+    records = [WORKER, START, replace(SETTLED, ending="crashed", state="ready")]
+    assert renumbered(records) == records
