@@ -19,6 +19,7 @@ from redrive.events import Enqueued, Event
 from redrive.stores.memory import MemoryStore
 from tests.blocking.kit import done, in_thread, loop_threads, working
 from tests.support.cli import PATIENCE
+from tests.support.stores import STORES
 
 
 def test_everything_works_without_await(app: Redrive) -> None:
@@ -55,7 +56,7 @@ def test_everything_works_without_await(app: Redrive) -> None:
         (row,) = app.tally().queues
         assert (row.done, row.ready) == (3, 0)
         assert app.workers()
-        assert app.info().engine in {"memory", "sqlite"}
+        assert app.info().engine in STORES
 
 
 def test_letters_are_steered_without_await(app: Redrive) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block
 
 ANYTHING = "…"
@@ -64,8 +65,9 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 class Shell:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, addresses: Addresses) -> None:
         self._folder = folder
+        self._addresses = addresses
         self._status = 0
 
     def run(self, block: Block) -> None:
@@ -81,7 +83,7 @@ class Shell:
             assert alike(command.shown, printed.splitlines()), f"{where} prints\n{printed}"
 
     def _start(self, command: Command) -> str:
-        program, *rest = command.arguments
+        program, *rest = map(self._addresses.real, command.arguments)
         assert program in PROGRAMS or program in FILE_TOOLS, f"{program} is not a command that documents may run"
         begun = [sys.executable, *PROGRAMS[program]] if program in PROGRAMS else [program]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE")}
@@ -90,7 +92,7 @@ class Shell:
             "COLUMNS": "200",  # nothing is cut, whatever the widths of this run
             "NO_COLOR": "1",
             "LOGNAME": "ada",
-            **command.environment,
+            **{name: self._addresses.real(value) for name, value in command.environment.items()},
         }
         terminal, end = pty.openpty()
         try:

@@ -6,10 +6,12 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block, blocks, name_of, pages
 from tests.docs.shell import Shell, alike, plain
 
@@ -33,20 +35,22 @@ async def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("REDRIVE_STORE", raising=False)
-    shell = Shell(tmp_path)
-    names: dict[str, object] = {"__name__": "page"}
-    for block in blocks(page):
-        if block.language == "console":
-            shell.run(block)
-        elif block.language == "python" and block.file_name is not None:
-            (tmp_path / block.file_name).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
-            await run(block, names)
+    with ExitStack() as stack:
+        addresses = Addresses(stack)
+        shell = Shell(tmp_path, addresses)
+        names: dict[str, object] = {"__name__": "page"}
+        for block in blocks(page):
+            if block.language == "console":
+                shell.run(block)
+            elif block.language == "python" and block.file_name is not None:
+                (tmp_path / block.file_name).write_text(addresses.real(block.text), encoding="utf-8")
+            elif block.language == "python":
+                await run(block, addresses.real(block.text), names)
 
 
-async def run(block: Block, names: dict[str, object]) -> None:
+async def run(block: Block, text: str, names: dict[str, object]) -> None:
     # Blank lines in front, so that a traceback names the line of the page.
-    source = "\n" * (block.line - 1) + block.text
+    source = "\n" * (block.line - 1) + text
     code = compile(source, block.where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     ended = eval(code, names)  # noqa: S307 - our own pages
     if inspect.iscoroutine(ended):

@@ -121,6 +121,19 @@ async def test_an_enqueue_whose_outcome_stays_unknown_says_so(lab: Lab) -> None:
     assert row.ready == 1
 
 
+async def test_an_enqueue_that_may_have_happened_is_never_told_as_not_done(lab: Lab) -> None:
+    """A server that dies while it writes and is then away: the second try knows that it failed, not what the first did."""
+    app, faulty = await lab.faulty()
+    app.handler("q")(_nothing)
+    faulty.next("put", Fault.UNKNOWN)
+    faulty.fail("put", Fault.UNAVAILABLE)
+    with pytest.raises(OutcomeUnknown):
+        await lab.drive(app.enqueue("q", id="mine"))
+    faulty.heal()
+    (row,) = (await app.tally()).queues
+    assert row.ready == 1
+
+
 async def test_wait_gives_the_result_of_an_item_that_ends_later(lab: Lab) -> None:
     app = await lab.app()
 

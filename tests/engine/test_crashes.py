@@ -15,6 +15,7 @@ from redrive.core.item import Ending
 from redrive.core.states import State
 from redrive.core.verbs import LeaseRequest, Want
 from redrive.events import Finished, Reclaimed
+from redrive.testing import Fault
 from tests.support.lab import Lab, Seen
 
 POLICY = Policy(backoff=constant("1s"), max_crashes=3)
@@ -46,6 +47,18 @@ async def test_a_crash_is_charged_to_all_it_held_and_kills_none_of_them(lab: Lab
         assert found.attempts[0].delivery == 1
     assert {event.lost_by for event in seen.of(Reclaimed)} == {"ghost"}
     assert sum(event.ending == "crashed" for event in seen.of(Finished)) == 20
+
+
+async def test_a_rescue_whose_answer_was_lost_is_told_all_the_same(lab: Lab) -> None:
+    app, faulty = await lab.faulty()
+    healthy(app)
+    seen = Seen(app)
+    await app.enqueue("q")
+    assert await lab.ghost("q", ttl="10s")
+    faulty.next("settle", Fault.UNKNOWN)
+    await lab.drain(app)
+    assert [event.lost_by for event in seen.of(Reclaimed)] == ["ghost"]
+    assert [event.ending for event in seen.of(Finished)] == ["crashed", "done"]
 
 
 async def test_only_a_lone_crash_kills_and_exactly_at_max_crashes(lab: Lab) -> None:

@@ -101,17 +101,17 @@ def _check_restarts(supervisor: Supervisor) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-async def test_r10_poison_dies_alone_after_exactly_max_crashes_smoke(shared: str, tmp_path: Path) -> None:
+async def test_r10_poison_dies_alone_after_exactly_max_crashes_smoke(served: str, tmp_path: Path) -> None:
     """One dies by a signal, one at a limit."""
-    supervisor = await poisoned(shared, tmp_path, ["segfault", "descriptors"], POISON[Size.SMOKE])
+    supervisor = await poisoned(served, tmp_path, ["segfault", "descriptors"], POISON[Size.SMOKE])
     assert len(supervisor.deaths) <= 2 * MAX_CRASHES
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("death", DEATHS)
-async def test_r10_poison_dies_alone_after_exactly_max_crashes(shared: str, tmp_path: Path, death: str) -> None:
-    supervisor = await poisoned(shared, tmp_path, [death], POISON[proof_size()])
+async def test_r10_poison_dies_alone_after_exactly_max_crashes(served: str, tmp_path: Path, death: str) -> None:
+    supervisor = await poisoned(served, tmp_path, [death], POISON[proof_size()])
     # Whatever else was in the worker, nobody but the poison ever killed it.
     assert len(supervisor.deaths) == MAX_CRASHES
     assert all(DEATHS[death][1] in one.why for one in supervisor.deaths), supervisor.deaths
@@ -119,23 +119,23 @@ async def test_r10_poison_dies_alone_after_exactly_max_crashes(shared: str, tmp_
 
 @pytest.mark.prove
 @pytest.mark.timeout(200)
-async def test_r10_eight_poisons_at_once_die_and_take_nobody_along(shared: str, tmp_path: Path) -> None:
-    supervisor = await poisoned(shared, tmp_path, list(DEATHS), POISON[proof_size()])
+async def test_r10_eight_poisons_at_once_die_and_take_nobody_along(served: str, tmp_path: Path) -> None:
+    supervisor = await poisoned(served, tmp_path, list(DEATHS), POISON[proof_size()])
     assert len(supervisor.deaths) <= MAX_CRASHES * len(DEATHS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(90)
-async def test_r10_a_worker_without_descriptors_goes_on(shared: str, tmp_path: Path) -> None:
+async def test_r10_a_worker_without_descriptors_goes_on(served: str, tmp_path: Path) -> None:
     """A handler that leaks them all and returns: whoever needs none still works, and the worker still hears."""
-    store = store_from_url(shared)
+    store = store_from_url(served)
     app = Redrive(store, log=False)
     for queue in ("mixed", "leaking"):
         app.queue(queue)
     async with app:
         producer = Producer(app, Log(tmp_path / "producer.log"))
         await producer.enqueue("leaking", "leak")
-        with Fleet(shared, tmp_path, lease=LEASE, handlers="poison", watched=Limits().descriptors) as fleet:
+        with Fleet(served, tmp_path, lease=LEASE, handlers="poison", watched=Limits().descriptors) as fleet:
             member = fleet.start()
             await eventually(lambda: _nothing_left(store), limit=30, what="all descriptors are taken")
             assert descriptors(member.pid) == Limits().descriptors

@@ -1,4 +1,4 @@
-"""What the tests of the PostgreSQL store share: a look and a hand behind its back."""
+"""What the tests of the PostgreSQL store share: letters, and a look and a hand behind the store's back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 from psycopg import AsyncConnection
+
+from redrive.core.decide import Charge, ToDead
+from redrive.core.item import Attempt, Ending, Failure, Item
+from redrive.core.select import Match
+from redrive.core.verbs import Act, Settlement
+from redrive.stores.base import Store
+from tests.stores.sqlite_kit import asking, new
 
 Row = tuple[Any, ...]
 
@@ -48,3 +55,31 @@ async def somebody_waits(url: str, connection: AsyncConnection[Row]) -> None:
             if await asked.fetchone() is not None:
                 return
             await asyncio.sleep(0.005)  # noqa: TID251 - nobody tells when a server's session begins to wait
+
+
+# --- letters ----------------------------------------------------------------------------------------------------------
+
+DEAD = Match("state", "=", "dead")
+OPEN = Match("disposition", "=", "open")
+
+
+def act(request_id: str = "r-1") -> Act:
+    return Act("ada", "why not", request_id)
+
+
+def died(item: Item, why: Failure) -> Settlement:
+    attempt = Attempt(item.deliveries, item.attempt, "w", 0, 1, Ending.FAILED, why)
+    return Settlement(item.id, item.deliveries, ToDead("max_attempts", Charge.ERROR, why), attempt)
+
+
+async def letters(store: Store, *failures: Failure) -> list[str]:
+    """One for each failure, in the order of their ids."""
+    ids = [f"i{number:03}" for number in range(len(failures))]
+    await store.put([new(item_id) for item_id in ids])
+    items = (await store.lease(asking(len(ids)))).items
+    await store.settle([died(item, why) for item, why in zip(items, failures, strict=True)])
+    return ids
+
+
+def failure(error: str = "E", category: str = "data", cause: str = "c1", rule: str = "default") -> Failure:
+    return Failure(error, "it failed", category, rule, cause)

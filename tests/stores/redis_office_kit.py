@@ -30,6 +30,14 @@ class Server:
     def key(self, name: str) -> str:
         return self.prefix + name
 
+    def now(self) -> int:
+        seconds, micros = self.client.time()
+        return int(seconds * 1000 + micros // 1000)
+
+    def snapshot(self) -> dict[bytes, bytes]:
+        """Everything in the namespace, as it would be written to a disk."""
+        return {key: self.client.dump(key) for key in sorted(self.client.scan_iter(match=f"{self.prefix}*"))}
+
 
 @pytest.fixture
 def address() -> Iterator[str]:

@@ -22,6 +22,7 @@ from redrive.errors import (
     OutcomeUnknown,
     PayloadUndecodable,
     StoreCorrupt,
+    StoreUnavailable,
     WaitTimeout,
 )
 from redrive.events import Enqueued, Event, Events, Finished
@@ -108,12 +109,20 @@ class Client:
         return frozenset(added)
 
     async def _put_for_sure(self, items: Sequence[NewItem]) -> tuple[PutResult, bool]:
-        for failures in range(1, PUT_TRIES):
+        unsure: OutcomeUnknown | None = None
+        for failures in range(1, PUT_TRIES + 1):
             try:
-                return await self._store.put(items), failures == 1
-            except OutcomeUnknown:
+                return await self._store.put(items), unsure is None
+            except OutcomeUnknown as error:
+                unsure = error
+            except StoreUnavailable:
+                # Not this time; but what an earlier try did is still not known.
+                if unsure is None:
+                    raise
+            if failures < PUT_TRIES:
                 await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
-        return await self._store.put(items), False
+        assert unsure is not None
+        raise unsure
 
     async def get(self, item_id: str) -> History:
         return await self._store.get(str(item_id))

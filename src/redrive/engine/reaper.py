@@ -65,7 +65,8 @@ class Reaper:
         settlements = [self.verdict(item, whys.get(item.worker or "")) for item in items]
         settled = await self._steady(lambda: self._store.settle(settlements))
         for item, settlement, answer in zip(items, settlements, settled.answers, strict=True):
-            if answer.verdict is Verdict.APPLIED and self._events:
+            # Already: an earlier try whose answer was lost. Nobody else has had this delivery number.
+            if answer.verdict is not Verdict.REFUSED and self._events:
                 self._tell(item, settlement)
 
     def verdict(self, item: Item, why: str | None) -> Settlement:

@@ -20,20 +20,26 @@ def test_a_lease_that_was_taken_back() -> None:
 
 
 def test_what_another_process_settled_stays() -> None:
-    records = [WORKER, replace(START, pid=8), replace(END, pid=8), SETTLED]
+    records: list[r.Record] = [WORKER, replace(START, pid=8), replace(END, pid=8), SETTLED]
     assert renumbered(records) == records
 
 
 def test_what_somebody_ran_under_that_number_stays() -> None:
-    records = [WORKER, START, END, replace(START, delivery=2, pid=8), SETTLED]
+    records: list[r.Record] = [WORKER, START, END, replace(START, delivery=2, pid=8), SETTLED]
     assert renumbered(records) == records
 
 
 def test_what_was_settled_under_its_own_number_stays() -> None:
-    records = [WORKER, START, END, replace(SETTLED, delivery=1, ending="failed", state="ready"), SETTLED]
+    records: list[r.Record] = [
+        WORKER,
+        START,
+        END,
+        replace(SETTLED, delivery=1, ending="failed", state="ready"),
+        SETTLED,
+    ]
     assert renumbered(records) == records
 
 
 def test_what_a_reaper_settled_stays() -> None:
-    records = [WORKER, START, replace(SETTLED, ending="crashed", state="ready")]
+    records: list[r.Record] = [WORKER, START, replace(SETTLED, ending="crashed", state="ready")]
     assert renumbered(records) == records

@@ -86,8 +86,7 @@ def sql(*, engine: str | None, schema: str | None, after: int, store: str) -> No
 
 
 def _script(engine: str | None, schema: str | None, after: int, store: str) -> str:
-    if engine is None:
-        store_from_url(store)  # which says what is wrong with it
+    store_from_url(store)  # which says what is wrong with it
     parts = urlsplit(store)
     own = ENGINES.get(parts.scheme)
     chosen = engine or own

@@ -37,7 +37,10 @@ async def settle(session: Session, settlements: Sequence[Settlement], then: Leas
     look = None if ask is None else session.floors.look(ask)
     request = _NOBODY if ask is None or look is None else lease.wanted(ask, look)
     places = [memo.place(settlement.id) for settlement in settlements]
-    held = (bigints([0 if place is None else place[0] for place in places]), _ids(settlements, places))
+    held = (
+        bigints([0 if place is None else place[0] for place in places]),
+        _ids([settlement.id for settlement in settlements], places),
+    )
     ended = integers([settlement.delivery for settlement in settlements])
     plan = _plan(settlements)
     if plan is None:
@@ -56,11 +59,11 @@ async def settle(session: Session, settlements: Sequence[Settlement], then: Leas
     return answers, answer.judged, answer.suspect_waits
 
 
-def _ids(those: Sequence[Settlement | Held], places: Sequence[object]) -> Texts | None:
+def _ids(ids: Sequence[str], places: Sequence[object]) -> Texts | None:
     """Only if one is not remembered, and must be looked up."""
     if None not in places:
         return None
-    return texts([possible(one.id) if place is None else "" for one, place in zip(those, places, strict=True)])
+    return texts([possible(item_id) if place is None else "" for item_id, place in zip(ids, places, strict=True)])
 
 
 def possible(item_id: str) -> str:
@@ -177,9 +180,10 @@ async def extend(session: Session, held: Sequence[Held], ttl: Millis) -> Extende
     if not held:
         return Extended()
     memo: Memo = session.memo
-    places = [memo.place(one.id) for one in held]
+    each = list(dict.fromkeys([(one.id, one.delivery) for one in held]))
+    places = [memo.place(item_id) for item_id, _ in each]
     seqs = bigints([0 if place is None else place[0] for place in places])
-    given = integers([one.delivery for one in held])
-    params = (session.pinned(), seqs, _ids(held, places), given, ttl)
-    rows = await session.call(session.sql("extend", "call"), params)
-    return Extended(tuple([held[place - 1].id for (place,) in rows]))
+    ids = _ids([item_id for item_id, _ in each], places)
+    params = (session.pinned(), seqs, ids, integers([delivery for _, delivery in each]), ttl)
+    lost = {each[place - 1] for (place,) in await session.call(session.sql("extend", "call"), params)}
+    return Extended(tuple([one.id for one in held if (one.id, one.delivery) in lost]))

@@ -37,7 +37,7 @@ class PostgresStatus(StoreStatus, frozen=True, kw_only=True):
     """Bytes of our tables with their indexes."""
     dead_rows: int = 0
     oldest_xmin_age: int = 0
-    """How many transactions ago the oldest moment lies that somebody still looks at, as far as this user may see."""
+    """Of the oldest snapshot that somebody holds, in transactions, as far as this user may see."""
     unfolded: int = 0
 
     def _facts_in_words(self) -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ class PostgresStatus(StoreStatus, frozen=True, kw_only=True):
             *words,
             ("tables", f"{self.size:,} bytes with their indexes"),
             ("dead rows", f"{self.dead_rows:,}, until the server's autovacuum takes them away"),
-            ("oldest", f"{self.oldest_xmin_age:,} transactions ago began who still looks; rows that died since stay"),
+            ("snapshot", f"the oldest is {self.oldest_xmin_age:,} transactions old; rows that died since then stay"),
             ("counters", f"{self.unfolded:,} rows to be added up by a worker"),
         ]
 

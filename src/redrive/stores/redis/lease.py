@@ -18,15 +18,15 @@ from redrive.stores.bodies import Judged
 from redrive.stores.redis import settle
 from redrive.stores.redis.rows import judged_item
 from redrive.stores.redis.session import Session
+from redrive.stores.redis.texts import packed
 
-_encode = msgpack.Encoder().encode
 _decode = msgpack.Decoder().decode
 _PLAIN = b"\0"
 
 
 def packed_request(request: LeaseRequest) -> bytes:
     wants = [(want.queue, want.limit, want.ttl, want.max_crashes) for want in request.wants]
-    return _encode((request.worker, request.nonce, request.holding, wants))
+    return packed((request.worker, request.nonce, request.holding, wants))
 
 
 async def lease(session: Session, request: LeaseRequest) -> Leases:
@@ -110,13 +110,13 @@ async def _unpacked(judged: list[Judged]) -> list[Judged]:
 async def reclaim(
     session: Session, queues: Sequence[str], ttl: Millis, limit: int, ids: Sequence[str] | None, *, force: bool
 ) -> tuple[Item, ...]:
-    named = b"" if ids is None else _encode(tuple(dict.fromkeys(ids)))
-    asked = _encode(tuple(dict.fromkeys(queues)))
+    named = b"" if ids is None else packed(tuple(dict.fromkeys(ids)))
+    asked = packed(tuple(dict.fromkeys(queues)))
     time, rows = await session.run("reclaim", [asked, ttl, max(0, limit), named, b"1" if force else b"0"])
     return await usable(session, rows, time)
 
 
 async def patience(session: Session, queues: Iterable[str]) -> Millis | None:
     """How long until something of these queues is due; None if nothing will be by itself."""
-    time, *when = await session.read("due", [_encode(tuple(queues))])
+    time, *when = await session.read("due", [packed(tuple(queues))])
     return int(when[0] - time) if when else None

@@ -57,7 +57,8 @@ class Pool:
         """One outside the pool, for whoever listens. It is the caller's to drop."""
         wire = Wire(self._options)
         try:
-            await wire.connect()
+            async with asyncio.timeout(self._options.connect_timeout / 1000):
+                await wire.connect()
         except Exception as error:
             if faults.is_trouble(error):
                 raise faults.translated(error, self.where) from None
@@ -102,7 +103,12 @@ class Pool:
         self._closed = True
         for _ in range(self._options.pool):
             await self._room.acquire()
-        for wire in tuple(self._all):
-            self._forget(wire)
+        self.cut()
         for _ in range(self._options.pool):
             self._room.release()
+
+    def cut(self) -> None:
+        """All of them, whatever they are doing."""
+        self._closed = True
+        for wire in tuple(self._all):
+            self._forget(wire)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from msgspec import msgpack
 from redis import exceptions
 
 from redrive.errors import RedriveError, StoreError, StoreUnavailable
@@ -21,12 +20,19 @@ from redrive.stores.redis.options import Address, Options
 from redrive.stores.redis.pool import Pool
 from redrive.stores.redis.put import put
 from redrive.stores.redis.scripts import Script
+from redrive.stores.redis.texts import packed
 from redrive.stores.redis.wake import Bell
 from redrive.stores.redis.wire import Arg, Wire
 from redrive.stores.waiters import Waiters
 
 _MOST_MOVES = 5
 """Nodes that send us on to each other, before we say so."""
+
+
+class _Elsewhere(NamedTuple):
+    """The namespace is on another node."""
+
+    address: Address
 
 
 class Session:
@@ -46,12 +52,13 @@ class Session:
         self.pool = Pool(options, self._greet)
         self.bell = Bell(self.pool, options, self.waiters)
         self._mender = Mender(self)
+        self._life = self._until_the_loop_ends()
         self.gather = Gather(lambda items: put(self.run, items))
 
     async def open(self, *, mend: bool = True) -> None:
         """Without `mend` only to look: nothing is put right."""
         self._scripts = await aside(scripts.load)
-        schema, run, missing = await self.read("boot", [msgpack.encode(boot.commands(self.prefix))])
+        schema, run, missing = await self.read("boot", [packed(boot.commands(self.prefix))])
         boot.check_rights([name.decode() for name in missing], self.pool.where)
         boot.check_schema(schema, self.pool.where)
         if mend:
@@ -105,7 +112,8 @@ class Session:
             return reply
         except exceptions.MovedError as error:
             sound = True
-            return _Elsewhere(error)
+            # Without a host: another port of the same one.
+            return _Elsewhere(Address(error.host or wire.address.host, int(error.port)))
         except RedriveError:
             sound = True
             raise
@@ -142,12 +150,20 @@ class Session:
                 raise faults.unreachable(error, self.pool.where) from None
             raise
 
+    async def _until_the_loop_ends(self) -> AsyncGenerator[None, None]:
+        """A loop closes its generators before it ends. Whoever forgot to close the store leaves no connections."""
+        try:
+            yield
+        finally:
+            self.pool.cut()
+
     async def close(self) -> None:
         """What was accepted is finished, then the connections go."""
         self.waiters.wake()
         await self.bell.mute()
         await self._mender.stop()
         await self.pool.close()
+        await self._life.aclose()
 
     def abandon(self) -> None:
         """From another loop, or where this one's is over."""
@@ -156,10 +172,3 @@ class Session:
 
     def _let_go(self) -> None:
         self._closing = asyncio.ensure_future(self.close())
-
-
-class _Elsewhere:
-    """The namespace is on another node."""
-
-    def __init__(self, error: exceptions.MovedError) -> None:
-        self.address = Address(error.host, int(error.port))

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import msgpack
-
 from redrive.core import codec
 from redrive.core.decide import Charge, ToDone, ToReady
 from redrive.core.item import Millis, NewItem
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
 from redrive.stores.redis.rows import packed_body, packed_result
 from redrive.stores.redis.session import Session
-
-_encode = msgpack.Encoder().encode
+from redrive.stores.redis.texts import packed
 
 _DONE, _READY, _DEAD = 1, 2, 3
 _ALREADY, _GIVEN_AWAY = 1, 2
@@ -30,7 +27,7 @@ class Plan:
         self._heads = [self._head(settlement) for settlement in settlements]
 
     def args(self, then: bytes) -> list[bytes]:
-        return [_encode(self._heads), then, *self.bodies]
+        return [packed(self._heads), then, *self.bodies]
 
     def _body(self, body: bytes) -> int:
         self.bodies.append(body)
@@ -79,5 +76,5 @@ def _otherwise(item_id: str, verdict: int, current: int) -> Answer:
 async def extend(session: Session, held: Sequence[Held], ttl: Millis) -> Extended:
     if not held:
         return Extended()
-    lost = await session.run("extend", [_encode([(one.id, one.delivery) for one in held]), ttl])
+    lost = await session.run("extend", [packed([(one.id, one.delivery) for one in held]), ttl])
     return Extended(tuple([held[place - 1].id for place in lost]))

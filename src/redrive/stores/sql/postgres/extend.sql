@@ -1,5 +1,6 @@
 -- extend: prolongs leases that are still held.
--- Inputs: numbers (0: look it up by id), ids, deliveries, and for how long from now. Outputs: places (from 1) of the lost.
+-- Inputs: numbers (0: look it up by id), ids, deliveries, each once, and for how long from now.
+-- Outputs: places (from 1) of the lost.
 -- Atomicity: one statement; repeating it changes nothing more.
 
 -- :name function
@@ -29,17 +30,14 @@ begin
     with prolonged as (
         update {schema}.course c
         set lease_until = greatest(c.lease_until, now_at + ttl)
-        from unnest(seqs, given) as o (seq, delivery)
+        from unnest(seqs, given) with ordinality as o (seq, delivery, place)
         where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until > now_at
-        returning c.seq, o.delivery
+        returning o.place
     )
-    select coalesce(array_agg(p.seq), '{}') into held from prolonged p;
+    select coalesce(array_agg(p.place), '{}') into held from prolonged p;
     return query
-    select o.place
-    from unnest(seqs, given) with ordinality as o (seq, delivery, place)
-    where o.seq <> all (held)
-       or not exists (select 1 from {schema}.course c where c.seq = o.seq and c.deliveries = o.delivery)
-    order by o.place;
+    select o.place from generate_series(1, cardinality(seqs)::bigint) as o (place)
+    where o.place <> all (held) order by o.place;
 end
 $function$;
 

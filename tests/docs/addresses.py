@@ -1,0 +1,44 @@
+"""Servers that the documents name. A test that runs a page gives it real ones, each with nothing in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+SHOWN = {
+    "postgresql://shop@10.0.0.5/shop": "postgres",
+    "redis://10.0.0.6:6379/0": "redis",
+}
+"""The one address of each kind that a page may use. Its numbers count for nothing when outputs are compared."""
+
+
+class Addresses:
+    """Of one page; a server is started when the page first names it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._real: dict[str, str] = {}
+
+    def real(self, text: str) -> str:
+        for shown, kind in SHOWN.items():
+            if shown in text:
+                if shown not in self._real:
+                    self._real[shown] = self._stack.enter_context(_MAKE[kind]())
+                # The real one has options already.
+                text = text.replace(f"{shown}?", f"{self._real[shown]}&").replace(shown, self._real[shown])
+        return text
+
+
+def _postgres() -> AbstractContextManager[str]:
+    from tests.support.servers import schemas
+
+    return schemas.schemas().missing()
+
+
+def _redis() -> AbstractContextManager[str]:
+    from tests.support.servers import namespaces
+
+    return namespaces.fresh()
+
+
+_MAKE: dict[str, Callable[[], AbstractContextManager[str]]] = {"postgres": _postgres, "redis": _redis}
