@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
-from bench import seed
-from bench.harness import PAYLOAD, QUEUE, CannotMeasure, remove
+from bench.harness import CannotMeasure
 from bench.lab import MANY, Lab, Reading
+from bench.load import PAYLOAD, QUEUE
+from bench.seeds import story
 from redrive.core import codec
 from redrive.core.decide import Charge, ToDead, ToDone
 from redrive.core.item import Attempt, Ending, Item, NewItem
 from redrive.core.verbs import LeaseRequest, Settlement, Verdict, Want
 from redrive.engine.ids import new_id, new_ids
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 
 FEW = 1_000
 BATCH = 100
@@ -43,11 +43,11 @@ class Costs:
 class Side:
     """A store with work waiting, used as a worker uses it: each write settles a batch and leases the next."""
 
-    def __init__(self, name: str, path: Path, queues: Sequence[str] = (QUEUE,), fill: int = BATCH) -> None:
+    def __init__(self, name: str, url: str, queues: Sequence[str] = (QUEUE,), fill: int = BATCH) -> None:
         self.name = name
         self._fill = fill
         self.costs = Costs()
-        self._store = SqliteStore(path)
+        self._store = store_from_url(url)
         self._queues = queues
         self._held: tuple[Item, ...] = ()
 
@@ -64,14 +64,14 @@ class Side:
         return await self._settle([Settlement(item.id, item.deliveries, ToDone()) for item in self._held])
 
     async def bury(self) -> float:
-        _, failure = seed.kinds()[3]
+        _, failure = story.failures()[3]
         return await self._settle(
             [
                 Settlement(
                     item.id,
                     item.deliveries,
-                    ToDead(seed.REASON, Charge.ERROR, failure),
-                    Attempt(item.deliveries, item.attempt, seed.WORKER, item.leased_at or 0, 5, Ending.FAILED, failure),
+                    ToDead(story.REASON, Charge.ERROR, failure),
+                    Attempt(item.deliveries, item.attempt, story.WORKER, item.leased_at or 0, 5, Ending.FAILED, failure),
                 )
                 for item in self._held
             ]
@@ -136,36 +136,37 @@ async def _turn(side: Side, spent: list[float], *, dies: bool) -> None:
 
 def waiting(lab: Lab) -> list[Reading]:
     """Ready items; and R22: nine of ten are delayed or lie in a paused queue that the worker asks as well."""
-    few = Side("few", seed.waiting(lab.scratch / "few.db", FEW))
-    many = Side("many", seed.waiting(lab.scratch / "many.db", lab.many))
+    engine = lab.engine
     part = lab.many * 45 // 100
-    mixed = seed.waiting(lab.scratch / "mixed.db", lab.many - 2 * part, delayed=part, paused=part)
-    blind = Side("blind", mixed, (seed.PAUSED, QUEUE))
+    few = Side("few", engine.waiting("few", FEW))
+    many = Side("many", engine.waiting("many", lab.many))
+    mixed = engine.waiting("mixed", lab.many - 2 * part, delayed=part, paused=part)
+    blind = Side("blind", mixed, (story.PAUSED, QUEUE))
     asyncio.run(breathe([few, many, blind]))
-    for name in ("few", "many", "mixed"):
-        remove(lab.scratch / f"{name}.db")
+    for store in ("few", "many", "mixed"):
+        engine.drop(store)
     what = f"lease + settle of {BATCH}, {lab.many:,} waiting"
     return [
-        *_compare(what, many, few, lambda costs: costs.done, MOST),
-        *_compare(f"{what}, 90% delayed or paused", blind, few, lambda costs: costs.done, MOST),
-        *_compare(f"put of {BATCH}, {lab.many:,} waiting", many, few, lambda costs: costs.put),
+        *compare(what, many, few, lambda costs: costs.done, MOST),
+        *compare(f"{what}, 90% delayed or paused", blind, few, lambda costs: costs.done, MOST),
+        *compare(f"put of {BATCH}, {lab.many:,} waiting", many, few, lambda costs: costs.put),
     ]
 
 
 def letters(lab: Lab) -> list[Reading]:
-    few = Side("few", seed.letters(lab.scratch / "few.db", FEW), fill=FEW + BATCH)
+    few = Side("few", lab.engine.letters("few", FEW), fill=FEW + BATCH)
     many = Side("many", lab.lettered(lab.many), fill=FEW + BATCH)
     asyncio.run(breathe([few, many], letters=2 * BATCH))
-    remove(lab.scratch / "few.db")
+    lab.engine.drop("few")
     what = f"{lab.many:,} letters"
     return [
-        *_compare(f"lease + settle of {BATCH}, {what}", many, few, lambda costs: costs.done, MOST),
-        *_compare(f"settle of {BATCH} as dead, {what}", many, few, lambda costs: costs.dead),
-        *_compare(f"put of {BATCH}, {what}", many, few, lambda costs: costs.put),
+        *compare(f"lease + settle of {BATCH}, {what}", many, few, lambda costs: costs.done, MOST),
+        *compare(f"settle of {BATCH} as dead, {what}", many, few, lambda costs: costs.dead),
+        *compare(f"put of {BATCH}, {what}", many, few, lambda costs: costs.put),
     ]
 
 
-def _compare(
+def compare(
     line: str, many: Side, few: Side, cost: Callable[[Costs], list[float]], at_most: float | None = None
 ) -> list[Reading]:
     """A reading a round, so that the median is one of rounds."""
@@ -176,8 +177,7 @@ def _compare(
 def memory(lab: Lab) -> list[Reading]:
     """Of a worker process that drains its queue."""
     few, many = (backlog * lab.many // MANY for backlog in BACKLOGS)
-    path = lab.scratch / "backlog.db"
-    base = float(lab.work(seed.waiting(path, few))["peak_mb"])
-    peak = float(lab.work(seed.waiting(path, many))["peak_mb"])
-    remove(path)
+    base = float(lab.work(lab.engine.waiting("backlog", few))["peak_mb"])
+    peak = float(lab.work(lab.engine.waiting("backlog", many))["peak_mb"])
+    lab.engine.drop("backlog")
     return [Reading(f"memory of a drain of {many:,}", peak, "MB", f"a drain of {few:,}", base, at_most=MOST)]

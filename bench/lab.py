@@ -1,4 +1,4 @@
-"""What the rows share: a reading, fresh databases, and the runs that several rows are measured against."""
+"""What the rows share: a reading, fresh stores, and the runs that several rows are measured against."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import seed
-from bench.harness import PAYLOAD, QUEUE, CannotMeasure, ask, copy, remove
-from bench.peers import Huey
-from bench.raw import BATCH
+from bench.beside import PYTHON, Beside
+from bench.engines.base import Engine
+from bench.harness import CannotMeasure, ask
+from bench.load import PAYLOAD, QUEUE
+from bench.raw import BATCH, BATCHES
 from redrive import Redrive
 
 SECONDS = 2.2
@@ -21,6 +22,15 @@ MANY = 1_000_000
 """What the growth rows hold against a thousand."""
 READER = 10.0
 """Seconds for which the row `wal` keeps a reader in the way."""
+PLAIN: dict[str, object] = {
+    "traceback": True,
+    "fail": False,
+    "fill": 0,
+    "profile": False,
+    "nap": 0.0,
+    "gate": False,
+}
+"""What a worker is told if nothing else is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,59 +50,83 @@ class Reading:
         return None if self.baseline is None else self.value / self.baseline
 
 
-class Lab:
-    """Fresh databases, sizes that fit the machine, and the drains that several rows share within a repeat."""
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the measurements are; tests have smaller ones."""
 
-    def __init__(self, scratch: Path, concurrency: int, many: int = MANY, reader: float = READER) -> None:
+    concurrency: int = 500
+    many: int = MANY
+    reader: float = READER
+    seconds: float = SECONDS
+
+
+class Lab:
+    """Fresh stores, sizes that fit the machine, and the drains that several rows share within a repeat."""
+
+    def __init__(self, engine: Engine, scratch: Path, scale: Scale | None = None, peers: Path = PYTHON) -> None:
+        scale = scale or Scale()
+        self.engine = engine
         self.scratch = scratch
-        self.concurrency = concurrency
-        self.many = many
-        self.reader = reader
+        self.concurrency = scale.concurrency
+        self.many = scale.many
+        self.reader = scale.reader
+        self.seconds = scale.seconds
+        self.beside = Beside(engine, scratch, peers, scale.seconds)
         self.facts: list[dict[str, Any]] = []
-        self._templates: dict[str, Path] = {}
+        self._templates: set[str] = set()
+        self._lettered: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
+        self._best_batch: int | None = None
         self._drained: dict[str, Any] | None = None
 
     def next_repeat(self) -> None:
         self._drained = None
 
     def size(self, name: str, probe: Callable[[], float], low: int, high: int) -> int:
-        """How many items keep it busy for SECONDS, asked once."""
+        """How many items keep it busy for so long, asked once."""
         if name not in self._sizes:
-            self._sizes[name] = max(low, min(high, int(probe() * SECONDS) // 1000 * 1000))
+            busy = int(probe() * self.seconds) // 1000 * 1000
+            # Where less time is wanted than usual, less will do at least, too.
+            low = max(1_000, int(low * min(1.0, self.seconds / SECONDS)) // 1000 * 1000)
+            self._sizes[name] = max(low, min(high, busy))
         return self._sizes[name]
 
-    def filled(self, count: int) -> Path:
-        """A fresh database with so many ready items."""
+    # --- stores ---
+
+    def filled(self, count: int, store: str = "queue") -> str:
+        """The URL of a fresh store with so many ready items."""
         name = f"ready-{count}"
         if name not in self._templates:
-            path = self.scratch / f"{name}.template"
-            asyncio.run(enqueue_in_chunks(path, count, 10_000))
-            self._templates[name] = path
-        return copy(self._templates[name], self.scratch / "queue.db")
+            asyncio.run(enqueue_in_chunks(self.engine.empty(name), count, 10_000))
+            self._templates.add(name)
+        return self.engine.copy(name, store)
 
-    def failed(self, count: int) -> Path:
-        """A fresh database with so many open letters, each made by really failing."""
+    def failed(self, count: int) -> str:
+        """The URL of a fresh store with so many open letters, each made by really failing."""
         name = f"dead-{count}"
         if name not in self._templates:
-            self.work(self.filled(count), fail=True)
-            self._templates[name] = (self.scratch / "queue.db").rename(self.scratch / f"{name}.template")
-        return copy(self._templates[name], self.scratch / "queue.db")
+            self.work(self.filled(count, name), fail=True)
+            self._templates.add(name)
+        return self.engine.copy(name, "queue")
 
-    def lettered(self, count: int) -> Path:
-        """A database with so many open letters and a few put away. Made once and shared: it is too large to copy."""
+    def lettered(self, count: int) -> str:
+        """A store with so many open letters and a few put away. Made once and shared: it is too large to copy."""
         name = f"letters-{count}"
-        if name not in self._templates:
-            path = seed.letters(self.scratch / f"{name}.db", count + count // 16)
-            asyncio.run(_put_away(path))
-            self._templates[name] = path
-        return self._templates[name]
+        if name not in self._lettered:
+            url = self.engine.letters(name, count + count // 16)
+            asyncio.run(_put_away(url))
+            self.engine.rest()
+            self._lettered[name] = url
+        return self._lettered[name]
 
-    def work(self, path: Path | None, **changes: object) -> dict[str, Any]:
+    # --- runs ---
+
+    def work(self, url: str, **changes: object) -> dict[str, Any]:
         """One worker process until the queue is empty."""
-        url = "memory:" if path is None else f"sqlite:///{path}"
-        plain = {"traceback": True, "fail": False, "fill": 0, "profile": False}
-        found = ask("drain", self.scratch, {"url": url, "concurrency": self.concurrency} | plain | changes)
+        before = self.engine.server_cpu()
+        found = ask("drain", self.scratch, {"url": url, "concurrency": self.concurrency} | PLAIN | changes)
+        spent = self.engine.server_cpu() - before
+        found["server_us_per_item"] = round(spent / found["count"] * 1e6, 2)
         self.facts.append({key: value for key, value in found.items() if key != "profile"} | changes)
         return found
 
@@ -113,25 +147,29 @@ class Lab:
         return float(self.work(self.filled(count), fail=True, traceback=traceback)["rate"])
 
     def own(self, count: int, batch: int = BATCH) -> dict[str, Any]:
-        return ask("own", self.scratch, {"path": str(self.filled(count)), "batch": batch})
+        return ask("own", self.scratch, {"url": self.filled(count), "batch": batch})
+
+    def best_batch(self) -> int:
+        """With which the bare loop is fastest; looked for once."""
+        if self._best_batch is None:
+            count = min(self.drain_size(), 20_000)
+            rates = {batch: float(self.own(count, batch)["rate"]) for batch in BATCHES}
+            self._best_batch = max(rates, key=lambda batch: rates[batch])
+        return self._best_batch
+
+    def insert(self, count: int, chunk: int) -> float:
+        """Of the bare engine."""
+        url = self.engine.empty("bulk")
+        return float(ask("insert", self.scratch, {"url": url, "count": count, "chunk": chunk})["rate"])
 
     def minimal(self, count: int) -> float:
-        return float(ask("minimal", self.scratch, {"path": str(self.scratch / "minimal.db"), "count": count})["rate"])
-
-    def huey(self) -> float:
-        return self._huey(self.size("huey", lambda: self._huey(500), 500, 20_000))
-
-    def _huey(self, count: int) -> float:
-        path = remove(self.scratch / "huey.db")
-        peer = Huey(path)
-        peer.fill(count)
-        peer.close()
-        return float(ask("huey", self.scratch, {"path": str(path), "count": count})["rate"])
+        url = self.engine.empty("minimal")
+        return float(ask("minimal", self.scratch, {"url": url, "count": count})["rate"])
 
 
-async def enqueue_in_chunks(path: Path, count: int, chunk: int) -> float:
-    """Items per second of `enqueue_many`, on a database made for it."""
-    app = Redrive(f"sqlite:///{remove(path)}", log=False)
+async def enqueue_in_chunks(url: str, count: int, chunk: int) -> float:
+    """Items per second of `enqueue_many`, on a store made for it."""
+    app = Redrive(url, log=False)
     app.queue(QUEUE)
     payloads = [PAYLOAD] * chunk
     async with app:
@@ -144,9 +182,9 @@ async def enqueue_in_chunks(path: Path, count: int, chunk: int) -> float:
     return count / took
 
 
-async def _put_away(path: Path) -> None:
+async def _put_away(url: str) -> None:
     """By the verbs, so that the audit of it is there as well."""
-    async with Redrive(f"sqlite:///{path}", log=False) as app:
+    async with Redrive(url, log=False) as app:
         await app.letters.archive("died>30d", reason="the bench")
         await app.letters.discard("died>29d", reason="the bench")
 

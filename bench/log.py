@@ -6,9 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from bench import seed
 from bench.growth import BATCH, BATCHES, FEW, Side
-from bench.harness import Child, remove
+from bench.harness import Child
 from bench.lab import Lab, Reading
 
 STEADY = 4.0
@@ -17,9 +16,9 @@ AT_MOST = 4.0
 
 
 def wal(lab: Lab) -> list[Reading]:
-    path = seed.waiting(lab.scratch / "log.db", FEW)
-    steady, during, after = asyncio.run(_work(path, lab.reader))
-    remove(path)
+    url = lab.engine.waiting("log", FEW)
+    steady, during, after = asyncio.run(_work(url, lab.reader))
+    lab.engine.drop("log")
     against = "steady work"
     return [
         Reading(f"log after a reader of {lab.reader:g} s", after, "MB", against, steady, at_most=AT_MOST),
@@ -27,11 +26,12 @@ def wal(lab: Lab) -> list[Reading]:
     ]
 
 
-async def _work(path: Path, reader: float) -> tuple[float, float, float]:
+async def _work(url: str, reader: float) -> tuple[float, float, float]:
     """The largest log of steady work, that under the reader, and what it comes back to."""
-    async with Side("log", path) as side:
+    path = Path(url.removeprefix("sqlite:///"))
+    async with Side("log", url) as side:
         steady = await _for(side, path, STEADY)
-        with Child("reader", path.parent, {"path": str(path)}) as child:
+        with Child("reader", path.parent, {"url": url}) as child:
             child.line(20.0)
             during = await _for(side, path, reader)
         await _for(side, path, STEADY)

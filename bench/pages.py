@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing
-from pathlib import Path
 
-from bench.harness import QUEUE, CannotMeasure
+from bench.harness import CannotMeasure
 from bench.lab import Lab, Reading
+from bench.load import QUEUE
 from redrive import Redrive
+from redrive.core.filters import letters_matching
 from redrive.core.verbs import CauseTally
-from redrive.stores.cursor import write as write_cursor
+from redrive.stores.url import store_from_url
 
 TIMES = 5
 AT_MOST = 50.0
 PAGE = 100
+STEP = 10_000
 UNINDEXED = "age, which has no index"
 """It is looked for in slices, however long that takes; so there is a figure and no target."""
 
@@ -77,9 +77,9 @@ def page(lab: Lab) -> list[Reading]:
     return asyncio.run(_looks(lab, lab.lettered(lab.many)))
 
 
-async def _looks(lab: Lab, path: Path) -> list[Reading]:
-    place = await asyncio.to_thread(_middle, path)
-    async with Redrive(f"sqlite:///{path}", log=False) as app:
+async def _looks(lab: Lab, url: str) -> list[Reading]:
+    place = await _middle(url)
+    async with Redrive(url, log=False) as app:
         causes = await app.causes(limit=1000)
         readings = []
         for kind, texts in filters(causes[0], causes[-1]).items():
@@ -112,10 +112,15 @@ async def _median(look: Look) -> float:
     return statistics.median(times)
 
 
-def _middle(path: Path) -> str:
-    """Where half of the open letters lie behind: the place that paging thousands of times would lead to."""
-    with closing(sqlite3.connect(path)) as db:
-        half = "select died_at, seq from letter where disposition = 'open' order by died_at limit 1 offset ?"
-        (count,) = db.execute("select sum(open) from queue").fetchone()
-        died_at, seq = db.execute(half, (count // 2,)).fetchone()
-    return write_cursor("died", (died_at, seq))
+async def _middle(url: str) -> str:
+    """Where half of the open letters lie behind: the place that paging thousands of times leads to."""
+    store = await store_from_url(url).open()
+    open_letters = letters_matching("")
+    behind, cursor = sum(row.open for row in (await store.tally()).queues) // 2, None
+    while behind > 0:
+        page = await store.ids(open_letters, min(behind, STEP), cursor)
+        behind, cursor = behind - len(page.ids), page.next
+    await store.close()
+    if cursor is None:
+        raise CannotMeasure("there are no letters to page through")
+    return cursor

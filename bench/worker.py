@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
+import asyncio
 import json
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
-
-
-def say(**fields: object) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
+from bench.child import end_with_the_harness, say
 
 
 class Boom(Exception):
@@ -26,34 +19,32 @@ class Boom(Exception):
 
 class Meter:
     first = 0.0
+    last = 0.0
     calls = 0
 
 
 async def drain(config: dict[str, Any]) -> dict[str, Any]:
     """Work a queue until it is empty; the clock runs from the first handler call until the store has settled all."""
-    from bench.harness import PAYLOAD, QUEUE, cpu_seconds, peak_memory
+    from bench.harness import cpu_seconds, peak_memory
+    from bench.load import PAYLOAD, QUEUE
     from bench.profiling import threads_cpu
-    from redrive import Policy, Redrive
+    from redrive import Redrive
 
     app = Redrive(config["url"], log=False, traceback=config["traceback"])
-    meter = Meter()
-
-    @app.handler(QUEUE, policy=Policy(max_attempts=1), concurrency=config["concurrency"])
-    async def handle(user_id: int, kind: str, body: str, tags: list[str], amount: int) -> None:  # noqa: ARG001
-        meter.calls += 1
-        if meter.calls == 1:
-            meter.first = time.monotonic()
-        if config["fail"]:
-            raise Boom("always")
-
+    meter = handle_with(app, config)
     async with app:
         if config["fill"]:
             await app.enqueue_many(QUEUE, [PAYLOAD] * config["fill"])
+        if config["gate"]:
+            say(open=True)
+            await asyncio.to_thread(sys.stdin.readline)
         before = threads_cpu(cpu_seconds)
         await app.run(until_idle=True)
         took = time.monotonic() - meter.first
         after = threads_cpu(cpu_seconds)
         (row,) = (await app.tally()).queues
+    if config["gate"]:
+        return {"count": meter.calls, "first": meter.first, "last": meter.last}
     settled = row.open if config["fail"] else row.done
     assert settled == meter.calls, f"{meter.calls} were handled, {settled} are settled"
     assert row.ready == row.leased == 0, f"{row.ready} are ready and {row.leased} leased still"
@@ -61,9 +52,28 @@ async def drain(config: dict[str, Any]) -> dict[str, Any]:
     return {"count": settled, "rate": settled / took, "cpu_us_per_item": cpu, "peak_mb": peak_memory()}
 
 
-def run_drain(config: dict[str, Any]) -> None:
-    import asyncio
+def handle_with(app: Any, config: dict[str, Any]) -> Meter:
+    """`nap`: seconds that the handler waits for something else."""
+    from bench.load import QUEUE
+    from redrive import Policy
 
+    meter, nap = Meter(), float(config["nap"])
+
+    @app.handler(QUEUE, policy=Policy(max_attempts=1), concurrency=config["concurrency"])
+    async def handle(user_id: int, kind: str, body: str, tags: list[str], amount: int) -> None:  # noqa: ARG001
+        meter.calls += 1
+        if meter.calls == 1:
+            meter.first = time.monotonic()
+        if nap:
+            await asyncio.sleep(nap)
+        meter.last = time.monotonic()
+        if config["fail"]:
+            raise Boom("always")
+
+    return meter
+
+
+def run_drain(config: dict[str, Any]) -> None:
     if not config["profile"]:
         say(**asyncio.run(drain(config)))
         return
@@ -77,9 +87,7 @@ def run_drain(config: dict[str, Any]) -> None:
 
 def run_stamp(config: dict[str, Any]) -> None:
     """A worker that waits for single items and says when each reached its handler."""
-    import asyncio
-
-    from bench.harness import QUEUE
+    from bench.load import QUEUE
     from redrive import Redrive
 
     app = Redrive(config["url"], log=False)
@@ -96,18 +104,24 @@ def run_stamp(config: dict[str, Any]) -> None:
 
 
 def run_own(config: dict[str, Any]) -> None:
-    from bench.raw import Own
+    from bench import raw
 
-    engine = Own(Path(config["path"]))
-    rate, cpu = engine.drain(config["batch"])
+    rate, cpu = raw.of(config["url"]).drain(config["batch"])
     say(rate=rate, cpu_us_per_item=cpu * 1e6)
 
 
-def run_minimal(config: dict[str, Any]) -> None:
-    from bench.harness import PAYLOAD
-    from bench.raw import Minimal
+def run_insert(config: dict[str, Any]) -> None:
+    from bench import raw
+    from bench.load import PAYLOAD
 
-    engine = Minimal(Path(config["path"]))
+    say(rate=raw.of(config["url"]).insert(PAYLOAD, config["count"], config["chunk"]))
+
+
+def run_minimal(config: dict[str, Any]) -> None:
+    from bench.load import PAYLOAD
+    from bench.raw.sqlite import Minimal
+
+    engine = Minimal(config["url"])
     engine.fill(PAYLOAD, config["count"])
     say(rate=engine.drain())
 
@@ -116,37 +130,25 @@ def run_reader(config: dict[str, Any]) -> None:
     """Look once and never let go. A process of its own: two SQLite libraries in one would break each other's locks."""
     import sqlite3
 
-    db = sqlite3.connect(config["path"], isolation_level=None)
+    db = sqlite3.connect(config["url"].removeprefix("sqlite:///"), isolation_level=None)
     db.execute("begin")
     db.execute("select count(*) from queue").fetchone()
     say(reading=True)
     signal.pause()
 
 
-def run_huey(config: dict[str, Any]) -> None:
-    import logging
-
-    from bench.peers import Huey
-
-    logging.disable(logging.CRITICAL)  # its log lines are not what is measured
-    Huey(Path(config["path"]), config["count"]).work()
-
-
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
     "drain": run_drain,
     "stamp": run_stamp,
     "own": run_own,
+    "insert": run_insert,
     "minimal": run_minimal,
-    "huey": run_huey,
     "reader": run_reader,
 }
 
 
 def main() -> None:
-    # Never outlive the harness: set before the slow imports, then look for a parent that was gone already.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(os.environ["BENCH_PARENT"]):
-        sys.exit("the harness is gone")
+    end_with_the_harness()
     role, config = sys.argv[1:]
     ROLES[role](json.loads(config))
 

@@ -23,13 +23,15 @@ from redrive.events import Finished, Reclaimed, SettleRefused, Started
 from redrive.stores.sqlite import SqliteStore
 from tests.support.lab import Lab, Seen, lab
 from tests.support.rig.fleet import ROOT, environment
+from tests.support.stores import STORES, StoreUrl
 
 __all__ = ["lab"]
 
 
 @pytest.mark.slow
-async def test_p1_what_enqueue_returned_survives_kill_9(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/promise.db"
+@pytest.mark.parametrize("kind", [kind for kind in STORES if kind != "memory"])
+async def test_p1_what_enqueue_returned_survives_kill_9(kind: str, store_url: StoreUrl) -> None:
+    url = store_url(kind)
     command = [sys.executable, "-m", "tests.support.rig.feeder", url]
     with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE) as feeder:  # noqa: ASYNC220 - nothing else runs here
         assert feeder.stdout is not None

@@ -1,4 +1,4 @@
-"""`python -m bench.peers <fill|drain> <JSON>`: put jobs into a peer's queue, or work it off and say how fast."""
+"""`python -m bench.peers <fill|drain|enqueue> <JSON>`: put jobs into a peer's queue, or work it off and say how fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -39,8 +40,18 @@ def main() -> None:
     if role == "fill":
         peer.fill(config["count"])
         say(filled=config["count"])
+    elif role == "enqueue":
+        say(rate=_enqueued(peer.one, config["seconds"]))
     else:
         peer.work()
+
+
+def _enqueued(one: Callable[[], object], seconds: float) -> float:
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        one()
+        count += 1
+    return count / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,9 @@ class Huey:
                 data = self._huey.serialize_task(self._noop.s(PAYLOAD))
                 cursor.execute("insert into task (queue, data, priority) values (?, ?, 0)", (storage.name, data))
 
+    def one(self) -> None:
+        self._noop(PAYLOAD)
+
     def work(self) -> None:
         self._huey.create_consumer(workers=self._workers, periodic=False).run()
 

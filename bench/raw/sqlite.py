@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import time
 import zlib
-from pathlib import Path
 
 from bench.load import QUEUE
 from bench.raw import BATCH, FIRST, TTL, WORKER
@@ -115,8 +114,8 @@ where id in (select id from job where state = 0 and due <= ? order by due, id li
 class Minimal:
     """The smallest durable queue: two transactions a batch (lease, then update to done), as the peers were measured."""
 
-    def __init__(self, path: Path) -> None:
-        self.db = sqlite3.connect(path, isolation_level=None)
+    def __init__(self, url: str) -> None:
+        self.db = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         self.db.execute("pragma journal_mode = wal").fetchone()
         self.db.execute("pragma synchronous = full")
         self.db.executescript(MINIMAL)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import sqlalchemy
 
 from redrive import Redrive
 from redrive.cli.db import check, status
@@ -229,6 +230,17 @@ async def work_through(url: str) -> None:
         made = await app.enqueue("quick", {"name": "one"})
         await app.run(until_idle=True)
         assert await app.wait(made, timeout="1s") == "one"
+
+
+def test_sql_fits_into_a_migration_of_alembic(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which takes it for a text of SQLAlchemy, in which colons and percent signs may mean something."""
+    text = sqlalchemy.text(here(capsys, "db", "sql").out)
+    engine = sqlalchemy.create_engine(postgres().url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        connection.execute(text)
+    engine.dispose()
+    assert here(capsys, "db", "migrate").err == "nothing to do: the schema is up to date\n"
+    assert here(capsys, "db", "check").out == "checked\t0\n"
 
 
 def test_sql_that_was_run_is_not_run_again(missing: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,7 +122,7 @@ async def test_an_enqueue_whose_outcome_stays_unknown_says_so(lab: Lab) -> None:
 
 
 async def test_an_enqueue_that_may_have_happened_is_never_told_as_not_done(lab: Lab) -> None:
-    """A server that dies while it writes and is then away: the second try knows that it failed, not what the first did."""
+    """A server dies while it writes and is then away: the second try knows of itself, not of the first."""
     app, faulty = await lab.faulty()
     app.handler("q")(_nothing)
     faulty.next("put", Fault.UNKNOWN)

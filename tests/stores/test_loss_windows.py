@@ -17,15 +17,13 @@ Not a store's: 09 (dedupe keys), 10 (unknown handler: the store keeps bytes), 11
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from redrive.core.select import EVERYTHING, And, Ids, Match
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import Archive, Cancel, Discard, Replay
-from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from redrive.testing import conformance as suite
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import (
@@ -38,16 +36,15 @@ from redrive.testing.conformance.kit import (
     new,
     news,
 )
+from tests.support.stores import EACH, StoreUrl
 
 DAY = 24 * 3_600 * SECOND
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+@pytest.fixture(params=EACH)
+async def world(request: pytest.FixtureRequest, store_url: StoreUrl) -> AsyncIterator[World]:
     clock = FakeClock()
-    memory = request.param == "memory"
-    store = MemoryStore(clock=clock) if memory else SqliteStore(tmp_path / "redrive.db", clock=clock)
-    await store.open()
+    store = await store_from_url(store_url(request.param), clock=clock).open()
     yield World(store, store.open, clock)
     await store.close()
 

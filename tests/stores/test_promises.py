@@ -24,6 +24,7 @@ from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import TERMINAL, State
 from redrive.core.verbs import Cancel, Discard, Replay, Settlement, Verdict
 from redrive.errors import BadStoreURL, StoreCorrupt, StoreUnavailable
+from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.url import store_from_url
@@ -44,10 +45,11 @@ from redrive.testing.conformance.kit import (
     news,
     verdicts,
 )
+from tests.support.stores import EACH, StoreUrl
 
 PRELUDE = """
 import asyncio, sys
-from redrive.stores.sqlite import SqliteStore
+from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import *
 from redrive.core.select import Ids
 from redrive.core.verbs import Replay
@@ -57,16 +59,16 @@ def say(word):
     sys.stdin.read()  # until killed
 
 async def main():
-    store = await SqliteStore(sys.argv[1]).open()
+    store = await store_from_url(sys.argv[1]).open()
 """
 
 
 @contextmanager
-def killed(path: Path, body: str) -> Iterator[str]:
+def killed(url: str, body: str) -> Iterator[str]:
     """Run `body` in a child that opened the store; when it has said a word, kill it. Gives the word."""
     script = PRELUDE + textwrap.indent(textwrap.dedent(body), "    ") + "\nasyncio.run(main())\n"
     child = subprocess.Popen(
-        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert child.stdout is not None
@@ -80,46 +82,46 @@ def killed(path: Path, body: str) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def world_at(path: Path) -> AsyncIterator[World]:
-    """The store on the real file with the real present, as the next process finds it."""
+async def world_at(url: str) -> AsyncIterator[World]:
+    """The store as the next process finds it, long after."""
     clock = FakeClock(start=4_000_000_000_000)
-    async with _opened(path, clock) as store:
+    async with _opened(url, clock) as store:
         yield World(store, store.open, clock)
 
 
 @asynccontextmanager
-async def _opened(path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    store = await SqliteStore(path, clock=clock).open()
+async def _opened(url: str, clock: FakeClock) -> AsyncIterator[Store]:
+    store = await store_from_url(url, clock=clock).open()
     try:
         yield store
     finally:
         await store.close()
 
 
+@pytest.fixture(params=[kind for kind in EACH if kind != "memory"])
+def url(request: pytest.FixtureRequest, store_url: StoreUrl) -> str:
+    return store_url(request.param)
+
+
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(url: str) -> AsyncIterator[World]:
     clock = FakeClock()
-    async with _opened(tmp_path / "redrive.db", clock) as store:
+    async with _opened(url, clock) as store:
         yield World(store, store.open, clock)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "redrive.db"
 
 
 # --- P1: accepted means kept ---
 
 
 @pytest.mark.slow
-async def test_p1_what_put_accepted_survives_kill_9(path: Path) -> None:
+async def test_p1_what_put_accepted_survives_kill_9(url: str) -> None:
     body = """
     await store.put([NewItem(f"i-{n}", QUEUE, b"\\x00 %d" % n) for n in range(50)])
     say("accepted")
     """
-    with killed(path, body) as word:
+    with killed(url, body) as word:
         assert word == "accepted"
-    async with world_at(path) as world:
+    async with world_at(url) as world:
         items = (await world.store.find(EVERYTHING, 100)).items
         assert {item.id: item.payload for item in items} == {f"i-{n}": b"\x00 %d" % n for n in range(50)}
         assert len(await world.lease(100)) == 50
@@ -127,24 +129,27 @@ async def test_p1_what_put_accepted_survives_kill_9(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", ["finished", "failed", "dead"])
-async def test_p1_what_settle_accepted_survives_kill_9(path: Path, make: str) -> None:
+async def test_p1_what_settle_accepted_survives_kill_9(url: str, make: str) -> None:
     body = f"""
     await store.put([NewItem("i-1", QUEUE, b"1")])
     (item,) = (await store.lease(asking(1))).items
     await store.settle([{make}(item, follow_ups=[NewItem("child", QUEUE, b"2")])])
     say("settled")
     """
-    with killed(path, body) as word:
+    with killed(url, body) as word:
         assert word == "settled"
-    async with world_at(path) as world:
+    async with world_at(url) as world:
         expected = {"finished": State.DONE, "failed": State.READY, "dead": State.DEAD}[make]
         assert (await world.item("i-1")).state is expected
         assert (await world.item("child")).payload == b"2"
 
 
-async def test_p1_the_level_in_force_is_shown(path: Path) -> None:
-    async with _opened(path, FakeClock()) as store:
+async def test_p1_the_level_in_force_is_shown(url: str) -> None:
+    async with _opened(url, FakeClock()) as store:
         assert store.info().durability == "power-loss"
+
+
+async def test_p1_a_weaker_level_is_shown(path: Path) -> None:
     weaker = await SqliteStore(path, durability="process-crash").open()
     assert weaker.info().durability == "process-crash"
     await weaker.close()
@@ -203,15 +208,15 @@ async def test_p4_a_zombie_s_result_does_not_count(world: World) -> None:
 
 
 @pytest.mark.slow
-async def test_p5_a_crash_was_counted_before_it_happened(path: Path) -> None:
+async def test_p5_a_crash_was_counted_before_it_happened(url: str) -> None:
     body = """
     await store.put([NewItem("i-1", QUEUE, b"1")])
     await store.lease(asking(1))
     say("leased")
     """
-    with killed(path, body) as word:
+    with killed(url, body) as word:
         assert word == "leased"
-    async with world_at(path) as world:
+    async with world_at(url) as world:
         item = await world.item("i-1")
         assert (item.deliveries, item.attempt, item.state) == (1, 1, State.LEASED)
 
@@ -261,7 +266,7 @@ async def test_p6_a_letter_stays_until_an_audited_act(world: World) -> None:
 
 
 @pytest.mark.slow
-async def test_p6_a_replay_and_its_record_survive_kill_9_together(path: Path) -> None:
+async def test_p6_a_replay_and_its_record_survive_kill_9_together(url: str) -> None:
     body = """
     await store.put([NewItem("i-1", QUEUE, b"1")])
     (item,) = (await store.lease(asking(1))).items
@@ -269,9 +274,9 @@ async def test_p6_a_replay_and_its_record_survive_kill_9_together(path: Path) ->
     await store.amend(Ids(("i-1",)), Replay(), act("request-1"))
     say("replayed")
     """
-    with killed(path, body) as word:
+    with killed(url, body) as word:
         assert word == "replayed"
-    async with world_at(path) as world:
+    async with world_at(url) as world:
         history = await world.store.get("i-1")
         assert (history.item.state, history.item.replays) == (State.READY, 1)
         assert [deed.request_id for deed in history.deeds] == ["request-1"]
@@ -283,14 +288,14 @@ async def test_p6_a_replay_and_its_record_survive_kill_9_together(path: Path) ->
 # --- P7: never early ---
 
 
-async def test_p7_a_retry_is_not_early_even_over_a_restart(path: Path) -> None:
+async def test_p7_a_retry_is_not_early_even_over_a_restart(url: str) -> None:
     clock = FakeClock()
-    async with _opened(path, clock) as store:
+    async with _opened(url, clock) as store:
         world = World(store, store.open, clock)
         item = await world.held()
         await world.finish(failed(item, delay=60 * SECOND))
     clock.advance(60 * SECOND - 1)
-    async with _opened(path, clock) as store:
+    async with _opened(url, clock) as store:
         world = World(store, store.open, clock)
         assert await world.lease(5) == ()
         world.tick(1)
@@ -319,8 +324,8 @@ async def test_p8_a_store_that_is_not_there_refuses(tmp_path: Path) -> None:
     assert not (tmp_path / "missing folder").exists()
 
 
-async def test_p8_a_store_that_was_not_opened_refuses(path: Path) -> None:
-    for store in (SqliteStore(path), MemoryStore()):
+async def test_p8_a_store_that_was_not_opened_refuses(url: str) -> None:
+    for store in (store_from_url(url), MemoryStore()):
         with pytest.raises(StoreUnavailable):
             await store.put([new()])
 
@@ -341,8 +346,8 @@ def test_p8_an_unusable_url_is_refused(url: str) -> None:
         store_from_url(url)
 
 
-async def test_p8_what_one_handle_accepted_is_in_the_file(path: Path) -> None:
+async def test_p8_what_one_handle_accepted_is_in_the_file(url: str) -> None:
     made = new()
-    async with _opened(path, FakeClock()) as store, _opened(path, FakeClock()) as other:
+    async with _opened(url, FakeClock()) as store, _opened(url, FakeClock()) as other:
         await store.put([made])
         assert (await other.get(made.id)).item.id == made.id

@@ -28,6 +28,7 @@ from redrive.testing.conformance.kit import (
     TTL,
     World,
     act,
+    after_crash,
     asking,
     dead,
     failed,
@@ -106,18 +107,15 @@ async def test_a_key_of_another_kind_is_told_before_anything_is_written(
     world: World, server: Server, key: str, verb: str
 ) -> None:
     """A script is not rolled back: what it finds out in the middle is too late."""
-    await world.put(*news(3))
-    dying, retrying = await world.lease(2)
+    await world.put(*news(5))
+    dying, retrying, third = await world.lease(3)
     server.client.delete(server.key(key))
     server.client.set(server.key(key), "somebody else's")
     before = server.snapshot()
-    follow_up = new(queue="replies")
+    settlements = [dead(dying), after_crash(retrying), finished(third, follow_ups=[new(queue="replies")])]
+    doing = world.lease(2) if verb == "lease" else world.settle(*settlements, then=asking(5))
     with pytest.raises(StoreCorrupt, match=re.escape(f"the key {server.key(key)} is a string")):
-        if verb == "lease":
-            await world.lease(2)
-        else:
-            charged = failed(retrying, follow_ups=[follow_up])
-            await world.settle(dead(dying), charged, then=asking(5))
+        await doing
     assert server.snapshot() == before
 
 
@@ -313,7 +311,7 @@ async def test_a_wait_for_a_connection_ends(address: str) -> None:
     store = store_from_url(f"{address}&pool=1&timeout=100ms")
     await store.open()
     assert isinstance(store, RedisStore)
-    session = await store._here()
+    session = await store._here()  # noqa: SLF001 - a connection that is not given back
     wire = await session.pool.take()
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         await store.put([new()])
@@ -326,7 +324,7 @@ async def test_a_put_that_is_cancelled_while_it_waits_has_not_happened(address: 
     store = store_from_url(f"{address}&pool=1")
     await store.open()
     assert isinstance(store, RedisStore)
-    session = await store._here()
+    session = await store._here()  # noqa: SLF001 - a connection that is not given back
     wire = await session.pool.take()
     leasing = asyncio.ensure_future(store.lease(asking()))
     await asyncio.wait({leasing}, timeout=0.01)

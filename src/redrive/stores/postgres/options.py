@@ -19,6 +19,8 @@ POLL = "1s"
 FORM = "postgresql://user:password@host:5432/database"
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_HOST = r"(?:\[[^\]@,]*\]|[^\[\]:@,]*)(?::[0-9]*)?"
+_HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
 _MOST_CONNECTIONS = 1_000
 
 PASSED_ON = frozenset(
@@ -159,8 +161,12 @@ def location(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        parts = None
-    if parts is None or parts.scheme not in {"postgresql", "postgres"}:
+        raise BadStoreURL("this is not a URL", field="store", hint=f"use {FORM}") from None
+    if parts.scheme not in {"postgresql", "postgres"}:
         raise BadStoreURL("this is not a PostgreSQL URL", field="store", hint=f"use {FORM}")
-    user, at, host = parts.netloc.rpartition("@")
-    return f"postgresql://{user.partition(':')[0]}{at}{host}{parts.path}"
+    user, at, hosts = parts.netloc.rpartition("@")
+    # A password with a / or a ? in it ends too early, and its rest would be taken for something to be shown.
+    if "@" in parts.path or (not at and "@" in parts.query) or not _HOSTS.fullmatch(hosts):
+        hint = f"use {FORM}, and percent-encode what is special in a password, as %2F for / and %40 for @"
+        raise BadStoreURL("what stands before the database is not user:password@host:port", field="store", hint=hint)
+    return f"postgresql://{user.partition(':')[0]}{at}{hosts}{parts.path}"

@@ -14,6 +14,8 @@ from redrive.stores.postgres.store import PostgresStore
 
 
 def store_of(parts: SplitResult, given: Mapping[str, str], clock: Clock | None) -> PostgresStore:
+    # First, because what follows says names of options, and a part of a password might be taken for one.
+    options.location(parts.geturl())
     ours = {name: _read(name, text) for name, text in given.items() if name in _OPTIONS}
     theirs = {name: text for name, text in given.items() if name not in _OPTIONS}
     for name in theirs:
