@@ -39,8 +39,8 @@ check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the 
 prove: $(VENV)/dev.stamp ## The long proofs: crashes, soak, many processes
 	$(PY) -m pytest -m prove --timeout 300
 
-bench: $(VENV)/bench.stamp ## Measure redrive beside a peer; ROWS=growth measures with a million items
-	$(PY) -m bench $(if $(ROWS),--rows $(ROWS))
+bench: $(VENV)/bench.stamp ## Measure redrive beside its peers; STORE=postgres or redis; ROWS=growth: with a million items
+	$(PY) -m bench $(if $(STORE),--store $(STORE)) $(if $(ROWS),--rows $(ROWS))
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
@@ -59,6 +59,9 @@ $(VENV)/dev.stamp: $(SETUP) | $(VENV)/created
 	@$(PIP_INSTALL) -e '.[dev]'
 	@touch $@
 
-$(VENV)/bench.stamp: $(VENV)/dev.stamp
-	@$(PIP_INSTALL) -e '.[dev,bench]'
+# The peers need older drivers than ours, so they live apart.
+$(VENV)/bench.stamp: $(VENV)/dev.stamp bench/constraints.txt
+	@echo "redrive: installing the peers into $(VENV)/peers"
+	@$(PY) -m venv --clear $(VENV)/peers
+	@PIP_CONSTRAINT=bench/constraints.txt $(VENV)/peers/bin/python -m pip install --quiet -e '.[bench]'
 	@touch $@

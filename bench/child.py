@@ -1,4 +1,4 @@
-"""What every process of a measurement has in common. Nothing else is imported here: the peers' own Python reads it too."""
+"""What every process of a measurement does. Nothing else is imported here: the peers' own Python reads it too."""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ class Side:
                     item.id,
                     item.deliveries,
                     ToDead(story.REASON, Charge.ERROR, failure),
-                    Attempt(item.deliveries, item.attempt, story.WORKER, item.leased_at or 0, 5, Ending.FAILED, failure),
+                    Attempt(
+                        item.deliveries, item.attempt, story.WORKER, item.leased_at or 0, 5, Ending.FAILED, failure
+                    ),
                 )
                 for item in self._held
             ]
@@ -167,11 +169,17 @@ def letters(lab: Lab) -> list[Reading]:
 
 
 def compare(
-    line: str, many: Side, few: Side, cost: Callable[[Costs], list[float]], at_most: float | None = None
+    line: str,
+    many: Side,
+    few: Side,
+    cost: Callable[[Costs], list[float]],
+    at_most: float | None = None,
+    *,
+    against: str = f"{FEW:,}",
 ) -> list[Reading]:
     """A reading a round, so that the median is one of rounds."""
     pairs = zip(cost(many.costs), cost(few.costs), strict=True)
-    return [Reading(line, ours, "µs an item", f"{FEW:,}", base, at_most=at_most) for ours, base in pairs]
+    return [Reading(line, ours, "µs an item", against, base, at_most=at_most) for ours, base in pairs]
 
 
 def memory(lab: Lab) -> list[Reading]:

@@ -11,8 +11,8 @@ from bench.harness import CannotMeasure
 from bench.lab import Lab, Reading
 from bench.load import QUEUE
 from redrive import Redrive
-from redrive.core.filters import letters_matching
 from redrive.core.verbs import CauseTally
+from redrive.office.letters import letters_matching
 from redrive.stores.url import store_from_url
 
 TIMES = 5

@@ -7,14 +7,14 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from bench import growth, log, pages
-from bench.harness import PAYLOAD, QUEUE, Child, cpu_seconds, remove
+from bench import growth, log, pages, scaling
+from bench.harness import Child, cpu_seconds
 from bench.lab import Lab, Reading, check, enqueue_in_chunks
-from bench.peers import Huey
-from bench.raw import BATCH, Own
+from bench.load import PAYLOAD, QUEUE
+from bench.raw import BATCH
 from redrive import Redrive
 from redrive.blocking import Redrive as Facade
 
@@ -22,35 +22,71 @@ LETTERS = 10_000
 CALLERS = 64
 SAMPLES = 120
 CALLS = 400
+CHUNK = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """What differs from engine to engine."""
+
+    peer: float
+    bulk: float
+    callers: float | None = None
+    best_batch: float | None = 0.40
+
+
+GOALS = {
+    "sqlite": Goals(peer=10.0, bulk=0.50, callers=6.0, best_batch=None),
+    "postgres": Goals(peer=1.5, bulk=0.40),
+    "redis": Goals(peer=5.0, bulk=0.40),
+}
 
 
 def drain(lab: Lab) -> list[Reading]:
-    count = lab.drain_size()
-    worker, own, minimal, huey = lab.drain(), lab.own(count), lab.minimal(count), lab.huey()
-    same = lab.own(count, lab.concurrency)
+    count, goals = lab.drain_size(), GOALS[lab.engine.name]
+    worker, own = lab.drain(), lab.own(count)
+    batch = lab.best_batch()
+    best = own if batch == BATCH else lab.own(count, batch)
     ours, cpu = worker["rate"], sum(worker["cpu_us_per_item"].values())
+    raw = f"raw own schema, batch {BATCH}"
     return [
-        Reading("drain", ours, "/s", f"raw own schema, batch {BATCH}", own["rate"], at_least=0.40),
-        Reading("drain, CPU per item", cpu, "µs", f"raw own schema, batch {BATCH}", own["cpu_us_per_item"]),
-        Reading("drain, equal batches", ours, "/s", f"raw own schema, batch {lab.concurrency}", same["rate"]),
-        Reading("drain, minimal", ours, "/s", f"raw minimal table, batch {BATCH}", minimal),
-        Reading("drain, peer", ours, "/s", "huey on SQLite, FULL", huey, at_least=10.0),
+        Reading("drain", ours, "/s", raw, own["rate"], at_least=0.40),
+        Reading("drain, CPU per item", cpu, "µs", raw, own["cpu_us_per_item"]),
+        Reading(
+            "drain, best batch", ours, "/s", f"raw own schema, batch {batch}", best["rate"], at_least=goals.best_batch
+        ),
     ]
 
 
+def minimal(lab: Lab) -> list[Reading]:
+    ours, bare = lab.drain()["rate"], lab.minimal(lab.drain_size())
+    return [Reading("drain, minimal", ours, "/s", f"raw minimal table, batch {BATCH}", bare)]
+
+
+def peers(lab: Lab) -> list[Reading]:
+    """At the durability that is ours by default; on Redis also at the one that is everybody's."""
+    at_least = GOALS[lab.engine.name].peer
+    readings = [_beside(lab, "drain, best peer", lab.drain()["rate"], at_least, lax=False)]
+    if lab.engine.name == "redis":
+        url = lab.filled(lab.drain_size())
+        with lab.engine.lax(url):
+            ours = lab.work(url)["rate"]
+        readings.append(_beside(lab, "drain, best peer, process-crash", ours, at_least, lax=True))
+    return readings
+
+
+def _beside(lab: Lab, line: str, ours: float, at_least: float, *, lax: bool) -> Reading:
+    best = lab.beside.best(lax=lax)
+    lab.facts.append({"peer": best.peer, "variant": best.variant, "rate": best.rate, "lax": lax})
+    return Reading(line, ours, "/s", f"{best.peer}, {best.variant} at once", best.rate, at_least=at_least)
+
+
 def bulk(lab: Lab) -> list[Reading]:
-    path = lab.scratch / "bulk.db"
-
-    def raw(count: int) -> float:
-        engine = Own(remove(path))
-        try:
-            return engine.insert(PAYLOAD, count, 1_000)
-        finally:
-            engine.close()
-
-    count = lab.size("bulk", lambda: raw(10_000), 10_000, 150_000)
-    ours = asyncio.run(enqueue_in_chunks(path, count, 1_000))
-    return [Reading("bulk enqueue, chunks of 1,000", ours, "/s", "raw own schema, the same", raw(count), at_least=0.50)]
+    count = lab.size("bulk", lambda: lab.insert(10_000, CHUNK), 10_000, 150_000)
+    ours = asyncio.run(enqueue_in_chunks(lab.engine.empty("bulk"), count, CHUNK))
+    at_least = GOALS[lab.engine.name].bulk
+    line = f"bulk enqueue, chunks of {CHUNK:,}"
+    return [Reading(line, ours, "/s", "raw own schema, the same", lab.insert(count, CHUNK), at_least=at_least)]
 
 
 def fail(lab: Lab) -> list[Reading]:
@@ -62,8 +98,8 @@ def fail(lab: Lab) -> list[Reading]:
 
 
 def replay(lab: Lab) -> list[Reading]:
-    async def once(path: Path) -> float:
-        app = Redrive(f"sqlite:///{path}", log=False)
+    async def once(url: str) -> float:
+        app = Redrive(url, log=False)
         app.queue(QUEUE)
         async with app:
             start = time.perf_counter()
@@ -78,21 +114,20 @@ def replay(lab: Lab) -> list[Reading]:
 
 
 def callers(lab: Lab) -> list[Reading]:
-    one = asyncio.run(_enqueue_for(1.5, 1, lab.scratch))
-    many = asyncio.run(_enqueue_for(1.5, CALLERS, lab.scratch))
-    return [Reading(f"enqueue, {CALLERS} callers", many, "/s", "1 caller", one, at_least=6.0)]
+    one = asyncio.run(_enqueue_for(1.5, 1, lab.engine.empty("singles")))
+    many = asyncio.run(_enqueue_for(1.5, CALLERS, lab.engine.empty("singles")))
+    at_least = GOALS[lab.engine.name].callers
+    return [Reading(f"enqueue, {CALLERS} callers", many, "/s", "1 caller", one, at_least=at_least)]
 
 
 def singles(lab: Lab) -> list[Reading]:
-    peer = Huey(remove(lab.scratch / "huey.db"))
-    theirs = peer.enqueue_rate(1.5)
-    peer.close()
-    ours = asyncio.run(_enqueue_for(1.5, 1, lab.scratch))
+    theirs = lab.beside.enqueue("huey", 1.5)
+    ours = asyncio.run(_enqueue_for(1.5, 1, lab.engine.empty("singles")))
     return [Reading("enqueue one by one", ours, "/s", "huey on SQLite, FULL", theirs)]
 
 
-async def _enqueue_for(seconds: float, callers_: int, scratch: Path) -> float:
-    app = Redrive(f"sqlite:///{remove(scratch / 'singles.db')}", log=False)
+async def _enqueue_for(seconds: float, callers_: int, url: str) -> float:
+    app = Redrive(url, log=False)
     app.queue(QUEUE)
     count = 0
 
@@ -113,11 +148,10 @@ async def _enqueue_for(seconds: float, callers_: int, scratch: Path) -> float:
 
 def blocking(lab: Lab) -> list[Reading]:
     """Also without the fsync, behind which the facade could hide."""
-    plain, bare = f"sqlite:///{lab.scratch}/", "?durability=process-crash"
-    return [
-        _facade("blocking enqueue", f"{plain}blocking.db", f"{plain}async.db"),
-        _facade("blocking enqueue, process-crash", f"{plain}blocking.db{bare}", f"{plain}async.db{bare}"),
-    ]
+    ours, theirs = lab.engine.empty("blocking"), lab.engine.empty("async")
+    strict = _facade("blocking enqueue", ours, theirs)
+    with lab.engine.lax(ours) as bare, lab.engine.lax(theirs) as bare_too:
+        return [strict, _facade("blocking enqueue, process-crash", bare, bare_too)]
 
 
 def _facade(line: str, ours: str, theirs: str) -> Reading:
@@ -165,8 +199,10 @@ def pickup(lab: Lab) -> list[Reading]:
                     times.append(float(worker.line(10.0)["latency"]))
         return sorted(times)
 
-    url = f"sqlite:///{remove(lab.scratch / 'pickup.db')}"
-    times, bare = (asyncio.run(collect(one)) for one in (url, f"{url}?durability=process-crash"))
+    url = lab.engine.empty("pickup")
+    times = asyncio.run(collect(url))
+    with lab.engine.lax(url) as lax:
+        bare = asyncio.run(collect(lax))
     return [
         Reading("pickup from an idle worker, p50", statistics.median(times) * 1000, "ms", at_most=5.0),
         Reading("pickup from an idle worker, p99", times[int(len(times) * 0.99)] * 1000, "ms"),
@@ -175,53 +211,80 @@ def pickup(lab: Lab) -> list[Reading]:
 
 
 def idle(lab: Lab) -> list[Reading]:
-    """CPU of a worker with nothing to do, over 5 s."""
+    """CPU of a worker with nothing to do, over 5 s; and of its server."""
 
-    async def seed(path: Path) -> None:
-        app = Redrive(f"sqlite:///{path}", log=False)
+    async def first(url: str) -> None:
+        app = Redrive(url, log=False)
         app.queue(QUEUE)
         async with app:
             await app.enqueue(QUEUE, {"sent": time.monotonic()})
 
-    path = remove(lab.scratch / "idle.db")
-    asyncio.run(seed(path))
-    with Child("stamp", lab.scratch, {"url": f"sqlite:///{path}"}) as worker:
+    url = lab.engine.empty("idle")
+    asyncio.run(first(url))
+    with Child("stamp", lab.scratch, {"url": url}) as worker:
         worker.line(20.0)
         time.sleep(1.0)
-        before, start = cpu_seconds(worker.pid), time.monotonic()
+        before, served, start = cpu_seconds(worker.pid), lab.engine.server_cpu(), time.monotonic()
         time.sleep(5.0)
-        after, took = cpu_seconds(worker.pid), time.monotonic() - start
+        after, served_after, took = cpu_seconds(worker.pid), lab.engine.server_cpu(), time.monotonic() - start
     spent = sum(seconds - before.get(thread, 0.0) for thread, seconds in after.items())
-    return [Reading("idle worker, share of a core", spent / took * 100, "%", at_most=0.5)]
+    readings = [Reading("idle worker, share of a core", spent / took * 100, "%", at_most=0.5)]
+    if served:
+        share = (served_after - served) / took * 100
+        readings.append(Reading("server of an idle worker, share of a core", share, "%"))
+    return readings
 
 
 def memory(lab: Lab) -> list[Reading]:
-    return [Reading("drain, memory store", float(lab.work(None, fill=50_000)["rate"]), "/s")]
+    return [Reading("drain, memory store", float(lab.work("memory:", fill=50_000)["rate"]), "/s")]
 
 
-USUAL: dict[str, Callable[[Lab], list[Reading]]] = {
-    "drain": drain,
-    "fail": fail,
-    "bulk": bulk,
-    "replay": replay,
-    "callers": callers,
-    "singles": singles,
-    "blocking": blocking,
-    "memory": memory,
-    "pickup": pickup,
-    "idle": idle,
-}
-GROWTH: dict[str, Callable[[Lab], list[Reading]]] = {
+def snapshot(lab: Lab) -> list[Reading]:
+    """Late: only PostgreSQL needs its driver."""
+    from bench import pinned
+
+    return pinned.snapshot(lab)
+
+
+Row = Callable[[Lab], list[Reading]]
+
+_EVERYWHERE: dict[str, Row] = {"drain": drain, "peers": peers, "fail": fail, "bulk": bulk, "replay": replay}
+_LATER: dict[str, Row] = {"callers": callers, "pickup": pickup, "idle": idle}
+_SERVERS: dict[str, Row] = {"scaling": scaling.waiting, "busy": scaling.busy}
+_SQLITE: dict[str, Row] = {"minimal": minimal, "singles": singles, "blocking": blocking, "memory": memory}
+_GROWTH: dict[str, Row] = {
     "grow-waiting": growth.waiting,
     "grow-letters": growth.letters,
     "letters-page": pages.page,
     "flat-memory": growth.memory,
-    "wal": log.wal,
 }
-ROWS = USUAL | GROWTH
-GROUPS = {"usual": tuple(USUAL), "growth": tuple(GROWTH), "all": tuple(ROWS)}
-ONCE = ("pickup", "idle", *GROWTH)
+USUAL: dict[str, dict[str, Row]] = {
+    "sqlite": _EVERYWHERE | _SQLITE | _LATER,
+    "postgres": _EVERYWHERE | _LATER | _SERVERS,
+    "redis": _EVERYWHERE | _LATER | _SERVERS,
+}
+GROWTH: dict[str, dict[str, Row]] = {
+    "sqlite": _GROWTH | {"wal": log.wal},
+    "postgres": _GROWTH | {"pinned": snapshot},
+    "redis": _GROWTH,
+}
+GROUPS = ("usual", "growth", "all")
+ONCE = frozenset({"pickup", "idle", "wal", "pinned", *_GROWTH})
 """Rows that are samples over time in themselves and are not repeated."""
+
+
+def rows_of(store: str) -> dict[str, Row]:
+    return USUAL[store] | GROWTH[store]
+
+
+def chosen(store: str, words: Sequence[str]) -> list[str]:
+    """The names of the rows meant, each once. KeyError for a word that means nothing."""
+    known = rows_of(store)
+    groups = {"usual": list(USUAL[store]), "growth": list(GROWTH[store]), "all": list(known)}
+    names = [name for word in words for name in groups.get(word, [word])]
+    for name in names:
+        known[name]
+    return list(dict.fromkeys(names))
 
 
 def profile(lab: Lab, names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -229,8 +292,14 @@ def profile(lab: Lab, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     found = {}
     for name in names:
         changes = PROFILES[name]
-        plain = lab.work(lab.filled(20_000), **changes)
-        found[name] = plain | {"profile": lab.work(lab.filled(20_000), profile=True, **changes)["profile"]}
+        url = lab.filled(20_000)
+        lab.engine.watch()
+        plain = lab.work(url, **changes)
+        server = lab.engine.watched(url, 20_000)
+        found[name] = plain | {
+            "server": server,
+            "profile": lab.work(lab.filled(20_000), profile=True, **changes)["profile"],
+        }
     return found
 
 

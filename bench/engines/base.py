@@ -47,6 +47,7 @@ class Engine(ABC):
 
     def rest(self) -> None:
         """Until what was written so far is on the disk, and paid for by nobody who is measured next."""
+        return
 
     def server_cpu(self) -> float:
         """CPU seconds that the server has taken so far. None where the engine lives in its callers."""
@@ -54,6 +55,7 @@ class Engine(ABC):
 
     def watch(self) -> None:
         """Forget what the server has counted so far."""
+        return
 
     def watched(self, url: str, items: int) -> str:
         """Where the server's time went since `watch`, per item; empty where there is no server."""

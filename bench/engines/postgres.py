@@ -113,6 +113,9 @@ class Postgres(Engine):
                 tables.append(_table(self._admin.execute(_STATEMENTS_TOP, {"items": items, "database": database})))
         return "\n\n".join(tables)
 
+    def tell_statements(self) -> None:
+        self._admin.execute("create extension if not exists pg_stat_statements")
+
     def _has_statements(self) -> bool:
         return bool(self._admin.execute("select 1 from pg_extension where extname = 'pg_stat_statements'").fetchall())
 
@@ -123,9 +126,10 @@ select (self_time * 1000 / %(items)s)::numeric(10, 2) as "own µs/item",
        (calls::float8 / %(items)s)::numeric(10, 4) as "calls/item", funcname as function
 from pg_stat_user_functions order by total_time desc
 """
-_STATEMENTS_TOP = """
+_STATEMENTS_TOP = r"""
 select (s.total_exec_time * 1000 / %(items)s)::numeric(10, 2) as "µs/item",
-       (s.calls::float8 / %(items)s)::numeric(10, 4) as "calls/item", (s.rows::float8 / %(items)s)::numeric(10, 2) as "rows/item",
+       (s.calls::float8 / %(items)s)::numeric(10, 4) as "calls/item",
+       (s.rows::float8 / %(items)s)::numeric(10, 2) as "rows/item",
        (s.shared_blks_hit::float8 / %(items)s)::numeric(10, 2) as "hits/item",
        (s.shared_blks_read::float8 / %(items)s)::numeric(10, 3) as "reads/item",
        (s.wal_bytes / %(items)s)::numeric(10, 0) as "wal B/item",
@@ -139,7 +143,10 @@ def _table(found: psycopg.Cursor[tuple[object, ...]]) -> str:
     names = [column.name for column in found.description or ()]
     rows = [names, *([str(value) for value in row] for row in found)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(names))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)) + f"  {row[-1]}" for row in rows)
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)) + f"  {row[-1]}"
+        for row in rows
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`python -m bench.peers <fill|drain|enqueue> <JSON>`: put jobs into a peer's queue, or work it off and say how fast."""
+"""`python -m bench.peers <fill|drain|enqueue> <JSON>`: fill a peer's queue, or work it off and say how fast."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _tell(db: psycopg.Connection, count: int, since: Instant, span: Millis) -> N
 
 
 def _wait(db: psycopg.Connection, wait: Wait) -> None:
-    _tell(db, wait.count, wait.since, story.DAY)
+    _tell(db, wait.size, wait.since, story.DAY)
     db.execute(_ITEMS, {"queue": wait.queue, **_body()})
     db.execute(_WAIT, {"queue": wait.queue, "delay": wait.delay})
 

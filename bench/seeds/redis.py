@@ -52,10 +52,10 @@ class _Planter:
 
     def wait(self, wait: Wait) -> None:
         script = self._script("waiting")
-        for numbers in _chunks(wait.count):
+        for numbers in _chunks(wait.size):
             rows = []
             for key, n in zip(new_ids(len(numbers)), numbers, strict=True):
-                at = wait.since + n * story.DAY // wait.count
+                at = wait.since + n * story.DAY // wait.size
                 rows.append((key, at, at + (wait.delay + n if wait.delay else 0)))
             self._run(script, [msgpack.encode(rows), wait.queue, self._body])
 

@@ -117,7 +117,7 @@ def _tell(db: sqlite3.Connection, count: int, since: Instant, span: Millis) -> N
 
 
 def _wait(db: sqlite3.Connection, wait: Wait) -> None:
-    _tell(db, wait.count, wait.since, story.DAY)
+    _tell(db, wait.size, wait.since, story.DAY)
     db.execute(_WAIT, {"queue": wait.queue, "delay": wait.delay})
 
 

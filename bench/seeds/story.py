@@ -7,13 +7,12 @@ import random
 import time
 from typing import NamedTuple
 
+from bench.load import QUEUE
 from redrive.core import codec
 from redrive.core.classify import fingerprint
 from redrive.core.item import Attempt, Ending, Failure, Frame, Instant, Millis
 from redrive.core.verbs import QueueChange
 from redrive.stores.url import store_from_url
-
-from bench.load import QUEUE
 
 DAY: Millis = 24 * 60 * 60 * 1000
 SPAN: Millis = 30 * DAY
@@ -62,7 +61,7 @@ class Kind(NamedTuple):
 class Wait(NamedTuple):
     """So many items of a queue, put one after the other within a day, each due `delay` later."""
 
-    count: int
+    size: int
     queue: str
     since: Instant
     delay: Millis = 0
@@ -75,7 +74,7 @@ def waits(ready: int, delayed: int, paused: int) -> list[Wait]:
         Wait(delayed, QUEUE, now - 2 * DAY, 3 * DAY),
         Wait(paused, PAUSED, now - DAY),
     ]
-    return [wait for wait in every if wait.count]
+    return [wait for wait in every if wait.size]
 
 
 def first_death() -> Instant:

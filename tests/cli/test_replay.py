@@ -84,6 +84,7 @@ def test_a_filter_that_matches_nothing_is_done(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
+@on_sqlite
 def test_ids_from_stdin_and_more_than_a_hundred_ask(tmp_path: Path) -> None:
     ids = letters_in(tmp_path, *["x"] * 101)
     everything = piped("letters", "list", "--limit", "500", cwd=tmp_path).stdout

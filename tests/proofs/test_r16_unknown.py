@@ -5,6 +5,7 @@ First every call in turn, which a link cannot promise; then over a real link, wh
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections import Counter
@@ -178,7 +179,7 @@ class Cutting(Relay):
             return await verb(*args, **kwargs)
         requests = itertools.count(1)
         lost = self._dice.randint(1, REQUESTS[name])
-        self._link.set(CutReply(lambda _: next(requests) == lost, times=1))
+        await asyncio.to_thread(self._link.set, CutReply(lambda _: next(requests) == lost, times=1))
         try:
             return await verb(*args, **kwargs)
         except OutcomeUnknown:
@@ -188,7 +189,7 @@ class Cutting(Relay):
             self.unsure["letter"] += any(isinstance(one.decision, ToDead) for one in settlements)
             raise
         finally:
-            self._link.heal()
+            await asyncio.to_thread(self._link.heal)
 
 
 async def insist(act: Callable[[], Awaitable[T]]) -> T:

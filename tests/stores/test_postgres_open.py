@@ -392,7 +392,8 @@ def test_no_psycopg_is_told_when_the_store_is_made(
 
 @pytest.mark.slow
 def test_psycopg_is_imported_by_those_who_need_it() -> None:
-    code = "import sys; from redrive.stores.url import *; store_from_url('postgresql://h/d'); print('psycopg' in sys.modules)"
+    made = "store_from_url('postgresql://h/d')"
+    code = f"import sys; from redrive.stores.url import *; {made}; print('psycopg' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "False\n"
 

@@ -124,6 +124,8 @@ _SQLITE_OPTIONS: dict[str, Callable[[str, str], Any]] = {
 
 
 def _safe(url: str) -> str:
-    """Without the password, should there be one; options may have one too."""
-    head, at, tail = url.partition("?")[0].rpartition("@")
-    return f"{head.split('://')[0]}://…@{tail}" if at else tail
+    """Without the password, wherever it stands: it may have signs that end an address, and options may have one too."""
+    if "@" not in url:
+        return url.partition("?")[0]
+    scheme, mark, _ = url.partition("://")
+    return f"{scheme}://…" if mark else "…"

@@ -20,6 +20,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from redrive.stores.url import store_from_url
 from redrive.testing.faults import FaultyStore
@@ -30,7 +31,7 @@ from tests.support.rig.scenario import Place, drain, play
 from tests.support.rig.wire import over_the_wire
 from tests.support.stores import fresh_store
 
-Result = dict[str, object]
+Result = dict[str, Any]
 
 SOME = 8
 MUTATING = ("put", "lease", "settle", "extend", "reclaim", "amend", "prune", "configure")
@@ -116,14 +117,10 @@ def spread(count: int, limit: int) -> list[int]:
 
 def main() -> None:
     folder, store, kind, items, points = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]
-    chosen: list[int] = []
     if points in ("count", "some"):
         # Twice: the first one on a server may have to say more, such as the scripts that it will know from then on.
-        for _ in range(2):
-            passed = try_fresh(folder, store, kind, items, None)["passed"]
-        if points == "some":
-            assert isinstance(passed, int)
-            chosen = spread(passed, SOME)
+        counts = [try_fresh(folder, store, kind, items, None)["passed"] for _ in range(2)]
+        chosen = spread(counts[-1], SOME) if points == "some" else []
     else:
         chosen = [int(point) for point in points.split(",")]
     for point in chosen:

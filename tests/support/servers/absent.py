@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 
 def in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in {"", "0", "false", "no"}
@@ -13,5 +11,7 @@ def in_ci() -> bool:
 
 def absent(what: str, hint: str, *, another: bool = False) -> BaseException:
     """To be raised. Where `another` of its kind runs the same tests, it is told and no failure."""
+    import pytest  # late: the benchmarks start servers too, and without it
+
     text = f"there is no {what} for this test: {hint}"
     return pytest.fail.Exception(text, pytrace=False) if in_ci() and not another else pytest.skip.Exception(text)

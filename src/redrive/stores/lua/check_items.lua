@@ -31,10 +31,10 @@ local function look_at_state(id, m)
   end
 end
 
-local function look_at_places(id, m, misplaced_there)
-  if not shares_of(id, m) then
+local function look_at_places(id, m, place)
+  if place == IMPOSSIBLE then
     tell('record_damaged', id)
-  elseif misplaced_there then
+  elseif place == MISPLACED then
     tell('not_in_index', id)
   elseif m[STATE] == 'ready' and m[CRASHES] > 0 and call('SISMEMBER', P .. 'levels:' .. m[QUEUE], m[CRASHES]) == 0 then
     tell('not_in_index', id)
@@ -69,13 +69,13 @@ local records = {}
 for index = 1, #scanned[2], 2 do
   records[scanned[2][index]] = unpacked(scanned[2][index + 1])
 end
-local missing = misplaced(records)
+local places = misplaced(records)
 for index = 1, #scanned[2], 2 do
   local id = scanned[2][index]
   local m = records[id]
   if m then
     look_at_state(id, m)
-    look_at_places(id, m, missing[id])
+    look_at_places(id, m, places[id])
     look_at_queue(m[QUEUE])
     look_beside(id, m)
   else

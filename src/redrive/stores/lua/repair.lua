@@ -18,7 +18,7 @@ end
 
 for _, id in ipairs(next_list()) do
   local m = load(id)
-  if m and shares_of(id, m) then
+  if m and misplaced({[id] = m})[id] ~= IMPOSSIBLE then
     add(P .. 'items', m[SEQ], id)
     shares(id, m, add)
     if m[STATE] == 'ready' then

@@ -1,27 +1,26 @@
 -- Whether the indexes are what the items say, for the scripts that check and mend.
--- Inputs:    shares_of(id, record); misplaced(records), records by id; belongs(id, record, key, score, member)
--- Outputs:   {key, score, member} of every index an item is in, or nil for a record that cannot be; by id, those of
---            them that are not so in the index; whether an entry of an index is its item's
+-- Inputs:    misplaced(records), records by id; belongs(id, record, key, score, member)
+-- Outputs:   by id, 1 for an item that is not in all its indexes, or not at its place, and 2 for a record that cannot be;
+--            whether an entry of an index is its item's
 -- Atomicity: reads.
 
-local function shares_of(id, m)
-  local found = {}
-  local function note(key, score, member)
-    found[#found + 1] = {key, tonumber(score) or refuse('CORRUPT a score is none'), member}
+-- One function for all items, and lists by key: a check looks at every item there is.
+local members, wanted, owners, owner = {}, {}, {}, nil
+local function collect(key, score, member)
+  local list = members[key]
+  if not list then
+    list = {}
+    members[key], wanted[key], owners[key] = list, {}, {}
   end
-  -- A record of wrong kinds of values breaks what is made of it.
-  local made = pcall(function()
-    note(P .. 'items', m[SEQ], id)
-    shares(id, m, note)
-  end)
-  return made and found or nil
+  local size = #list + 1
+  list[size], wanted[key][size], owners[key][size] = member, score, owner
 end
 
-local function scores(key, members)
+local function scores(key, list)
   local found = {}
   if call('TYPE', key).ok == 'zset' then
-    for first = 1, #members, MOST do
-      local part = call('ZMSCORE', key, unpack(members, first, math.min(first + MOST - 1, #members)))
+    for first = 1, #list, MOST do
+      local part = call('ZMSCORE', key, unpack(list, first, math.min(first + MOST - 1, #list)))
       for index = 1, #part do
         found[first + index - 1] = tonumber(part[index] or '')
       end
@@ -30,35 +29,40 @@ local function scores(key, members)
   return found
 end
 
+local MISPLACED, IMPOSSIBLE = 1, 2
+
 local function misplaced(records)
-  local members, owners = {}, {}
+  local found = {}
   for id, m in pairs(records) do
-    for _, share in ipairs(shares_of(id, m) or {}) do
-      local key = share[1]
-      members[key], owners[key] = members[key] or {}, owners[key] or {}
-      table.insert(members[key], share[3])
-      table.insert(owners[key], {id, share})
+    owner = id
+    -- A record of wrong kinds of values breaks what is made of it.
+    if type(m[SEQ]) ~= 'number' or not pcall(shares, id, m, collect) then
+      found[id] = IMPOSSIBLE
+    else
+      collect(P .. 'items', m[SEQ], id)
     end
   end
-  local missing = {}
   for key, list in pairs(members) do
     local there = scores(key, list)
-    for index, owner in ipairs(owners[key]) do
-      local id, share = owner[1], owner[2]
-      if there[index] ~= share[2] then
-        missing[id] = missing[id] or {}
-        table.insert(missing[id], share)
+    for index, id in ipairs(owners[key]) do
+      if there[index] ~= wanted[key][index] then
+        found[id] = found[id] or MISPLACED
       end
     end
   end
-  return missing
+  return found
+end
+
+local sought_key, sought_score, sought_member, hit
+local function compare(key, score, member)
+  hit = hit or (key == sought_key and score == sought_score and member == sought_member)
 end
 
 local function belongs(id, m, key, score, member)
-  for _, share in ipairs(m and shares_of(id, m) or {}) do
-    if share[1] == key and share[2] == score and share[3] == member then
-      return true
-    end
+  sought_key, sought_score, sought_member, hit = key, score, member, false
+  if m then
+    compare(P .. 'items', m[SEQ], id)
+    pcall(shares, id, m, compare)
   end
-  return false
+  return hit
 end

@@ -21,7 +21,7 @@ from redrive.stores.packing import unpack
 from redrive.stores.redis.rows import STAMP, deeds_of, facts_of, payload_of, result_of
 from redrive.stores.redis.session import Session
 
-CHUNK = 500
+CHUNK = 200
 """Records or entries that one script looks at."""
 BODIES = 50
 """Of those that come with their bodies."""
@@ -51,13 +51,12 @@ _TRUTHS = {
     "pruned_but_there": ("tombstones", "items that were pruned and are there"),
 }
 _GLOB = re.compile(r"([*?\[\]\\^])")
-_BY_NUMBER = ("items", "ended:")
+_BY_NUMBER = (b"items", b"ended:")
 """Indexes that are ordered by the number of the item, and so do not name it."""
 
 
 async def check(session: Session, *, quick: bool) -> Checkup:
-    look = _Look(session, bodies=not quick, all_indexes=not quick)
-    return await look.run()
+    return await _Look(session, bodies=not quick).run()
 
 
 def can_repair(checkup: Checkup) -> bool:
@@ -68,7 +67,7 @@ def can_repair(checkup: Checkup) -> bool:
 
 async def repair(session: Session) -> tuple[Finding, ...]:
     """Make what is kept beside the items follow from them again, and say what was wrong. No item is touched."""
-    look = _Look(session, bodies=False, all_indexes=True)
+    look = _Look(session, bodies=False)
     found = await look.run()
     wrong = tuple([finding for finding in found.findings if finding.kind in REPAIRABLE])
     lists = (look.misplaced, look.strays, look.undeclared, look.causes)
@@ -82,10 +81,9 @@ async def repair(session: Session) -> tuple[Finding, ...]:
 
 
 class _Look:
-    def __init__(self, session: Session, *, bodies: bool, all_indexes: bool) -> None:
+    def __init__(self, session: Session, *, bodies: bool) -> None:
         self._session = session
         self._bodies = bodies
-        self._all_indexes = all_indexes
         self._found = Findings()
         self._told: set[tuple[str, str]] = set()
         self.misplaced: list[bytes] = []
@@ -96,12 +94,7 @@ class _Look:
 
     async def run(self) -> Checkup:
         await self._look_at_items()
-        async for index in self._look_at_keys():
-            # A letter lies in several: where it is in the first, a quick look is satisfied.
-            if self._all_indexes or not index.startswith("letters:"):
-                await self._look_at_index(index)
-        for name in ("body", "result", "failure", "deeds"):
-            await self._look_beside(name)
+        await self._look_at_indexes(await self._look_at_keys())
         return Checkup(await self._look_at_numbers(), self._found.told())
 
     def _tell(self, truth: str, example: str) -> None:
@@ -134,27 +127,32 @@ class _Look:
             for truth, item_id in await aside(partial(_flaws_of_bodies, fields)) if fields else ():
                 self._tell(truth, item_id)
 
-    async def _look_at_keys(self) -> AsyncIterator[str]:
+    async def _look_at_keys(self) -> list[bytes]:
         """Gives the indexes."""
         pattern = _GLOB.sub(r"\\\1", self._session.prefix) + "*"
         kept: dict[tuple[str, str], int] = {}
         there: dict[tuple[str, str], int] = {}
+        found: dict[bytes, None] = {}
         async for flaws, indexes, causes in self._walk("check_keys", CHUNK, pattern):
             self._tell_all(flaws)
             for name, has, count in zip(causes[0::3], causes[1::3], causes[2::3], strict=True):
                 cause, _, queue = _shown(name).partition("\0")
                 kept[cause, queue], there[cause, queue] = has, count
                 self.causes.append(name)
-            for index in indexes:
-                yield _shown(index)
+            found.update(dict.fromkeys(indexes))
         self._found.add_causes(kept, there)
+        return list(found)
 
-    async def _look_at_index(self, index: str) -> None:
-        before_id = 0 if index.startswith(_BY_NUMBER) else STAMP
-        name = index.encode(errors="surrogateescape")
+    async def _look_at_indexes(self, names: list[bytes]) -> None:
+        """One by one only where there is reason to: where all items are in theirs, their number tells of any other."""
+        for name in names if self.misplaced else await self._session.read("check_sums", names):
+            await self._look_at_index(name)
+
+    async def _look_at_index(self, name: bytes) -> None:
+        before_id = 0 if name.startswith(_BY_NUMBER) else STAMP
         async for (strays,) in self._walk("check_index", CHUNK, name, before_id):
             for member in strays:
-                self._tell("stray", f"{_shown(member[before_id:])} in {index}")
+                self._tell("stray", f"{_shown(member[before_id:])} in {_shown(name)}")
                 self.strays += [name, member]
 
     async def _look_beside(self, name: str) -> None:
@@ -163,10 +161,17 @@ class _Look:
                 self._tell(f"{name}_alone", _shown(item_id))
 
     async def _look_at_numbers(self) -> int:
-        items, last, highest = await self._session.read("check_numbers")
+        items, last, highest, payloads, letters, failures = await self._session.read("check_numbers")
         if not last.isdigit() or int(last) < int(highest):
             told = f"the last number given is kept as {_shown(last)}, and an item has {int(highest)}"
             self._found.add("sequence", told)
+        suspected = {truth for truth, _ in self._told}
+        if payloads != items or suspected & {"no_payload", "record_damaged"}:
+            await self._look_beside("body")
+        if failures != letters or suspected & {"letter_body", "letter_misfits", "not_in_index", "record_damaged"}:
+            await self._look_beside("failure")
+        await self._look_beside("result")
+        await self._look_beside("deeds")
         return int(items)
 
 
