@@ -83,6 +83,30 @@ def test_status_on_a_terminal(
     assert "99, made by a newer redrive" in here(capsys, "db", "status").out
 
 
+class Elsewhere(socketserver.BaseRequestHandler):
+    """A node of a cluster that has none of the keys it is asked for."""
+
+    def handle(self) -> None:
+        while asked := self.request.recv(10_000):
+            there = self.server.owner  # type: ignore[attr-defined]
+            self.request.sendall(f"-MOVED 1 127.0.0.1:{there}\r\n".encode() * len(re.findall(rb"^\*", asked, re.M)))
+
+
+def test_status_comes_from_the_node_that_has_the_namespace(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters_in(tmp_path, "a")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Elsewhere) as node:
+        node.owner = url.partition("127.0.0.1:")[2].partition("/")[0]  # type: ignore[attr-defined]
+        threading.Thread(target=node.serve_forever).start()
+        told = here(capsys, "db", "status", "--store", url.replace(str(node.owner), str(node.server_address[1])))  # type: ignore[attr-defined]
+        node.owner = node.server_address[1]  # type: ignore[attr-defined]
+        lost = here(capsys, "db", "status", "--store", url.replace(url.split(":")[2].split("/")[0], str(node.owner)))  # type: ignore[attr-defined]
+        node.shutdown()
+    assert (told.code, "items\t1\n" in told.out) == (Exit.DONE, True)
+    assert (lost.code, "round in circles" in lost.err) == (Exit.STORE, True)
+
+
 def test_a_newer_layout_is_left_alone(
     url: str, client: redis.Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,8 +17,8 @@ from redrive.stores.postgres import install
 from redrive.stores.redis import boot
 from tests.support.cli import here, letters_in, piped
 from tests.support.servers import schemas, shared
-from tests.support.servers.postgres import SEALED, private_postgres
-from tests.support.servers.redis import private_redis
+from tests.support.servers.postgres import SEALED, PostgresServer, private_postgres
+from tests.support.servers.redis import RedisServer, private_redis
 from tests.support.servers.server import HOST, with_options
 from tests.support.stores import StoreUrl
 
@@ -112,7 +112,6 @@ def nobody() -> int:
         "postgresql://u:s3cr3t%zz@127.0.0.1:1/db",
         "postgresql://u:s3cr3t[x@127.0.0.1:1/db",
         "postgresql://u:s3cr3t@127.0.0.1:port/db",
-        "postgresql://u:s3cr3t@127.0.0.1:99999/db",
         "postgresql://u:s3cr3t@[::1/db",
         "postgresql://u:s3cr3t@127.0.0.1:1/db?schema=No",
         "postgresql://u:s3cr3t@127.0.0.1:1/db?pool=0",
@@ -148,6 +147,11 @@ def test_a_url_that_cannot_be_read(url: str, refused: Refused) -> None:
     refused(url, Exit.USAGE, commands=(["status"], ["db", "status"]))
 
 
+def test_a_port_that_cannot_be(refused: Refused) -> None:
+    refused("postgresql://u:s3cr3t@127.0.0.1:99999/db", Exit.STORE, "invalid port number", commands=(["status"],))
+    refused("redis://:s3cr3t@127.0.0.1:99999/0", Exit.USAGE, "the port is not a number", commands=(["status"],))
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
 def test_an_unknown_host(scheme: str, refused: Refused) -> None:
     path = {"postgresql": "db", "redis": "0"}[scheme]
@@ -166,6 +170,18 @@ def test_a_port_where_nobody_is(scheme: str, nobody: int, refused: Refused) -> N
 def test_a_port_where_somebody_else_is(scheme: str, http: int, refused: Refused) -> None:
     path = {"postgresql": "db", "redis": "0"}[scheme]
     refused(with_user(f"{scheme}://{HOST}:{http}/{path}", "u"), Exit.STORE, f"{HOST}:{http}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("private", [private_postgres, private_redis], ids=["postgres", "redis"])
+def test_a_server_that_does_not_answer(
+    private: Callable[[], contextlib.AbstractContextManager[PostgresServer | RedisServer]], refused: Refused
+) -> None:
+    with private() as server:
+        server.pause()
+        url = with_options(server.url(), {"timeout": "200ms", "connect_timeout": "200ms"})
+        refused(url, Exit.STORE, f"{HOST}:{server.port}", commands=(["status"], ["db", "status"], ["db", "migrate"]))
+        server.resume()
 
 
 # --- PostgreSQL ------------------------------------------------------------------------------------------------------
@@ -331,7 +347,7 @@ def test_a_redis_user_without_rights(tmp_path: Path, refused: Refused, monkeypat
 
 
 @pytest.mark.slow
-def test_a_redis_without_tls(tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redis_without_tls(refused: Refused) -> None:
     with private_redis(requirepass=TRACE) as server:
         url = with_options(server.url().replace("redis://", "rediss://"), {"connect_timeout": "300ms"})
         refused(url, Exit.STORE, "TLS", commands=(["status"],))
@@ -380,3 +396,14 @@ def run_worker(url: str, folder: Path) -> Ended:
     told = piped("worker", "run", "tasks:app", "--until-idle", "-v", cwd=folder, env={"SHOP_STORE": url})
     assert TRACE not in told.stdout + told.stderr
     return Ended(told.returncode, told.stderr)
+
+
+@pytest.mark.slow
+def test_a_password_in_the_source_of_an_app_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS.replace('os.environ["SHOP_STORE"]', '"redis://:s3cr3t@127.0.0.1:1/zero"'))
+    for loud in ([], ["-v"]):
+        told = piped("worker", "run", "tasks:app", *loud, cwd=tmp_path)
+        assert (told.returncode, told.stdout) == (Exit.FAILED, "")
+        assert "tasks.py" in told.stderr
+        assert 'Redrive("redis://:…@127.0.0.1:1/zero")' in told.stderr
+        assert TRACE not in told.stderr

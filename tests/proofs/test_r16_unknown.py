@@ -6,7 +6,6 @@ First every call in turn, which a link cannot promise; then over a real link, wh
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,15 +31,14 @@ from tests.support.stores import StoreUrl
 
 UNSURE = (Fault.UNKNOWN, Fault.UNKNOWN_UNDONE)
 ITEMS = 12
-REQUESTS = {"put": 1, "lease": 1, "settle": 1, "amend": 8}
-"""How many requests a call may make, at most."""
+WRITES = ("put", "lease", "settle", "amend")
 
 
-def work(app: Redrive) -> Counter[str]:
+def work(app: Redrive, backoff: str = "1s") -> Counter[str]:
     """Done, retried, dead and chained, all in one queue."""
     runs: Counter[str] = Counter()
 
-    @app.handler("q", policy=Policy(backoff=constant("1s"), max_attempts=2), concurrency=4, lease="30s")
+    @app.handler("q", policy=Policy(backoff=constant(backoff), max_attempts=2), concurrency=4, lease="30s")
     async def handle(kind: str, item: Item) -> None:
         runs[item.id] += 1
         if kind == "chain":
@@ -162,7 +160,7 @@ T = TypeVar("T")
 
 
 class Cutting(Relay):
-    """Loses the answer to every other call that writes: to its first request, or to a later one where it has several.
+    """Loses the answer to every other call that writes: to one of its requests, where it makes several.
 
     `unsure` counts the calls of which nobody knew the outcome, by verb; `letter` are settles that made one.
     """
@@ -172,16 +170,25 @@ class Cutting(Relay):
         self.unsure: Counter[str] = Counter()
         self._link = link
         self._dice = random.Random(16)
+        self._requests = dict.fromkeys(WRITES, 1)
 
     async def relay(self, verb: Callable[P, Awaitable[Answer]], *args: P.args, **kwargs: P.kwargs) -> Answer:
         name = verb.__name__
-        if name not in REQUESTS or self._dice.random() < 0.5:
+        if name not in WRITES:
             return await verb(*args, **kwargs)
-        requests = itertools.count(1)
-        lost = self._dice.randint(1, REQUESTS[name])
-        await asyncio.to_thread(self._link.set, CutReply(lambda _: next(requests) == lost, times=1))
+        lost = self._dice.choice((0, self._dice.randint(1, self._requests[name])))
+        made = 0
+
+        def is_lost(_: bytes) -> bool:
+            nonlocal made
+            made += 1
+            return made == lost
+
+        # Not in the loop: the link has a thread of its own, which takes its time to answer.
+        await asyncio.to_thread(self._link.set, CutReply(is_lost, times=1))
         try:
-            return await verb(*args, **kwargs)
+            answer = await verb(*args, **kwargs)
+            self._requests[name] = max(1, made)
         except OutcomeUnknown:
             self.unsure[name] += 1
             settlements = args[0] if name == "settle" else ()
@@ -190,6 +197,7 @@ class Cutting(Relay):
             raise
         finally:
             await asyncio.to_thread(self._link.heal)
+        return answer
 
 
 async def insist(act: Callable[[], Awaitable[T]]) -> T:
@@ -207,9 +215,9 @@ async def over_a_link(url: str, cuts: int) -> None:
     with Link.to(url) as link:
         cutting = Cutting(store_from_url(link.through(url)), link)
         app = Redrive(cutting, log=False)
-        runs = work(app)
+        runs = work(app, "10ms")
         async with app:
-            while cutting.unsure.total() < cuts or not all(cutting.unsure[verb] for verb in (*REQUESTS, "letter")):
+            while cutting.unsure.total() < cuts or not all(cutting.unsure[verb] for verb in (*WRITES, "letter")):
                 batch = [f"item-{len(ids) + number:05}" for number in range(ITEMS)]
                 ids += batch
                 await live_twice(app, batch)

@@ -14,6 +14,7 @@ import pytest
 
 from redrive.core.states import State
 from redrive.stores.base import Store
+from redrive.stores.memory import MemoryStore
 from redrive.stores.url import store_from_url
 from tests.support.links.answers import Cut, lose_each
 from tests.support.links.claims import WAIT, Round, hear
@@ -39,6 +40,7 @@ POOLS = (40, 2, 8)
 """Connections: one for every verb, or so few that most of them wait for one."""
 SMOKE = ("reset", "refuse", "black-hole", "half-closed", "cut-down-40")
 WRITES = ("put", "lease", "settle", "amend")
+VERBS = Round("all", MemoryStore()).calls(MemoryStore()).keys()
 
 
 @dataclass(frozen=True)
@@ -113,36 +115,33 @@ async def test_r17_open_close_and_the_first_wait_keep_their_deadline(site: Site)
 # -- answers that are lost -------------------------------------------------------------------------------------------
 
 
-async def lose_answers(site: Site, verb: str, cut: Cut) -> None:
+async def lose_answers(site: Site, cut: Cut, *verbs: str) -> None:
     async with site.stores(PLENTY) as (store, direct):
-        trips, faults = await lose_each(verb, cut, store, direct, site.link)
-    assert faults == {}
-    assert trips > 0, "there was nothing to cut"
+        for verb in verbs:
+            trips, faults = await lose_each(verb, cut, store, direct, site.link)
+            assert faults == {}
+            assert trips > 0, f"there was nothing to cut in {verb}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", [CutReply, CutRequest])
 @pytest.mark.parametrize("verb", WRITES)
-async def test_r16_an_answer_is_lost_on_the_link_smoke(site: Site, verb: str, cut: Cut) -> None:
-    await lose_answers(site, verb, cut)
+async def test_r16_an_answer_is_lost_on_the_link_smoke(site: Site, verb: str) -> None:
+    await lose_answers(site, CutReply, verb)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cut", [CutReply, CutRequest])
 async def test_r16_any_answer_is_lost_on_the_link(site: Site, cut: Cut) -> None:
-    async with site.stores(PLENTY) as (store, direct):
-        # A checkup reads everything there is, in as many round trips as that takes.
-        for verb in Round("all", direct).calls(store).keys() - {"check"}:
-            _, faults = await lose_each(verb, cut, store, direct, site.link)
-            assert faults == {}
+    # A checkup reads everything there is, in as many round trips as that takes.
+    await lose_answers(site, cut, *sorted(VERBS - {"check"}))
 
 
 # -- workers ---------------------------------------------------------------------------------------------------------
 
 
 async def work_on(folder: Path, site: Site, size: Rides, *troubles: str) -> None:
-    setting = Setting(folder, site.url, site.through(1.0), size.workers, size.lease, size.limit)
+    setting = Setting(folder, site.url, site.through(DEADLINE), size.workers, size.lease, size.limit)
     report = await ride(site.link, setting, size, troubles)
     print(report)  # noqa: T201 - shown when it fails, and by -s
     assert not report.verdict.faults, str(report)
@@ -159,6 +158,6 @@ async def test_r17_workers_on_a_bad_link_smoke(tmp_path: Path, site: Site) -> No
 
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("trouble", TROUBLES)
-async def test_r17_workers_on_a_bad_link(tmp_path: Path, site: Site, trouble: str) -> None:
-    await work_on(tmp_path, site, RIDES[proof_size()], trouble)
+async def test_r17_workers_on_a_bad_link(tmp_path: Path, site: Site) -> None:
+    """One trouble after the other, and the same workers all the time."""
+    await work_on(tmp_path, site, RIDES[proof_size()], *TROUBLES)

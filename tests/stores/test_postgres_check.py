@@ -16,6 +16,7 @@ from redrive.stores.postgres import PostgresStore, checkup
 from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.shape import SHAPE
 from redrive.stores.url import store_from_url
+from tests.stores.postgres_hot_kit import session_of
 from tests.stores.postgres_kit import execute, rows
 from tests.stores.sqlite_kit import asking, new
 from tests.stores.upkeep_kit import died, fill
@@ -41,12 +42,6 @@ async def filled(store: PostgresStore) -> PostgresStore:
     """Six items, a to f, with the numbers 1 to 6."""
     await fill(store)
     return store
-
-
-def session_of(store: PostgresStore) -> Session:
-    session = store._session  # noqa: SLF001 - repair is an operator's, not a verb
-    assert session is not None
-    return session
 
 
 HARM = {
@@ -150,7 +145,7 @@ async def test_the_harmless_is_not_found(url: str, filled: PostgresStore) -> Non
 
 async def test_the_shape_is_that_of_a_new_schema(url: str, store: PostgresStore) -> None:
     """Whoever changes the migrations changes the shape as well."""
-    session = session_of(store)
+    session = await session_of(store)
     there = await session.read(session.sql("check", "shape"), (session.schema, session.schema))
     made = {(kind, name): columns for kind, name, columns in there if not name.startswith("migration")}
     assert made == SHAPE
@@ -222,7 +217,7 @@ async def test_repair_counts_anew_and_says_what_was_wrong(url: str, filled: Post
     checked = await filled.check()
     assert {finding.kind for finding in checked.findings} == checkup.REPAIRABLE
     assert checkup.can_repair(checked)
-    assert await checkup.repair(session_of(filled)) == checked.findings
+    assert await checkup.repair(await session_of(filled)) == checked.findings
     assert await filled.check() == Checkup(6)
     assert (await filled.find(EVERYTHING)).items == before
     assert [row for row in (await filled.tally()).queues if row.queue != "x"] == list(tally.queues)
@@ -232,14 +227,14 @@ async def test_repair_counts_anew_and_says_what_was_wrong(url: str, filled: Post
 
 async def test_repair_of_a_sound_store_writes_nothing(url: str, filled: PostgresStore) -> None:
     before = await rows(url, "select * from counter order by 1, 2, 3, 4"), await rows(url, "select * from cause")
-    assert await checkup.repair(session_of(filled)) == ()
+    assert await checkup.repair(await session_of(filled)) == ()
     after = await rows(url, "select * from counter order by 1, 2, 3, 4"), await rows(url, "select * from cause")
     assert after == before
 
 
 async def test_repair_declares_a_queue_that_was_not(url: str, filled: PostgresStore) -> None:
     await execute(url, "delete from counter")
-    await checkup.repair(session_of(filled))
+    await checkup.repair(await session_of(filled))
     (row,) = (await filled.tally()).queues
     assert (row.queue, row.ready, row.leased, row.done, row.open, row.archived) == ("q", 2, 1, 1, 1, 1)
 
@@ -258,12 +253,12 @@ async def test_repair_beside_work_and_another_repair(url: str, filled: PostgresS
 
     async def repairing() -> None:
         for _ in range(3):
-            await checkup.repair(session_of(filled))
-            await session_of(filled).fold()
+            await checkup.repair(await session_of(filled))
+            await (await session_of(filled)).fold()
 
     try:
         await asyncio.gather(work(), repairing(), repairing())
     finally:
         await other.close()
-    await checkup.repair(session_of(filled))
+    await checkup.repair(await session_of(filled))
     assert (await filled.check()).findings == ()

@@ -1,4 +1,4 @@
-"""Pages of `find` and `ids` on PostgreSQL: nothing is left out, and an index serves them however many letters there are."""
+"""Pages of `find` and `ids` on PostgreSQL: nothing is left out, and an index serves them, however many there are."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from redrive.core.verbs import Archive
 from redrive.stores.postgres import PostgresStore, find
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
+from tests.stores.postgres_hot_kit import session_of
 from tests.stores.postgres_kit import DEAD, OPEN, Row, act, behind, execute, failure, letters
 from tests.support.stores import fresh_store
 
@@ -130,8 +131,7 @@ async def test_pages_are_served_by_an_index(url: str, store: PostgresStore, know
     await execute(url, *MADE)
     if known:
         await execute(url, "analyze item", "analyze course", "analyze letter")
-    session = store._session  # noqa: SLF001 - the statements of the store, to be explained
-    assert session is not None
+    session = await session_of(store)
     async with behind(url) as connection:
         assert await _looked_at(connection, "select count(reason) from letter", ()) >= MANY
         for name, selection in SERVED.items():

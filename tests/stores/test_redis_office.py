@@ -205,6 +205,16 @@ async def test_causes_in_order_whatever_the_locale(world: World) -> None:
     assert [(one.cause, one.count) for one in await world.store.causes("sms")] == [("a", 1)]
 
 
+async def test_a_cause_may_have_a_nul(world: World) -> None:
+    letter = await world.letter(cause="a\0b")
+    await world.letter(cause="a", queue="b")
+    for queue in (None, "emails"):
+        assert ("a\0b", "emails", 1) in [(one.cause, one.queue, one.count) for one in await world.store.causes(queue)]
+    assert [one.queue for one in await world.store.causes("b")] == ["b"]
+    assert ids((await world.store.find(Match("cause", "=", "a\0b"))).items) == (letter.id,)
+    assert (await world.store.check()).sound
+
+
 async def test_half_a_character_is_in_no_name(world: World) -> None:
     await world.letter()
     half = "\ud800"

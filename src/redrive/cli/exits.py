@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -12,6 +13,8 @@ import click
 from redrive import errors
 from redrive.cli.output import as_json, clean, say
 from redrive.errors import BadFilter, RedriveError
+
+PASSWORD = re.compile(r"""(://[^\s'"/@:]*:)[^'"\n]*@""")
 
 
 class Exit(IntEnum):
@@ -72,19 +75,24 @@ def tell(error: BaseException, talk: Talk) -> Exit:
     """Say what went wrong, and how the command ends because of it."""
     code, word = next(((code, word) for kind, code, word in TABLE if isinstance(error, kind)), (Exit.FAILED, "bug"))
     if talk.debug:
-        say("".join(traceback.format_exception(error)).rstrip(), keep="\n")
+        say(_discreet("".join(traceback.format_exception(error)).rstrip()), keep="\n")
     message, hint = _words(error, word)
     if talk.json:
         click.echo(as_json({"error": {"code": word, "message": message, "hint": hint}}, indent=None), err=True)
         return code
     if isinstance(error, UserCodeFailed):
-        say(error.shown, keep="\n")
+        say(_discreet(error.shown), keep="\n")
     line = f"{clean(message)} ({clean(hint)})" if hint else clean(message)
     say(f"redrive: {line}")
     if isinstance(error, BadFilter):
         before = clean(error.text[: error.column - 1])
         say(f"  {clean(error.text)}\n  {' ' * len(before)}^", keep="\n")
     return code
+
+
+def _discreet(text: str) -> str:
+    """A traceback shows lines of the user's source, and one may have a URL with its password in it."""
+    return PASSWORD.sub(r"\1…@", text)
 
 
 def _words(error: BaseException, word: str) -> tuple[str, str]:

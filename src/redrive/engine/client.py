@@ -110,7 +110,8 @@ class Client:
 
     async def _put_for_sure(self, items: Sequence[NewItem]) -> tuple[PutResult, bool]:
         unsure: OutcomeUnknown | None = None
-        for failures in range(1, PUT_TRIES + 1):
+        failures = 0
+        while True:
             try:
                 return await self._store.put(items), unsure is None
             except OutcomeUnknown as error:
@@ -119,10 +120,10 @@ class Client:
                 # Not this time; but what an earlier try did is still not known.
                 if unsure is None:
                     raise
-            if failures < PUT_TRIES:
-                await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
-        assert unsure is not None
-        raise unsure
+            failures += 1
+            if failures == PUT_TRIES:
+                raise unsure
+            await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
 
     async def get(self, item_id: str) -> History:
         return await self._store.get(str(item_id))

@@ -57,6 +57,10 @@ def _parts(url: str) -> SplitResult:
         raise BadStoreURL("it is not a URL", field="store", hint=f"use one of: {FORMS}") from None
     if parts.fragment or url.endswith("#"):
         raise BadStoreURL(f"{_safe(url)!r} has a #, which ends a URL", field="store", hint="write %23 for it")
+    if parts.netloc and "@" not in parts.netloc and "@" in parts.path + parts.query:
+        # What stands before the @ is a password with a / or a ? in it.
+        hint = "percent-encode what is special in a password or an option, as %40 for @, %2F for /, %3F for ?"
+        raise BadStoreURL("the address ends before an @", field="store", hint=hint)
     if "\0" in unquote(url):
         raise BadStoreURL(f"{_safe(url)!r} has a NUL character", field="store", hint=f"use one of: {FORMS}")
     return parts

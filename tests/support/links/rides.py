@@ -15,7 +15,7 @@ from tests.support.rig.verdict import Verdict
 
 @dataclass
 class Report:
-    """`recoveries`: the trouble, and the seconds from its end to the next work."""
+    """`recoveries`: each trouble, and the seconds from its end to the next work."""
 
     recoveries: list[tuple[str, float]] = field(default_factory=list)
     verdict: Verdict = field(default_factory=Verdict)

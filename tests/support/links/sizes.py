@@ -38,9 +38,9 @@ class Rides:
 
 
 RIDES = {
-    Size.SMOKE: Rides(spell=0.5, rounds=1, workers=2, lease=1.0),
-    Size.SHORT: Rides(spell=3.0, rounds=1, workers=2, lease=1.0),
-    Size.FULL: Rides(spell=5.0, rounds=10, workers=4, lease=2.0),
+    Size.SMOKE: Rides(spell=0.7, rounds=1, workers=2, lease=1.0),
+    Size.SHORT: Rides(spell=1.0, rounds=1, workers=2, lease=1.0),
+    Size.FULL: Rides(spell=5.0, rounds=3, workers=4, lease=2.0),
 }
 
 TRIALS = {Size.SMOKE: 1, Size.SHORT: 3, Size.FULL: 50}

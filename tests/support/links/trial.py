@@ -90,7 +90,8 @@ async def attempt(name: str, store: Store, direct: Store, link: Link, deadline: 
     # Connections are there then, and statements are known: what follows is sent and not merely refused.
     healthy = Round(f"{name}:healthy", direct)
     await healthy.prepare()
-    assert (await hear(healthy.calls(store))).by_answer("ok") == healthy.calls(store).keys()
+    before = await again(store, healthy)
+    assert before.by_answer("ok") == before.words.keys(), before.words
     game = Round(name, direct)
     await game.prepare()
     TROUBLES[trouble](link)

@@ -7,8 +7,9 @@
 
 local many, queue = tonumber(ARGV[2]), ARGV[3]
 
+-- A cause may have a NUL, a queue has none.
 local function meant(name)
-  return queue == '' or string.sub(name, string.find(name, '\0', 1, true) + 1) == queue
+  return queue == '' or string.sub(name, -#queue - 1) == '\0' .. queue
 end
 
 -- As many as are asked for, and all that are as frequent as the last of them.

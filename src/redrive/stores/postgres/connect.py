@@ -25,6 +25,7 @@ def settings(options: Options) -> dict[str, int | str]:
         "idle_in_transaction_session_timeout": 2 * options.timeout,
         "default_transaction_isolation": r"read\ committed",
         "timezone": "UTC",
+        "jit": "off",
     }
 
 
@@ -48,7 +49,7 @@ def parameters(options: Options) -> dict[str, Any]:
 async def connect(options: Options) -> Wire:
     """Raises what `faults` makes of it. A pooler between us and the server allows neither settings nor preparing."""
     try:
-        async with asyncio.timeout(options.connect_timeout / 1000):
+        async with asyncio.timeout(min(options.connect_timeout, options.timeout) / 1000):
             wire = await Wire.connect(
                 autocommit=True,
                 prepare_threshold=2 if options.notify else None,

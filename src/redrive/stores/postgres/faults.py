@@ -136,6 +136,8 @@ def _guessed(text: str) -> str:
 
 def is_lost(connection: psycopg.AsyncConnection[object], error: psycopg.Error) -> bool:
     """Whether the connection is of no more use."""
+    if connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
+        return True  # answers are still to come: its time was up in the middle of them
     return connection.closed or connection.broken or (error.sqlstate or "") in _ENDING
 
 

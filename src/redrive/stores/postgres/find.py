@@ -122,8 +122,7 @@ async def ids(session: Session, selection: Selection, limit: int, cursor: str | 
 
 
 async def tally(session: Session) -> Tally:
-    statement = session.sql("tally", "queues").replace("{oldest_due}", session.sql("tally", "oldest_due"))
-    rows = await session.read(statement, (session.pinned(),))
+    rows = await session.read(session.sql("tally", "queues"), (session.pinned(),))
     return Tally(rows[0][0], tuple([QueueTally(*row[1:]) for row in rows if row[1] is not None]))
 
 

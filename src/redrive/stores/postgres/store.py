@@ -6,9 +6,7 @@ and without any state of a session. The rest is driven from here in transactions
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
@@ -47,7 +45,7 @@ from redrive.core.verbs import (
 )
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.stores import bodies, damage, migrate, packing
-from redrive.stores.aside import aside, through
+from redrive.stores.aside import aside
 from redrive.stores.base import IDS_LIMIT
 from redrive.stores.bodies import Judged
 from redrive.stores.checks import (
@@ -62,6 +60,7 @@ from redrive.stores.checks import (
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.postgres import amend, checkup, find, lease, options, put, reclaim, settle, shelf
 from redrive.stores.postgres.extra import check_extra
+from redrive.stores.postgres.homes import Homes
 from redrive.stores.statements import load_all
 
 if TYPE_CHECKING:
@@ -102,56 +101,23 @@ class PostgresStore:
         self._compress_above = sizes.MAX if above is None else above
         self._pinning = clock
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._session: Session | None = None
-        self._elsewhere: list[Session] = []
+        self._homes = Homes(self._begin)
         self._installed: Installed | None = None
-        self._was_open = False
-        self._door: tuple[int, asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
     # --- life ---
 
     async def open(self) -> Self:
-        async with self._alone():
-            if not self._is_here(self._session):
-                await self._begin()
+        await self._homes.open()
         return self
 
     async def close(self) -> None:
-        async with self._alone():
-            session, self._session = self._session, None
-            elsewhere, self._elsewhere = self._elsewhere, []
-            for other in elsewhere:
-                other.abandon()
-            if session is None:
-                return
-            if self._is_here(session):
-                await through(session.close())
-            else:
-                session.abandon()
-
-    def _alone(self) -> asyncio.Lock:
-        """One opens or closes at a time. Neither a child nor another loop waits for a task of its parent."""
-        loop = asyncio.get_running_loop()
-        if self._door is None or self._door[:2] != (os.getpid(), loop):
-            self._door = (os.getpid(), loop, asyncio.Lock())
-        return self._door[2]
-
-    def _is_here(self, session: Session | None) -> bool:
-        """Connections belong to a process, and to the loop that waits for them."""
-        return session is not None and session.pid == os.getpid() and session.loop is asyncio.get_running_loop()
+        await self._homes.close()
 
     async def _begin(self) -> Session:
-        before = self._session
         # psycopg is large, and optional; the loop need not wait while it is imported.
         speaking = await aside(_speaking)
         session: Session = speaking.Session(self._options, self._pinning)
         self._installed = await session.open()
-        if before is not None and (before.pid != os.getpid() or before.loop.is_closed()):
-            before.abandon()
-        elif before is not None:
-            self._elsewhere.append(before)
-        self._session = session
-        self._was_open = True
         return session
 
     def info(self) -> StoreInfo:
@@ -166,15 +132,12 @@ class PostgresStore:
 
     async def _here(self) -> Session:
         """The session of this process and loop. A store that was open before a fork goes on in the child."""
-        session = self._session
+        session = await self._homes.here()
         if session is None:
             raise StoreUnavailable(
-                f"the store {self._options.location} is {'closed' if self._was_open else 'not open'}",
+                f"the store {self._options.location} is {'not open' if self._installed is None else 'closed'}",
                 hint="await store.open() first, and use it before close()",
             )
-        if not self._is_here(session):
-            await self.open()
-            return await self._here()
         return session
 
     # --- the way of an item ---

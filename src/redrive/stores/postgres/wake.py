@@ -81,7 +81,8 @@ class Ear:
         if self._hearing is None or self._hearing.done():
             self._tried.clear()
             self._hearing = asyncio.create_task(self._hear())
-        await self._tried.wait()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._tried.wait(), self._options.timeout / 1000)
 
     async def _hear(self) -> None:
         failures = 0

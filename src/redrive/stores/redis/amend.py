@@ -28,7 +28,7 @@ from redrive.core.verbs import (
     Tombstone,
     refusal,
 )
-from redrive.errors import Conflict, StoreUnavailable
+from redrive.errors import ConfigError, Conflict, StoreUnavailable
 from redrive.stores import audit, packing
 from redrive.stores.aside import aside
 from redrive.stores.base import PAGE_LIMIT
@@ -39,6 +39,8 @@ from redrive.stores.redis.search import Candidate, as_bytes, oldest
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.shelf import meta_of
 
+MOST = 200_000
+"""Items of one act: the server takes at most a million arguments."""
 TRIES = 20
 """Looks at what a selection means, each time that it has changed before the script could change it."""
 PAUSE = 0.02
@@ -62,6 +64,10 @@ class _Meant(NamedTuple):
 
 
 async def amend(session: Session, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
+    if isinstance(selection, Ids) and len(selection.ids) > MOST:
+        raise ConfigError(
+            f"{len(selection.ids):,} items are too many for one act", field="ids", hint=f"name at most {MOST:,} at once"
+        )
     refusals = _refusals(change)
     head = [*_head(change, by, None if not isinstance(selection, Ids) else expect), msgspec.msgpack.encode(refusals)]
     for _ in range(TRIES):
@@ -137,7 +143,7 @@ def _too_busy(done: str) -> StoreUnavailable:
 
 async def prune(session: Session, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
     for _ in range(TRIES):
-        doomed = await _doomed(session, selection, max(0, limit))
+        doomed = await _doomed(session, selection, min(max(0, limit), MOST))
         if not doomed:
             return ()
         tombstones = await _tombstones(session, [candidate.item for candidate in doomed], by)

@@ -136,7 +136,7 @@ class _Look:
         async for flaws, indexes, causes in self._walk("check_keys", CHUNK, pattern):
             self._tell_all(flaws)
             for name, has, count in zip(causes[0::3], causes[1::3], causes[2::3], strict=True):
-                cause, _, queue = _shown(name).partition("\0")
+                cause, _, queue = _shown(name).rpartition("\0")
                 kept[cause, queue], there[cause, queue] = has, count
                 self.causes.append(name)
             found.update(dict.fromkeys(indexes))

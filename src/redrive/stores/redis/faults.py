@@ -112,8 +112,9 @@ def unreachable(error: BaseException, where: str) -> StoreUnavailable:
         why = "no answer in time"
     else:
         why = str(error) or type(error).__name__
+    tls = ", and that it speaks TLS" if where.startswith("rediss:") else ""
     return StoreUnavailable(
-        f"the server cannot be reached: {where}: {why}", hint="check that it runs, its address and its port"
+        f"the server cannot be reached: {where}: {why}", hint=f"check that it runs, its address and its port{tls}"
     )
 
 

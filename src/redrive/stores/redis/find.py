@@ -80,7 +80,7 @@ async def causes(session: Session, queue: str | None, limit: int) -> tuple[Cause
 
 def _cause(row: Sequence[Any]) -> CauseTally:
     name, count, first_at, last_at, kept, evidence = row
-    cause, _, queue = name.decode().partition("\0")
+    cause, _, queue = name.decode().rpartition("\0")
     error, text = _example(kept, evidence)
     return CauseTally(cause, queue, count, error, text, first_at, last_at)
 

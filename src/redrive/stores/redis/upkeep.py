@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from dataclasses import replace as with_other
-from typing import Any
+from typing import TypeVar
 
 import redis
 from msgspec.structs import replace
@@ -20,12 +20,12 @@ from redrive.stores.migrate import Migration
 from redrive.stores.redis import boot, checkup, faults
 from redrive.stores.redis.options import Address, Options
 from redrive.stores.redis.session import Session
-from redrive.stores.redis.wire import Arg, Wire
+from redrive.stores.redis.wire import Wire
 from redrive.stores.upkeep import StoreStatus
 
+T = TypeVar("T")
+
 ENGINE = "redis"
-PATIENCE = 3_600_000
-"""Milliseconds. A check reads everything, and nobody waits for it."""
 MOST_MOVES = 5
 SCANNED = 5_000
 """Keys of the server that one question looks at."""
@@ -74,15 +74,16 @@ class RedisUpkeep:
 
     async def status(self) -> RedisStatus:
         async with self._wire() as wire:
-            facts = boot.facts_of(await wire.ask("INFO"))
-            settings = await boot.settings_of(wire)
+            facts = boot.facts_of(await self._in_time(wire.ask("INFO")))
+            settings = await self._in_time(boot.settings_of(wire))
+            schema = await self._in_time(wire.ask("HGET", self._key("boot"), "schema"))
             found = RedisStatus(
                 engine=ENGINE,
                 location=self._options.location,
                 binding=f"redis-py {redis.__version__}",
                 version=facts.get("valkey_version", facts.get("redis_version", "")),
                 known=boot.SCHEMA,
-                schema=int(await wire.ask("HGET", self._key("boot"), "schema") or boot.SCHEMA),
+                schema=int(schema or boot.SCHEMA),
                 server="valkey" if "valkey_version" in facts else "redis",
                 role="replica" if facts.get("role") == "slave" else "primary",
                 appendonly=settings.get("appendonly", ""),
@@ -90,11 +91,11 @@ class RedisUpkeep:
                 maxmemory=int(facts.get("maxmemory", 0)),
                 maxmemory_policy=facts.get("maxmemory_policy", ""),
                 used_memory=int(facts.get("used_memory", 0)),
-                items=await wire.ask("HLEN", self._key("item")),
+                items=await self._in_time(wire.ask("HLEN", self._key("item"))),
                 keys=await self._count_keys(wire),
             )
             try:
-                server = await boot.look(wire, self._options.location)
+                server = await self._in_time(boot.look(wire, self._options.location))
             except RedriveError as error:
                 return replace(found, trouble=str(error))
             return replace(found, durability=server.durability, trouble="; ".join(server.trouble))
@@ -139,8 +140,8 @@ class RedisUpkeep:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[Session]:
-        """As the store's with more patience; nothing is put right by the way."""
-        session = Session(with_other(self._options, timeout=max(PATIENCE, self._options.timeout)), SystemClock())
+        """As the store's, but nothing is put right by the way."""
+        session = Session(self._options, SystemClock())
         try:
             await session.open(mend=False)
             yield session
@@ -156,7 +157,7 @@ class RedisUpkeep:
                 wire = Wire(options)
                 await wire.connect()
                 try:
-                    there = await wire.ask("EXISTS", *[self._key(name) for name in SIGNS])
+                    there = await self._in_time(wire.ask("EXISTS", *[self._key(name) for name in SIGNS]))
                     break
                 except exceptions.MovedError as error:
                     wire.drop()
@@ -174,6 +175,10 @@ class RedisUpkeep:
             if wire is not None:
                 wire.drop()
 
+    async def _in_time(self, asked: Awaitable[T]) -> T:
+        async with asyncio.timeout(self._options.timeout / 1000):
+            return await asked
+
     def _absent(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"no redrive in {self._options.location}",
@@ -184,9 +189,7 @@ class RedisUpkeep:
         pattern = _pattern(self._options.prefix)
         count, cursor = 0, b"0"
         while True:
-            command: tuple[Arg, ...] = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED)
-            reply: list[Any] = await wire.ask(*command)
-            cursor = reply[0]
-            count += len(reply[1])
+            cursor, keys = await self._in_time(wire.ask("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED))
+            count += len(keys)
             if cursor == b"0":
                 return count

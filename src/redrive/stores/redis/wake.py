@@ -24,7 +24,7 @@ class Bell:
         self._pool = pool
         self._channel = f"{options.prefix}wake"
         self._waiters = waiters
-        self._patience = options.connect_timeout / 1000
+        self._patience = min(options.connect_timeout, options.timeout) / 1000
         self._begun = asyncio.Event()
         self._deaf = False
         self._task: asyncio.Task[None] | None = None
