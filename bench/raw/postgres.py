@@ -28,9 +28,17 @@ _NO_FLOOR = (-1, 0)
 _HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TAIL = b"\xff\xff"
 _QUEUE = QUEUE.encode()
-_ITEM = struct.Struct(f">h iq i24s i{len(_QUEUE)}s iq iq ih i".replace(" ", ""))
-_COURSE = struct.Struct(f">h iq i{len(_QUEUE)}s i5s iq iq".replace(" ", ""))
+_ITEM = struct.Struct(f">h iq i24s i{len(_QUEUE)}s iq iq ih i")
+_COURSE = struct.Struct(f">h iq i{len(_QUEUE)}s i5s iq iq")
 _READY = b"ready"
+
+# The store itself puts by a function. These are the least that leaves the same rows.
+_NUMBERS = f"""
+select "{SCHEMA}".now_ms(null), array(select nextval('"{SCHEMA}".item_seq') from generate_series(1, %s))
+"""
+_COPY_ITEM = f'copy "{SCHEMA}".item (seq, id, queue, enqueued_at, crc, packing, body) from stdin (format binary)'
+_COPY_COURSE = f'copy "{SCHEMA}".course (seq, queue, state, due_at, renewed_at) from stdin (format binary)'
+_COUNT = f'insert into "{SCHEMA}".counter (queue, ready) values (%s, %s)'
 
 Row = tuple[Any, ...]
 Rows = list[Row]
@@ -82,23 +90,23 @@ class Postgres:
 
     def _put(self, keys: Sequence[bytes], body: bytes) -> None:
         with self.db.transaction():
-            ((now, numbers, _),) = self._rows("put", "numbers", (None, len(keys)))
+            ((now, numbers),) = self.db.cursor(binary=True).execute(_NUMBERS, (len(keys),)).fetchall()
             crc, size = zlib.crc32(body), len(body)
             self._copy(
-                "copy_item",
+                _COPY_ITEM,
                 [
                     _ITEM.pack(7, 8, seq, 24, key, len(_QUEUE), _QUEUE, 8, now, 8, crc, 2, 0, size) + body
                     for seq, key in zip(numbers, keys, strict=True)
                 ],
             )
             self._copy(
-                "copy_course",
+                _COPY_COURSE,
                 [_COURSE.pack(5, 8, seq, len(_QUEUE), _QUEUE, 5, _READY, 8, now, 8, now) for seq in numbers],
             )
-            self.db.execute(f'insert into "{SCHEMA}".counter (queue, ready) values (%s, %s)', (QUEUE, len(keys)))
+            self.db.execute(_COUNT, (QUEUE, len(keys)))
 
-    def _copy(self, name: str, rows: Sequence[bytes]) -> None:
-        with self.db.cursor().copy(_sql("put", name)) as copy:
+    def _copy(self, statement: str, rows: Sequence[bytes]) -> None:
+        with self.db.cursor().copy(statement.encode()) as copy:
             copy.write(b"".join([_HEAD, *rows, _TAIL]))
 
 

@@ -1,8 +1,12 @@
 """`redrive db …` on Redis and Valkey."""
 
 import json
+import re
+import socketserver
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -83,28 +87,46 @@ def test_status_on_a_terminal(
     assert "99, made by a newer redrive" in here(capsys, "db", "status").out
 
 
-class Elsewhere(socketserver.BaseRequestHandler):
-    """A node of a cluster that has none of the keys it is asked for."""
+class Node(socketserver.ThreadingTCPServer):
+    """Of a cluster, without any of the keys it is asked for: it sends everybody to the port of another one."""
 
+    daemon_threads = True
+    owner = 0
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _SendOn)
+        self.port = int(self.server_address[1])
+
+
+class _SendOn(socketserver.BaseRequestHandler):
     def handle(self) -> None:
+        assert isinstance(self.server, Node)
         while asked := self.request.recv(10_000):
-            there = self.server.owner  # type: ignore[attr-defined]
-            self.request.sendall(f"-MOVED 1 127.0.0.1:{there}\r\n".encode() * len(re.findall(rb"^\*", asked, re.M)))
+            commands = len(re.findall(rb"^\*", asked, re.MULTILINE))
+            self.request.sendall(f"-MOVED 1 127.0.0.1:{self.server.owner}\r\n".encode() * commands)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node() as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
 
 
 def test_status_comes_from_the_node_that_has_the_namespace(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    url: str, node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     letters_in(tmp_path, "a")
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Elsewhere) as node:
-        node.owner = url.partition("127.0.0.1:")[2].partition("/")[0]  # type: ignore[attr-defined]
-        threading.Thread(target=node.serve_forever).start()
-        told = here(capsys, "db", "status", "--store", url.replace(str(node.owner), str(node.server_address[1])))  # type: ignore[attr-defined]
-        node.owner = node.server_address[1]  # type: ignore[attr-defined]
-        lost = here(capsys, "db", "status", "--store", url.replace(url.split(":")[2].split("/")[0], str(node.owner)))  # type: ignore[attr-defined]
-        node.shutdown()
+    node.owner = urlsplit(url).port or 0
+    beside = url.replace(f":{node.owner}/", f":{node.port}/")
+    told = here(capsys, "db", "status", "--store", beside)
     assert (told.code, "items\t1\n" in told.out) == (Exit.DONE, True)
-    assert (lost.code, "round in circles" in lost.err) == (Exit.STORE, True)
+    node.owner = node.port
+    told = here(capsys, "db", "status", "--store", beside)
+    assert (told.code, "round in circles" in told.err) == (Exit.STORE, True)
 
 
 def test_a_newer_layout_is_left_alone(

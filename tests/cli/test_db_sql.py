@@ -6,6 +6,7 @@ import pytest
 
 from redrive.cli.exits import Exit
 from redrive.stores import migrate, script
+from redrive.stores.postgres import extra
 from tests.stores.upkeep_kit import of_schema, rows
 from tests.support.cli import here
 
@@ -83,3 +84,12 @@ def test_what_cannot_be_printed(args: list[str], said: str, capsys: pytest.Captu
     assert (told.code, told.out) == (Exit.USAGE, "")
     assert said in told.err
     assert told.err.count("\n") == 1
+
+
+def test_postgresql_needs_its_driver_to_be_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extra, "find_spec", lambda _: None)
+    told = here(capsys, "db", "sql", "--engine", "postgres")
+    assert (told.code, told.out) == (Exit.USAGE, "")
+    assert 'pip install "redrive[postgres]"' in told.err

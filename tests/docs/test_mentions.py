@@ -14,7 +14,7 @@ from redrive import Redrive
 from redrive.core import decide
 from redrive.engine import runner
 from redrive.office.letters import Letters
-from redrive.stores.sqlite import lease
+from redrive.stores import damage
 from tests.docs.pages import ROOT, all_documents, blocks, name_of, pages, prose
 from tests.docs.shell import commands as shell_commands
 from tests.docs.tables import commands, error_classes, event_classes, verb_names
@@ -59,7 +59,7 @@ def test_every_command_is_in_the_documents_and_says_what_it_does(path: str) -> N
 
 
 def test_every_reason_to_die_is_explained() -> None:
-    source = "\n".join(inspect.getsource(module) for module in (decide, runner, lease))
+    source = "\n".join(inspect.getsource(module) for module in (decide, runner, damage))
     reasons = set(re.findall(r'ToDead\("(\w+)"', source))
     reasons |= set(re.findall(r'Dead\(.*, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"', source))

@@ -128,6 +128,17 @@ async def test_all_old_connections_go_with_the_first_that_is_lost(url: str, link
     assert now not in before
 
 
+@pytest.mark.parametrize("code", ["25006", "0A000"])
+async def test_a_connection_that_is_out_of_date_is_replaced(opened: Open, code: str) -> None:
+    """Its server became a replica of another, or its plans are those of a schema that was changed since."""
+    session = await session_of(await opened("&notify=off"))
+    ((before,),) = await session.read("select pg_backend_pid()")
+    with pytest.raises(StoreUnavailable, match=code):
+        await session.call(f"do $$ begin raise exception sqlstate '{code}'; end $$")
+    ((after,),) = await session.read("select pg_backend_pid()")
+    assert before != after
+
+
 @pytest.mark.slow
 async def test_a_server_that_was_killed_and_started_again_is_found() -> None:
     with private_postgres() as server:

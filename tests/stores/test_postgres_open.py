@@ -248,19 +248,20 @@ async def test_older_servers_serve(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fsync", "full_pages", "commit", "survives"),
+    ("fsync", "full_pages", "retry", "commit", "survives"),
     [
-        ("on", "on", "on", "power-loss"),
-        ("on", "on", "remote_apply", "power-loss"),
-        ("on", "on", "local", "power-loss"),
-        ("off", "on", "on", "process-crash"),
-        ("on", "off", "on", "process-crash"),
-        ("on", "on", "off", "none"),
-        ("off", "off", "off", "none"),
+        ("on", "on", "off", "on", "power-loss"),
+        ("on", "on", "off", "remote_apply", "power-loss"),
+        ("on", "on", "off", "local", "power-loss"),
+        ("off", "on", "off", "on", "process-crash"),
+        ("on", "off", "off", "on", "process-crash"),
+        ("on", "on", "on", "on", "process-crash"),
+        ("on", "on", "off", "off", "none"),
+        ("off", "off", "off", "off", "none"),
     ],
 )
-def test_what_an_accepted_item_survives(fsync: str, full_pages: str, commit: str, survives: str) -> None:
-    facts = Facts(180_000, "18.0", False, "off", fsync, full_pages, commit, True, "u", "d", True, True)
+def test_what_an_accepted_item_survives(fsync: str, full_pages: str, retry: str, commit: str, survives: str) -> None:
+    facts = Facts(180_000, "18.0", False, "off", fsync, full_pages, commit, True, "u", "d", True, retry)
     assert facts.durability == survives
 
 

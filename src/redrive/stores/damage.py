@@ -17,7 +17,7 @@ _log = logging.getLogger("redrive.stores")
 
 def laid_aside(item: Item, wrong: StoreError, now: Instant) -> Settlement:
     """It must neither run nor block its queue. Whoever leased it settles it so, and gives it to nobody."""
-    reason = "unreadable" if isinstance(wrong, StoreTooNew) else "damaged"
+    reason = _reason(wrong)
     kind = f"redrive.errors.{type(wrong).__name__}"
     text = str(wrong)
     failure = Failure(kind, text, reason, f"builtin:{reason}", fingerprint(kind, text, ()), action="dead")
@@ -25,3 +25,9 @@ def laid_aside(item: Item, wrong: StoreError, now: Instant) -> Settlement:
     attempt = Attempt(item.deliveries, item.attempt, item.worker or "", now, 0, Ending.DEAD, failure)
     _log.error("item %s of %s is a letter (%s), and was not run: %s", item.id, item.queue, reason, text)
     return Settlement(item.id, item.deliveries, decision, attempt)
+
+
+def _reason(wrong: StoreError) -> str:
+    if isinstance(wrong, StoreTooNew):
+        return "unreadable"
+    return "damaged"

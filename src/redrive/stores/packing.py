@@ -145,7 +145,7 @@ def packed_settlement(settlement: Settlement, above: int) -> Settlement:
 
 def _damaged(what: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"{what}: it was damaged in the database file", hint="restore it from a backup, or discard and prune the item"
+        f"{what}: it was damaged where it is kept", hint="restore it from a backup, or discard and prune the item"
     )
 
 

@@ -27,7 +27,7 @@ from tests.support.rig.verdict import Verdict, judge
 SOME = 20
 """Handlers that start before the next blow: so that it falls on work."""
 CLIENTS = 4
-PAUSE = 0.02
+PAUSE = 0.04
 """Seconds between two enqueues of a client: enough work for the fleet, and not too much to drain."""
 TICKS = os.sysconf("SC_CLK_TCK")
 START_LIMIT = 30.0

@@ -24,6 +24,8 @@ AGAIN = frozenset({"40001", "40P01"})
 
 # The server was told to end, or a neighbour of it died: what it was doing may have been committed already.
 _ENDING = frozenset({"57P01", "57P02", "57P03", "57P05"})
+# Of no use any more: a server that became a replica, plans that do not fit a schema that was changed.
+_OUTDATED = frozenset({"25006", "0A000", "26000"})
 _UNSTORABLE = frozenset({"22003", "22021", "22P05", "54000", "22001"})
 
 
@@ -109,7 +111,8 @@ def not_connected(error: BaseException, options: Options) -> Exception:
             return said_for.kind(
                 f"{said_for.text}: {options.location}: {first_line(error)}", hint=_hint(said_for, options)
             )
-        return StoreUnavailable(f"no connection to {options.location}: {first_line(error)}")
+        hint = "a pooler allows no settings: add notify=off to the URL" if "startup parameter" in str(error) else ""
+        return StoreUnavailable(f"no connection to {options.location}: {first_line(error)}", hint=hint)
     if isinstance(error, OSError):
         return StoreUnavailable(f"no connection to {options.location}: {error}")
     return error if isinstance(error, Exception) else StoreUnavailable(str(error))
@@ -139,6 +142,11 @@ def is_lost(connection: psycopg.AsyncConnection[object], error: psycopg.Error) -
     if connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
         return True  # answers are still to come: its time was up in the middle of them
     return connection.closed or connection.broken or (error.sqlstate or "") in _ENDING
+
+
+def is_outdated(error: psycopg.Error) -> bool:
+    """Whether a new connection may do what this one cannot. Nothing was written."""
+    return (error.sqlstate or "") in _OUTDATED
 
 
 def first_line(error: BaseException) -> str:

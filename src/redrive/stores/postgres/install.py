@@ -55,19 +55,21 @@ class Facts(NamedTuple):
     user: str
     database: str
     has_schema: bool
-    may_create: bool
+    data_sync_retry: str
 
     @property
     def durability(self) -> Durability:
         """What an accepted item survives.
 
         Without fsync the system's cache holds what a killed server wrote, and loses it with the power; without full
-        pages a page may be torn then. With synchronous_commit off the last commits are in the server's own memory only,
-        and die with it: that is no promise at all.
+        pages a page may be torn then; and a failed fsync that is retried may be told as done although it was not. With
+        synchronous_commit off the last commits are in the server's own memory only, and die with it: that is no promise
+        at all. What a replica gets, and when, is between the servers.
         """
         if self.synchronous_commit == "off":
             return "none"
-        return "power-loss" if self.fsync == self.full_page_writes == "on" else "process-crash"
+        synced = self.fsync == self.full_page_writes == "on" and self.data_sync_retry == "off"
+        return "power-loss" if synced else "process-crash"
 
 
 class Installed(NamedTuple):

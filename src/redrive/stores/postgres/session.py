@@ -215,7 +215,10 @@ class Session:
         if faults.is_lost(wire, error):
             self._pool.drop(wire)
             return self._lost(error, wrote)
-        await self._restored(wire)
+        if faults.is_outdated(error):
+            self._pool.drop(wire)
+        else:
+            await self._restored(wire)
         told = faults.translate(error, self.options)
         return _AgainError(told) if error.sqlstate in faults.AGAIN else told
 

@@ -125,7 +125,7 @@ class PostgresStore:
         return StoreInfo(
             engine="postgres",
             location=self._options.location,
-            durability="power-loss" if installed is None else installed.facts.durability,
+            durability="none" if installed is None else installed.facts.durability,
             library="" if installed is None else installed.library,
             schema=0 if installed is None else installed.schema,
         )

@@ -30,7 +30,9 @@ begin
     with prolonged as (
         update {schema}.course c
         set lease_until = greatest(c.lease_until, now_at + ttl)
-        from unnest(seqs, given) with ordinality as o (seq, delivery, place)
+        from (
+            select * from unnest(seqs, given) with ordinality as n (seq, delivery, place) order by n.seq
+        ) o
         where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until > now_at
         returning o.place
     )

@@ -7,7 +7,7 @@ select current_setting('server_version_num')::bigint, current_setting('server_ve
        current_setting('default_transaction_read_only'), current_setting('fsync'),
        current_setting('full_page_writes'), current_setting('synchronous_commit'),
        to_regclass('{schema}.migration')::oid is not null, current_user::text, current_database()::text,
-       to_regnamespace('{schema}')::oid is not null, has_database_privilege(current_database(), 'create');
+       to_regnamespace('{schema}')::oid is not null, current_setting('data_sync_retry');
 
 -- :name applied
 select number::bigint, checksum from {schema}.migration order by number;

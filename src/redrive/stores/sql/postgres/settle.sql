@@ -5,6 +5,7 @@
 -- Outputs: rows with note 2 are settlements that were not applied: their place in seq, and in deliveries the current
 --   delivery (null: no such item). The others are those of lease.
 -- Atomicity: one statement with attempts, letters, counters, follow-ups and the next lease. One refusal fails nothing.
+--   Rows are locked in the order of their numbers, as everywhere, so that no two wait for each other.
 -- That an item is leased is told by lease_until, which no index knows: so only its number can lead to it.
 
 -- :name function
@@ -51,7 +52,9 @@ begin
         with moved as (
             update {schema}.course c
             set state = 'done', ended_at = now_at, lease_until = null, alone = 0
-            from unnest(seqs, ended) with ordinality as o (seq, delivery, place)
+            from (
+                select * from unnest(seqs, ended) with ordinality as n (seq, delivery, place) order by n.seq
+            ) o
             where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until is not null
             returning c.queue, o.place
         ), counted as (
@@ -69,8 +72,11 @@ begin
                 crashes = c.crashes + case o.charge when 2 then 1 else 0 end,
                 attempt = c.attempt - case o.charge when 3 then 1 else 0 end,
                 lease_until = null, alone = 0
-            from unnest(seqs, ended, kinds, delays, charges) with ordinality
-                 as o (seq, delivery, kind, delay, charge, place)
+            from (
+                select * from unnest(seqs, ended, kinds, delays, charges) with ordinality
+                     as n (seq, delivery, kind, delay, charge, place)
+                order by n.seq
+            ) o
             where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until is not null and o.kind < 9
             returning c.queue, o.kind, o.place
         ), counted as (

@@ -1,0 +1,60 @@
+"""Commands on a store that is in full use, in processes of their own: nobody is in anybody's way."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from redrive import Policy, Redrive, never
+from redrive.cli.exits import Exit
+from tests.support.cli import COMMAND, environment
+
+LOOKING = (
+    ["db", "check"],
+    ["letters", "replay", "--where", "queue:mail", "--reason", "x", "--yes"],
+    ["db", "check", "--quick"],
+    ["db", "status"],
+)
+
+
+@pytest.mark.slow
+def test_looking_while_everything_runs(on_store: str, tmp_path: Path) -> None:
+    """What is half done when it is looked at is not taken for a flaw."""
+    app = Redrive(on_store, log=False)
+
+    handled = asyncio.Semaphore(0)
+
+    @app.handler("mail", policy=Policy(backoff=never()))
+    async def send(number: int) -> None:
+        handled.release()
+        if number % 3 == 0:
+            raise ValueError("no such mailbox")
+
+    async def busy() -> list[tuple[list[str], int | None, str]]:
+        async with app:
+            looking = asyncio.create_task(_look(tmp_path))
+            working = asyncio.create_task(app.run())
+            while not looking.done():
+                await app.enqueue_many("mail", [{"number": number} for number in range(10)])
+                # No more than are handled: there is to be much traffic, and not much to look at.
+                for _ in range(10):
+                    await handled.acquire()
+            await app.stop()
+            await working
+            return await looking
+
+    told = asyncio.run(busy())
+    assert [code for _, code, _ in told] == [Exit.DONE] * len(LOOKING), told
+    assert all(int(out.split()[1]) > 0 for args, _, out in told if "check" in args)
+
+
+async def _look(folder: Path) -> list[tuple[list[str], int | None, str]]:
+    told = []
+    for args in LOOKING:
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, *args, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        out, _ = await process.communicate()
+        told.append((args, process.returncode, out.decode()[:1000]))
+    return told
