@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ _PEERS_NEEDED = frozenset({"peers", "singles"})
 
 def main() -> int:
     options = _options()
+    logging.disable(logging.WARNING)  # a store that does not wait for the disk says so, and here it is meant
     try:
         with (
             scratch_folder(options.dir) as scratch,

@@ -27,8 +27,8 @@ _STORIES = (
 _TELL = """
 insert into story
 select nextval('item_seq'), translate(left(md5(random()::text || n), 24), '0189', 'ghij'),
-       %(since)s + n * %(span)s / %(count)s, n
-from generate_series(0, %(count)s - 1) as s (n)
+       %(since)s::bigint + n * %(span)s / %(count)s, n
+from generate_series(0, %(count)s::bigint - 1) as s (n)
 """
 _ITEMS = """
 insert into item (seq, id, queue, enqueued_at, crc, body)
@@ -36,7 +36,7 @@ select seq, id, %(queue)s, at, %(crc)s, %(body)s from story order by seq
 """
 _WAIT = """
 insert into course (seq, queue, state, due_at, renewed_at)
-select seq, %(queue)s, 'ready', at + case when %(delay)s > 0 then %(delay)s + n else 0 end, at from story order by seq
+select seq, %(queue)s, 'ready', at + case when %(delay)s::bigint > 0 then %(delay)s + n else 0 end, at from story order by seq
 """
 _DIE = f"""
 create temp view death as

@@ -30,6 +30,7 @@ from tests.support.stores import StoreUrl
 
 UNSURE = (Fault.UNKNOWN, Fault.UNKNOWN_UNDONE)
 ITEMS = 12
+KINDS = 4
 WRITES = ("put", "lease", "settle", "amend")
 LONG = 100
 """Bytes that a commit takes, at most."""
@@ -55,7 +56,7 @@ def work(app: Redrive, backoff: str = "1s") -> Counter[str]:
 
 
 def kind_of(number: int) -> str:
-    return ("ok", "retry", "dead", "chain")[number % 4]
+    return ("ok", "retry", "dead", "chain")[number % KINDS]
 
 
 async def check(store: Store, ids: list[str], runs: Counter[str], *, lives: int = 1) -> None:
@@ -72,7 +73,7 @@ async def check(store: Store, ids: list[str], runs: Counter[str], *, lives: int 
         assert (found.item.replays, len(found.deeds)) == ((lives - 1,) * 2 if kind == "dead" else (0, 0))
         assert runs[f"leaf of {item_id}"] == (kind == "chain")
     surveyed = await survey(store)
-    assert len(surveyed.finals) == len(ids) + len(ids) // 4
+    assert len(surveyed.finals) == len(ids) + len(ids) // KINDS
     assert surveyed.miscounts == {}
 
 
@@ -220,7 +221,7 @@ async def over_a_link(url: str, cuts: int) -> None:
         runs = work(app, "10ms")
         async with app:
             while cutting.unsure.total() < cuts or not all(cutting.unsure[verb] for verb in (*WRITES, "letter")):
-                batch = [f"item-{len(ids) + number:05}" for number in range(ITEMS)]
+                batch = [f"item-{len(ids) + number:05}" for number in range(KINDS)]
                 ids += batch
                 await live_twice(app, batch)
         print(f"{link.counts.cuts} answers lost: {dict(cutting.unsure)}")  # noqa: T201 - shown by -s

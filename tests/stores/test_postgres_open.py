@@ -170,10 +170,19 @@ async def test_no_right_to_make_tables(unused: str, admin: str, role: str) -> No
 # --- servers that are not there, or not for us ---
 
 
-async def test_a_wrong_password(url: str, role: str) -> None:
-    error = await refusal(as_user(url, role, "wrong"))
+@pytest.mark.slow
+async def test_a_wrong_password() -> None:
+    """On a server of our own: one that somebody names may let everybody in."""
+    user, password = SEALED
+    with private_postgres() as server:
+        error = await refusal(server.url(user=user, password="wrong"))
+        missing = await refusal(server.url(user=user))
+        store = await store_from_url(server.url(user=user, password=password)).open()
+        assert password not in store.info().location
+        await store.close()
     assert isinstance(error, StoreForbidden)
-    assert error.message.startswith("wrong password: postgresql://")
+    assert error.message.startswith(f"wrong password: postgresql://{user}@127.0.0.1:")
+    assert isinstance(missing, StoreForbidden)
 
 
 async def test_a_missing_role(url: str) -> None:

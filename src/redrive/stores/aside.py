@@ -52,8 +52,9 @@ async def through(work: Coroutine[Any, Any, T]) -> T:
             cancelled = True
         except BaseException:  # noqa: BLE001, S110 - it is raised below
             pass
-    if cancelled and not task.cancelled() and task.exception() is None:
-        raise asyncio.CancelledError
+    if cancelled and not task.cancelled():
+        # Also when it failed: whoever was told of that instead would try again, and never end.
+        raise asyncio.CancelledError from task.exception()
     return task.result()
 
 

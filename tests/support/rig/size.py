@@ -105,5 +105,5 @@ CROWD = {
     Size.FULL: Crowd(processes=16, transactions=10_000),
 }
 
-CUT_ANSWERS = {Size.SMOKE: 20, Size.SHORT: 200, Size.FULL: 1_000}
+CUT_ANSWERS = {Size.SMOKE: 10, Size.SHORT: 200, Size.FULL: 1_000}
 """R16: answers of a server that are lost on the link, at least."""

@@ -70,7 +70,7 @@ class Schemas:
     def __init__(self, where: shared.Shared, make: Callable[[str], None]) -> None:
         self._where = where
         self._make = make
-        self._connection = psycopg.connect(where.admin, autocommit=True, options=_LIMITS)
+        self._connection = psycopg.connect(where.admin, autocommit=True, options=_LIMITS, client_encoding="utf8")
         self._free: list[tuple[str, Pristine]] = []
         self.made = 0
 
@@ -161,12 +161,12 @@ def schemas() -> Schemas:
 
 @functools.cache
 def _schemas(pid: int) -> Schemas:
-    made = Schemas(shared.postgres(), _open_once)
+    made = Schemas(shared.postgres(), open_once)
     atexit.register(lambda: made.close() if os.getpid() == pid else None)
     return made
 
 
-def _open_once(url: str) -> None:
+def open_once(url: str) -> None:
     """As any user would: the store makes what it needs."""
 
     async def open_and_close() -> None:

@@ -28,19 +28,20 @@ class Shared:
 
 
 @functools.cache
-def postgres() -> Shared:
+def postgres(version: int | None = None) -> Shared:
+    """Of a certain major version it is always one of ours."""
     given = os.environ.get(pg.ADDRESS)
-    if given:
+    if given and version is None:
         with _told_by(pg.ADDRESS):
             psycopg.connect(given).close()
         return Shared(given, given)
 
     def start(folder: Path, life: int) -> Shared:
-        server = pg.PostgresServer(folder, pg.programs(), {}, life)
+        server = pg.PostgresServer(folder, pg.programs(version), {}, life)
         server.start()
         return Shared(server.url(), server.url(user="postgres"))
 
-    return _of_this_run("postgres", start)
+    return _of_this_run("postgres" if version is None else f"postgres-of-{version}", start)
 
 
 @functools.cache

@@ -75,7 +75,7 @@ class PostgresUpkeep:
                 engine=ENGINE,
                 location=f"{self._options.location}?schema={self._options.schema}",
                 binding=f"psycopg {psycopg.__version__}",
-                version=facts.version,
+                version=facts.version.split(maxsplit=1)[0],
                 known=script.newest(ENGINE),
                 durability=facts.durability,
                 replica=facts.in_recovery,

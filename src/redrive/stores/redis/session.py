@@ -57,6 +57,7 @@ class Session:
 
     async def open(self, *, mend: bool = True) -> None:
         """Without `mend` only to look: nothing is put right."""
+        await anext(self._life)
         self._scripts = await aside(scripts.load)
         schema, run, missing = await self.read("boot", [packed(boot.commands(self.prefix))])
         boot.check_rights([name.decode() for name in missing], self.pool.where)

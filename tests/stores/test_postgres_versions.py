@@ -1,0 +1,70 @@
+"""The conformance suite on other PostgreSQL servers than the newest, and in databases of other encodings and locales."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
+from tests.stores.postgres_ways_kit import *  # noqa: F403 - the fixtures are meant
+from tests.stores.postgres_ways_kit import Fresh, Way, by_way, on
+from tests.support.servers import binaries, shared
+from tests.support.servers.absent import absent
+
+
+def there(version: int) -> None:
+    """The same tests run on the newest, so one that is missing is told by name and is no failure."""
+    if version not in {each.version for each in binaries.postgres_programs()}:
+        raise absent(f"PostgreSQL {version}", f"install postgresql-{version}", another=True)
+
+
+def of_version(version: int) -> Way:
+    @contextmanager
+    def way() -> Iterator[Fresh]:
+        there(version)
+        with on(shared.postgres(version)) as fresh:
+            yield fresh
+
+    return way
+
+
+def in_database(making: str, version: int | None = None) -> Way:
+    """`making`: how it differs from others, in the words of `create database`."""
+
+    @contextmanager
+    def way() -> Iterator[Fresh]:
+        if version is not None:
+            there(version)
+        server = shared.postgres(version)
+        name = f"redrive_test_{secrets.token_hex(6)}"
+        with closing(psycopg.connect(server.admin, autocommit=True)) as admin:
+            admin.execute(f"create database {name} owner redrive template template0 {making}".encode())
+            try:
+                with on(shared.Shared(_other(server.url, name), _other(server.admin, name))) as fresh:
+                    yield fresh
+            finally:
+                admin.execute(f"drop database {name} with (force)".encode())
+
+    return way
+
+
+def _other(url: str, database: str) -> str:
+    return urlsplit(url)._replace(path=f"/{database}").geturl()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    by_way(
+        metafunc,
+        {
+            "15": of_version(15),
+            "16": of_version(16),
+            "sql_ascii": in_database("encoding 'SQL_ASCII'"),
+            # Sorts ä before z, and as no byte does. Servers built without ICU have no such locale.
+            "german": in_database("locale_provider icu icu_locale 'de-DE'", 15),
+        },
+    )
