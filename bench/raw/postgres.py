@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import time
 import zlib
@@ -13,9 +12,9 @@ import psycopg
 
 from bench.load import QUEUE
 from bench.raw import BATCH, FIRST, TTL, WORKER
+from bench.seeds import story
 from redrive.core import codec
 from redrive.engine.ids import new_id, new_ids
-from redrive.stores.postgres import PostgresStore
 from redrive.stores.postgres.arrays import bigints, integers, texts
 from redrive.stores.postgres.options import SCHEMA
 from redrive.stores.postgres.session import FOLD_AFTER
@@ -46,7 +45,7 @@ Rows = list[Row]
 
 class Postgres:
     def __init__(self, url: str) -> None:
-        asyncio.run(_create(url))
+        story.create(url)
         self.db = psycopg.connect(url, autocommit=True, prepare_threshold=0)
         teach(self.db)  # type: ignore[arg-type]  # a plain connection learns as well
         self._writes = 0
@@ -108,10 +107,6 @@ class Postgres:
     def _copy(self, statement: str, rows: Sequence[bytes]) -> None:
         with self.db.cursor().copy(statement.encode()) as copy:
             copy.write(b"".join([_HEAD, *rows, _TAIL]))
-
-
-async def _create(url: str) -> None:
-    await (await PostgresStore(url).open()).close()
 
 
 def _sql(verb: str, name: str) -> bytes:

@@ -12,6 +12,7 @@ from redrive.core import codec
 from redrive.core.classify import fingerprint
 from redrive.core.item import Attempt, Ending, Failure, Frame, Instant, Millis
 from redrive.core.verbs import QueueChange
+from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
 
 DAY: Millis = 24 * 60 * 60 * 1000
@@ -127,19 +128,20 @@ def _kind(queue: str, failure: Failure) -> Kind:
 
 def create(url: str) -> None:
     """A store with nothing in it."""
-    asyncio.run(_create(url))
+    asyncio.run(_create(store_from_url(url)))
 
 
-async def _create(url: str) -> None:
-    await (await store_from_url(url).open()).close()
+async def _create(store: Store) -> None:
+    await store.open()
+    await store.close()
 
 
 def pause(url: str) -> None:
-    asyncio.run(_pause(url))
+    asyncio.run(_pause(store_from_url(url)))
 
 
-async def _pause(url: str) -> None:
-    store = await store_from_url(url).open()
+async def _pause(store: Store) -> None:
+    await store.open()
     await store.configure(PAUSED, QueueChange(paused=True))
     await store.close()
 

@@ -1,27 +1,37 @@
-"""The bench's bare loop drives the store's own statements: it must follow every change of theirs."""
+"""The bench's bare loops drive the store's own statements: they must follow every change of theirs."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
-from bench.harness import QUEUE
-from bench.raw import Own
-from redrive.core.verbs import QueueTally
-from redrive.stores.sqlite import SqliteStore
+import pytest
+
+from bench import raw
+from bench.engines.base import Engine
+from bench.load import PAYLOAD, QUEUE
+from redrive.core.verbs import Checkup, QueueTally
+from redrive.stores.base import Store
+from redrive.stores.url import store_from_url
+
+pytestmark = pytest.mark.slow
 
 
-async def counted(path: Path) -> tuple[QueueTally, ...]:
-    store = await SqliteStore(path).open()
-    tally = await store.tally()
+async def looked(store: Store) -> tuple[tuple[QueueTally, ...], Checkup]:
+    await store.open()
+    tally, checkup = await store.tally(), await store.check()
     await store.close()
-    return tally.queues
+    return tally.queues, checkup
 
 
-def test_the_bare_loop_leaves_what_the_store_would(tmp_path: Path) -> None:
-    own = Own(tmp_path / "raw.db")
-    own.insert({"n": 1}, 200, 100)
-    own.drain(50)
-    own.close()
-    (row,) = asyncio.run(counted(tmp_path / "raw.db"))
+def test_the_bare_loops_leave_what_the_store_would(engine: Engine) -> None:
+    """Also their inserts: the least that leaves the same rows leaves nothing to be repaired."""
+    url = engine.empty("raw")
+    own = raw.of(url)
+    try:
+        own.insert(PAYLOAD, 200, 100)
+        own.drain(50)
+    finally:
+        own.close()
+    (row,), checkup = asyncio.run(looked(store_from_url(url)))
     assert (row.queue, row.ready, row.leased, row.done) == (QUEUE, 0, 0, 200)
+    assert checkup.findings == ()

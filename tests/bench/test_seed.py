@@ -1,107 +1,107 @@
-"""The bench seeds by plain SQL what would take the verbs hours: it must be what the verbs would have written."""
+"""The bench seeds by plainer means what would take the verbs hours: it must be what the verbs would have written."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench import seed
-from redrive.core import codec
+from bench.engines.base import Engine
+from bench.seeds import story
 from redrive.core.decide import Charge, ToDead
-from redrive.core.item import Attempt, Ending, Failure, NewItem
-from redrive.core.verbs import LeaseRequest, QueueChange, Settlement, Want
-from redrive.stores.sqlite import SqliteStore
+from redrive.core.item import Attempt, Ending, Item, NewItem
+from redrive.core.select import EVERYTHING
+from redrive.core.verbs import CauseTally, LeaseRequest, QueueChange, Settlement, Want
+from redrive.stores.base import Store
+from redrive.stores.url import store_from_url
 from redrive.testing import FakeClock
+from tests.bench.contents import contents
 
-OTHERWISE = {"redrive_migration", "nonce"}
-"""When the schema was made, and what a worker was given last: no part of what happened to the items."""
-STORY = """
-select i.id, i.queue, i.enqueued_at, i.due_at, i.leased_at, l.died_at, l.failure, p.body
-from item i join payload p using (seq) left join letter l using (seq) order by i.seq
-"""
-
-Rows = list[tuple[Any, ...]]
+pytestmark = pytest.mark.slow
 
 
-def tables(path: Path) -> dict[str, Rows]:
-    """Everything in a database."""
-    with closing(sqlite3.connect(path)) as db:
-        names = [name for (name,) in db.execute("select name from sqlite_master where type = 'table'")]
-        return {name: sorted(db.execute(f"select * from {name}")) for name in names if name not in OTHERWISE}
+def live(engine: Engine, seeded: str, paused: str | None = None) -> str:
+    """Let the verbs do, at the same instants, what the seeded items say was done. The URL of where they did."""
+    items = asyncio.run(_items(store_from_url(seeded)))
+    url = engine.empty("lived")
+    clock = FakeClock(min(item.enqueued_at for item in items))
+    with engine.lax(url) as quick:
+        asyncio.run(_live(store_from_url(quick, clock=clock), clock, items, paused))
+    return url
 
 
-def live(seeded: Path, path: Path, paused: str | None = None) -> None:
-    """Let the verbs do, at the same instants, what the seeded rows say was done."""
-    with closing(sqlite3.connect(seeded)) as db:
-        rows = db.execute(STORY).fetchall()
-    asyncio.run(_live(rows, path, paused))
+async def _items(store: Store) -> list[Item]:
+    await store.open()
+    page = await store.find(EVERYTHING, 1000)
+    await store.close()
+    assert page.next is None, "this is meant for few"
+    return sorted(page.items, key=lambda item: item.seq)
 
 
-async def _live(rows: Rows, path: Path, paused: str | None) -> None:
-    clock = FakeClock(min(row[2] for row in rows))
-    store = await SqliteStore(path, clock=clock, durability="process-crash").open()
-    for at, row, dies in sorted(_events(rows), key=lambda event: event[0]):
+async def _live(store: Store, clock: FakeClock, items: list[Item], paused: str | None) -> None:
+    await store.open()
+    for at, item, dies in sorted(_events(items), key=lambda event: event[0]):
         clock.advance(at - clock.now())
-        await (_die(store, row) if dies else _put(store, row))
+        await (_die(store, item) if dies else _put(store, item))
     if paused is not None:
         await store.configure(paused, QueueChange(paused=True))
     await store.close()
 
 
-def _events(rows: Rows) -> Iterator[tuple[int, tuple[Any, ...], bool]]:
-    for row in rows:
-        yield row[2], row, False
-        if row[5] is not None:
-            yield row[5], row, True
+def _events(items: list[Item]) -> Iterator[tuple[int, Item, bool]]:
+    for item in items:
+        yield item.enqueued_at, item, False
+        if item.letter is not None:
+            yield item.letter.died_at, item, True
 
 
-async def _put(store: SqliteStore, row: tuple[Any, ...]) -> None:
+async def _put(store: Store, item: Item) -> None:
     """And lease, if it was: right away, so that nothing else is due."""
-    item_id, queue, put_at, due_at, leased_at, _, _, body = row
-    await store.put([NewItem(item_id, queue, body, due_at - put_at)])
-    if leased_at is not None:
-        leases = await store.lease(LeaseRequest(seed.WORKER, (Want(queue, 1, 3 * seed.DAY, 3),), item_id))
-        assert [item.id for item in leases.items] == [item_id]
+    await store.put([NewItem(item.id, item.queue, item.payload, item.due_at - item.enqueued_at)])
+    if item.leased_at is not None:
+        leases = await store.lease(LeaseRequest(story.WORKER, (Want(item.queue, 1, 3 * story.DAY, 3),), item.id))
+        assert [leased.id for leased in leases.items] == [item.id]
 
 
-async def _die(store: SqliteStore, row: tuple[Any, ...]) -> None:
-    item_id, _, _, _, leased_at, died_at, failure, _ = row
-    why = codec.decode(failure, Failure)
-    attempt = Attempt(1, 1, seed.WORKER, leased_at, died_at - leased_at, Ending.FAILED, why)
-    await store.settle([Settlement(item_id, 1, ToDead(seed.REASON, Charge.ERROR, why), attempt)])
+async def _die(store: Store, item: Item) -> None:
+    assert item.letter is not None
+    assert item.leased_at is not None
+    why = item.letter.failure
+    attempt = Attempt(1, 1, story.WORKER, item.leased_at, item.letter.died_at - item.leased_at, Ending.FAILED, why)
+    await store.settle([Settlement(item.id, 1, ToDead(story.REASON, Charge.ERROR, why), attempt)])
 
 
-def assert_same(seeded: Path, lived: Path) -> None:
-    ours, theirs = tables(seeded), tables(lived)
+def assert_same(seeded: str, lived: str) -> None:
+    ours, theirs = contents(seeded), contents(lived)
     assert ours.keys() == theirs.keys()
-    for name, rows in theirs.items():
-        assert ours[name] == rows, name
+    for name, found in theirs.items():
+        assert ours[name] == found, name
 
 
-def test_seeded_letters_are_what_the_verbs_would_leave(tmp_path: Path) -> None:
-    seeded = seed.letters(tmp_path / "seeded.db", 150)
-    live(seeded, tmp_path / "lived.db")
-    assert_same(seeded, tmp_path / "lived.db")
+def test_seeded_letters_are_what_the_verbs_would_leave(engine: Engine) -> None:
+    seeded = engine.letters("seeded", 150)
+    assert_same(seeded, live(engine, seeded))
 
 
-def test_seeded_items_wait_as_if_they_had_been_put(tmp_path: Path) -> None:
-    seeded = seed.waiting(tmp_path / "seeded.db", 40, delayed=30, paused=20)
-    live(seeded, tmp_path / "lived.db", seed.PAUSED)
-    assert_same(seeded, tmp_path / "lived.db")
+def test_seeded_items_wait_as_if_they_had_been_put(engine: Engine) -> None:
+    seeded = engine.waiting("seeded", 40, delayed=30, paused=20)
+    assert_same(seeded, live(engine, seeded, story.PAUSED))
 
 
 def test_seeded_letters_are_of_many_causes_some_common_and_some_rare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seed, "LOTS", 2_000)
-    seeded = seed.letters(tmp_path / "seeded.db", 2_000)
-    counts = sorted(n for _, _, n in tables(seeded)["cause"])
+    monkeypatch.setattr(story, "LOTS", 2_000)
+    causes = asyncio.run(_causes(store_from_url(engine.letters("seeded", 2_000))))
+    counts = sorted(cause.count for cause in causes)
     assert counts[-1] > 200
     assert counts[0] == 1
-    assert len(counts) > seed.CAUSES // 2
+    assert len(counts) > story.CAUSES // 2
+
+
+async def _causes(store: Store) -> tuple[CauseTally, ...]:
+    await store.open()
+    causes = await store.causes(limit=1000)
+    await store.close()
+    return causes

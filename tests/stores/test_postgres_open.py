@@ -175,7 +175,7 @@ async def test_a_wrong_password() -> None:
     """On a server of our own: one that somebody names may let everybody in."""
     user, password = SEALED
     with private_postgres() as server:
-        error = await refusal(server.url(user=user, password="wrong"))
+        error = await refusal(server.url(user=user, password="wrong"))  # noqa: S106 - and wrong at that
         missing = await refusal(server.url(user=user))
         store = await store_from_url(server.url(user=user, password=password)).open()
         assert password not in store.info().location

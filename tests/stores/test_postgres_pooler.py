@@ -46,4 +46,4 @@ def through(**settings: Setting) -> Way:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    by_way(metafunc, {"transactions": through(), "preparing": through(max_prepared_statements=100)})
+    by_way(metafunc, {"transactions": through()})

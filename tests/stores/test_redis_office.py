@@ -62,6 +62,11 @@ FILTERS = (
     "-state:dead",
     "-cause:c1 state:dead",
     "died<=1m",
+    "died<65s",
+    "died>65s",
+    "died>=40s died<=60s queue:sms",
+    "died>50s died>60s disposition:open",
+    "-died>65s state:dead",
     "age>60s",
     "crashes>=1",
 )
@@ -171,6 +176,15 @@ async def test_an_index_is_used(world: World) -> None:
         page = await world.store.find(selection)
         assert len(page.items) == 4
         assert page.scanned == 4
+
+
+async def test_the_time_of_death_is_an_index(world: World) -> None:
+    """Of a month of letters only those of the day asked for are read."""
+    await world.letters(60)
+    for text, count in (("died>50s", 10), ("died<=5s queue:emails", 5), ("died>=30s died<=34s", 5)):
+        page = await world.store.find(parse(text), limit=count)
+        assert (len(page.items), page.next) == (count, None), text
+        assert page.scanned <= count + 1, text
 
 
 async def test_pages_among_letters_of_one_instant(world: World) -> None:

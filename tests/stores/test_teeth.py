@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.writer import Writer
-from redrive.testing import conformance as suite
-from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import wait
-from redrive.testing.conformance.kit import DURABLE, HANDLES, World, fresh
+from redrive.testing.conformance.kit import DURABLE, HANDLES, fresh
 from redrive.testing.conformance.machine import machine_of, run_machine
 from tests.stores import broken as b
 from tests.stores import broken_more as m
-
-ConformanceTest = Callable[..., Awaitable[None]]
+from tests.stores.teeth_kit import fails, world_by, world_of
 
 
 class Tooth(NamedTuple):
@@ -156,34 +151,6 @@ BY_MACHINE = [
 ]
 
 
-async def fails(name: str, world: Callable[[], Awaitable[World]]) -> bool:
-    """Whether the test finds something. Parametrised ones are tried with each of their values, in a fresh world."""
-    test: ConformanceTest = getattr(suite, name)
-    for mark in getattr(test, "pytestmark", []):
-        if mark.name == "parametrize":
-            return any([await _fails(test, await world(), **{mark.args[0]: value}) for value in mark.args[1]])
-    return await _fails(test, await world())
-
-
-async def _fails(test: ConformanceTest, world: World, **values: object) -> bool:
-    try:
-        await test(world, **values)
-    except (AssertionError, ValueError, TimeoutError, KeyError, pytest.fail.Exception):
-        return True
-    except Exception as error:  # noqa: BLE001 - a refusal by the store is a finding too
-        return type(error).__module__ == "redrive.errors"
-    return False
-
-
-def world_of(store: type[MemoryStore]) -> Callable[[], Awaitable[World]]:
-    async def make() -> World:
-        clock = FakeClock()
-        opened = await store(clock=clock).open()
-        return World(opened, opened.open, clock)
-
-    return make
-
-
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that makes a test wait for ever is found sooner."""
@@ -215,48 +182,13 @@ def test_without_a_bug_the_machine_raises_no_alarm() -> None:
 
 async def test_a_silent_fallback_to_memory_is_caught() -> None:
     """Every handle works, quickly and alone: nothing is kept and nothing is shared."""
-
-    async def make() -> World:
-        clock = FakeClock()
-
-        async def open_store() -> Store:
-            return await m.FallsBackToMemory.handle(clock).open()
-
-        return World(await open_store(), open_store, clock, frozenset({DURABLE, HANDLES}))
-
+    world = world_by(m.FallsBackToMemory.handle, DURABLE, HANDLES)
     for name in (
         "test_put_survives_reopening",
         "test_put_is_seen_through_every_handle",
         "test_info_names_the_engine_and_its_promise",
     ):
-        assert await fails(name, make)
-
-
-async def test_a_swallowed_commit_error_of_sqlite_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit fails, the writer goes on as if it had not."""
-
-    async def make() -> World:
-        clock = FakeClock()
-        folder = tmp_path / fresh("world")
-        folder.mkdir()
-
-        async def open_store() -> Store:
-            handles.append(await SqliteStore(folder / "redrive.db", clock=clock).open())
-            return handles[-1]
-
-        return World(await open_store(), open_store, clock, frozenset({DURABLE, HANDLES}))
-
-    handles: list[SqliteStore] = []
-    names = (
-        "test_put_survives_reopening",
-        "test_put_is_seen_through_every_handle",
-        "test_close_keeps_what_was_accepted",
-    )
-    assert not any([await fails(name, make) for name in names])
-    monkeypatch.setattr(Writer, "commit", lambda _, connection: connection.execute("rollback"))
-    assert all([await fails(name, make) for name in names])
-    for handle in handles:
-        await handle.close()
+        assert await fails(name, world)
 
 
 def test_every_planted_bug_is_in_the_table() -> None:

@@ -93,9 +93,9 @@ async def _returns(works: Works, report: Report, start: Callable[[], None]) -> N
 
 
 async def _pace(works: Works) -> float:
-    before, began = works.runs("slow"), time.monotonic()
+    before, began = works.runs(), time.monotonic()
     await spend(WINDOW)
-    return (works.runs("slow") - before) / (time.monotonic() - began)
+    return (works.runs() - before) / (time.monotonic() - began)
 
 
 async def _until_pace(works: Works, wanted: float) -> float:

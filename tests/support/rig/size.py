@@ -107,3 +107,9 @@ CROWD = {
 
 CUT_ANSWERS = {Size.SMOKE: 10, Size.SHORT: 200, Size.FULL: 1_000}
 """R16: answers of a server that are lost on the link, at least."""
+
+WAITING = {Size.SMOKE: 3_000, Size.SHORT: 100_000, Size.FULL: 1_000_000}
+"""R22: items that wait, nine in ten of them delayed or paused."""
+
+PINNED = {Size.SMOKE: 2_000, Size.SHORT: 16_000, Size.FULL: 16_000}
+"""R22: items that are drained on PostgreSQL while somebody has an old snapshot."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, assert_never
 
 from redrive.core import select
+from redrive.core.item import Millis
 from redrive.core.select import And, Ids, Match, Not, Or, Selection
 from redrive.core.states import Disposition, State
 
@@ -59,6 +60,20 @@ def _needs_evidence(selection: Selection) -> bool:
             return False
         case _:
             assert_never(selection)
+
+
+def died_within(selection: Selection) -> tuple[Millis | None, Millis | None]:
+    """How long ago at least and at most a letter must have died for anything to match; None: any time."""
+    if isinstance(selection, And):
+        spans = [died_within(part) for part in selection.parts]
+        longest = [least for least, _ in spans if least is not None]
+        shortest = [most for _, most in spans if most is not None]
+        return max(longest, default=None), min(shortest, default=None)
+    if not isinstance(selection, Match) or selection.field != "died" or not isinstance(selection.value, int):
+        return None, None
+    least = selection.value if selection.op in {">", ">=", "="} else None
+    most = selection.value if selection.op in {"<", "<=", "="} else None
+    return least, most
 
 
 def pins(selection: Selection) -> dict[str, str]:

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redrive.core import select
-from redrive.core.item import Instant, Item
+from redrive.core.item import Instant, Item, Millis
 from redrive.core.select import Selection
 from redrive.errors import StoreCorrupt
 from redrive.stores.cursor import Place
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
-from redrive.stores.redis.plan import Plan, plan, plan_of_oldest
+from redrive.stores.redis.plan import Plan, died_within, plan, plan_of_oldest
 from redrive.stores.redis.rows import STAMP, bare_item
 from redrive.stores.redis.session import Session
 
@@ -48,18 +48,35 @@ async def search(session: Session, selection: Selection, limit: int, cursor: str
     """A page of what matches, the last first, without payloads."""
     way = plan(selection)
     after = read_cursor(way.order, cursor)
+    least, most = died_within(selection) if way.letters else (None, None)
+    if least is not None:
+        after = await _past(session, least, after)
     found: list[Item] = []
     scanned = 0
     # One more than is wanted tells whether there is another page.
     async for now, candidates in _last_first(session, selection, way, after, limit + 1):
         scanned += len(candidates)
         for item, _ in candidates:
+            if most is not None and _died_before(item, now - most):
+                return Found(found, None, scanned)
             if not select.matches(selection, item, now):
                 continue
             if len(found) == limit:
                 return Found(found, write_cursor(way.order, _place(found[-1], way)), scanned)
             found.append(item)
     return Found(found, None, scanned)
+
+
+async def _past(session: Session, least: Millis, after: Place | None) -> Place:
+    """Where to begin, past all letters that died too lately: the indexes of letters are in the order of death."""
+    now = (await by_ids(session, (), evidence=False)).now
+    begin = (max(0, now - least + 1), 0)
+    return begin if after is None else min(begin, after)
+
+
+def _died_before(item: Item, instant: Instant) -> bool:
+    """From here on all have: what is asked for has come to its end."""
+    return item.letter is not None and item.letter.died_at < instant
 
 
 class Oldest(NamedTuple):

@@ -1,0 +1,150 @@
+"""R22: what waits does not slow down what is due, whatever the engine; and on PostgreSQL neither does an old snapshot.
+
+Counted by the engines themselves, since time says as much about the machine. SQLite's own part is in test_r22_backlog,
+and times with a million waiting are measured by `python -m bench --rows grow-waiting`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from redrive.core.item import NewItem
+from redrive.core.verbs import QueueChange
+from redrive.stores.base import Store
+from redrive.stores.postgres.lease import Floors
+from redrive.stores.url import store_from_url
+from redrive.testing.conformance.kit import asking, finished
+from tests.proofs.conftest import SHARED
+from tests.support.folders import quick_folder
+from tests.support.rig.effort import Effort, measured
+from tests.support.rig.size import PINNED, WAITING, Size, proof_size
+
+ROUNDS = 60
+MOST = 2.0
+"""Times the effort with next to nothing waiting. It is 3 for the time a lease takes; counters are more exact."""
+AT_ONCE = 10
+HOUR = 3_600_000
+
+numbers = itertools.count(1)
+
+
+async def put(store: Store, queue: str, count: int, delay: int = 0) -> None:
+    for start in range(0, count, 1000):
+        size = min(1000, count - start)
+        await store.put([NewItem(f"{queue}-{next(numbers)}", queue, b"{}", delay) for _ in range(size)])
+
+
+async def work(store: Store, rounds: int, limit: int) -> None:
+    for _ in range(rounds):
+        leases = await store.lease(asking("q", limit=limit, nonce=f"nonce-{next(numbers)}"))
+        assert len(leases.items) == limit
+        await store.settle([finished(item) for item in leases.items])
+
+
+async def effort_of(url: str, effort: Effort, rounds: int, limit: int) -> int:
+    """Of leasing and settling, without that of opening."""
+    before = effort()
+    for made in (0, rounds):
+        store = await store_from_url(url).open()
+        await work(store, made, limit)
+        await store.close()
+        if made == 0:
+            opening = effort() - before
+    return effort() - before - 2 * opening
+
+
+async def with_so_many_waiting(url: str, effort: Effort, count: int) -> None:
+    """Most of them are not due, or in a queue that is paused."""
+    store = await store_from_url(url).open()
+    await put(store, "q", ROUNDS)
+    await store.close()
+    alone = await effort_of(url, effort, ROUNDS, 1)
+    store = await store_from_url(url).open()
+    await store.configure("paused", QueueChange(paused=True, by="r22", reason="to wait"))
+    await put(store, "q", ROUNDS + count // 10)
+    await put(store, "q", count // 2, delay=HOUR)
+    await put(store, "paused", count * 4 // 10)
+    await store.close()
+    crowded = await effort_of(url, effort, ROUNDS, 1)
+    print(f"{alone / ROUNDS:.1f} alone, {crowded / ROUNDS:.1f} with {count} waiting")  # noqa: T201 - shown by -s
+    assert alone > ROUNDS, "nothing was counted: this proves nothing"
+    assert crowded <= MOST * alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SHARED)
+async def test_r22_a_lease_does_not_look_at_what_waits_smoke(tmp_path: Path, kind: str) -> None:
+    with quick_folder(tmp_path) as folder, measured(kind, folder) as (url, effort):
+        await with_so_many_waiting(url, effort, WAITING[Size.SMOKE])
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", SHARED)
+async def test_r22_a_lease_does_not_look_at_what_waits(tmp_path: Path, kind: str) -> None:
+    with quick_folder(tmp_path) as folder, measured(kind, folder) as (url, effort):
+        await with_so_many_waiting(url, effort, WAITING[proof_size()])
+
+
+# -- PostgreSQL with an old snapshot ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def old_snapshot(url: str) -> Iterator[None]:
+    """Somebody's report, backup or forgotten transaction: nothing that is replaced meanwhile can be cleared away."""
+    parts = urlsplit(url)
+    (schema,) = parse_qs(parts.query)["schema"]
+    with psycopg.connect(parts._replace(query="").geturl()) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute(sql.SQL("select count(*) from {}.item").format(sql.Identifier(schema)))
+        yield
+
+
+async def ratio_with_a_snapshot(folder: Path, items: int) -> float:
+    """The effort to drain so many while somebody has an old snapshot, as a multiple of that without."""
+    efforts = []
+    for pinned in (False, True):
+        with measured("postgres", folder) as (url, effort):
+            store = await store_from_url(url).open()
+            await put(store, "q", items)
+            await store.close()
+            if pinned:
+                with old_snapshot(url):
+                    efforts.append(await effort_of(url, effort, items // AT_ONCE, AT_ONCE))
+            else:
+                efforts.append(await effort_of(url, effort, items // AT_ONCE, AT_ONCE))
+    plain, pinned_too = efforts
+    print(f"{plain / items:.1f} pages an item, {pinned_too / items:.1f} with an old snapshot")  # noqa: T201 - by -s
+    assert plain > items, "nothing was counted: this proves nothing"
+    return pinned_too / plain
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+async def test_r22_an_old_snapshot_costs_little_smoke(tmp_path: Path) -> None:
+    assert await ratio_with_a_snapshot(tmp_path, PINNED[Size.SMOKE]) <= MOST
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+async def test_r22_an_old_snapshot_costs_little(tmp_path: Path) -> None:
+    assert await ratio_with_a_snapshot(tmp_path, PINNED[proof_size()]) <= MOST
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+async def test_r22_without_a_floor_an_old_snapshot_would_be_seen_to_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof that this measure measures it."""
+    monkeypatch.setattr(Floors, "KEEP", 0.0)
+    monkeypatch.setattr(Floors, "SHARE", 0)
+    assert await ratio_with_a_snapshot(tmp_path, PINNED[Size.SMOKE]) > MOST

@@ -1,0 +1,96 @@
+"""How much a store's engine has done, by its own counters: what a busy machine cannot change.
+
+SQLite: steps of its machine, in hundreds. PostgreSQL: pages of tables and indexes looked at. Redis: commands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import redis
+
+from tests.support.servers.redis import private_redis
+from tests.support.stores import fresh_store
+
+Effort = Callable[[], int]
+"""To be asked while nobody has the store open."""
+
+STEPS = 100
+PATIENCE = 10.0
+
+_PAGES = """
+    select coalesce(sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0)
+        + coalesce(toast_blks_read + toast_blks_hit, 0)), 0)::bigint
+    from pg_statio_all_tables where schemaname = %s
+"""
+_THERE = "select count(*) from pg_stat_activity where application_name = %s"
+
+
+@contextlib.contextmanager
+def measured(kind: str, folder: Path) -> Iterator[tuple[str, Effort]]:
+    """The URL of a fresh store, and the effort it has made so far."""
+    with {"sqlite": _sqlite, "postgres": _postgres, "redis": _redis}[kind](folder) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _sqlite(folder: Path) -> Iterator[tuple[str, Effort]]:
+    count = itertools.count(1)
+    made = [0]
+    really = sqlite3.connect
+
+    def note() -> int:
+        made[0] = next(count)
+        return 0
+
+    def connect(*args: object, **kwargs: object) -> sqlite3.Connection:
+        connection: sqlite3.Connection = really(*args, **kwargs)  # type: ignore[call-overload]  # passed on
+        connection.set_progress_handler(note, STEPS)
+        return connection
+
+    with mock.patch("sqlite3.connect", connect), fresh_store("sqlite", folder) as url:
+        yield f"{url}?binding=stdlib", lambda: made[0]
+
+
+@contextlib.contextmanager
+def _postgres(folder: Path) -> Iterator[tuple[str, Effort]]:
+    name = f"effort-{secrets.token_hex(4)}"
+    with fresh_store("postgres", folder) as url:
+        parts = urlsplit(url)
+        (schema,) = parse_qs(parts.query)["schema"]
+
+        def pages() -> int:
+            """A server process tells what it did when it ends, which may be after its client has gone."""
+            with psycopg.connect(parts._replace(query="").geturl(), autocommit=True) as connection:
+                deadline = time.monotonic() + PATIENCE
+                while _number(connection, _THERE, name):
+                    assert time.monotonic() < deadline, "the store is still open"
+                return _number(connection, _PAGES, schema)
+
+        yield f"{url}&application_name={name}", pages
+
+
+def _number(connection: psycopg.Connection, query: str, value: str) -> int:
+    row = connection.execute(query.encode(), (value,)).fetchone()
+    assert row is not None, "a sum has one row"
+    return int(row[0])
+
+
+@contextlib.contextmanager
+def _redis(folder: Path) -> Iterator[tuple[str, Effort]]:
+    # What it counts, it counts for all its clients, so it is one of its own.
+    with private_redis() as server, redis.Redis.from_url(server.url()) as client:
+
+        def commands() -> int:
+            return sum(each["calls"] for each in client.info("commandstats").values())
+
+        yield server.url(namespace="effort"), commands
