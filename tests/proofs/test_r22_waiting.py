@@ -7,8 +7,8 @@ and times with a million waiting are measured by `python -m bench --rows grow-wa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -36,43 +36,47 @@ HOUR = 3_600_000
 numbers = itertools.count(1)
 
 
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = await store_from_url(url).open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
 async def put(store: Store, queue: str, count: int, delay: int = 0) -> None:
     for start in range(0, count, 1000):
         size = min(1000, count - start)
         await store.put([NewItem(f"{queue}-{next(numbers)}", queue, b"{}", delay) for _ in range(size)])
 
 
-async def work(store: Store, rounds: int, limit: int) -> None:
-    for _ in range(rounds):
-        leases = await store.lease(asking("q", limit=limit, nonce=f"nonce-{next(numbers)}"))
-        assert len(leases.items) == limit
-        await store.settle([finished(item) for item in leases.items])
-
-
 async def effort_of(url: str, effort: Effort, rounds: int, limit: int) -> int:
     """Of leasing and settling, without that of opening."""
-    before = effort()
-    for made in (0, rounds):
-        store = await store_from_url(url).open()
-        await work(store, made, limit)
-        await store.close()
-        if made == 0:
-            opening = effort() - before
-    return effort() - before - 2 * opening
+    marks = [effort()]
+    async with opened(url):
+        pass
+    marks.append(effort())
+    async with opened(url) as store:
+        for _ in range(rounds):
+            leases = await store.lease(asking(limit, queue="q"))
+            assert len(leases.items) == limit
+            await store.settle([finished(item) for item in leases.items])
+    marks.append(effort())
+    opening, all_of_it = (after - before for before, after in itertools.pairwise(marks))
+    return all_of_it - opening
 
 
 async def with_so_many_waiting(url: str, effort: Effort, count: int) -> None:
     """Most of them are not due, or in a queue that is paused."""
-    store = await store_from_url(url).open()
-    await put(store, "q", ROUNDS)
-    await store.close()
+    async with opened(url) as store:
+        await put(store, "q", ROUNDS)
     alone = await effort_of(url, effort, ROUNDS, 1)
-    store = await store_from_url(url).open()
-    await store.configure("paused", QueueChange(paused=True, by="r22", reason="to wait"))
-    await put(store, "q", ROUNDS + count // 10)
-    await put(store, "q", count // 2, delay=HOUR)
-    await put(store, "paused", count * 4 // 10)
-    await store.close()
+    async with opened(url) as store:
+        await store.configure("paused", QueueChange(paused=True, by="r22", reason="to wait"))
+        await put(store, "q", ROUNDS + count // 10)
+        await put(store, "q", count // 2, delay=HOUR)
+        await put(store, "paused", count * 4 // 10)
     crowded = await effort_of(url, effort, ROUNDS, 1)
     print(f"{alone / ROUNDS:.1f} alone, {crowded / ROUNDS:.1f} with {count} waiting")  # noqa: T201 - shown by -s
     assert alone > ROUNDS, "nothing was counted: this proves nothing"
@@ -113,9 +117,8 @@ async def ratio_with_a_snapshot(folder: Path, items: int) -> float:
     efforts = []
     for pinned in (False, True):
         with measured("postgres", folder) as (url, effort):
-            store = await store_from_url(url).open()
-            await put(store, "q", items)
-            await store.close()
+            async with opened(url) as store:
+                await put(store, "q", items)
             if pinned:
                 with old_snapshot(url):
                     efforts.append(await effort_of(url, effort, items // AT_ONCE, AT_ONCE))

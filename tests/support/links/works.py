@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from redrive import Redrive
@@ -53,7 +53,9 @@ class Works:
     producer: Producer
     setting: Setting
     _number: int = 0
-    _dice: random.Random = field(default_factory=lambda: random.Random(6))
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(self.setting.seed)
 
     @property
     def logs(self) -> Path:
