@@ -7,7 +7,8 @@ from contextlib import closing
 
 import psycopg
 
-from bench.growth import BATCH, BATCHES, FEW, ROUNDS, TURNS, Side, breathe, compare
+from bench import growth
+from bench.growth import BATCH, FEW, Side, breathe, compare
 from bench.lab import Lab, Reading
 
 AT_MOST = 2.0
@@ -23,12 +24,12 @@ def snapshot(lab: Lab) -> list[Reading]:
         asyncio.run(breathe([free, pinned]))
     for store in ("free", "pinned"):
         engine.drop(store)
-    drained = ROUNDS * TURNS * BATCHES * BATCH
+    each = growth.TURNS * growth.BATCHES * BATCH
     what = f"lease + settle of {BATCH} under an old snapshot"
-    readings = compare(f"{what}, {drained:,} drained", pinned, free, lambda costs: costs.done, AT_MOST, against="none")
-    last = compare(
-        f"{what}, the last {drained // ROUNDS:,}", pinned, free, lambda costs: costs.done[-1:], AT_MOST, against="none"
+    readings = compare(
+        f"{what}, {growth.ROUNDS * each:,} drained", pinned, free, lambda costs: costs.done, AT_MOST, against="none"
     )
+    last = compare(f"{what}, the last {each:,}", pinned, free, lambda costs: costs.done[-1:], AT_MOST, against="none")
     return [*readings, *last]
 
 

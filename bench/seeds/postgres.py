@@ -36,7 +36,8 @@ select seq, id, %(queue)s, at, %(crc)s, %(body)s from story order by seq
 """
 _WAIT = """
 insert into course (seq, queue, state, due_at, renewed_at)
-select seq, %(queue)s, 'ready', at + case when %(delay)s::bigint > 0 then %(delay)s + n else 0 end, at from story order by seq
+select seq, %(queue)s, 'ready', at + case when %(delay)s::bigint > 0 then %(delay)s + n else 0 end, at
+from story order by seq
 """
 _DIE = f"""
 create temp view death as

@@ -5,7 +5,7 @@ No call outlasts its deadline, what a store says is so, and everything goes on b
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,9 +140,9 @@ async def test_r16_any_answer_is_lost_on_the_link(site: Site, cut: Cut) -> None:
 # -- workers ---------------------------------------------------------------------------------------------------------
 
 
-async def work_on(folder: Path, site: Site, size: Rides, *troubles: str) -> None:
-    setting = Setting(folder, site.url, site.through(DEADLINE), size.workers, size.lease, size.limit)
-    report = await ride(site.link, setting, size, troubles)
+async def work_on(folder: Path, site: Site, size: Rides, troubles: Iterable[str], deadline: float = DEADLINE) -> None:
+    setting = Setting(folder, site.url, site.through(deadline), size.workers, size.lease, size.limit)
+    report = await ride(site.link, setting, size, [*troubles])
     print(report)  # noqa: T201 - shown when it fails, and by -s
     assert not report.verdict.faults, str(report)
     for final in report.survey.finals.values():
@@ -153,11 +153,18 @@ async def work_on(folder: Path, site: Site, size: Rides, *troubles: str) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_r17_workers_on_a_bad_link_smoke(tmp_path: Path, site: Site) -> None:
-    await work_on(tmp_path, site, RIDES[Size.SMOKE], "reset", "black-hole", "half-closed")
+    await work_on(tmp_path, site, RIDES[Size.SMOKE], ["reset", "black-hole", "half-closed"])
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
 async def test_r17_workers_on_a_bad_link(tmp_path: Path, site: Site) -> None:
     """One trouble after the other, and the same workers all the time."""
-    await work_on(tmp_path, site, RIDES[proof_size()], *TROUBLES)
+    await work_on(tmp_path, site, RIDES[proof_size()], [name for name in TROUBLES if name not in HARMLESS])
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(1800)
+async def test_r17_workers_on_a_slow_link(tmp_path: Path, site: Site) -> None:
+    """They go on all the time."""
+    await work_on(tmp_path, site, RIDES[proof_size()], sorted(HARMLESS), PLENTY)

@@ -125,7 +125,7 @@ async def ratio_with_a_snapshot(folder: Path, items: int) -> float:
             else:
                 efforts.append(await effort_of(url, effort, items // AT_ONCE, AT_ONCE))
     plain, pinned_too = efforts
-    print(f"{plain / items:.1f} pages an item, {pinned_too / items:.1f} with an old snapshot")  # noqa: T201 - by -s
+    print(f"{plain / items:.1f} an item, {pinned_too / items:.1f} with an old snapshot")  # noqa: T201 - by -s
     assert plain > items, "nothing was counted: this proves nothing"
     return pinned_too / plain
 

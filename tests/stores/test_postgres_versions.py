@@ -1,4 +1,4 @@
-"""The conformance suite on other PostgreSQL servers than the newest, and in databases of other encodings and locales."""
+"""The conformance suite on PostgreSQL servers older than the newest, in databases of other encodings and locales."""
 
 from __future__ import annotations
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from redrive.stores.memory import MemoryStore
-from redrive.stores.sqlite import SqliteStore
-from redrive.stores.sqlite.writer import Writer
 from redrive.testing.conformance import wait
-from redrive.testing.conformance.kit import DURABLE, HANDLES, fresh
+from redrive.testing.conformance.kit import DURABLE, HANDLES
 from redrive.testing.conformance.machine import machine_of, run_machine
 from tests.stores import broken as b
 from tests.stores import broken_more as m

@@ -1,6 +1,7 @@
 """How much a store's engine has done, by its own counters: what a busy machine cannot change.
 
-SQLite: steps of its machine, in hundreds. PostgreSQL: pages of tables and indexes looked at. Redis: commands.
+SQLite: steps of its machine, in hundreds. PostgreSQL: pages of tables and indexes looked at, and
+entries of them, for a page of what is dead may have hundreds. Redis: commands.
 """
 
 from __future__ import annotations
@@ -27,12 +28,18 @@ Effort = Callable[[], int]
 STEPS = 100
 PATIENCE = 10.0
 
-_PAGES = """
-    select coalesce(sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0)
-        + coalesce(toast_blks_read + toast_blks_hit, 0)), 0)::bigint
-    from pg_statio_all_tables where schemaname = %s
+_LOOKED_AT = """
+    select sum(looked_at)::bigint from (
+        select heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0)
+            + coalesce(toast_blks_read + toast_blks_hit, 0) as looked_at
+        from pg_statio_all_tables where schemaname = %(schema)s
+        union all
+        select seq_tup_read from pg_stat_all_tables where schemaname = %(schema)s
+        union all
+        select idx_tup_read from pg_stat_all_indexes where schemaname = %(schema)s
+    ) as each
 """
-_THERE = "select count(*) from pg_stat_activity where application_name = %s"
+_THERE = "select count(*) from pg_stat_activity where application_name = %(name)s"
 
 
 @contextlib.contextmanager
@@ -68,19 +75,19 @@ def _postgres(folder: Path) -> Iterator[tuple[str, Effort]]:
         parts = urlsplit(url)
         (schema,) = parse_qs(parts.query)["schema"]
 
-        def pages() -> int:
+        def looked_at() -> int:
             """A server process tells what it did when it ends, which may be after its client has gone."""
             with psycopg.connect(parts._replace(query="").geturl(), autocommit=True) as connection:
                 deadline = time.monotonic() + PATIENCE
-                while _number(connection, _THERE, name):
+                while _number(connection, _THERE, name=name):
                     assert time.monotonic() < deadline, "the store is still open"
-                return _number(connection, _PAGES, schema)
+                return _number(connection, _LOOKED_AT, schema=schema)
 
-        yield f"{url}&application_name={name}", pages
+        yield f"{url}&application_name={name}", looked_at
 
 
-def _number(connection: psycopg.Connection, query: str, value: str) -> int:
-    row = connection.execute(query.encode(), (value,)).fetchone()
+def _number(connection: psycopg.Connection, query: str, **values: str) -> int:
+    row = connection.execute(query.encode(), values).fetchone()
     assert row is not None, "a sum has one row"
     return int(row[0])
 

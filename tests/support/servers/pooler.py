@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 import shutil
 import signal
@@ -66,7 +65,7 @@ class Pooler(Server):
             + "".join(f"{name} = {int(value) if isinstance(value, bool) else value}\n" for name, value in lines.items())
         )
         for path in (users, config):
-            os.chmod(path, 0o644)
+            path.chmod(0o644)  # the pooler is another user, if we are root
         return guard.Order(
             self._life,
             (str(self._program), str(config)),

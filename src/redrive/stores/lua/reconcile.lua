@@ -19,15 +19,16 @@ local function look_at_items(cursor)
     -- One that cannot be read is left for who checks.
     records[found[2][index]] = unpacked(found[2][index + 1])
   end
-  for id, places in pairs(misplaced(records)) do
-    for _, share in ipairs(places) do
-      add(share[1], share[2], share[3])
+  for id, verdict in pairs(misplaced(records)) do
+    local m = records[id]
+    if verdict == MISPLACED then
+      add(P .. 'items', m[SEQ], id)
+      shares(id, m, add)
+      mended = mended + 1
+      if m[STATE] == 'ready' then
+        wake(m[QUEUE])
+      end
     end
-    shares(id, records[id], add)
-    if records[id][STATE] == 'ready' then
-      wake(records[id][QUEUE])
-    end
-    mended = mended + 1
   end
   return found[1]
 end

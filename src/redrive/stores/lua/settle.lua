@@ -2,6 +2,7 @@
 -- Ends leases: each settlement is judged by its fence first, then all that goes with it is written in one go.
 -- Inputs:    ARGV[2] msgpack list of settlements [id, delivery, kind, attempt, follow_ups, …]; where a body or an
 --            evidence is meant, its number among ARGV[4…] stands, 0 for none; follow_ups false or [[id, queue, delay, body]]
+--            Where all are done and nothing goes with them: [id, delivery, id, delivery, …]
 --            kind 1, done: result.  2, ready: delay, charge.  3, dead: reason, charge, failure, cause, error, category
 --            charge: the place in the record that moves, negative for one that is given back
 --            ARGV[3] msgpack lease request for the next leases, or empty
@@ -80,31 +81,74 @@ local function settle(m, one)
   end
 end
 
-local ids, items = {}, {}
-for index, one in ipairs(settlements) do
-  ids[index] = one[1]
-end
-local records = fetch(sound(P .. 'item', 'hash'), ids)
-
 local function otherwise(index, verdict, current)
   local size = #others
   others[size + 1], others[size + 2], others[size + 3] = index, verdict, current
 end
 
-for index, one in ipairs(settlements) do
-  local id = one[1]
-  -- The same record for a second settlement of the item.
-  local m = items[id] or unpacked(records[index])
-  if not m then
-    otherwise(index, NO_SUCH_ITEM, 0)
-  elseif m[DELIVERIES] ~= one[2] then
-    otherwise(index, GIVEN_AWAY, m[DELIVERIES])
-  elseif m[STATE] ~= 'leased' then
-    otherwise(index, ALREADY, 0)
-  else
-    items[id] = m
-    settle(m, one)
+local function settle_all()
+  local ids, items = {}, {}
+  for index, one in ipairs(settlements) do
+    ids[index] = one[1]
   end
+  local records = fetch(sound(ITEM, 'hash'), ids)
+  for index, one in ipairs(settlements) do
+    local id = one[1]
+    -- The same record for a second settlement of the item.
+    local m = items[id] or unpacked(records[index])
+    if not m then
+      otherwise(index, NO_SUCH_ITEM, 0)
+    elseif m[DELIVERIES] ~= one[2] then
+      otherwise(index, GIVEN_AWAY, m[DELIVERIES])
+    elseif m[STATE] ~= 'leased' then
+      otherwise(index, ALREADY, 0)
+    else
+      items[id] = m
+      settle(m, one)
+    end
+  end
+end
+
+-- Nearly every item makes this move, so it is written out: the same as lift, change and lay.
+local function done(index, id, kept, delivery, again)
+  local read, left, seq, queue, state, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays,
+    last_chance, _, worker, leased_at, _, _, omitted = pcall(values_of, kept or '', FIELDS, HEAD_SIZE)
+  if not read or left ~= -1 then
+    return otherwise(index, NO_SUCH_ITEM, 0)
+  end
+  if deliveries ~= delivery then
+    return otherwise(index, GIVEN_AWAY, deliveries)
+  end
+  if state ~= 'leased' or again then
+    return otherwise(index, ALREADY, 0)
+  end
+  local stamp = string.format('%016d', seq)
+  remove(leased_key(queue), stamp .. id)
+  add_as(ended_key(queue, 'done'), stamp, id)
+  local made = packed(
+    seq, queue, 'done', put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, last_chance, false,
+    worker, leased_at, false, time, omitted, false
+  )
+  set(ITEM, id, HEAD .. made)
+end
+
+local function all_done()
+  local ids, seen = {}, {}
+  for at = 1, #settlements, 2 do
+    ids[#ids + 1] = settlements[at]
+  end
+  local records = fetch(sound(ITEM, 'hash'), ids)
+  for index = 1, #ids do
+    local id = ids[index]
+    done(index, id, records[index], settlements[index * 2], seen[id])
+    seen[id] = true
+  end
+end
+
+if type(settlements[1]) == 'string' then
+  all_done()
+else
+  settle_all()
 end
 put(follow_ups, time)
 

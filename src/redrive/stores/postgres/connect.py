@@ -28,6 +28,8 @@ def settings(options: Options) -> dict[str, int | str]:
         # Each question gets a plan of its own; the verbs' functions say for themselves what they need.
         "plan_cache_mode": "force_custom_plan",
         "jit": "off",
+        # Whether they arrived: a pooler may be told to take such settings and to forget them.
+        "redrive.settings": "taken",
     }
 
 
@@ -39,13 +41,19 @@ def parameters(options: Options) -> dict[str, Any]:
         **_KEPT_ALIVE,
         "tcp_user_timeout": max(1_000, options.timeout),
         **given,
-        "connect_timeout": max(2, -(-options.connect_timeout // 1000)),
+        "connect_timeout": _for_each_host(options, given),
         "client_encoding": "UTF8",
     }
     if options.notify:
         ours = " ".join([f"-c {name}={value}" for name, value in settings(options).items()])
         made["options"] = f"{ours} {given.get('options') or ''}".strip()
     return made
+
+
+def _for_each_host(options: Options, given: dict[str, Any]) -> int:
+    """In seconds, and libpq takes no less than two. A host that does not answer must leave time for the others."""
+    hosts = 1 + max(str(given.get(name) or "").count(",") for name in ("host", "hostaddr"))
+    return max(2, -(-options.connect_timeout // 1000) // hosts)
 
 
 async def connect(options: Options) -> Wire:

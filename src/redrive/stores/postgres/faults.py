@@ -29,13 +29,17 @@ _OUTDATED = frozenset({"25006", "0A000", "26000"})
 _UNSTORABLE = frozenset({"22003", "22021", "22P05", "54000", "22001"})
 
 
+NO_SETTINGS = "a pooler allows no settings: add notify=off to the URL"
+
+
 class _Said(NamedTuple):
     kind: type[StoreError]
     text: str
     hint: str
 
 
-_CONNECTIONS = "raise max_connections on the server, or lower `pool` in the store's URL"
+_CONNECTIONS = "raise max_connections on the server (max_client_conn of a pooler), or lower `pool` in the store's URL"
+_SLOW = "raise `timeout`, or see what slows the server down; with notify=off the user's own statement_timeout holds"
 _SAID: dict[str, _Said] = {
     "28P01": _Said(StoreForbidden, "wrong password", "correct the user or the password in the store's URL"),
     "28000": _Said(StoreForbidden, "this user may not log in", "look at the user in the URL, and at pg_hba.conf"),
@@ -45,7 +49,7 @@ _SAID: dict[str, _Said] = {
     "53100": _Said(StoreFull, "the server's disk is full", "make room on the server; nothing was written"),
     "53200": _Said(StoreUnavailable, "the server is out of memory", ""),
     "53300": _Said(StoreUnavailable, "the server takes no more connections", _CONNECTIONS),
-    "57014": _Said(StoreUnavailable, "the server took too long", "raise `timeout`, or see what slows the server down"),
+    "57014": _Said(StoreUnavailable, "the server took too long", _SLOW),
     "55P03": _Said(StoreUnavailable, "somebody else holds a lock for too long", "look at pg_locks for who it is"),
     "42P01": _Said(StoreUnavailable, "a table is missing", "was the schema dropped? open the store again"),
     "42883": _Said(StoreUnavailable, "a function is missing", "was the schema dropped? open the store again"),
@@ -111,11 +115,21 @@ def not_connected(error: BaseException, options: Options) -> Exception:
             return said_for.kind(
                 f"{said_for.text}: {options.location}: {first_line(error)}", hint=_hint(said_for, options)
             )
-        hint = "a pooler allows no settings: add notify=off to the URL" if "startup parameter" in str(error) else ""
-        return StoreUnavailable(f"no connection to {options.location}: {first_line(error)}", hint=hint)
+        return StoreUnavailable(
+            f"no connection to {options.location}: {first_line(error)}", hint=_advice(str(error), options)
+        )
     if isinstance(error, OSError):
         return StoreUnavailable(f"no connection to {options.location}: {error}")
     return error if isinstance(error, Exception) else StoreUnavailable(str(error))
+
+
+def _advice(text: str, options: Options) -> str:
+    """For what has no code, and whose words do not say what to do."""
+    if "startup parameter" in text:
+        return NO_SETTINGS if options.notify else "a pooler allows no settings: take `options` out of the URL"
+    if "does not support SSL" in text:
+        return "turn ssl on at the server, or allow plain connections by sslmode=prefer in the URL"
+    return ""
 
 
 def _guessed(text: str) -> str:
@@ -128,6 +142,8 @@ def _guessed(text: str) -> str:
         ("is not permitted to log in", "28000"),
         ("database ", "3D000"),
         ("too many connections", "53300"),
+        ("too many clients", "53300"),
+        ("no more connections allowed", "53300"),
         ("remaining connection slots", "53300"),
         ("session is read-only", "25006"),
         ("session is not read-write", "25006"),

@@ -9,6 +9,7 @@ import psycopg
 
 from redrive.errors import ConfigError, StoreForbidden
 from redrive.stores import migrate
+from redrive.stores.postgres.faults import NO_SETTINGS
 from redrive.stores.statements import load
 
 if TYPE_CHECKING:
@@ -35,6 +36,17 @@ FUNCTIONS = (
 )
 """In the order in which they are made: a function of SQL needs what it calls."""
 
+_STRANGE = (
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateFunction,
+    psycopg.errors.InvalidFunctionDefinition,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.CannotCoerce,
+    psycopg.errors.InvalidTextRepresentation,
+)
+"""What tables and functions of somebody else make of ours."""
+
 _SQL = load("postgres", "open")
 _log = logging.getLogger("redrive.stores")
 
@@ -56,6 +68,9 @@ class Facts(NamedTuple):
     database: str
     has_schema: bool
     data_sync_retry: str
+    isolation: str = "read committed"
+    encoding: str = "UTF8"
+    settings: str = ""
 
     @property
     def durability(self) -> Durability:
@@ -94,6 +109,7 @@ def functions(schema: str) -> list[str]:
 async def install(wire: Wire, options: Options) -> Installed:
     """An up-to-date schema is only looked at: no lock, no write, and no right to change it needed."""
     facts = await _facts(wire, options)
+    _check_ground(options, facts)
     applied = await _applied(wire, options) if facts.has_tables else {}
     pending = migrate.pending("postgres", applied, options.location)
     if pending:
@@ -124,12 +140,40 @@ async def _facts(wire: Wire, options: Options) -> Facts:
     if facts.in_recovery or facts.read_only == "on":
         what = "is a read-only replica" if facts.in_recovery else "is read-only (default_transaction_read_only is on)"
         hint = "use the address of the primary server, or add target_session_attrs=read-write to the URL"
+        if not facts.in_recovery:
+            hint = f'alter role "{facts.user}" set default_transaction_read_only = off; if this is the primary server'
         raise StoreForbidden(f"{options.location} {what}", hint=hint)
     return facts
 
 
+def _check_ground(options: Options, facts: Facts) -> None:
+    """What the verbs stand on, and what a server, a pooler or a URL may have set otherwise."""
+    if options.notify and facts.settings != "taken":
+        raise ConfigError(
+            f"{options.location} forgets the settings of a connection, as a pooler does that ignores `options`",
+            field="store",
+            hint=NO_SETTINGS,
+        )
+    if facts.isolation != "read committed":
+        raise ConfigError(
+            f"{options.location}: default_transaction_isolation is {facts.isolation} for the user {facts.user}",
+            field="store",
+            hint=f"alter role \"{facts.user}\" set default_transaction_isolation = 'read committed'; or take another",
+        )
+    # One that takes only some letters would refuse the evidence of a failure, when it is too late to do without.
+    if facts.encoding not in {"UTF8", "SQL_ASCII"}:
+        raise ConfigError(
+            f"{options.location}: the encoding of the database is {facts.encoding}, which cannot hold every text",
+            field="store",
+            hint="create database … encoding 'UTF8' template template0;",
+        )
+
+
 async def _applied(wire: Wire, options: Options) -> dict[int, str]:
-    rows = await wire.rows(_SQL["applied"].replace("{schema}", options.quoted))
+    try:
+        rows = await wire.rows(_SQL["applied"].replace("{schema}", options.quoted))
+    except _STRANGE as error:
+        raise _occupied(options, error) from None
     return {number: checksum for number, checksum in rows}  # noqa: C416 - rows are tuples of any length to mypy
 
 
@@ -155,6 +199,17 @@ async def _migrate(wire: Wire, options: Options, facts: Facts) -> None:
         await wire.rows("commit")
     except psycopg.errors.InsufficientPrivilege as error:
         raise _forbidden(options, facts, error) from None
+    except _STRANGE as error:
+        raise _occupied(options, error) from None
+
+
+def _occupied(options: Options, error: psycopg.Error) -> ConfigError:
+    said = error.diag.message_primary or "a name is taken"
+    return ConfigError(
+        f"{options.location}: the schema {options.quoted} holds something else under a name of ours: {said}",
+        field="schema",
+        hint="give redrive a schema of its own, as schema=redrive in the store's URL",
+    )
 
 
 def _forbidden(options: Options, facts: Facts, error: psycopg.Error) -> StoreForbidden:

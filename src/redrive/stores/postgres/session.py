@@ -114,7 +114,7 @@ class Session:
         return rows
 
     async def read(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
-        return await through(self._visit(lambda wire: wire.rows(statement, params), wrote=_no))
+        return await through(self._again(lambda: self._visit(lambda wire: wire.rows(statement, params), wrote=_no)))
 
     async def write(self, work: Callable[[Tx], Awaitable[T]]) -> T:
         """A transaction. `work` may run more than once, and changes nothing but what it does through its Tx."""
@@ -131,7 +131,7 @@ class Session:
             await wire.rows("commit")
             return result
 
-        return await through(self._visit(looked, wrote=_no))
+        return await through(self._again(lambda: self._visit(looked, wrote=_no)))
 
     async def _transaction(self, work: Callable[[Tx], Awaitable[T]]) -> tuple[T, set[str]]:
         committing = False
@@ -255,7 +255,7 @@ class Session:
         """Adds up the counters. It can wait: sums are right at any time."""
         # If it fails, the next one will do it.
         with suppress(StoreError):
-            await through(self._visit(lambda wire: wire.rows(self.sql("fold", "call")), wrote=_no))
+            await self.read(self.sql("fold", "call"))
 
     async def close(self) -> None:
         self._closed = True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from redrive.core.item import Instant
 from redrive.stores.postgres.arrays import bigints, texts
+from redrive.stores.statements import load
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.wire import Row, Wire
@@ -52,19 +53,13 @@ class Tx:
         counts = {queue: moved for queue, moved in self._counts.items() if any(moved)}
         if counts:
             columns = [bigints(column) for column in zip(*counts.values(), strict=True)]
-            await self.execute(_COUNTS.replace("{schema}", self._schema), (texts([*counts]), *columns))
+            await self.execute(self._said("queues"), (texts([*counts]), *columns))
         causes = {key: by for key, by in self._causes.items() if by}
         if causes:
             names = texts([cause for cause, _ in causes]), texts([queue for _, queue in causes])
-            await self.execute(_CAUSES.replace("{schema}", self._schema), (*names, bigints([*causes.values()])))
+            await self.execute(self._said("causes"), (*names, bigints([*causes.values()])))
         self._counts.clear()
         self._causes.clear()
 
-
-_COUNTS = f"""
-insert into {{schema}}.counter (queue, {", ".join(KINDS)})
-select * from unnest(%b::text[], {", ".join(["%b::bigint[]"] * len(KINDS))})
-"""  # noqa: S608 - names of columns, from above
-_CAUSES = """
-insert into {schema}.cause (cause, queue, n) select * from unnest(%b::text[], %b::text[], %b::bigint[])
-"""
+    def _said(self, name: str) -> str:
+        return load("postgres", "count")[name].replace("{schema}", self._schema)

@@ -23,8 +23,9 @@ def store_of(parts: SplitResult, given: Mapping[str, str], clock: Clock | None) 
             known = ", ".join(_OPTIONS)
             hint = f"postgresql takes: {known}, and what libpq knows, as sslmode"
             raise BadStoreURL(f"unknown option {name!r}", field="store", hint=hint)
-    url = parts._replace(scheme="postgresql", query=urlencode(theirs, quote_via=quote)).geturl()
-    return PostgresStore(url, clock=clock, **ours)
+    rest = parts._replace(scheme="", netloc="", query=urlencode(theirs, quote_via=quote)).geturl()
+    # Put together by hand: where there is no host, urllib leaves out the slashes, and libpq wants them.
+    return PostgresStore(f"postgresql://{parts.netloc}{rest}", clock=clock, **ours)
 
 
 def _read(name: str, text: str) -> Any:

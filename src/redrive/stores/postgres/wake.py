@@ -18,6 +18,7 @@ from redrive.stores.postgres.connect import connect
 from redrive.stores.postgres.options import Options
 from redrive.stores.postgres.pool import Pool, finish
 from redrive.stores.postgres.wire import Wire
+from redrive.stores.statements import load
 from redrive.stores.waiters import Waiters
 
 PAUSES = exponential("100ms", factor=2, cap="5s")
@@ -28,8 +29,6 @@ LAST_WORDS = 1.0
 """Seconds that closing waits for a notification that is on its way."""
 LONGEST = 4_000
 """Bytes of a queue's name that fit a notification, which takes less than 8,000; a longer one wakes everybody."""
-
-_NOTIFY = "select pg_notify(%b::text, note) from unnest(%b::text[]) note"
 
 
 class Ear:
@@ -66,7 +65,7 @@ class Ear:
         async with asyncio.timeout(self._options.timeout / 1000):
             wire = await self._pool.take()
             try:
-                await wire.rows(_NOTIFY, (self._options.channel, texts(notes)))
+                await wire.rows(load("postgres", "wake")["notify"], (self._options.channel, texts(notes)))
             except BaseException:
                 self._pool.drop(wire)
                 raise

@@ -38,7 +38,6 @@ class Wire(AsyncConnection[Row]):
     async def rows(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
         cursor = self.cursor(binary=True)
         await cursor.execute(statement.encode(), params or None)
-        # Not the cursor's own fetch, which waits for a lock once more.
         return await cursor.fetchall() if cursor.description is not None else []
 
 

@@ -72,8 +72,9 @@ class Mender:
     async def _step(self) -> int:
         try:
             state, mended = await self._session.run("reconcile", [SCHEMA, self._run, self._me, STEP, CLAIM])
-        except StoreError:
+        except StoreError as error:
             # Also with an outcome that nobody knows: a step may be repeated.
+            _log.warning("its items are looked through later: %s", error)
             return _ELSEWHERE
         if state == _DONE:
             self._tell(mended)

@@ -15,6 +15,7 @@ from redrive.stores.redis.texts import packed
 
 _DONE, _READY, _DEAD = 1, 2, 3
 _ALREADY, _GIVEN_AWAY = 1, 2
+_PLAIN = ToDone()
 _CHARGES = {Charge.ERROR: 9, Charge.CRASH: 10, Charge.NOTHING: -8}
 """Places in the record (lua/prelude.lua); negative for one that is given back."""
 
@@ -57,12 +58,22 @@ async def settle(
     session: Session, settlements: Sequence[Settlement], then: bytes = b""
 ) -> tuple[tuple[Answer, ...], Any, int]:
     """The answers, the next leases as leasing.lua says them, and when."""
-    time, others, leases = await session.run("settle", Plan(settlements).args(then))
+    time, others, leases = await session.run("settle", _args(settlements, then))
     answers = [Answer(settlement.id, Verdict.APPLIED) for settlement in settlements]
     for at in range(0, len(others), 3):
         place, verdict, current = others[at : at + 3]
         answers[place - 1] = _otherwise(settlements[place - 1].id, verdict, current)
     return tuple(answers), leases, time
+
+
+def _args(settlements: Sequence[Settlement], then: bytes) -> list[bytes]:
+    """Nearly always all are done, and nothing goes with them."""
+    flat: list[str | int] = []
+    for one in settlements:
+        if one.attempt is not None or one.follow_ups or one.decision != _PLAIN:
+            return Plan(settlements).args(then)
+        flat += (one.id, one.delivery)
+    return [packed(flat), then]
 
 
 def _otherwise(item_id: str, verdict: int, current: int) -> Answer:

@@ -185,15 +185,3 @@ $function$;
 
 -- :name call
 select * from {schema}.lease(%b::bigint, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b);
-
--- :name next_due
--- The earliest due time among the ready of these queues, without the paused ones.
-select min(first.due_at)
-from unnest(%b::text[]) as o (queue)
-cross join lateral unnest({schema}.levels(o.queue, 0)) as l (crashes)
-cross join lateral (
-    select c.due_at from {schema}.course c
-    where c.state = 'ready' and c.queue = o.queue and c.crashes = l.crashes
-    order by c.due_at limit 1
-) first
-where not exists (select 1 from {schema}.queue q where q.name = o.queue and q.paused);

@@ -7,7 +7,9 @@ select current_setting('server_version_num')::bigint, current_setting('server_ve
        current_setting('default_transaction_read_only'), current_setting('fsync'),
        current_setting('full_page_writes'), current_setting('synchronous_commit'),
        to_regclass('{schema}.migration')::oid is not null, current_user::text, current_database()::text,
-       to_regnamespace('{schema}')::oid is not null, current_setting('data_sync_retry');
+       to_regnamespace('{schema}')::oid is not null, current_setting('data_sync_retry'),
+       current_setting('transaction_isolation'), current_setting('server_encoding'),
+       coalesce(current_setting('redrive.settings', true), '');
 
 -- :name applied
 select number::bigint, checksum from {schema}.migration order by number;

@@ -1,0 +1,280 @@
+"""How the bugs of broken_servers come into the PostgreSQL store: nearly all of them live in its SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from redrive.core import codec
+from redrive.core.decide import ToDead
+from redrive.core.select import Match, Or
+from redrive.core.states import Disposition, State
+from redrive.core.verbs import Change, LeaseRequest, NewEntry, Settlement
+from redrive.stores.postgres import PostgresStore, amend, settle
+from redrive.stores.postgres.rows import short
+from redrive.stores.postgres.session import Session
+from redrive.stores.postgres.tx import Tx
+from redrive.stores.postgres.wake import Ear
+from redrive.stores.postgres.wire import Row, Wire
+from redrive.testing.conformance.kit import sha256
+from tests.stores import broken_ways as ways
+from tests.stores.planting import Edit, Patch, Plant
+
+_BREATH = "(select pg_sleep(0.02)) is not null"
+"""A place where another caller can come in between."""
+
+_FENCE = "c.deliveries = o.delivery and c.lease_until is not null"
+_EXPIRED = "c.queue = any (queues) and c.lease_until <= latest"
+_OPENED = "count(*) filter (where m.kind = 2)"
+_ASKED = "select c.queue, o.kind from unnest(seqs, kinds) as o (seq, kind) join {schema}.course c on c.seq = o.seq"
+_BURIED = "select d.cause, d.queue, count(*) from died d group by d.cause, d.queue;"
+_EVICT = (
+    "delete from {schema}.letter l where l.seq in (select n.seq from {schema}.letter n order by n.seq desc offset 100);"
+)
+
+
+def _settles_by(condition: str) -> tuple[Edit, Edit]:
+    """In both of its statements."""
+    return (
+        Edit("settle", f"{_FENCE} returning c.queue, o.place", f"{condition} returning c.queue, o.place"),
+        Edit("settle", f"{_FENCE} and o.kind < 9", f"{condition} and o.kind < 9"),
+    )
+
+
+# --- patches ----------------------------------------------------------------------------------------------------------
+
+
+def _amends_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = amend.refusal
+
+    def refusal(change: Change, state: State, disposition: Disposition | None) -> str | None:
+        return None if state is State.LEASED else right(change, state, disposition)
+
+    monkeypatch.setattr(amend, "refusal", refusal)
+
+
+def _expects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amend, "_expect", lambda _count, _expect: None)
+
+
+def _audits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = amend.append_acts
+
+    async def append(session: Session, tx: Tx, entries: Sequence[NewEntry], change: str) -> tuple[int, ...]:
+        return await right(session, tx, [structs.replace(entry, topic="nowhere") for entry in entries], change)
+
+    monkeypatch.setattr(amend, "append_acts", append)
+
+
+def _takes_dead_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = Or((Match("state", "=", "done"), Match("state", "=", "cancelled"), Match("state", "=", "dead")))
+    monkeypatch.setattr(amend, "_RESOLVED", resolved)
+
+
+def _digests_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amend, "_digest", lambda how, found: sha256(found) if how else found.hex())
+
+
+def _counts_causes_only_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Tx.count_cause
+    monkeypatch.setattr(Tx, "count_cause", lambda tx, cause, queue, by: right(tx, cause, queue, max(0, by)))
+
+
+def _commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Wire.rows
+
+    async def rows(wire: Wire, statement: str, params: Sequence[Any] = ()) -> list[Row]:
+        if ".put(" not in statement:
+            return await right(wire, statement, params)
+        await right(wire, "begin")
+        answer = await right(wire, statement, params)
+        await right(wire, "rollback")
+        return answer
+
+    monkeypatch.setattr(Wire, "rows", rows)
+
+
+def _hears_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ear, "_heard", lambda _ear, _note: None)
+
+
+def _wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "wake", lambda _session, _queues: None)
+
+
+_LETTER = """
+with died as (
+    insert into {schema}.letter (
+        seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure
+    )
+    select c.seq, c.queue, %b, {schema}.now_ms(%b::bigint), 'open', %b, %b, %b, %b, %b, %b
+    from {schema}.item i join {schema}.course c on c.seq = i.seq
+    where i.id = %b
+    on conflict (seq) do nothing
+    returning cause, queue
+)
+insert into {schema}.cause (cause, queue, n) select cause, queue, 1 from died
+"""
+
+
+def _in_two_writes(*, letter_first: bool) -> Patch:
+    """The letter in a write of its own, before or after the one in which the item dies."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        right = settle.settle
+
+        async def settled(
+            session: Session, settlements: Sequence[Settlement], then: LeaseRequest | None
+        ) -> settle.Outcome:
+            if letter_first:
+                await _write_letters(session, settlements)
+            outcome = await right(session, settlements, then)
+            if not letter_first:
+                await _write_letters(session, settlements)
+            return outcome
+
+        monkeypatch.setattr("redrive.stores.postgres.settle._Plan._add_letter", lambda *_: None)
+        monkeypatch.setattr(settle, "settle", settled)
+
+    return patch
+
+
+async def _write_letters(session: Session, settlements: Sequence[Settlement]) -> None:
+    for one in settlements:
+        if isinstance(one.decision, ToDead):
+            why = one.decision.failure
+            names = (why.cause, why.type, short(why.type), why.category, why.rule)
+            values = (one.decision.reason, session.pinned(), *names, codec.encode(why), one.id)
+            await session.call(_LETTER.replace("{schema}", session.schema), values)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+PLANTS: dict[str, Plant] = {
+    "SettlesByState": Plant(_settles_by("c.lease_until is not null")),
+    "FinishesByState": Plant(_settles_by("c.lease_until is not null")[:1]),
+    "SettlesById": Plant(_settles_by("true")),
+    "SettlesTwice": Plant(_settles_by("c.deliveries = o.delivery")),
+    "RefusesWhatExpired": Plant(_settles_by("c.deliveries = o.delivery and c.lease_until > now_at")),
+    "RefusalFailsTheBatch": Plant(
+        (Edit("settle", "< count_of then", "< count_of then raise exception 'given away';"),), says="given away"
+    ),
+    "FollowsUpAlthoughRefused": Plant((Edit("settle", "where n.place = any (applied) order by n.nth", ""),)),
+    "ExtendsById": Plant((Edit("extend", "c.deliveries = o.delivery and", ""),)),
+    "ExtendRevives": Plant((Edit("extend", "c.lease_until > now_at", "c.lease_until is not null"),)),
+    "ExtendShortens": Plant((Edit("extend", "greatest(c.lease_until, now_at + ttl)", "now_at + ttl"),)),
+    "ReplayResetsTheFence": Plant((Edit("amend", "attempt = 0, errors", "deliveries = 0, attempt = 0, errors"),)),
+    "LeasesWithoutExclusion": Plant(
+        (
+            Edit("lease", "for no key update of c skip locked", ""),
+            Edit("lease", "from picked p where c.seq = p.seq", f"from picked p where c.seq = p.seq and {_BREATH}"),
+        )
+    ),
+    "LeavesItReady": Plant((Edit("lease", "set state = 'leased',", "set"),)),
+    "CountsOnFailureOnly": Plant((Edit("lease", "attempt = c.attempt + 1,", ""),)),
+    "LeasesByAnotherClock": Plant(
+        (Edit("lease", "= l.crashes and c.due_at <= now_at", "= l.crashes and c.due_at <= now_at + 500"),)
+    ),
+    "IgnoresTheNonce": Plant((Edit("lease", "n.nonce = request", "false"),)),
+    "GivesSuspectsInCompany": Plant(
+        (
+            Edit("lease", "if suspect_waits or not open or", "if true or"),
+            Edit("lease", "where n < lines[want]", ""),
+        )
+    ),
+    "GivesMoreBesideASuspect": Plant((Edit("lease", "c.state = 'leased' and c.alone = 1", "false"),)),
+    "LeasesFromThePaused": Plant((Edit("lease", "q.name = queues[want] and q.paused", "false"),)),
+    "LeasesTheNewestFirst": Plant(
+        (
+            Edit("lease", "order by c.due_at, c.seq limit most", "order by c.due_at desc, c.seq desc limit most"),
+            Edit("lease", "order by p.due_at, p.seq limit most", "order by p.due_at desc, p.seq desc limit most"),
+        )
+    ),
+    "LeasesTheUnscathedFirst": Plant((Edit("lease", "order by p.due_at, p.seq limit most", "limit most"),)),
+    "ReclaimsTheUnexpired": Plant(
+        (
+            Edit("reclaim", f"c.state = 'leased' and {_EXPIRED}", "c.state = 'leased' and c.queue = any (queues)"),
+            Edit("reclaim", f"i.id = any (ids) and {_EXPIRED}", "i.id = any (ids) and c.lease_until is not null"),
+        )
+    ),
+    "ReclaimsWithoutLookingAgain": Plant(
+        (
+            Edit("reclaim", "for no key update of c skip locked", ""),
+            Edit("reclaim", "return query", "perform pg_sleep(0.02); return query"),
+        )
+    ),
+    "ReclaimsUnknownQueues": Plant(
+        (
+            Edit("reclaim", "c.state = 'leased' and c.queue = any (queues)", "c.state = 'leased'"),
+            Edit("reclaim", "i.id = any (ids) and c.queue = any (queues)", "i.id = any (ids)"),
+        )
+    ),
+    "ReclaimStarves": Plant(
+        (
+            Edit("reclaim", f"where c.state = 'leased' and {_EXPIRED}", "where c.lease_until <= latest"),
+            Edit(
+                "reclaim",
+                "for no key update of c skip locked ) p",
+                ") p where exists (select 1 from {schema}.course q where q.seq = p.seq and q.queue = any (queues))",
+            ),
+        )
+    ),
+    "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "set deliveries = c.deliveries + 1,", "set"),)),
+    "DiesBeforeItsLetter": Plant(patches=(_in_two_writes(letter_first=False),)),
+    "WritesTheLetterFirst": Plant(patches=(_in_two_writes(letter_first=True),)),
+    "ReleaseCharges": Plant((Edit("settle", "attempt = c.attempt - case o.charge when 3 then 1 else 0 end,", ""),)),
+    "EvictsLetters": Plant((Edit("settle", _BURIED, f"{_BURIED} {_EVICT}"),)),
+    "TrimsTheWrongEnd": Plant((Edit("settle", "o.nth > 20 and o.nth <= o.all_of - 180", "o.nth > 200"),)),
+    "ForgetsTheEvidence": Plant(
+        (
+            Edit(
+                "amend/replay",
+                ") update",
+                "returning seq), trail as (delete from {schema}.attempt a using gone g where a.seq = g.seq) update",
+            ),
+        )
+    ),
+    "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and false"),)),
+    "IgnoresExpect": Plant(patches=(_expects_nothing,)),
+    "AmendsWhatIsHeld": Plant(patches=(_amends_what_is_held,)),
+    "AmendsWithoutTheLock": Plant(
+        (
+            Edit("amend", "order by c.seq for update of c", "order by c.seq"),
+            Edit("amend/done_before", "where", f"where {_BREATH} and"),
+        )
+    ),
+    "AuditsNothing": Plant(patches=(_audits_elsewhere,)),
+    "PrunesLettersLikeDone": Plant(patches=(_takes_dead_for_done,)),
+    "PrunesWithoutATrace": Plant((Edit("prune", "on conflict (id) do nothing", "where false"),)),
+    "PrunesWithoutLookingAgain": Plant(
+        (
+            Edit("amend/lock", "for update", ""),
+            Edit("prune/digests", "where", f"where {_BREATH} and"),
+        )
+    ),
+    "DigestsWhatItKeeps": Plant(patches=(_digests_what_it_keeps,)),
+    "PutsOneByOne": Plant(patches=(ways.puts_one_by_one(PostgresStore),)),
+    "PutOverwrites": Plant(
+        (
+            Edit(
+                "put",
+                "on conflict (id) do nothing returning seq )",
+                "on conflict (id) do update set body = excluded.body, crc = excluded.crc, packing = excluded.packing "
+                "returning case when xmax = 0 then seq end as seq )",
+            ),
+            Edit("put", "coalesce(array_agg(seq), '{}')", "coalesce(array_agg(seq) filter (where seq > 0), '{}')"),
+        )
+    ),
+    "PutsThePrunedAgain": Plant((Edit("put", "if exists (select 1 from {schema}.tombstone) then", "if false then"),)),
+    "ReencodesPayloads": Plant(patches=(ways.reencodes_payloads(PostgresStore),)),
+    "SwallowsCommitErrors": Plant(patches=(_commits_nothing,)),
+    "DriftsByTheRefused": Plant((Edit("settle", f"{_OPENED} from moved m", f"{_OPENED} from ({_ASKED}) m"),)),
+    "CausesNeverShrink": Plant(patches=(_counts_causes_only_up,)),
+    "ShowsWhatItKeeps": Plant(patches=(ways.shows_what_it_keeps,)),
+    "FindsByOffset": Plant(patches=(ways.finds_by_offset(PostgresStore),)),
+    "DeafToPuts": Plant(patches=(_wakes_nobody,)),
+    "DeafToOthers": Plant(patches=(_hears_nobody,)),
+}

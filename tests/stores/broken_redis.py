@@ -1,0 +1,264 @@
+"""How the bugs of broken_servers come into the Redis store: nearly all of them live in its scripts.
+
+A script is one step, whatever it does. What others do in two steps is two scripts here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from redrive.core import codec
+from redrive.core.decide import ToDead
+from redrive.core.item import Item, Millis
+from redrive.core.select import Match, Selection
+from redrive.core.verbs import Answer, Settlement
+from redrive.stores.redis import RedisStore, amend, lease, settle
+from redrive.stores.redis.rows import payload_of
+from redrive.stores.redis.search import oldest
+from redrive.stores.redis.session import Session
+from redrive.stores.redis.texts import packed
+from redrive.testing.conformance.kit import sha256
+from tests.stores import broken_ways as ways
+from tests.stores.planting import Edit, Patch, Plant
+
+Outcome = tuple[tuple[Answer, ...], Any, int]
+
+_GIVEN_AWAY = "otherwise(index, GIVEN_AWAY, m[DELIVERIES])"
+_LETTER = "m[LETTER] = {one[6], time, 'open', one[9], one[10], one[11]}"
+_EVIDENCE = "set(P .. 'failure', id, body(one[8]))"
+
+# --- second steps -----------------------------------------------------------------------------------------------------
+
+_BURY = """
+for _, one in ipairs(cmsgpack.unpack(ARGV[2])) do
+  local m = load(one[1])
+  if m then
+    lift(one[1], m)
+    m[LETTER] = {one[2], now(), 'open', one[3], one[4], one[5]}
+    lay(one[1], m)
+  end
+end
+write()
+return 0
+"""
+_PROVE = """
+for _, one in ipairs(cmsgpack.unpack(ARGV[2])) do
+  set(P .. 'failure', one[1], one[2])
+end
+write()
+return 0
+"""
+
+
+def _bury(session: Session, settlements: Sequence[Settlement]) -> Awaitable[Any]:
+    letters = [
+        (one.id, one.decision.reason, why.cause, why.type.rpartition(".")[2], why.category)
+        for one in settlements
+        if isinstance(one.decision, ToDead) and (why := one.decision.failure)
+    ]
+    return session.run("bury", [packed(letters)])
+
+
+def _prove(session: Session, settlements: Sequence[Settlement]) -> Awaitable[Any]:
+    proofs = [
+        (one.id, codec.encode(one.decision.failure).decode()) for one in settlements if isinstance(one.decision, ToDead)
+    ]
+    return session.run("prove", [packed(proofs)])
+
+
+def _settles_in_two(
+    second: Callable[[Session, Sequence[Settlement]], Awaitable[Any]], *, reversed_order: bool = False
+) -> Patch:
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        right = settle.settle
+
+        async def settled(session: Session, settlements: Sequence[Settlement], then: bytes = b"") -> Outcome:
+            if reversed_order:
+                await second(session, settlements)
+            outcome = await right(session, settlements, then)
+            if not reversed_order:
+                await second(session, settlements)
+            return outcome
+
+        monkeypatch.setattr(settle, "settle", settled)
+
+    return patch
+
+
+# --- patches ----------------------------------------------------------------------------------------------------------
+
+
+def _reclaims_what_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lease.reclaim
+
+    async def reclaim(
+        session: Session, queues: Sequence[str], ttl: Millis, limit: int, ids: Sequence[str] | None, *, force: bool
+    ) -> tuple[Item, ...]:
+        if ids is None:
+            found = await oldest(session, Match("state", "=", "leased"), limit)
+            seen = [one.item for one in found.candidates]
+            ids = [item.id for item in seen if (item.lease_until or 0) <= int(session.pinned())]
+            force = True
+            await asyncio.sleep(0)  # noqa: TID251 - not a wait for time: it only lets the others run
+        return await right(session, queues, ttl, limit, ids, force=force)
+
+    monkeypatch.setattr(lease, "reclaim", reclaim)
+
+
+def _takes_open_for_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = amend._kinds  # noqa: SLF001 - bent
+
+    def kinds(selection: Selection) -> list[Match]:
+        return [*right(selection), Match("disposition", "=", "open")]
+
+    monkeypatch.setattr(amend, "_kinds", kinds)
+
+
+def _digests_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amend, "_digests", lambda kept: [sha256(bytes(payload_of(body)[0])) for body in kept])
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+PLANTS: dict[str, Plant] = {
+    "SettlesByState": Plant((Edit("settle", "elseif m[DELIVERIES] ~= one[2] then", "elseif false then"),)),
+    "SettlesById": Plant(
+        (
+            Edit("settle", "elseif m[DELIVERIES] ~= one[2] then", "elseif false then"),
+            Edit("settle", "elseif m[STATE] ~= 'leased' then", "elseif false then"),
+        )
+    ),
+    "SettlesTwice": Plant((Edit("settle", "elseif m[STATE] ~= 'leased' then", "elseif false then"),)),
+    "RefusesWhatExpired": Plant(
+        (Edit("settle", "m[STATE] ~= 'leased' then", "m[STATE] ~= 'leased' or m[LEASE_UNTIL] <= time then"),)
+    ),
+    "RefusalFailsTheBatch": Plant((Edit("settle", _GIVEN_AWAY, "refuse('given away')"),), says="given away"),
+    "FollowsUpAlthoughRefused": Plant((Edit("settle", _GIVEN_AWAY, f"{_GIVEN_AWAY} follow(one[5] or {{}})"),)),
+    "ExtendsById": Plant((Edit("extend", "m[DELIVERIES] ~= held[2] or", ""),)),
+    "ExtendRevives": Plant((Edit("extend", "or m[LEASE_UNTIL] <= time then", "then"),)),
+    "ExtendShortens": Plant((Edit("extend", "elseif until_then > m[LEASE_UNTIL] then", "else"),)),
+    "ExtendMovesNoEntry": Plant((Edit("extend", "lay(id, m)", "set(ITEM, id, packed(m))"),)),
+    "ReplayResetsTheFence": Plant((Edit("amend", "m[ATTEMPT], m[ERRORS]", "m[DELIVERIES] = 0 m[ATTEMPT], m[ERRORS]"),)),
+    "LeavesItReady": Plant(
+        (
+            Edit("leasing", "lift(id, m) m[STATE]", "m[STATE]"),
+            Edit("leasing", "m[STATE] == 'ready' and m[QUEUE] == queue", "m[QUEUE] == queue"),
+        )
+    ),
+    "CountsOnFailureOnly": Plant((Edit("leasing", "m[ATTEMPT] = m[ATTEMPT] + 1", ""),)),
+    "LeasesByAnotherClock": Plant(
+        (Edit("leasing", "time, 'LIMIT', 0, limit), {}", "time + 500, 'LIMIT', 0, limit), {}"),)
+    ),
+    "IgnoresTheNonce": Plant((Edit("leasing", "if before and before[1] == request[2] then", "if false then"),)),
+    "GivesSuspectsInCompany": Plant((Edit("leasing", "crashes < line and made.plain or made.suspect", "made.plain"),)),
+    "GivesMoreBesideASuspect": Plant((Edit("leasing", "if holds_a_suspect(request[1]) then", "if false then"),)),
+    "LosesSightOfTheCrashed": Plant((Edit("prelude", "filled[key] = level", ""),)),
+    "LeasesFromThePaused": Plant((Edit("leasing", "if not declared or declared[1] then", "if not declared then"),)),
+    "LeasesTheNewestFirst": Plant(
+        (
+            Edit(
+                "leasing",
+                "call('ZRANGEBYSCORE', ready_key(queue, crashes), '-inf', time, 'LIMIT', 0, limit), {}",
+                "call('ZREVRANGEBYSCORE', ready_key(queue, crashes), time, '-inf', 'LIMIT', 0, limit), {}",
+            ),
+        )
+    ),
+    "LeasesTheUnscathedFirst": Plant(
+        (Edit("leasing", "if a[1] ~= b[1] then", "if a[4] ~= b[4] then return a[4] < b[4] end if a[1] ~= b[1] then"),)
+    ),
+    "ReclaimsTheUnexpired": Plant(
+        (
+            Edit("reclaim", "ARGV[6] == '1' and math.huge or time", "math.huge"),
+            Edit("reclaim", "ARGV[6] == '1' and '+inf' or time", "'+inf'"),
+        )
+    ),
+    "ReclaimsWithoutLookingAgain": Plant(
+        (
+            Edit("reclaim", "if m and m[STATE] == 'leased' and m[LEASE_UNTIL] <= horizon and", "if m and"),
+            Edit("reclaim", "{m[LEASE_UNTIL], m[SEQ], id, m}", "{0, m[SEQ], id, m}"),
+        ),
+        (_reclaims_what_it_saw,),
+    ),
+    "ReclaimsUnknownQueues": Plant(
+        (
+            Edit(
+                "reclaim",
+                "if ARGV[5] ~= '' then",
+                "for _, name in ipairs(call('HKEYS', P .. 'queues')) do queues[name] = true end if ARGV[5] ~= '' then",
+            ),
+        )
+    ),
+    "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "m[DELIVERIES] = m[DELIVERIES] + 1", ""),)),
+    "DiesBeforeItsLetter": Plant((Edit("settle", _LETTER, ""),), (_settles_in_two(_bury),), {"bury": _BURY}),
+    "WritesTheLetterFirst": Plant(
+        (Edit("settle", _LETTER, ""),), (_settles_in_two(_bury, reversed_order=True),), {"bury": _BURY}
+    ),
+    "DiesBeforeItsEvidence": Plant((Edit("settle", _EVIDENCE, ""),), (_settles_in_two(_prove),), {"prove": _PROVE}),
+    "ReleaseCharges": Plant((Edit("settle", "m[-at] = m[-at] - 1", ""),)),
+    "EvictsLetters": Plant(
+        (
+            Edit(
+                "settle",
+                "write() for",
+                "write() for _, queue in ipairs(call('HKEYS', P .. 'queues')) do "
+                "call('ZREMRANGEBYRANK', P .. 'letters:q:open:' .. queue, 0, -101) end for",
+            ),
+        )
+    ),
+    "TrimsTheWrongEnd": Plant((Edit("settle", "call('LSET', key, FIRST_ATTEMPTS, '')", "call('LSET', key, -1, '')"),)),
+    "ForgetsTheEvidence": Plant(
+        (Edit("amend", "unset(P .. 'result', id)", "unset(P .. 'result', id) delete(P .. 'attempts:' .. id, 'list')"),)
+    ),
+    "ReplaysEveryTime": Plant((Edit("amend", "elseif deed[5] == request then", "elseif false then"),)),
+    "IgnoresExpect": Plant((Edit("amend", "if expect ~= '' and tonumber(expect) ~= there then", "if false then"),)),
+    "AmendsWhatIsHeld": Plant(
+        (Edit("amend", "refusals[kind] ~= '' then", "refusals[kind] ~= '' and kind ~= 'leased' then"),)
+    ),
+    "AuditsNothing": Plant((Edit("amend", "enter('audit', meta, head .. table.concat(names, ',') .. tail, at)", ""),)),
+    "PrunesLettersLikeDone": Plant(patches=(_takes_open_for_resolved,)),
+    "PrunesWithoutATrace": Plant(
+        (Edit("prune", "set(P .. 'tombstones', id, string.format('%016d', at) .. ARGV[first + 3])", ""),)
+    ),
+    "PrunesWithoutLookingAgain": Plant(
+        (Edit("prune", "if m and records[index] == ARGV[first + 2] then", "if m then"),)
+    ),
+    "DigestsWhatItKeeps": Plant(patches=(_digests_what_it_keeps,)),
+    "PutsOneByOne": Plant(patches=(ways.puts_one_by_one(RedisStore),)),
+    "PutOverwrites": Plant(
+        (
+            Edit(
+                "putting",
+                "already[#already + 1] = index",
+                "already[#already + 1] = index set(P .. 'body', id, entry[4])",
+            ),
+        )
+    ),
+    "PutsThePrunedAgain": Plant(
+        (Edit("putting", "if call('EXISTS', sound(P .. 'tombstones', 'hash')) == 1 then", "if false then"),)
+    ),
+    "ReencodesPayloads": Plant(
+        (
+            Edit(
+                "putting",
+                "set(P .. 'body', id, entry[4])",
+                "local head, text = string.sub(entry[4], 1, 5), string.sub(entry[4], 6) "
+                "local read, value = pcall(cjson.decode, text) "
+                "set(P .. 'body', id, head .. (read and cjson.encode(value) or text))",
+            ),
+        )
+    ),
+    "SwallowsCommitErrors": Plant((Edit("put", "write()", ""),)),
+    "DriftsByTheRefused": Plant(
+        (Edit("settle", "otherwise(index, ALREADY, 0)", "otherwise(index, ALREADY, 0) lift(id, m)"),)
+    ),
+    "CausesNeverShrink": Plant(
+        (Edit("prelude", "if lies == 'open' then", "if lies == 'open' and note ~= remove_share then"),)
+    ),
+    "ShowsWhatItKeeps": Plant(patches=(ways.shows_what_it_keeps,)),
+    "FindsByOffset": Plant(patches=(ways.finds_by_offset(RedisStore),)),
+    "DeafToPuts": Plant((Edit("prelude", "redis.pcall('PUBLISH', P .. 'wake', table.concat(queues, '\\0'))", ""),)),
+}

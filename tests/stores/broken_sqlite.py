@@ -1,0 +1,71 @@
+"""How some bugs of broken_servers come into the SQLite store: it has one writer, so those of races do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.stores.sqlite import SqliteStore, lease
+from redrive.stores.sqlite.rows import Row
+from redrive.stores.sqlite.tx import Tx
+from redrive.stores.sqlite.writer import Writer
+from tests.stores import broken_ways as ways
+from tests.stores.planting import Edit, Plant
+
+_FENCE = "deliveries = ? and state = 'leased'"
+
+
+def _commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Writer, "commit", lambda _, connection: connection.execute("rollback"))
+
+
+def _due_by_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lease._due  # noqa: SLF001 - bent
+
+    def due(tx: Tx, queue: str, levels: tuple[int, ...], limit: int) -> list[Row]:
+        return [row for level in levels for row in right(tx, queue, (level,), limit)][:limit]
+
+    monkeypatch.setattr(lease, "_due", due)
+
+
+def _settles_by(condition: str) -> tuple[Edit, ...]:
+    """In each of its statements. `condition` takes the delivery, too."""
+    return (
+        Edit("settle/to_done", "state = 'leased' and deliveries = ?", condition),
+        Edit("settle/to_ready", _FENCE, condition),
+        Edit("settle/to_dead", _FENCE, condition),
+    )
+
+
+PLANTS: dict[str, Plant] = {
+    "SettlesByState": Plant(_settles_by("? is not null and state = 'leased'")),
+    "SettlesTwice": Plant(_settles_by("deliveries = ?")),
+    "ExtendsById": Plant((Edit("extend/prolong", "deliveries = ?", "? is not null"),)),
+    "ExtendRevives": Plant((Edit("extend/prolong", "lease_until > ?", "? is not null"),)),
+    "ExtendShortens": Plant((Edit("extend", "max(lease_until, ?)", "?"),)),
+    "ReplayResetsTheFence": Plant((Edit("amend", "attempt = 0, errors", "deliveries = 0, attempt = 0, errors"),)),
+    "LeavesItReady": Plant((Edit("lease/mark", "set state = 'leased',", "set"),)),
+    "CountsOnFailureOnly": Plant(
+        (Edit("lease/mark", "attempt = attempt + 1,", ""), Edit("lease/pick", "i.attempt + 1", "i.attempt"))
+    ),
+    "LeasesByAnotherClock": Plant((Edit("lease", "i.due_at <= ?", "i.due_at <= ? + 500"),)),
+    "IgnoresTheNonce": Plant((Edit("lease", "worker = ? and nonce = ?", "worker = ? and nonce = ? and false"),)),
+    "GivesMoreBesideASuspect": Plant((Edit("lease", "state = 'leased' and alone = 1", "false"),)),
+    "LeasesFromThePaused": Plant((Edit("lease/queue", "select paused,", "select 0,"),)),
+    "LeasesTheUnscathedFirst": Plant(patches=(_due_by_crashes,)),
+    "ReclaimsTheUnexpired": Plant(
+        (
+            Edit("reclaim/expired", "lease_until <= ?", "? is not null"),
+            Edit("reclaim/one", "lease_until <= ?", "? is not null"),
+        )
+    ),
+    "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "set deliveries = deliveries + 1,", "set"),)),
+    "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and false"),)),
+    "PrunesWithoutATrace": Plant(
+        (Edit("prune", "values (?, ?, ?, ?, ?, ?, ?)", "select ?, ?, ?, ?, ?, ?, ? where false"),)
+    ),
+    "PutsThePrunedAgain": Plant((Edit("put/any_tombstone", "limit 1", "limit 0"),)),
+    "PutsOneByOne": Plant(patches=(ways.puts_one_by_one(SqliteStore),)),
+    "SwallowsCommitErrors": Plant(patches=(_commits_nothing,)),
+    "CausesNeverShrink": Plant((Edit("count", "set n = n + excluded.n", "set n = max(n, n + excluded.n)"),)),
+    "FindsByOffset": Plant(patches=(ways.finds_by_offset(SqliteStore),)),
+}
