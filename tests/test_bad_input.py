@@ -54,6 +54,12 @@ def test_store_urls(url: str, says: str) -> None:
     assert raised.value.hint
 
 
+def test_a_password_in_libpq_s_own_words_is_not_shown() -> None:
+    with pytest.raises(BadStoreURL, match="it has no scheme") as raised:
+        Redrive("host=127.0.0.1 user=shop password=secret")
+    assert "secret" not in str(raised.value)
+
+
 def test_a_password_is_never_shown() -> None:
     with pytest.raises(BadStoreURL) as raised:
         Redrive("mysql://ann:secret@localhost/x")

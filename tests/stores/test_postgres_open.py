@@ -363,7 +363,7 @@ def test_options_that_cannot_be_used(scheme: str, query: str, says: str) -> None
 
 
 @pytest.mark.parametrize(
-    "rest", ["s3cret/x@h/d", "s3cret?x@h/d", "s3@cret/x@h/d", "s3cret", "s3cret@h:s3cret/d", "[s3cret@h"]
+    "rest", ["s3cret/x@h/d", "s3cret?x@h/d", "s3@cret/x@h/d", "s3@cret@h/d", "s3cret", "s3cret@h:s3cret/d", "[s3cret@h"]
 )
 def test_a_password_in_the_wrong_place_is_not_shown(rest: str) -> None:
     """What is special in it was not percent-encoded."""

@@ -17,7 +17,7 @@ from sqlalchemy.ext import asyncio as alchemy
 from sqlalchemy.orm import Session
 
 from redrive import Redrive, blocking
-from redrive.errors import ConfigError, StoreUnavailable
+from redrive.errors import ConfigError, Conflict, StoreUnavailable
 from redrive.stores.aside import aside
 
 Way = Callable[[str], AbstractAsyncContextManager[Any]]
@@ -212,6 +212,19 @@ async def test_a_repeat_in_another_transaction_is_a_duplicate(app: Redrive, url:
         assert (await app.enqueue("emails", {"to": "a"}, id="mine", within=connection)).duplicate
         assert not (await app.enqueue("emails", {"to": "b"}, id="other", within=connection)).duplicate
     assert await ready(app) == 2
+
+
+async def test_other_work_under_an_id_of_the_same_transaction_is_refused(app: Redrive, url: str, way: Way) -> None:
+    """Nobody but the transaction itself sees that the id is taken."""
+    app.queue("calls")
+    async with way(url) as connection:
+        await app.enqueue("emails", {"to": "a"}, id="mine", within=connection)
+        assert (await app.enqueue("emails", {"to": "a"}, id="mine", within=connection)).duplicate
+        with pytest.raises(Conflict, match="id 'mine' is taken by an item with another payload"):
+            await app.enqueue("emails", {"to": "b"}, id="mine", within=connection)
+        with pytest.raises(Conflict, match="id 'mine' is taken by an item with queue 'emails'"):
+            await app.enqueue("calls", {"to": "a"}, id="mine", within=connection)
+    assert (await app.get("mine")).payload == b'{"to":"a"}'
 
 
 async def test_it_goes_with_what_the_caller_writes(app: Redrive, url: str) -> None:

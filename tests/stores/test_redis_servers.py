@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -198,6 +200,16 @@ async def test_polling_is_enough_for_a_user_who_may_not_publish(server: RedisSer
     async with asyncio.timeout(PATIENCE):
         await waiting
     assert ids((await store.lease(asking())).items) == (made.id,)
+
+
+async def test_a_server_is_reached_by_its_socket(opened: Open, tmp_path: Path) -> None:
+    path = tmp_path / "a socket"
+    with private_redis(unixsocket=f'"{path}"') as server:
+        store = await opened(f"unix://{quote(str(path))}?db=3")
+        made = new()
+        await store.put([made])
+        with redis.Redis.from_url(server.url(database=3)) as client:
+            assert client.hkeys("{redrive}:item") == [made.id.encode()]
 
 
 # --- full, busy ---

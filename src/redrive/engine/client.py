@@ -16,7 +16,6 @@ from redrive.engine.registry import Registry, check_queue_name, unknown_queue
 from redrive.engine.steady import PAUSES
 from redrive.errors import (
     ConfigError,
-    Conflict,
     ItemFailed,
     NotFound,
     OutcomeUnknown,
@@ -27,6 +26,7 @@ from redrive.errors import (
 )
 from redrive.events import Enqueued, Event, Events, Finished
 from redrive.stores.base import Store
+from redrive.stores.checks import taken
 from redrive.stores.clock import Clock
 
 ENCODE_CHUNK = 500
@@ -59,11 +59,9 @@ class Client:
         try:
             there = (await self._store.get(item.id)).item
         except NotFound:
-            return  # it was done and pruned
+            return  # it was done and pruned, or is only in the caller's transaction
         if (there.queue, there.payload) != (item.queue, item.payload):
-            what = f"queue {there.queue!r}" if there.queue != item.queue else "another payload"
-            hint = "ids are unique in the whole store: use another one, or leave it out"
-            raise Conflict(f"id {item.id!r} is taken by an item with {what}; nothing was added", hint=hint)
+            raise taken(item.id, there.queue, item.queue)
 
     async def enqueue_many(
         self, queue: str, payloads: Iterable[object], delay: Duration | None, within: object | None

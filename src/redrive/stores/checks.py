@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from redrive.core.item import NewItem
 from redrive.core.verbs import Act, DocumentWrite, NewEntry, QueueChange
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, Conflict
 from redrive.stores.base import PAGE_LIMIT
 
 
@@ -83,3 +83,10 @@ def check_not_within(within: object | None, engine: str) -> None:
             field="within",
             hint="use a postgresql:// store in the same database, or enqueue after your commit",
         )
+
+
+def taken(item_id: str, queue: str, wanted: str) -> Conflict:
+    """Ids are unique in the whole store: work under an id that other work has would be dropped."""
+    what = f"queue {queue!r}" if queue != wanted else "another payload"
+    hint = "ids are unique in the whole store: use another one, or leave it out"
+    return Conflict(f"id {item_id!r} is taken by an item with {what}; nothing was added", hint=hint)

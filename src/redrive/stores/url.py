@@ -129,7 +129,7 @@ _SQLITE_OPTIONS: dict[str, Callable[[str, str], Any]] = {
 
 def _safe(url: str) -> str:
     """Without the password, wherever it stands: it may have signs that end an address, and options may have one too."""
-    if "@" not in url:
+    if "@" not in url and "=" not in url.partition("?")[0]:
         return url.partition("?")[0]
     scheme, mark, _ = url.partition("://")
     return f"{scheme}://…" if mark else "…"

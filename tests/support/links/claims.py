@@ -24,7 +24,7 @@ Call = Callable[[], Awaitable[object]]
 
 GIVEN = ("lease", "settle", "extend", "reclaim", "amend", "prune")
 """Verbs that need an item; each has one of its own, in a queue of its own."""
-WAIT = 200
+WAIT = 100
 """Milliseconds that the verb `wait` is asked to wait."""
 OVER = 1.0
 """Seconds by which a call may outlast its deadline."""

@@ -17,7 +17,7 @@ from tests.support.links.link import LOOPBACK, Link
 from tests.support.links.trial import HARMLESS, Trial, attempt
 from tests.support.links.wire import Manners, WireStore, wire_server
 
-DEADLINE = 0.3
+DEADLINE = 0.2
 PLENTY = 10.0
 """Byte by byte takes its time."""
 

@@ -7,6 +7,7 @@ sender is killed; at point 2k it is carried out, its sender is killed, and the a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -35,7 +36,7 @@ class Executioner:
         self._count = itertools.count(1)
         self._request = None if chosen is None else (chosen + 1) // 2
         self._after = chosen is not None and chosen % 2 == 0
-        self._carried_out = threading.Event()
+        self._stopped = threading.Event()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -46,7 +47,7 @@ class Executioner:
 
     def end(self) -> None:
         self._over.set()
-        self._carried_out.set()
+        self._stopped.set()
         self._thread.join()
 
     def _is_chosen(self, _: bytes) -> bool:
@@ -55,15 +56,15 @@ class Executioner:
             return False
         if self._after:
             # It stands still from here on: nothing it could see or do counts any more.
-            os.kill(self._pid, signal.SIGSTOP)
-            self._carried_out.set()
+            self._send(signal.SIGSTOP)
+            self._stopped.set()
         else:
             self._kill()
         return True
 
     def _watch(self) -> None:
         """Kill when the answer has come and was held back."""
-        self._carried_out.wait()
+        self._stopped.wait()
         pause = threading.Event()
         for _ in range(int(ANSWERED / LOOK)):
             if self._over.is_set() or self._link.counts.cuts:
@@ -74,7 +75,11 @@ class Executioner:
 
     def _kill(self) -> None:
         self._log(r.Struck(self._pid, "kill", now_ns()))
-        os.kill(self._pid, signal.SIGKILL)
+        self._send(signal.SIGKILL)
+
+    def _send(self, what: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # its last word, and it is gone by itself
+            os.kill(self._pid, what)
 
 
 def over_the_wire(place: Place, items: int, chosen: int | None) -> tuple[int, object]:

@@ -3,6 +3,23 @@
 -- Outputs:   none; functions for the scripts behind it
 -- Atomicity: nothing here writes but `write`. All else reads and notes down; whatever may fail fails before `write`.
 
+-- Keys, all behind the prefix {namespace}: and so in one slot. A member is the number of the item in 16 digits, then its id.
+--   item              hash  id -> its record, a msgpack list (below)
+--   body              hash  id -> how it is packed (1 byte), CRC-32 (4 bytes), the payload; no script looks into it
+--   result, failure   hash  id -> what the handler returned; why a letter died
+--   deeds             hash  id -> what people did with it
+--   attempts:<id>     list  the evidence of its deliveries
+--   items             zset  number -> id
+--   ready:<n>:<queue> zset  due -> member, of items with n crashes; levels:<queue> is the set of the n above 0
+--   leased:<queue>    zset  end of the lease -> member
+--   ended:<state>:<queue>   zset  number -> id, of the done and the cancelled
+--   letters…          zset  time of death -> member: all, and by disposition with queue, cause, both, error, category
+--   causes            zset  open letters -> cause NUL queue
+--   queues            hash  queue -> paused, by whom, why
+--   nonce, alone      hash  worker -> its last request and what it got; the lease it holds alone
+--   tombstones, documents:<kind>, journal:<topic>, workers, elections, sequence, boot
+-- What is counted is how many there are in a set, so no counter can drift.
+
 local P = KEYS[1]
 local call = redis.call
 local ITEM = P .. 'item'

@@ -165,8 +165,9 @@ def location(url: str) -> str:
     if parts.scheme not in {"postgresql", "postgres"}:
         raise BadStoreURL("this is not a PostgreSQL URL", field="store", hint=f"use {FORM}")
     user, at, hosts = parts.netloc.rpartition("@")
-    # A password with a / or a ? in it ends too early, and its rest would be taken for something to be shown.
-    if "@" in parts.path or (not at and "@" in parts.query) or not _HOSTS.fullmatch(hosts):
+    # A password with a / or a ? in it ends too early, and its rest would be taken for something to be shown. And what
+    # follows the first @ is the host to libpq.
+    if "@" in user or "@" in parts.path or (not at and "@" in parts.query) or not _HOSTS.fullmatch(hosts):
         hint = f"use {FORM}, and percent-encode what is special in a password, as %2F for / and %40 for @"
         raise BadStoreURL("what stands before the database is not user:password@host:port", field="store", hint=hint)
     return f"postgresql://{user.partition(':')[0]}{at}{hosts}{parts.path}"

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from redrive.core.item import Millis, NewItem
 from redrive.core.verbs import PutResult
 from redrive.errors import ConfigError
+from redrive.stores.checks import taken
 from redrive.stores.packing import Packed, checksum
 from redrive.stores.postgres.arrays import Array, bigints, bodies, smallints, texts
-from redrive.stores.postgres.within import put_within
+from redrive.stores.postgres.within import put_within, there_within
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
@@ -63,7 +64,23 @@ async def put_joined(session: Session, items: Sequence[NewItem], within: object)
         [packing_of(body) for body in payloads],
         [bytes(body) for body in payloads],
     )
-    return _result(items, await put_within(within, session.schema, values))
+    result = _result(items, await put_within(within, session.schema, values))
+    await _check_same(session.schema, items, result, within)
+    return result
+
+
+async def _check_same(schema: str, items: Sequence[NewItem], result: PutResult, within: object) -> None:
+    """Here, because nobody else sees what the caller's transaction has put before. A repeat is harmless, but other work
+    under a used id would be dropped.
+    """
+    already = set(result.already)
+    for new in items:
+        if new.id in already and (row := await there_within(within, schema, new.id)) is not None:
+            queue, crc, packing, body = row
+            # Packed or not is the store's affair: the same work was packed in the same way.
+            same = (crc, packing, bytes(body)) == (crc_of(new.payload), packing_of(new.payload), bytes(new.payload))
+            if queue != new.queue or not same:
+                raise taken(new.id, queue, new.queue)
 
 
 def _result(items: Sequence[NewItem], places: Collection[int]) -> PutResult:

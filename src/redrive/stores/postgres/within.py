@@ -1,6 +1,6 @@
 """`put` in the caller's own transaction, on whatever connection the caller has.
 
-One call of the function `put` on it, and nothing else: no commit, no settings, no notification, which would be the
+A call of the function `put` on it, and no more than a look: no commit, no settings, no notification, which would be the
 caller's to pay for. What it adds is there when the caller commits; workers find it by looking, as they always do.
 Each driver has its own way of writing places for values; which one a connection is of is told by its class, so that no
 driver is imported that the caller does not use.
@@ -9,7 +9,7 @@ driver is imported that the caller does not use.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores.aside import aside, through
@@ -17,57 +17,80 @@ from redrive.stores.joining import ancestry, name_of, unwrapped
 
 Rows = Sequence[Sequence[Any]]
 
-_TYPES = ("bigint", "text[]", "text[]", "bigint[]", "bigint[]", "smallint[]", "bytea[]")
+
+class _Query(NamedTuple):
+    """A statement around its values, each of a type."""
+
+    head: str
+    types: tuple[str, ...]
+    tail: str = ""
+
+
+_PUT = _Query(
+    "select place from {schema}.put(",
+    ("bigint", "text[]", "text[]", "bigint[]", "bigint[]", "smallint[]", "bytea[]"),
+    ")",
+)
+_THERE = _Query("select queue, crc, packing, body from {schema}.item where id = ", ("text",))
 _ACCEPTED = "a connection of psycopg, psycopg2, asyncpg, SQLAlchemy or Django"
 
 
 async def put_within(within: object, schema: str, values: Sequence[Any]) -> list[int]:
     """The places of those that were there already. `values`: what the function takes, in plain lists."""
+    return [row[0] for row in await _ask(within, _PUT, schema, values)]
+
+
+async def there_within(within: object, schema: str, item_id: str) -> Sequence[Any] | None:
+    """Queue, crc, packing and body of an item as the caller's transaction sees it, which may have put it itself."""
+    rows = await _ask(within, _THERE, schema, [item_id])
+    return rows[0] if rows else None
+
+
+async def _ask(within: object, query: _Query, schema: str, values: Sequence[Any]) -> Rows:
     try:
-        rows = await through(_asked(within, schema, values))
+        return await through(_asked(within, query._replace(head=query.head.replace("{schema}", schema)), values))
     except (ConfigError, StoreUnavailable):
         raise
     except Exception as error:
         raise _told(error, schema) from error
-    return [row[0] for row in rows]
 
 
-async def _asked(within: object, schema: str, values: Sequence[Any]) -> Rows:
+async def _asked(within: object, query: _Query, values: Sequence[Any]) -> Rows:
     connection = unwrapped(within)
     names = ancestry(connection)
     if "psycopg.AsyncConnection" in names:
-        return await _await_cursor(connection, _format(schema), values)
+        return await _await_cursor(connection, _format(query), values)
     if "psycopg.Connection" in names:
-        return await aside(lambda: _cursor(connection, _format(schema), values))
+        return await aside(lambda: _cursor(connection, _format(query), values))
     if "psycopg2.connection" in names:
-        return await aside(lambda: _cursor(connection, _format(schema), _for_psycopg2(values)))
+        return await aside(lambda: _cursor(connection, _format(query), _for_psycopg2(values)))
     if names & {"asyncpg.Connection", "asyncpg.PoolConnectionProxy"}:
-        return list(await connection.fetch(_dollars(schema), *values))
+        return list(await connection.fetch(_dollars(query), *values))
     if "sqlalchemy.AsyncConnection" in names:
-        return list((await connection.exec_driver_sql(*_driver_call(connection, schema, values))).all())
+        return list((await connection.exec_driver_sql(*_driver_call(connection, query, values))).all())
     if "sqlalchemy.Connection" in names:
-        return await aside(lambda: list(connection.exec_driver_sql(*_driver_call(connection, schema, values)).all()))
+        return await aside(lambda: list(connection.exec_driver_sql(*_driver_call(connection, query, values)).all()))
     if "sqlalchemy.AsyncSession" in names:
-        return await _asked(await connection.connection(), schema, values)
+        return await _asked(await connection.connection(), query, values)
     if "sqlalchemy.Session" in names:
-        return await _asked(await aside(connection.connection), schema, values)
+        return await _asked(await aside(connection.connection), query, values)
     raise ConfigError(f"a {name_of(within)} is not a connection that can be joined", field="within", hint=_ACCEPTED)
 
 
 # --- each driver's way ---
 
 
-def _statement(schema: str, mark: Callable[[int], str]) -> str:
-    places = ", ".join(f"{mark(number)}::{kind}" for number, kind in enumerate(_TYPES, 1))
-    return f"select place from {schema}.put({places})"  # noqa: S608 - the schema is quoted, the rest is ours
+def _statement(query: _Query, mark: Callable[[int], str]) -> str:
+    places = ", ".join(f"{mark(number)}::{kind}" for number, kind in enumerate(query.types, 1))
+    return f"{query.head}{places}{query.tail}"
 
 
-def _format(schema: str) -> str:
-    return _statement(schema.replace("%", "%%"), lambda _: "%s")
+def _format(query: _Query) -> str:
+    return _statement(query, lambda _: "%s")
 
 
-def _dollars(schema: str) -> str:
-    return _statement(schema, lambda number: f"${number}")
+def _dollars(query: _Query) -> str:
+    return _statement(query, lambda number: f"${number}")
 
 
 async def _await_cursor(connection: Any, statement: str, values: Sequence[Any]) -> Rows:
@@ -93,24 +116,29 @@ def _cursor(connection: Any, statement: str, values: Sequence[Any]) -> Rows:
 
 
 def _for_psycopg2(values: Sequence[Any]) -> list[Any]:
+    """Which takes a list of bytes for something else."""
     from psycopg2 import Binary
 
-    *plain, bodies = values
-    return [*plain, [Binary(body) for body in bodies]]
+    def wrapped(value: Any) -> Any:
+        return (
+            [Binary(each) if isinstance(each, bytes) else each for each in value] if isinstance(value, list) else value
+        )
+
+    return [wrapped(value) for value in values]
 
 
-def _driver_call(connection: Any, schema: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+def _driver_call(connection: Any, query: _Query, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     """As SQLAlchemy's driver wants it. Through SQLAlchemy, which begins its transactions at the first statement."""
     driver = connection.dialect.driver
     if connection.dialect.name != "postgresql":
         hint = "use an engine of the database that the store is in"
         raise ConfigError(f"it is a connection to {connection.dialect.name}", field="within", hint=hint)
     if driver == "asyncpg":
-        return _dollars(schema), tuple(values)
+        return _dollars(query), tuple(values)
     if driver in {"psycopg", "psycopg_async"}:
-        return _format(schema), tuple(values)
+        return _format(query), tuple(values)
     if driver == "psycopg2":
-        return _format(schema), tuple(_for_psycopg2(values))
+        return _format(query), tuple(_for_psycopg2(values))
     raise ConfigError(f"SQLAlchemy's driver {driver} cannot be joined", field="within", hint=_ACCEPTED)
 
 
