@@ -131,10 +131,10 @@ def _in_two_writes(*, letter_first: bool) -> Patch:
         ) -> settle.Outcome:
             if letter_first:
                 await _write_letters(session, settlements)
-            outcome = await right(session, settlements, then)
-            if not letter_first:
-                await _write_letters(session, settlements)
-            return outcome
+                return await right(session, settlements, then)
+            answers, *leases = await right(session, settlements, then)
+            await _write_letters(session, ways.applied(settlements, answers))
+            return answers, *leases
 
         monkeypatch.setattr("redrive.stores.postgres.settle._Plan._add_letter", lambda *_: None)
         monkeypatch.setattr(settle, "settle", settled)
@@ -185,7 +185,7 @@ PLANTS: dict[str, Plant] = {
             Edit("lease", "where n < lines[want]", ""),
         )
     ),
-    "GivesMoreBesideASuspect": Plant((Edit("lease", "c.state = 'leased' and c.alone = 1", "false"),)),
+    "GivesMoreBesideASuspect": Plant((Edit("lease", "c.worker = who and c.alone = 1", "false"),)),
     "LeasesFromThePaused": Plant((Edit("lease", "q.name = queues[want] and q.paused", "false"),)),
     "LeasesTheNewestFirst": Plant(
         (
@@ -243,7 +243,7 @@ PLANTS: dict[str, Plant] = {
     "AmendsWithoutTheLock": Plant(
         (
             Edit("amend", "order by c.seq for update of c", "order by c.seq"),
-            Edit("amend/done_before", "where", f"where {_BREATH} and"),
+            Edit("amend/done_before", "where d.seq", f"where {_BREATH} and d.seq"),
         )
     ),
     "AuditsNothing": Plant(patches=(_audits_elsewhere,)),

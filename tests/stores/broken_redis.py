@@ -27,6 +27,8 @@ from tests.stores.planting import Edit, Patch, Plant
 
 Outcome = tuple[tuple[Answer, ...], Any, int]
 
+_FENCE, _DONE_FENCE = "elseif m[DELIVERIES] ~= one[2] then", "if deliveries ~= delivery then"
+_HELD, _DONE_HELD = "elseif m[STATE] ~= 'leased' then", "if state ~= 'leased' or again then"
 _GIVEN_AWAY = "otherwise(index, GIVEN_AWAY, m[DELIVERIES])"
 _LETTER = "m[LETTER] = {one[6], time, 'open', one[9], one[10], one[11]}"
 _EVIDENCE = "set(P .. 'failure', id, body(one[8]))"
@@ -70,19 +72,20 @@ def _prove(session: Session, settlements: Sequence[Settlement]) -> Awaitable[Any
     return session.run("prove", [packed(proofs)])
 
 
-def _settles_in_two(
-    second: Callable[[Session, Sequence[Settlement]], Awaitable[Any]], *, reversed_order: bool = False
-) -> Patch:
+Second = Callable[[Session, Sequence[Settlement]], Awaitable[Any]]
+
+
+def _settles_in_two(step: Second, *, it_first: bool = False) -> Patch:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         right = settle.settle
 
         async def settled(session: Session, settlements: Sequence[Settlement], then: bytes = b"") -> Outcome:
-            if reversed_order:
-                await second(session, settlements)
-            outcome = await right(session, settlements, then)
-            if not reversed_order:
-                await second(session, settlements)
-            return outcome
+            if it_first:
+                await step(session, settlements)
+                return await right(session, settlements, then)
+            answers, *leases = await right(session, settlements, then)
+            await step(session, ways.applied(settlements, answers))
+            return answers, *leases
 
         monkeypatch.setattr(settle, "settle", settled)
 
@@ -125,16 +128,24 @@ def _digests_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 PLANTS: dict[str, Plant] = {
-    "SettlesByState": Plant((Edit("settle", "elseif m[DELIVERIES] ~= one[2] then", "elseif false then"),)),
+    "SettlesByState": Plant(
+        (Edit("settle", _FENCE, "elseif false then"), Edit("settle", _DONE_FENCE, "if false then"))
+    ),
+    "FinishesByState": Plant((Edit("settle", _DONE_FENCE, "if false then"),)),
     "SettlesById": Plant(
         (
-            Edit("settle", "elseif m[DELIVERIES] ~= one[2] then", "elseif false then"),
-            Edit("settle", "elseif m[STATE] ~= 'leased' then", "elseif false then"),
+            Edit("settle", _FENCE, "elseif false then"),
+            Edit("settle", _DONE_FENCE, "if false then"),
+            Edit("settle", _HELD, "elseif false then"),
+            Edit("settle", _DONE_HELD, "if false then"),
         )
     ),
-    "SettlesTwice": Plant((Edit("settle", "elseif m[STATE] ~= 'leased' then", "elseif false then"),)),
+    "SettlesTwice": Plant((Edit("settle", _HELD, "elseif false then"), Edit("settle", _DONE_HELD, "if false then"))),
     "RefusesWhatExpired": Plant(
-        (Edit("settle", "m[STATE] ~= 'leased' then", "m[STATE] ~= 'leased' or m[LEASE_UNTIL] <= time then"),)
+        (
+            Edit("settle", "leased_at, _, _, omitted = pcall", "leased_at, lease_until, _, omitted = pcall"),
+            Edit("settle", _DONE_HELD, "if state ~= 'leased' or lease_until <= time then"),
+        )
     ),
     "RefusalFailsTheBatch": Plant((Edit("settle", _GIVEN_AWAY, "refuse('given away')"),), says="given away"),
     "FollowsUpAlthoughRefused": Plant((Edit("settle", _GIVEN_AWAY, f"{_GIVEN_AWAY} follow(one[5] or {{}})"),)),
@@ -145,11 +156,11 @@ PLANTS: dict[str, Plant] = {
     "ReplayResetsTheFence": Plant((Edit("amend", "m[ATTEMPT], m[ERRORS]", "m[DELIVERIES] = 0 m[ATTEMPT], m[ERRORS]"),)),
     "LeavesItReady": Plant(
         (
-            Edit("leasing", "lift(id, m) m[STATE]", "m[STATE]"),
-            Edit("leasing", "m[STATE] == 'ready' and m[QUEUE] == queue", "m[QUEUE] == queue"),
+            Edit("leasing", "remove(ready_key(queue, crashes), member)", ""),
+            Edit("leasing", "left ~= -1 or state ~= 'ready' or", "left ~= -1 or"),
         )
     ),
-    "CountsOnFailureOnly": Plant((Edit("leasing", "m[ATTEMPT] = m[ATTEMPT] + 1", ""),)),
+    "CountsOnFailureOnly": Plant((Edit("leasing", "deliveries, attempt + 1, errors", "deliveries, attempt, errors"),)),
     "LeasesByAnotherClock": Plant(
         (Edit("leasing", "time, 'LIMIT', 0, limit), {}", "time + 500, 'LIMIT', 0, limit), {}"),)
     ),
@@ -195,7 +206,7 @@ PLANTS: dict[str, Plant] = {
     "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "m[DELIVERIES] = m[DELIVERIES] + 1", ""),)),
     "DiesBeforeItsLetter": Plant((Edit("settle", _LETTER, ""),), (_settles_in_two(_bury),), {"bury": _BURY}),
     "WritesTheLetterFirst": Plant(
-        (Edit("settle", _LETTER, ""),), (_settles_in_two(_bury, reversed_order=True),), {"bury": _BURY}
+        (Edit("settle", _LETTER, ""),), (_settles_in_two(_bury, it_first=True),), {"bury": _BURY}
     ),
     "DiesBeforeItsEvidence": Plant((Edit("settle", _EVIDENCE, ""),), (_settles_in_two(_prove),), {"prove": _PROVE}),
     "ReleaseCharges": Plant((Edit("settle", "m[-at] = m[-at] - 1", ""),)),
@@ -247,13 +258,14 @@ PLANTS: dict[str, Plant] = {
                 "set(P .. 'body', id, entry[4])",
                 "local head, text = string.sub(entry[4], 1, 5), string.sub(entry[4], 6) "
                 "local read, value = pcall(cjson.decode, text) "
-                "set(P .. 'body', id, head .. (read and cjson.encode(value) or text))",
+                "local written, again = pcall(cjson.encode, value) "
+                "set(P .. 'body', id, head .. (read and written and again or text))",
             ),
         )
     ),
     "SwallowsCommitErrors": Plant((Edit("put", "write()", ""),)),
     "DriftsByTheRefused": Plant(
-        (Edit("settle", "otherwise(index, ALREADY, 0)", "otherwise(index, ALREADY, 0) lift(id, m)"),)
+        (Edit("settle", "otherwise(index, ALREADY, 0) else", "otherwise(index, ALREADY, 0) lift(id, m) else"),)
     ),
     "CausesNeverShrink": Plant(
         (Edit("prelude", "if lies == 'open' then", "if lies == 'open' and note ~= remove_share then"),)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.stores.sqlite import SqliteStore, lease
+from redrive.core.verbs import Verdict
+from redrive.stores.sqlite import SqliteStore, lease, settle
 from redrive.stores.sqlite.rows import Row
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.sqlite.writer import Writer
@@ -27,6 +28,23 @@ def _due_by_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_due", due)
 
 
+def _believes_any_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = settle._verdict  # noqa: SLF001 - bent
+    monkeypatch.setattr(
+        settle, "_verdict", lambda row, delivery, ended: right(row, delivery if row is None else row[3], ended)
+    )
+
+
+def _forgets_what_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = settle._verdict  # noqa: SLF001 - bent
+
+    def verdict(row: Row | None, delivery: int, ended: set[int]) -> tuple[Verdict, str]:
+        said, reason = right(row, delivery, ended)
+        return (Verdict.APPLIED if said is Verdict.ALREADY else said), reason
+
+    monkeypatch.setattr(settle, "_verdict", verdict)
+
+
 def _settles_by(condition: str) -> tuple[Edit, ...]:
     """In each of its statements. `condition` takes the delivery, too."""
     return (
@@ -37,8 +55,8 @@ def _settles_by(condition: str) -> tuple[Edit, ...]:
 
 
 PLANTS: dict[str, Plant] = {
-    "SettlesByState": Plant(_settles_by("? is not null and state = 'leased'")),
-    "SettlesTwice": Plant(_settles_by("deliveries = ?")),
+    "SettlesByState": Plant(_settles_by("? is not null and state = 'leased'"), (_believes_any_delivery,)),
+    "SettlesTwice": Plant(_settles_by("deliveries = ?"), (_forgets_what_ended,)),
     "ExtendsById": Plant((Edit("extend/prolong", "deliveries = ?", "? is not null"),)),
     "ExtendRevives": Plant((Edit("extend/prolong", "lease_until > ?", "? is not null"),)),
     "ExtendShortens": Plant((Edit("extend", "max(lease_until, ?)", "?"),)),
@@ -59,13 +77,12 @@ PLANTS: dict[str, Plant] = {
         )
     ),
     "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "set deliveries = deliveries + 1,", "set"),)),
-    "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and false"),)),
+    "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and j.change <> '' and false"),)),
     "PrunesWithoutATrace": Plant(
         (Edit("prune", "values (?, ?, ?, ?, ?, ?, ?)", "select ?, ?, ?, ?, ?, ?, ? where false"),)
     ),
     "PutsThePrunedAgain": Plant((Edit("put/any_tombstone", "limit 1", "limit 0"),)),
     "PutsOneByOne": Plant(patches=(ways.puts_one_by_one(SqliteStore),)),
     "SwallowsCommitErrors": Plant(patches=(_commits_nothing,)),
-    "CausesNeverShrink": Plant((Edit("count", "set n = n + excluded.n", "set n = max(n, n + excluded.n)"),)),
     "FindsByOffset": Plant(patches=(ways.finds_by_offset(SqliteStore),)),
 }

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from redrive.core.item import Item, NewItem
 from redrive.core.select import Selection
-from redrive.core.verbs import Page, PutResult
+from redrive.core.verbs import Answer, Page, PutResult, Settlement, Verdict
 from redrive.stores import bodies
 from tests.stores.planting import Patch
 
@@ -53,6 +53,12 @@ def finds_by_offset(store: type) -> Patch:
         return Page(items[:limit], str(start + limit) if len(items) > limit else None, len(items))
 
     return lambda monkeypatch: monkeypatch.setattr(store, "find", find)
+
+
+def applied(settlements: Sequence[Settlement], answers: Sequence[Answer]) -> list[Settlement]:
+    """For a second step after the first."""
+    pairs = zip(settlements, answers, strict=True)
+    return [settlement for settlement, answer in pairs if answer.verdict is Verdict.APPLIED]
 
 
 def shows_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.core.item import NewItem
 from redrive.core.verbs import PutResult
-from redrive.errors import OutcomeUnknown
+from redrive.errors import ConfigError, OutcomeUnknown
 from redrive.stores.gather import MOST, WAYS, Gather
 from redrive.testing.conformance.kit import new
 
@@ -85,6 +85,23 @@ async def test_an_error_belongs_to_all_who_travelled() -> None:
     assert list(results) == [server.error, server.error]
     server.error = None
     assert await gather.put(items("a")) == PutResult(("a",)), "it goes on afterwards"
+
+
+async def test_what_cannot_be_stored_fails_nobody_else() -> None:
+    server = Server()
+    server.open.set()
+
+    async def send(items: Sequence[NewItem]) -> PutResult:
+        if any(item.id == "bad" for item in items):
+            raise ConfigError("it is too long", field="id")
+        return await server.send(items)
+
+    gather = Gather(send)
+    calls = [gather.put(items("a")), gather.put(items("bad", "b")), gather.put(items("c"))]
+    first, bad, last = await asyncio.gather(*calls, return_exceptions=True)
+    assert (first, last) == (PutResult(("a",)), PutResult(("c",)))
+    assert isinstance(bad, ConfigError)
+    assert server.there == {"a", "c"}
 
 
 async def test_a_large_put_goes_by_itself_and_small_ones_do_not_become_too_large() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +21,8 @@ from tests.support.links.conditions import BlackHole, CutReply, CutRequest, Refu
 from tests.support.links.link import Link
 from tests.support.servers.postgres import private_postgres
 
+PATIENCE = 30.0
+"""Real seconds before a test gives up on an answer that must come."""
 SHORT = "&timeout=300ms&connect_timeout=200ms"
 
 
@@ -77,12 +78,12 @@ async def test_silence_ends_at_the_deadline(url: str, link: Link, opened: Open) 
     store = await opened(f"{SHORT}&notify=off", where=link.through(url))
     await store.put(news(1, "before"))
     link.set(BlackHole())
-    began = time.monotonic()
-    with pytest.raises(OutcomeUnknown):
-        await store.put(news(1))
-    with pytest.raises(StoreUnavailable):
-        await store.tally()
-    assert time.monotonic() - began < 10, "it must not wait for the system's own limits, which are minutes"
+    # The system's own limits are minutes.
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(OutcomeUnknown):
+            await store.put(news(1))
+        with pytest.raises(StoreUnavailable):
+            await store.tally()
     before = await pids(url)
     link.heal()
     # What was sent into the silence arrives late; the repeat changes nothing.

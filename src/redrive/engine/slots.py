@@ -13,6 +13,9 @@ from redrive.engine.runner import Run, Why
 
 LEASE_LIMIT = 500
 """The largest batch asked for at once: a longer write would keep other writers waiting."""
+HALVES_FROM = 200
+"""Of so many slots on, a request asks for half of them at most: while the store is busy with one half, the handlers of
+the other run. Fewer would not be worth a write of their own."""
 
 
 class Slots:
@@ -25,6 +28,8 @@ class Slots:
         self._used = dict.fromkeys(handlers, 0)
         self._turn = deque(handlers)
         self._giving_way = False
+        slots = sum(handler.concurrency for handler in handlers.values())
+        self._batch = min(LEASE_LIMIT, slots if slots < HALVES_FROM else (slots + 1) // 2)
         self.shortest_lease: Millis = min(handler.lease for handler in handlers.values())
         self.running: dict[str, Run] = {}
         self.settling: dict[str, Run] = {}
@@ -45,7 +50,7 @@ class Slots:
         self._giving_way = False
         if any(run.item.alone for run in self.running.values()):
             return None
-        wants, room = [], LEASE_LIMIT
+        wants, room = [], self._batch
         for queue in self._turn:
             limit = min(self.free(queue), room)
             if limit > 0:

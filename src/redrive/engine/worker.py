@@ -214,8 +214,9 @@ class Worker:
         start = asyncio.get_running_loop().create_task
         for run in runs:
             run.task = start(self._handle(run))
-        if runs:
-            # Handlers that need no waiting end in this turn of the loop: settle them together.
+        if runs and not (self._due and self._slots.with_room()):
+            # Handlers that need no waiting end in this turn of the loop: settle them together. Where there is room for
+            # more, they run while the store is asked for it.
             await asyncio.sleep(0)
 
     async def _handle(self, run: Run) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from redrive.core.item import NewItem
 from redrive.core.verbs import PutResult
+from redrive.errors import ConfigError
 
 MOST = 1_000
 """Items in one gathered write: enough to share a commit, and not so many that the first caller waits for the last."""
@@ -71,20 +72,31 @@ class Gather:
     async def _together(self, calls: list[_Call]) -> None:
         try:
             result = await self._send([new for call in calls for new in call.items])
+        except ConfigError as error:
+            # Something of one of them cannot be stored, and nothing was. That is no fault of the others.
+            if len(calls) == 1:
+                _fail(calls, error)
+            else:
+                for call in calls:
+                    await self._together([call])
         except BaseException as error:
-            for call in calls:
-                if not call.answer.done():
-                    call.answer.set_exception(error)
-                    # Nobody may be left to hear it.
-                    call.answer.exception()
+            _fail(calls, error)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            return
-        added = set(result.added)
-        for call in calls:
-            answer = _share(call.items, added)
-            if not call.answer.done():
-                call.answer.set_result(answer)
+        else:
+            added = set(result.added)
+            for call in calls:
+                answer = _share(call.items, added)
+                if not call.answer.done():
+                    call.answer.set_result(answer)
+
+
+def _fail(calls: Sequence[_Call], error: BaseException) -> None:
+    for call in calls:
+        if not call.answer.done():
+            call.answer.set_exception(error)
+            # Nobody may be left to hear it.
+            call.answer.exception()
 
 
 def _share(items: Sequence[NewItem], added: set[str]) -> PutResult:

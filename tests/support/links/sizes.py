@@ -38,8 +38,8 @@ class Rides:
 
 
 RIDES = {
-    Size.SMOKE: Rides(spell=0.7, rounds=1, workers=2, lease=1.0),
-    Size.SHORT: Rides(spell=1.0, rounds=1, workers=2, lease=1.0),
+    Size.SMOKE: Rides(spell=1.2, rounds=1, workers=2, lease=1.0),
+    Size.SHORT: Rides(spell=1.5, rounds=1, workers=2, lease=1.0),
     Size.FULL: Rides(spell=5.0, rounds=3, workers=4, lease=2.0),
 }
 

@@ -17,7 +17,9 @@ from tests.support.links.link import LOOPBACK, Link
 from tests.support.links.trial import HARMLESS, Trial, attempt
 from tests.support.links.wire import Manners, WireStore, wire_server
 
-DEADLINE = 0.2
+pytestmark = pytest.mark.slow
+
+DEADLINE = 0.5
 PLENTY = 10.0
 """Byte by byte takes its time."""
 
@@ -72,7 +74,6 @@ async def test_what_never_arrived_and_is_told_as_written(bench: Bench) -> None:
     assert trial.faults["answered"].keys() == trial.faults["not so"].keys() == {"configure", "beat"}
 
 
-@pytest.mark.slow
 async def test_a_deadline_that_is_not_kept(bench: Bench) -> None:
     trial = await bench.attempt("black-hole", Manners.PATIENT)
     assert trial.faults["late or wrong"].keys() == trial.during.words.keys()

@@ -61,6 +61,10 @@ class Works:
     def logs(self) -> Path:
         return self.setting.folder / "logs"
 
+    def started(self) -> bool:
+        self.fleet.check()
+        return all(member.ready for member in self.fleet.members)
+
     def runs(self) -> int:
         """Handlers started so far, as their own logs tell."""
         for member in self.fleet.members:
@@ -136,11 +140,7 @@ async def at_work(setting: Setting) -> AsyncIterator[Works]:
                 for _ in range(setting.workers):
                     fleet.start()
                 works = Works(store, fleet, Producer(app, Log(logs / "producer.log")), setting)
-                await eventually(
-                    lambda: all(member.ready for member in fleet.members),
-                    limit=START_LIMIT,
-                    what="workers have started",
-                )
+                await eventually(works.started, limit=START_LIMIT, what="workers have started")
                 yield works
                 await fleet.retire()
     finally:

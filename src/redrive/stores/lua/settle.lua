@@ -130,6 +130,7 @@ local function done(index, id, kept, delivery, again)
     worker, leased_at, false, time, omitted, false
   )
   set(ITEM, id, HEAD .. made)
+  return true
 end
 
 local function all_done()
@@ -140,8 +141,7 @@ local function all_done()
   local records = fetch(sound(ITEM, 'hash'), ids)
   for index = 1, #ids do
     local id = ids[index]
-    done(index, id, records[index], settlements[index * 2], seen[id])
-    seen[id] = true
+    seen[id] = done(index, id, records[index], settlements[index * 2], seen[id]) or seen[id]
   end
 end
 

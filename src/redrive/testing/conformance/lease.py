@@ -10,6 +10,7 @@ from redrive.testing.conformance.kit import (
     TTL,
     WORKER,
     World,
+    after_crash,
     asking,
     dead,
     failed,
@@ -79,6 +80,15 @@ async def test_lease_gives_the_earliest_due_first(world: World) -> None:
     fresh_one = new()
     await world.put(fresh_one)
     assert ids(await world.lease(10)) == ids((early, middle, late, fresh_one))
+
+
+async def test_lease_gives_the_earliest_due_first_however_often_it_crashed(world: World) -> None:
+    """A crash costs an item its place in the line no more than an error does, as long as it may run in company."""
+    await world.put(*news(3))
+    first, second, third = await world.lease(3)
+    await world.finish(after_crash(first, SECOND), released(second, 2 * SECOND), after_crash(third, 3 * SECOND))
+    world.tick(5 * SECOND)
+    assert [ids(await world.lease(1)) for _ in range(3)] == [(first.id,), (second.id,), (third.id,)]
 
 
 async def test_lease_gives_equally_due_in_the_order_of_put(world: World) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from redrive.core.item import Item
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Amended, Archive, Replay, Settled, Verdict
+from redrive.core.verbs import Amended, Archive, Discard, Replay, Restore, Settled, Verdict
 from redrive.stores.base import Store
 from redrive.testing.conformance.kit import (
     QUEUE,
@@ -183,6 +183,24 @@ async def test_race_of_two_operators_moves_each_letter_once(world: World) -> Non
     assert set(replayed.changed) == set(ids(letters[:4]))
     assert {item_id for item_id, state in states.items() if state is State.DEAD} == set(ids(letters[4:]))
     assert set(ids(letters[4:])) <= set(archived.changed)
+    assert await world.count() == counted((await world.store.find(EVERYTHING, 100)).items, QUEUE)
+
+
+async def test_race_of_prune_and_restore_loses_no_letter(world: World) -> None:
+    """Out of the trash at the last moment: each letter is pruned or restored, never both and never neither."""
+    letters = await world.letters(8)
+    await world.store.amend(Ids(ids(letters)), Discard(), act())
+
+    async def restore() -> set[str]:
+        amended = [await world.store.amend(Ids((letter.id,)), Restore(), act()) for letter in letters]
+        return {item_id for one in amended for item_id in one.changed}
+
+    other = await world.another()
+    stones, restored = await asyncio.gather(other.prune(Match("disposition", "=", "trash"), 8, act()), restore())
+    assert {stone.id for stone in stones} ^ restored == set(ids(letters))
+    everything = (await world.store.find(EVERYTHING, 100)).items
+    assert set(ids(everything)) == restored
+    assert await world.count() == counted(everything, QUEUE)
 
 
 async def test_race_of_everything_keeps_the_counters_true(world: World) -> None:

@@ -112,6 +112,16 @@ async def test_reclaim_past_a_full_batch_of_others(world: World) -> None:
     assert ids(await world.store.reclaim("reaper", ["mine"], TTL, 2)) == ids(mine)
 
 
+async def test_reclaim_past_a_full_batch_of_prolonged_ones(world: World) -> None:
+    """Leases that were prolonged meanwhile do not stand before those that have expired."""
+    await world.put(*news(4))
+    prolonged = await world.lease(3, ttl=SECOND)
+    lost = await world.lease_one(ttl=2 * SECOND, worker="w-2")
+    assert (await world.store.extend([held(item) for item in prolonged], TTL)).lost == ()
+    world.tick(3 * SECOND)
+    assert ids(await world.store.reclaim("reaper", [QUEUE], TTL, 2)) == (lost.id,)
+
+
 async def test_reclaim_does_not_take_the_same_twice(world: World) -> None:
     await world.held()
     world.tick(TTL + 1)

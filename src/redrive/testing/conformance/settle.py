@@ -17,6 +17,7 @@ from redrive.testing.conformance.kit import (
     failed,
     failure,
     finished,
+    fresh,
     ids,
     new,
     news,
@@ -140,6 +141,18 @@ async def test_settle_of_one_delivery_twice_in_a_call_applies_the_first(world: W
     item = await world.held()
     assert verdicts(await world.settle(finished(item, b"1"), dead(item))) == (Verdict.APPLIED, Verdict.ALREADY)
     assert (await world.item(item.id)).result == b"1"
+
+
+async def test_settle_of_two_deliveries_in_a_call_applies_the_current_one(world: World) -> None:
+    """A worker that lost an item and got it again may end both runs at once, in any order."""
+    for order in ((0, 1), (1, 0)):
+        item = await world.held(worker=fresh("w"))
+        (taken,) = await world.store.reclaim("operator", [QUEUE], TTL, 1, [item.id], force=True)
+        both = [Settlement(item.id, one.deliveries, finished(item).decision) for one in (item, taken)]
+        expected = [Verdict.REFUSED, Verdict.APPLIED]
+        settled = await world.settle(*(both[place] for place in order))
+        assert list(verdicts(settled)) == [expected[place] for place in order]
+        assert (await world.item(item.id)).state is State.DONE
 
 
 async def test_settle_by_a_stale_holder_is_refused_while_the_new_one_runs(world: World) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from redrive.core.item import Item
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
 from redrive.core.verbs import Discard, QueueTally, Replay, Verdict
@@ -24,11 +25,13 @@ from redrive.testing.conformance.kit import (
     counted,
     dead,
     failed,
+    failure,
     ids,
     new,
     news,
     verdicts,
 )
+from redrive.testing.conformance.model import check_item
 
 TURNS = range(10)
 SINGLE_TURNS = 6
@@ -41,17 +44,23 @@ def total(row: QueueTally) -> int:
 
 
 async def look_while(world: World, work: Awaitable[None]) -> set[tuple[int, int]]:
-    """(counted by tally, found by find) as another handle sees it while the work goes on."""
+    """(counted by tally, found by find) as another handle sees it while the work goes on, and no item half moved."""
     reader = await world.another()
     working = asyncio.ensure_future(work)
     seen = set()
+    looked_at: list[Item] = []
     while True:
         over = working.done()
         (row,) = (await reader.tally()).queues
-        seen.add((total(row), len((await reader.find(EVERYTHING, 100)).items)))
+        items = (await reader.find(EVERYTHING, 100)).items
+        seen.add((total(row), len(items)))
+        looked_at.extend(items)
         if over:
-            await working
-            return seen
+            break
+    await working
+    for item in looked_at:
+        check_item(item)
+    return seen
 
 
 async def cut_off(world: World, call: Awaitable[object], turns: int) -> None:
@@ -137,12 +146,15 @@ async def test_settle_cut_off_is_all_or_none(world: World, turns: int) -> None:
     """Letter, evidence, counters and follow-up together, or the lease as it was."""
     item = await world.held()
     child = new()
-    settlement = dead(item, follow_ups=[child])
+    why = failure()
+    settlement = dead(item, why=why, follow_ups=[child])
     await cut_off(world, world.store.settle([settlement]), turns)
     (verdict,) = verdicts(await world.settle(settlement))
     assert verdict in {Verdict.APPLIED, Verdict.ALREADY}
     history = await world.store.get(item.id)
     assert (history.item.state, history.item.errors) == (State.DEAD, 1)
+    assert history.item.letter is not None
+    assert history.item.letter.failure == why
     assert history.attempts == (settlement.attempt,)
     assert (await world.item(child.id)).state is State.READY
     assert [row.count for row in await world.store.causes()] == [1]

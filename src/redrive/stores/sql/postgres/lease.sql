@@ -132,7 +132,7 @@ begin
         return;
     end if;
     -- Not even a worker's own mistake may put a neighbour beside a suspect.
-    if exists (select 1 from {schema}.course c where c.worker = who and c.state = 'leased' and c.alone = 1) then
+    if exists (select 1 from {schema}.course c where c.worker = who and c.alone = 1) then
         return;
     end if;
     for want in 1 .. cardinality(queues) loop

@@ -23,7 +23,7 @@ declare
     added bigint[];
 begin
     if cardinality(ids) >= 50 then
-        -- As if all were new, which spares a third of the time. Of a few it is not worth a subtransaction.
+        -- As if all were new, which makes the insert itself cheaper. Of a few it is not worth a subtransaction.
         begin
             insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
             select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body

@@ -50,7 +50,9 @@ create table {schema}.course (
 -- By crashes first: a request draws its own line between plain items and suspects, and each level is in due order.
 create index course_ready on {schema}.course (queue, crashes, due_at, seq) where state = 'ready';
 create index course_leased on {schema}.course (queue) where state = 'leased';
-create index course_alone on {schema}.course (worker) where state = 'leased' and alone = 1;
+-- Without the state: an index that could also answer by course_leased would be passed over for it, and that one keeps
+-- an entry for all that was ever leased as long as anybody has an old snapshot.
+create index course_alone on {schema}.course (worker) where alone = 1;
 
 create table {schema}.result (
     seq bigint primary key,
