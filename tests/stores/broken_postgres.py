@@ -30,6 +30,11 @@ _FENCE = "c.deliveries = o.delivery and c.lease_until is not null"
 _EXPIRED = "c.queue = any (queues) and c.lease_until <= latest"
 _OPENED = "count(*) filter (where m.kind = 2)"
 _ASKED = "select c.queue, o.kind from unnest(seqs, kinds) as o (seq, kind) join {schema}.course c on c.seq = o.seq"
+_LIMITED = (
+    "select n.seq from {schema}.course n "
+    "where n.state = 'ready' and n.queue = of_queue and n.crashes = any (levels) and n.due_at <= now_at "
+    "order by n.due_at, n.seq limit most for no key update skip locked"
+)
 _BURIED = "select d.cause, d.queue, count(*) from died d group by d.cause, d.queue;"
 _EVICT = (
     "delete from {schema}.letter l where l.seq in (select n.seq from {schema}.letter n order by n.seq desc offset 100);"
@@ -174,6 +179,13 @@ PLANTS: dict[str, Plant] = {
         )
     ),
     "LeavesItReady": Plant((Edit("lease", "set state = 'leased',", "set"),)),
+    "LimitsInASubquery": Plant(
+        (
+            Edit("lease", "from picked p where c.seq = p.seq", f"where c.seq in ({_LIMITED})"),
+            # As a planner may choose by itself when its statistics are old.
+            Edit("lease", "set jit = off", "set jit = off set enable_hashagg = off set enable_sort = off"),
+        )
+    ),
     "CountsOnFailureOnly": Plant((Edit("lease", "attempt = c.attempt + 1,", ""),)),
     "LeasesByAnotherClock": Plant(
         (Edit("lease", "= l.crashes and c.due_at <= now_at", "= l.crashes and c.due_at <= now_at + 500"),)
