@@ -16,7 +16,8 @@ from redrive.core.decide import ToDead
 from redrive.core.item import Item, Millis
 from redrive.core.select import Match, Selection
 from redrive.core.verbs import Answer, Settlement
-from redrive.stores.redis import RedisStore, amend, lease, settle
+from redrive.errors import StoreUnavailable
+from redrive.stores.redis import RedisStore, amend, faults, lease, settle
 from redrive.stores.redis.rows import payload_of
 from redrive.stores.redis.search import oldest
 from redrive.stores.redis.session import Session
@@ -57,11 +58,11 @@ return 0
 
 
 def _bury(session: Session, settlements: Sequence[Settlement]) -> Awaitable[Any]:
-    letters = [
-        (one.id, one.decision.reason, why.cause, why.type.rpartition(".")[2], why.category)
-        for one in settlements
-        if isinstance(one.decision, ToDead) and (why := one.decision.failure)
-    ]
+    letters = []
+    for one in settlements:
+        if isinstance(one.decision, ToDead):
+            why = one.decision.failure
+            letters.append((one.id, one.decision.reason, why.cause, why.type.rpartition(".")[2], why.category))
     return session.run("bury", [packed(letters)])
 
 
@@ -83,9 +84,9 @@ def _settles_in_two(step: Second, *, it_first: bool = False) -> Patch:
             if it_first:
                 await step(session, settlements)
                 return await right(session, settlements, then)
-            answers, *leases = await right(session, settlements, then)
-            await step(session, ways.applied(settlements, answers))
-            return answers, *leases
+            outcome = await right(session, settlements, then)
+            await step(session, ways.applied(settlements, outcome[0]))
+            return outcome
 
         monkeypatch.setattr(settle, "settle", settled)
 
@@ -110,6 +111,10 @@ def _reclaims_what_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:
         return await right(session, queues, ttl, limit, ids, force=force)
 
     monkeypatch.setattr(lease, "reclaim", reclaim)
+
+
+def tells_unknown_as_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "unanswered", lambda _error, where: StoreUnavailable(f"not done: {where}"))
 
 
 def _takes_open_for_resolved(monkeypatch: pytest.MonkeyPatch) -> None:

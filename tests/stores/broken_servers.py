@@ -108,14 +108,16 @@ _LEASING = {
     "LosesSightOfTheCrashed": Bug(
         "nobody notes that there are ready items with a crash", ("test_suspects_begin_one_crash_before_the_last",)
     ),
-    "LeasesFromThePaused": Bug("", ("test_lease_passes_over_paused_queues",), machine=True),
-    "LeasesTheNewestFirst": Bug("", ("test_lease_keeps_to_the_limit",), machine=True),
+    "LeasesFromThePaused": Bug("a pause that nobody keeps to", ("test_lease_passes_over_paused_queues",), machine=True),
+    "LeasesTheNewestFirst": Bug(
+        "a stack: what waits longest waits for ever", ("test_lease_keeps_to_the_limit",), machine=True
+    ),
     "LeasesTheUnscathedFirst": Bug(
         "whoever crashed once waits for all who did not, however long it is due",
         ("test_lease_gives_the_earliest_due_first_however_often_it_crashed",),
     ),
     "ReclaimsTheUnexpired": Bug(
-        "",
+        "a worker that is alive and well loses what it works on",
         ("test_reclaim_leaves_leases_that_have_not_expired", "test_reclaim_with_ids_does_not_force"),
         machine=True,
     ),
@@ -171,7 +173,9 @@ _LETTERS = {
         ("test_amend_changes_an_item_once_per_request", "test_unknown_outcome_of_amend"),
         machine=True,
     ),
-    "IgnoresExpect": Bug("", ("test_amend_expects_of_ids_those_that_exist",), machine=True),
+    "IgnoresExpect": Bug(
+        "what the operator saw is not what is changed", ("test_amend_expects_of_ids_those_that_exist",), machine=True
+    ),
     "AmendsWhatIsHeld": Bug(
         "cancelling a running item under its holder's hands", ("test_amend_never_touches_what_is_held",), machine=True
     ),
@@ -182,11 +186,15 @@ _LETTERS = {
             "test_race_of_two_operators_moves_each_letter_once",
         ),
     ),
-    "AuditsNothing": Bug("", ("test_amend_writes_who_did_it_into_item_and_audit",), machine=True),
+    "AuditsNothing": Bug(
+        "nobody can tell afterwards who did it", ("test_amend_writes_who_did_it_into_item_and_audit",), machine=True
+    ),
     "PrunesLettersLikeDone": Bug(
         "Oban, GoodJob: the pruner takes dead for done", ("test_prune_takes_nothing_else",), machine=True
     ),
-    "PrunesWithoutATrace": Bug("", ("test_prune_leaves_a_tombstone", "test_prune_is_for_good"), machine=True),
+    "PrunesWithoutATrace": Bug(
+        "gone, as if it had never been", ("test_prune_leaves_a_tombstone", "test_prune_is_for_good"), machine=True
+    ),
     "PrunesWithoutLookingAgain": Bug(
         "what was resolved at the scan goes, whatever happened since",
         ("test_race_of_prune_and_restore_loses_no_letter",),
@@ -197,11 +205,16 @@ _LETTERS = {
     ),
 }
 _WRITING = {
-    "PutsOneByOne": Bug("", ("test_put_is_all_or_none_to_those_who_look", "test_put_cut_off_is_all_or_none")),
-    "PutOverwrites": Bug(
-        "", ("test_put_again_is_already_there", "test_put_again_leaves_an_item_that_moved_on"), machine=True
+    "PutsOneByOne": Bug(
+        "a batch of which a part is there, and may stay the only one",
+        ("test_put_is_all_or_none_to_those_who_look", "test_put_cut_off_is_all_or_none"),
     ),
-    "PutsThePrunedAgain": Bug("", ("test_prune_is_for_good",)),
+    "PutOverwrites": Bug(
+        "a late repeat replaces what is already at work",
+        ("test_put_again_is_already_there", "test_put_again_leaves_an_item_that_moved_on"),
+        machine=True,
+    ),
+    "PutsThePrunedAgain": Bug("the late repeat of an old put runs the work a second time", ("test_prune_is_for_good",)),
     "ReencodesPayloads": Bug(
         "JSON in, JSON out: the same for people, not for a signature", ("test_put_keeps_every_byte",)
     ),
@@ -218,7 +231,11 @@ _WRITING = {
         ("test_tally_does_not_move_for_the_refused", "test_tally_equals_a_full_count_after_anything"),
         machine=True,
     ),
-    "CausesNeverShrink": Bug("", ("test_causes_lose_what_is_no_longer_open",), machine=True),
+    "CausesNeverShrink": Bug(
+        "a cause goes on counting letters that were sent back long ago",
+        ("test_causes_lose_what_is_no_longer_open",),
+        machine=True,
+    ),
     "ShowsWhatItKeeps": Bug(
         "large payloads are packed, and those who look get them so",
         ("test_large_payloads_are_the_same_wherever_they_are_read",),

@@ -292,7 +292,7 @@ async def test_info_says_what_and_where_without_the_password(url: str, admin: st
     store = await store_from_url(as_user(url, role, PASSWORD)).open()
     info = store.info()
     await store.close()
-    assert info.location == as_user(url, role).partition("?")[0]
+    assert info.location == f"{as_user(url, role).partition('?')[0]}?schema={schema}"
     assert info.library.startswith("PostgreSQL ")
     assert "psycopg 3" in info.library
     assert PASSWORD not in f"{store!r}{store.__dict__}"
@@ -386,7 +386,7 @@ def test_options_that_can() -> None:
     options = store._options  # noqa: SLF001 - nothing else shows them
     assert options.url == "postgresql://u:p%2Fw@h1:1,h2:2/d?sslmode=require&sslrootcert=%2Fa%20b"
     assert (options.schema, options.pool, options.timeout, options.connect_timeout) == ("mine", 3, 2_000, 1_000)
-    assert (options.notify, options.poll, options.location) == (False, 5_000, "postgresql://u@h1:1,h2:2/d")
+    assert (options.notify, options.poll, options.location) == (False, 5_000, "postgresql://u@h1:1,h2:2/d?schema=mine")
     assert "p%2Fw" not in repr(options)
 
 

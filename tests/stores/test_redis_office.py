@@ -262,6 +262,20 @@ async def test_workers_of_yesterday_are_forgotten(world: World, server: Server) 
     assert server.client.hkeys(server.key("workers")) == [b"new"]
 
 
+async def test_a_namespace_that_was_emptied_is_told(
+    world: World, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flush under running workers must not pass for a quiet day."""
+    await world.put(*news(3))
+    await world.store.beat("w-1", WorkerFacts(("emails",)), SECOND)
+    assert not caplog.records
+    for key in server.client.scan_iter(match=server.key("*").replace("{", "\\{").replace("}", "\\}")):
+        server.client.delete(key)
+    await world.store.beat("w-1", WorkerFacts(("emails",)), SECOND)
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "was emptied while it was in use" in told
+
+
 # --- what changes between the look and the act ---
 
 

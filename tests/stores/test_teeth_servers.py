@@ -1,26 +1,28 @@
-"""The suite has teeth on every engine: bugs planted in SQL, in Lua and around them are caught by the tests about them."""
+"""The suite has teeth on every engine: a bug in its SQL, its Lua or around them is caught by the test about it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from redrive.errors import RedriveError
+from redrive.errors import StoreUnavailable
 from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
-from redrive.testing import conformance as suite
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES, World
-from redrive.testing.conformance.machine import machine_of, run_machine
+from redrive.testing.conformance.machine import MakeStore, machine_of, run_machine
 from tests.stores import broken_postgres, broken_redis, broken_sqlite
 from tests.stores.broken_servers import BUGS
 from tests.stores.planting import Edit, Plant, Planted, edited
 from tests.stores.teeth_kit import MakeWorld, fails, world_by
 from tests.support.folders import quick_folder
+from tests.support.links.answers import lose_each
+from tests.support.links.conditions import CutReply
+from tests.support.links.link import Link
 from tests.support.stores import SERVERS
 
 PLANTS: dict[str, Mapping[str, Plant]] = {
@@ -28,24 +30,51 @@ PLANTS: dict[str, Mapping[str, Plant]] = {
     "postgres": broken_postgres.PLANTS,
     "redis": broken_redis.PLANTS,
 }
+TELLS_UNKNOWN_AS_NOT_DONE = {
+    "postgres": Plant(patches=(broken_postgres.tells_unknown_as_not_done,)),
+    "redis": Plant(patches=(broken_redis.tells_unknown_as_not_done,)),
+}
 SOUND = Plant()
+ABSENT: dict[str, Mapping[str, str]] = {
+    "postgres": {
+        "ExtendMovesNoEntry": "no index knows when a lease ends",
+        "LosesSightOfTheCrashed": "which crash counts there are is read from the index of the ready",
+        "DiesBeforeItsEvidence": "the evidence is in the letter's own row",
+    },
+    "redis": {
+        "LeasesWithoutExclusion": "scripts run one after the other",
+        "LimitsInASubquery": "nobody plans anything",
+        "ReclaimStarves": "every queue has an index of its leased",
+        "AmendsWithoutTheLock": "what is judged and changed in one script needs none",
+        "DeafToOthers": "who puts hears of it as all others do",
+    },
+}
+"""Why a bug cannot be planted there."""
+
+CASES = [
+    (engine, bug, name, number == 0)
+    for engine, plants in PLANTS.items()
+    for bug in plants
+    for number, name in enumerate(BUGS[bug].caught_by)
+]
+"""Engine, bug and test, and whether it is the first one of the bug: that is run often, the others in `make prove`."""
 
 
-def cases() -> Iterator[tuple[str, str, str, bool]]:
-    """Engine, bug, test; and whether it is the bug's first test."""
-    for engine, plants in PLANTS.items():
-        for bug in plants:
-            for number, name in enumerate(BUGS[bug].caught_by):
-                yield engine, bug, name, number == 0
-
-
-def marks(engine: str, *, often: bool) -> list[pytest.MarkDecorator]:
+def marks(engine: str, *, often: bool = True) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] * (engine in SERVERS) + [pytest.mark.prove] * (not often)
 
 
-CAUGHT = [
-    pytest.param(engine, bug, name, id=f"{engine}-{bug}-{name}", marks=marks(engine, often=first))
-    for engine, bug, name, first in cases()
+CAUGHT = [pytest.param(*case[:3], id="-".join(case[:3]), marks=marks(case[0], often=case[3])) for case in CASES]
+OFTEN = {(engine, name) for engine, _, name, first in CASES if first}
+PASSED = [
+    pytest.param(engine, name, id=f"{engine}-{name}", marks=marks(engine, often=(engine, name) in OFTEN))
+    for engine, name in sorted({(engine, name) for engine, _, name, _ in CASES})
+]
+HUNTED = [
+    pytest.param(engine, bug, id=f"{engine}-{bug}", marks=pytest.mark.prove)
+    for engine, plants in PLANTS.items()
+    for bug in plants
+    if BUGS[bug].machine
 ]
 
 
@@ -53,6 +82,22 @@ CAUGHT = [
 def folder(tmp_path: Path) -> Iterator[Path]:
     with quick_folder(tmp_path) as folder:
         yield folder
+
+
+@pytest.fixture
+def planted(engine: str, bug: str, monkeypatch: pytest.MonkeyPatch) -> Planted:
+    """Here, since it reads files, and a test's loop may not."""
+    return Planted(engine, PLANTS[engine][bug], monkeypatch)
+
+
+@pytest.fixture
+def bent(engine: str, edit: Edit, monkeypatch: pytest.MonkeyPatch) -> Planted:
+    return Planted(engine, Plant((edit,)), monkeypatch)
+
+
+@pytest.fixture
+def sound(engine: str, monkeypatch: pytest.MonkeyPatch) -> Planted:
+    return Planted(engine, SOUND, monkeypatch)
 
 
 def world_with(planted: Planted, folder: Path) -> MakeWorld:
@@ -65,12 +110,6 @@ def world_with(planted: Planted, folder: Path) -> MakeWorld:
     return make
 
 
-@pytest.fixture
-def planted(engine: str, bug: str, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """Here, since it reads files, and a test's loop may not."""
-    return Planted(engine, PLANTS[engine].get(bug, SOUND), monkeypatch)
-
-
 @pytest.mark.parametrize(("engine", "bug", "name"), CAUGHT)
 async def test_a_planted_bug_is_caught_by_the_test_about_it(
     planted: Planted, bug: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,3 +117,97 @@ async def test_a_planted_bug_is_caught_by_the_test_about_it(
     # A bug that makes a test wait for ever is found sooner.
     monkeypatch.setattr(wait, "PATIENCE", 0.5)
     assert await fails(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
+
+
+@pytest.mark.parametrize(("engine", "name"), PASSED)
+async def test_without_the_bug_the_same_test_passes(sound: Planted, name: str, folder: Path) -> None:
+    assert not await fails(name, world_with(sound, folder))
+
+
+# --- by the machine ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stores_with(planted: Planted) -> Iterator[MakeStore]:
+    """One for each folder that the machine makes, given back when its folder is gone."""
+    places: dict[Path, tuple[str, ExitStack]] = {}
+
+    def make(folder: Path, clock: FakeClock) -> Store:
+        for gone in [known for known in places if not known.exists()]:
+            places.pop(gone)[1].close()
+        if folder not in places:
+            stack = ExitStack()
+            places[folder] = (stack.enter_context(planted.store(folder)), stack)
+        return store_from_url(places[folder][0], clock=clock)
+
+    try:
+        yield make
+    finally:
+        for _, stack in places.values():
+            stack.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("engine", "bug"), HUNTED)
+def test_a_planted_bug_is_caught_by_the_machine(planted: Planted) -> None:
+    with stores_with(planted) as make, pytest.raises((AssertionError, ExceptionGroup)):
+        run_machine(machine_of(make, durable=True), "short", hunt=True)
+
+
+# --- over a link ------------------------------------------------------------------------------------------------------
+
+
+async def lies_about_lost_answers(planted: Planted, folder: Path) -> dict[str, str]:
+    with planted.store(folder) as url, Link.to(url) as link:
+        direct = await store_from_url(url).open()
+        store = await store_from_url(link.through(url)).open()
+        trips, faults = await lose_each("put", CutReply, store, direct, link)
+        await store.close()
+        await direct.close()
+    assert trips > 0
+    return faults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", sorted(SERVERS))
+async def test_an_unknown_outcome_that_is_told_as_not_done_is_caught(
+    sound: Planted, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the tests of R16 over a link ask."""
+    assert await lies_about_lost_answers(sound, folder) == {}
+    bent = Planted(sound.engine, TELLS_UNKNOWN_AS_NOT_DONE[sound.engine], monkeypatch)
+    faults = await lies_about_lost_answers(bent, folder)
+    assert any("it happened after all" in fault for fault in faults.values()), faults
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", sorted(SERVERS))
+def test_every_bug_is_planted_in_every_server(engine: str) -> None:
+    """Or cannot be, and it is said why."""
+    assert BUGS.keys() - PLANTS[engine].keys() == ABSENT[engine].keys()
+
+
+def test_every_plant_is_a_bug_that_is_described() -> None:
+    assert {bug for plants in PLANTS.values() for bug in plants} == BUGS.keys()
+    assert all(bug.why and bug.caught_by for bug in BUGS.values())
+
+
+@pytest.mark.parametrize(("text", "count"), [("select 2", 0), ("select 1; select  1", 2)])
+def test_a_plant_that_no_longer_fits_says_so(text: str, count: int) -> None:
+    """Where the text has changed, a plant that changes nothing would prove nothing."""
+    with pytest.raises(pytest.fail.Exception, match=f"no longer fits.* {count} times in put"):
+        edited(text, Edit("put", "select 1", "select 3"))
+    assert edited("begin; select\n  1;", Edit("put", "select 1", "select 3")) == "begin; select 3;"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "edit"),
+    [("postgres", Edit("extend", "now_at + ttl", "nonsense")), ("redis", Edit("extend", "lay(id, m)", "nonsense()"))],
+)
+async def test_a_plant_that_the_server_does_not_understand_is_no_finding(bent: Planted, folder: Path) -> None:
+    """Every test would find it, and none would prove anything by it."""
+    with pytest.raises(StoreUnavailable, match="nonsense"):
+        await fails("test_extend_prolongs_from_now", world_with(bent, folder), bent.plant.is_finding)

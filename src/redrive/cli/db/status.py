@@ -21,7 +21,7 @@ Examples:
   redrive db status --store postgresql://shop@localhost/shop --json | jq .dead_rows
 
 In a pipe each line is a name and a value, separated by a tab. Which there are besides the first depends on the engine.
-Exit 7 if it cannot be read or used; what is known of it is shown all the same.
+Exit 7 if it cannot be read; what is known of it is shown all the same.
 """
 
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- beat: a worker says that it is alive. Those not heard of for a day go.
 -- Inputs:    worker; its facts as JSON; for how long; a day
--- Outputs:   none
+-- Outputs:   1 if the namespace is the one that was opened, 0 if it has been emptied since
 -- Atomicity: one script
 
 local worker, facts, ttl, day = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -14,4 +14,6 @@ for _, gone in ipairs(call('ZRANGEBYSCORE', sound(P .. 'seen', 'zset'), '-inf', 
     remove(P .. 'seen', gone)
   end
 end
+local there = call('EXISTS', P .. 'boot')
 write()
+return there

@@ -103,7 +103,7 @@ def pool_exhausted(options: Options) -> StoreUnavailable:
 def not_connected(error: BaseException, options: Options) -> Exception:
     """Why there is no connection. Most of what libpq finds out by itself has no code."""
     if isinstance(error, TimeoutError):
-        said = f"no connection within {options.connect_timeout} ms"
+        said = f"no connection within {min(options.connect_timeout, options.timeout)} ms"
         return StoreUnavailable(f"{said}: {options.location}", hint="is the server running, and this its address?")
     if isinstance(error, psycopg.ProgrammingError) and not error.sqlstate:
         # Its text may quote the URL.

@@ -97,7 +97,7 @@ class Options:
 
     @property
     def database(self) -> str:
-        return self.location.rpartition("/")[2] or "…"
+        return self.location.partition("?")[0].rpartition("/")[2] or "…"
 
     @property
     def channel(self) -> str:
@@ -131,11 +131,13 @@ def make(
         positive(connect_timeout, field="connect_timeout"),
         notify,
         positive(poll, field="poll"),
-        location(url),
+        location(url) + ("" if schema == SCHEMA else f"?schema={schema}"),
     )
 
 
 def check_schema(name: str, *, field: str = "schema") -> str:
+    if name.startswith("pg_") or name == "information_schema":
+        raise ConfigError(f"{name} is PostgreSQL's own", field=field, hint="use another name for the schema")
     if not _NAME.fullmatch(name):
         hint = "small letters, digits and _, at most 63, the first no digit"
         raise ConfigError(f"{name!r} is not a name for a schema", field=field, hint=hint)

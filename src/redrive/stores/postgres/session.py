@@ -148,11 +148,15 @@ class Session:
         return await self._visit(done, wrote=lambda: committing)
 
     async def _begun(self, wire: Wire, begin: str) -> Tx:
-        """In one round trip with the instant at which everything happens."""
-        async with wire.pipeline():
-            await wire.execute(begin.encode())
-            cursor = wire.cursor(binary=True)
-            await cursor.execute(self.sql("clock", "now").encode(), (self.pinned(),))
+        """In one round trip with the instant at which everything happens: two statements in one text.
+
+        Not by psycopg's pipeline, which is left half open when the connection breaks in it.
+        """
+        pinned = self.pinned()
+        clock = self.sql("clock", "now").replace("%b", "null" if pinned is None else str(int(pinned)))
+        cursor = wire.cursor()
+        await cursor.execute(f"{begin}; {clock}".encode(), prepare=False)
+        cursor.nextset()
         ((now,),) = await cursor.fetchall()
         return Tx(wire, now, self.schema)
 

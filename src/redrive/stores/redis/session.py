@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ from redrive.stores.redis.texts import packed
 from redrive.stores.redis.wake import Bell
 from redrive.stores.redis.wire import Arg, Wire
 from redrive.stores.waiters import Waiters
+
+_log = logging.getLogger("redrive.stores")
 
 _MOST_MOVES = 5
 """Nodes that send us on to each other, before we say so."""
@@ -73,6 +76,13 @@ class Session:
             boot.tell(server, self.pool.where)
             if before.run_id:
                 self._mender.begin_again(server.run_id)
+
+    def emptied(self) -> None:
+        """Somebody flushed it under our hands. Nobody else would say so: an empty namespace looks like a new one."""
+        _log.error(
+            "%s was emptied while it was in use (FLUSHALL, FLUSHDB or DEL): all that was in it is gone", self.pool.where
+        )
+        self._mender.begin_again(self.server.run_id)
 
     def pinned(self) -> bytes:
         """The time of a test's clock; empty for the server's own."""

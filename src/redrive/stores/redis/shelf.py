@@ -23,7 +23,8 @@ async def configure(session: Session, queue: str, change: QueueChange) -> None:
 
 
 async def beat(session: Session, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
-    await session.run("beat", [worker, codec.encode(facts), ttl, DAY])
+    if not await session.run("beat", [worker, codec.encode(facts), ttl, DAY]):
+        session.emptied()
 
 
 async def workers(session: Session) -> tuple[WorkerBeat, ...]:
