@@ -13,15 +13,18 @@ from urllib.parse import quote
 import pytest
 import redis
 
+from redrive.core.item import NewItem
 from redrive.core.states import State
 from redrive.core.verbs import QueueChange, Verdict
 from redrive.errors import (
     ConfigError,
     RedriveError,
+    StoreError,
     StoreForbidden,
     StoreFull,
     StoreUnavailable,
 )
+from redrive.stores.base import Store
 from redrive.stores.redis import RedisStore, boot, mend
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import PATIENCE, QUEUE, asking, dead, failed, finished, ids, new, news
@@ -396,6 +399,56 @@ async def test_a_namespace_is_found_on_whichever_node_has_it_and_followed_when_i
         give(here)
         await store.put(made)
         assert first.exists("{redrive}:item")
+
+
+@pytest.mark.slow
+async def test_a_cluster_is_followed_when_the_node_of_the_address_dies_and_comes_back_as_a_replica(
+    opened: Open,
+) -> None:
+    """Three primaries, so that two can agree; the named one has the namespace, and a replica."""
+    settings: dict[str, Any] = {"cluster_enabled": True, "cluster_node_timeout": 500}
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(private_redis(**settings)) for _ in range(4)]
+        clients = [stack.enter_context(redis.Redis.from_url(node.url())) for node in nodes]
+        for client in clients:
+            client.execute_command("CLUSTER", "RESET", "HARD")
+        for node in nodes[1:]:
+            clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
+        await _until(lambda: all(_knows(client, 4) for client in clients))
+        slot = clients[0].execute_command("CLUSTER KEYSLOT", "{redrive}:")
+        clients[0].execute_command("CLUSTER", "ADDSLOTS", slot)
+        if slot:
+            clients[1].execute_command("CLUSTER", "ADDSLOTSRANGE", 0, slot - 1)
+        clients[2].execute_command("CLUSTER", "ADDSLOTSRANGE", slot + 1, 16383)
+        await _until(lambda: all(_is_well(client) for client in clients))
+        clients[3].execute_command("CLUSTER", "REPLICATE", clients[0].execute_command("CLUSTER", "MYID"))
+        await _until(lambda: clients[3].info("replication")["master_link_status"] == "up")
+        store = await opened(nodes[0].url())
+        first, second, third = news(3)
+        await store.put([first])
+        await _until(lambda: clients[3].info("replication")["slave_repl_offset"] > 0)
+        clients[0].execute_command("WAIT", 1, 5_000)
+        nodes[0].kill()
+        await _until(lambda: clients[3].info("replication")["role"] == "master")
+        await _persist(store, second)
+        assert (await store.get(first.id)).item.id == first.id
+        nodes[0].start()
+        await _until(lambda: clients[0].info("replication")["role"] == "slave")
+        await store.put([third])
+        again = await opened(nodes[0].url())
+        assert (await again.tally()).queues[0].ready == 3
+
+
+async def _persist(store: Store, item: NewItem) -> None:
+    """As the engine does: what fails is asked again."""
+    async with asyncio.timeout(PATIENCE * 4):
+        while True:
+            try:
+                await store.put([item])
+            except StoreError:
+                await asyncio.to_thread(lambda: None)
+            else:
+                return
 
 
 def _knows(client: Any, count: int) -> bool:

@@ -96,8 +96,13 @@ class Options:
         return f'"{self.schema}"'
 
     @property
+    def server(self) -> str:
+        """The database as other programs know it, which know nothing of our options."""
+        return self.location.partition("?")[0]
+
+    @property
     def database(self) -> str:
-        return self.location.partition("?")[0].rpartition("/")[2] or "…"
+        return self.server.rpartition("/")[2] or "…"
 
     @property
     def channel(self) -> str:

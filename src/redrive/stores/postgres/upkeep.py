@@ -73,7 +73,7 @@ class PostgresUpkeep:
             facts = Facts(*(await session.read(session.sql("open", "facts")))[0])
             found = PostgresStatus(
                 engine=ENGINE,
-                location=f"{self._options.location}?schema={self._options.schema}",
+                location=f"{self._options.server}?schema={self._options.schema}",
                 binding=f"psycopg {psycopg.__version__}",
                 version=facts.version.split(maxsplit=1)[0],
                 known=script.newest(ENGINE),
@@ -119,7 +119,7 @@ class PostgresUpkeep:
         raise ConfigError(
             "a PostgreSQL store is copied by the server's own means",
             field="store",
-            hint=shlex.join([*command, self._options.location]),
+            hint=shlex.join([*command, self._options.server]),
         )
 
     @asynccontextmanager
@@ -135,7 +135,7 @@ class PostgresUpkeep:
     async def _check_is_there(self, session: Session) -> None:
         if not await self._is_there(session):
             raise StoreUnavailable(
-                f"no redrive in the schema {self._options.schema} of {self._options.location}",
+                f"no redrive in the schema {self._options.schema} of {self._options.server}",
                 hint="set --store or REDRIVE_STORE, and ?schema=NAME in it; redrive db migrate or an app makes it",
             )
 

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from redis import exceptions
 
 from redrive.errors import ConfigError, StoreForbidden, StoreTooNew
+from redrive.stores.redis.options import Address
 from redrive.stores.redis.wire import Wire
 
 SCHEMA = 1
@@ -41,13 +42,14 @@ def commands(prefix: str) -> list[tuple[str, ...]]:
 
 
 class Server(NamedTuple):
-    """`trouble`: what it says it cannot do at the moment."""
+    """`trouble`: what it says it cannot do at the moment. `nodes`: of its cluster, if it is in one."""
 
     run_id: str = ""
     library: str = ""
     durability: Durability = "none"
     why: str = ""
     trouble: tuple[str, ...] = ()
+    nodes: tuple[Address, ...] = ()
 
 
 async def look(wire: Wire, where: str) -> Server:
@@ -61,7 +63,9 @@ async def look(wire: Wire, where: str) -> Server:
             field="store",
             hint="use a Redis from 7.0 on, or a Valkey",
         )
-    if facts.get("role") == "slave":
+    nodes = await _nodes(wire) if facts.get("cluster_enabled") == "1" else ()
+    # A replica in a cluster says by itself who its primary is, to the first who asks it for something.
+    if facts.get("role") == "slave" and not nodes:
         raise StoreForbidden(f"the server is a read-only replica: {where}", hint="give the address of its primary")
     settings = await settings_of(wire)
     policy = settings.get("maxmemory-policy", facts.get("maxmemory_policy", ""))
@@ -73,7 +77,22 @@ async def look(wire: Wire, where: str) -> Server:
         )
     durability, why = _durability(settings, facts)
     library = f"{name} {facts.get('valkey_version', version)}"
-    return Server(facts.get("run_id", ""), library, durability, why, _trouble(facts))
+    return Server(facts.get("run_id", ""), library, durability, why, _trouble(facts), nodes)
+
+
+async def _nodes(wire: Wire) -> tuple[Address, ...]:
+    """All that live, to turn to when this one is gone."""
+    try:
+        lines = (await wire.ask("CLUSTER", "NODES")).decode(errors="replace").splitlines()
+    except exceptions.ResponseError:
+        return (wire.address,)
+    found = []
+    for line in lines:
+        _, where, flags, *_ = line.split()
+        host, _, port = where.partition("@")[0].rpartition(":")
+        if not {"fail", "handshake", "noaddr"} & set(flags.split(",")):
+            found.append(Address(host or wire.address.host, int(port)))
+    return tuple(found)
 
 
 def facts_of(info: bytes) -> dict[str, str]:

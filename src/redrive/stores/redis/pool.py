@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from redrive.errors import RedriveError, StoreUnavailable
 from redrive.stores.redis import faults
@@ -18,7 +18,7 @@ class Pool:
 
     def __init__(self, options: Options, greet: Greet) -> None:
         self._options = options
-        self._home = options.address
+        self._nodes: tuple[Address, ...] = (options.address,)
         self._greet = greet
         self._idle: list[Wire] = []
         self._all: set[Wire] = set()
@@ -65,15 +65,28 @@ class Pool:
             raise
         return wire
 
+    def know(self, nodes: Sequence[Address]) -> None:
+        """The nodes of the cluster, beside the one that the user named."""
+        self._nodes = (self._nodes[0], *nodes)
+
     async def _connect(self) -> Wire:
+        """If whoever had the namespace is gone, any other node knows who has it now."""
         try:
             return await self._greeted()
         except StoreUnavailable:
-            if self._options.address == self._home:
-                raise
-            # Whoever had the namespace is gone. The node we were told of knows who has it now.
-            self.follow(self._home)
+            for node in dict.fromkeys(self._nodes):
+                if node != self._options.address and (wire := await self._from(node)) is not None:
+                    return wire
+            raise
+
+    async def _from(self, node: Address) -> Wire | None:
+        here = self._options.address
+        self.follow(node)
+        try:
             return await self._greeted()
+        except StoreUnavailable:
+            self.follow(here)
+            return None
 
     async def _greeted(self) -> Wire:
         wire = await self.connect()

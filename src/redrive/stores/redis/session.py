@@ -72,6 +72,7 @@ class Session:
         """Of every new connection: it may lead to a server that was restarted, or to another one."""
         server = await boot.look(wire, self.pool.where)
         before, self.server = self.server, server
+        self.pool.know(server.nodes)
         if server.run_id != before.run_id:
             boot.tell(server, self.pool.where)
             if before.run_id:

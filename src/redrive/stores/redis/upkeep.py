@@ -126,7 +126,8 @@ class RedisUpkeep:
             return await checkup.repair(session)
 
     async def backup(self, path: str, *, force: bool) -> Backup:  # noqa: ARG002 - the server's own means do it
-        where = self._options.address
+        async with self._wire() as wire:
+            where = wire.address
         options = ["-s", where.path] if where.path else ["-h", where.host, "-p", str(where.port)]
         options += ["--tls"] if self._options.tls is not None else []
         raise ConfigError(
