@@ -150,6 +150,7 @@ PLANTS: dict[str, Plant] = {
         (
             Edit("settle", "leased_at, _, _, omitted = pcall", "leased_at, lease_until, _, omitted = pcall"),
             Edit("settle", _DONE_HELD, "if state ~= 'leased' or lease_until <= time then"),
+            Edit("settle", _HELD, "elseif m[STATE] ~= 'leased' or m[LEASE_UNTIL] <= time then"),
         )
     ),
     "RefusalFailsTheBatch": Plant((Edit("settle", _GIVEN_AWAY, "refuse('given away')"),), says="given away"),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """`machine`: the state machine must find it as well."""
+    """`machine`: of a sample the state machine must find it as well, in `make prove`."""
 
     why: str
     caught_by: tuple[str, ...]
@@ -42,7 +42,6 @@ _FENCING = {
     "RefusesWhatExpired": Bug(
         "the holder was late, nobody had taken over, and its good result is thrown away",
         ("test_settle_after_expiry_counts_while_nobody_took_over",),
-        machine=True,
     ),
     "RefusalFailsTheBatch": Bug("one late holder fails them all", ("test_settle_refuses_one_and_applies_the_others",)),
     "FollowsUpAlthoughRefused": Bug(
@@ -54,7 +53,6 @@ _FENCING = {
             "test_extend_by_a_stale_holder_is_lost_while_the_new_one_runs",
             "test_extend_by_the_lost_holder_does_not_touch_the_reaper_s_lease",
         ),
-        machine=True,
     ),
     "ExtendRevives": Bug("an expired lease is prolonged", ("test_extend_never_revives",), machine=True),
     "ExtendShortens": Bug("a shorter time replaces a longer one", ("test_extend_never_shortens",), machine=True),
@@ -86,7 +84,6 @@ _LEASING = {
     "LeasesByAnotherClock": Bug(
         "by the worker's, which is half a second fast",
         ("test_put_with_a_delay_is_not_leased_early", "test_lease_gives_a_retry_when_it_is_due_and_not_before"),
-        machine=True,
     ),
     "IgnoresTheNonce": Bug(
         "what was given in an answer that got lost is held by nobody, and more is given",
@@ -108,7 +105,7 @@ _LEASING = {
     "LosesSightOfTheCrashed": Bug(
         "nobody notes that there are ready items with a crash", ("test_suspects_begin_one_crash_before_the_last",)
     ),
-    "LeasesFromThePaused": Bug("a pause that nobody keeps to", ("test_lease_passes_over_paused_queues",), machine=True),
+    "LeasesFromThePaused": Bug("a pause that nobody keeps to", ("test_lease_passes_over_paused_queues",)),
     "LeasesTheNewestFirst": Bug(
         "a stack: what waits longest waits for ever", ("test_lease_keeps_to_the_limit",), machine=True
     ),
@@ -158,7 +155,6 @@ _LETTERS = {
     "ReleaseCharges": Bug(
         "every deploy costs each running item an attempt",
         ("test_settle_release_gives_the_attempt_back",),
-        machine=True,
     ),
     "EvictsLetters": Bug("Sidekiq, asynq: the dead set is trimmed by rank", ("test_settle_dead_evicts_no_letter",)),
     "TrimsTheWrongEnd": Bug(
@@ -166,7 +162,7 @@ _LETTERS = {
         ("test_get_keeps_the_first_20_and_last_180_attempts",),
     ),
     "ForgetsTheEvidence": Bug(
-        "BullMQ: sending it back wipes why it failed", ("test_get_keeps_the_history_through_replays",), machine=True
+        "BullMQ: sending it back wipes why it failed", ("test_get_keeps_the_history_through_replays",)
     ),
     "ReplaysEveryTime": Bug(
         "the same request again sends the letter back again",
@@ -212,7 +208,6 @@ _WRITING = {
     "PutOverwrites": Bug(
         "a late repeat replaces what is already at work",
         ("test_put_again_is_already_there", "test_put_again_leaves_an_item_that_moved_on"),
-        machine=True,
     ),
     "PutsThePrunedAgain": Bug("the late repeat of an old put runs the work a second time", ("test_prune_is_for_good",)),
     "ReencodesPayloads": Bug(

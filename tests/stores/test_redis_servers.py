@@ -375,6 +375,7 @@ async def test_a_cluster_is_used_by_the_address_of_a_node(opened: Open) -> None:
         assert (await store.get(dying.id)).item.state is State.DEAD
 
 
+@pytest.mark.slow
 async def test_a_namespace_is_found_on_whichever_node_has_it_and_followed_when_it_moves(opened: Open) -> None:
     with ExitStack() as stack:
         one, two = (stack.enter_context(private_redis(cluster_enabled=True)) for _ in range(2))
@@ -401,10 +402,8 @@ async def test_a_namespace_is_found_on_whichever_node_has_it_and_followed_when_i
         assert first.exists("{redrive}:item")
 
 
-@pytest.mark.slow
-async def test_a_cluster_is_followed_when_the_node_of_the_address_dies_and_comes_back_as_a_replica(
-    opened: Open,
-) -> None:
+@pytest.mark.prove
+async def test_a_failover_of_the_named_node_and_its_return_as_a_replica_are_followed(opened: Open) -> None:
     """Three primaries, so that two can agree; the named one has the namespace, and a replica."""
     settings: dict[str, Any] = {"cluster_enabled": True, "cluster_node_timeout": 500}
     with ExitStack() as stack:
