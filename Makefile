@@ -37,7 +37,7 @@ check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the 
 	$(VENV)/bin/lint-imports --no-logo
 
 prove: $(VENV)/dev.stamp ## The long proofs: crashes, soak, many processes
-	$(PY) -m pytest -m prove --timeout 300
+	$(PY) -m pytest -m prove -n 2 --dist worksteal --timeout 300
 
 bench: $(VENV)/bench.stamp ## Measure redrive beside its peers; STORE=postgres or redis; ROWS=growth: with a million items
 	$(PY) -m bench $(if $(STORE),--store $(STORE)) $(if $(ROWS),--rows $(ROWS))
