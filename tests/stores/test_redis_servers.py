@@ -194,7 +194,9 @@ async def test_a_user_who_may_use_other_keys_only_is_refused(server: RedisServer
     await opened(server.url(user="app", password=SECRET, namespace="mine"))
 
 
-async def test_polling_is_enough_for_a_user_who_may_not_publish(server: RedisServer, admin: Any, opened: Open) -> None:
+async def test_polling_is_enough_for_a_user_who_may_not_publish(
+    server: RedisServer, admin: Any, opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
     admin.acl_setuser("app", enabled=True, passwords=[f"+{SECRET}"], keys="*", reset_channels=True, commands=["+@all"])
     store = await opened(server.url(user="app", password=SECRET, poll="20ms"))
     waiting = asyncio.ensure_future(store.wait([QUEUE], 60_000))
@@ -203,6 +205,8 @@ async def test_polling_is_enough_for_a_user_who_may_not_publish(server: RedisSer
     async with asyncio.timeout(PATIENCE):
         await waiting
     assert ids((await store.lease(asking())).items) == (made.id,)
+    told = [record.getMessage() for record in caplog.records if "may not listen" in record.getMessage()]
+    assert len(told) == 1
 
 
 async def test_a_server_is_reached_by_its_socket(opened: Open, tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+
+from redis import exceptions
 
 from redrive.errors import RedriveError
 from redrive.stores.redis import faults
@@ -14,6 +17,8 @@ from redrive.stores.redis.options import Options
 from redrive.stores.redis.pool import Pool
 from redrive.stores.redis.wire import Wire
 from redrive.stores.waiters import Waiters
+
+_log = logging.getLogger("redrive.stores")
 
 LONGEST_PAUSE = 5.0
 FIRST_PAUSE = 0.05
@@ -27,6 +32,7 @@ class Bell:
         self._patience = min(options.connect_timeout, options.timeout) / 1000
         self._begun = asyncio.Event()
         self._deaf = False
+        self._told = False
         self._task: asyncio.Task[None] | None = None
 
     async def listen(self) -> None:
@@ -46,6 +52,7 @@ class Bell:
             except Exception as error:
                 if not isinstance(error, RedriveError) and not faults.is_trouble(error):
                     raise
+                self._tell(error)
             if not self._deaf:
                 pause = FIRST_PAUSE
             self._deaf = True
@@ -53,6 +60,17 @@ class Bell:
             self._begun.set()
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _tell(self, error: Exception) -> None:
+        """Once: who may not listen will not tomorrow. What is merely away is told by the verbs."""
+        if self._told or not isinstance(error, exceptions.NoPermissionError):
+            return
+        self._told = True
+        _log.warning(
+            "%s: this user may not listen, so idle workers find work by polling alone: ACL SETUSER <user> &%s lets it",
+            self._pool.where,
+            self._channel,
+        )
 
     async def _listen(self) -> None:
         wire = await self._pool.connect()
