@@ -146,6 +146,7 @@ PLANTS: dict[str, Plant] = {
         )
     ),
     "SettlesTwice": Plant((Edit("settle", _HELD, "elseif false then"), Edit("settle", _DONE_HELD, "if false then"))),
+    "FinishesTwice": Plant((Edit("settle", _DONE_HELD, "if again then"),)),
     "RefusesWhatExpired": Plant(
         (
             Edit("settle", "leased_at, _, _, omitted = pcall", "leased_at, lease_until, _, omitted = pcall"),

@@ -39,6 +39,10 @@ _FENCING = {
         ("test_settle_puts_no_follow_ups_twice", "test_race_of_the_same_settle_is_applied_once"),
         machine=True,
     ),
+    "FinishesTwice": Bug(
+        "the same only where all are simply done",
+        ("test_settle_again_as_plainly_done_is_already",),
+    ),
     "RefusesWhatExpired": Bug(
         "the holder was late, nobody had taken over, and its good result is thrown away",
         ("test_settle_after_expiry_counts_while_nobody_took_over",),

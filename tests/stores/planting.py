@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
@@ -69,7 +69,7 @@ class Planted:
     def __init__(self, engine: str, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine = engine
         self.plant = plant
-        self._right: dict[tuple[str, str], str] = {}
+        self._functions: dict[tuple[str, str], str] = {}
         for patch in plant.patches:
             patch(monkeypatch)
         if engine == "redis":
@@ -82,30 +82,37 @@ class Planted:
     def _bend(self, edit: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
         verb, _, named = edit.at.partition("/")
         statements = load(self.engine, verb)
-        meant = {name: text for name, text in statements.items() if not named or name == named}
+        meant = {
+            name: self._functions.get((verb, name), text)
+            for name, text in statements.items()
+            if not named or name == named
+        }
         # All at once, for it must be there once in all of them.
         changed = edited(_MARK.join(meant.values()), edit).split(_MARK)
-        for name, text in zip(meant, changed, strict=True):
-            if text != statements[name]:
-                self._right.setdefault((verb, name), statements[name])
-                monkeypatch.setitem(statements, name, text)
+        for (name, text), bent in zip(meant.items(), changed, strict=True):
+            if bent == text:
+                continue
+            if self.engine == "postgres" and (verb, name) in install.FUNCTIONS:
+                self._functions[verb, name] = bent
+            else:
+                monkeypatch.setitem(statements, name, bent)
 
     @contextlib.contextmanager
     def store(self, folder: Path) -> Iterator[str]:
         """The URL of a fresh store that has the bug."""
         with fresh_store(self.engine, folder) as url:
-            functions = [one for one in install.FUNCTIONS if one in self._right] if self.engine == "postgres" else []
-            if not functions:
+            if not self._functions:
                 yield url
                 return
-            _make(url, [load(self.engine, verb)[name] for verb, name in functions])
+            _make(url, self._functions.values())
             try:
                 yield url
             finally:
-                _make(url, [self._right[one] for one in functions])
+                # The schema is used again.
+                _make(url, [load(self.engine, verb)[name] for verb, name in self._functions])
 
 
-def _make(url: str, functions: list[str]) -> None:
+def _make(url: str, functions: Iterable[str]) -> None:
     text = ";\n".join(functions).replace("{schema}", f'"{schema_of(url)}"')
     plain = urlsplit(url)._replace(query="").geturl()
     with psycopg.connect(plain, autocommit=True) as connection:
@@ -118,7 +125,9 @@ def _bent_scripts(plant: Plant) -> dict[str, scripts.Script]:
     for edit in plant.edits:
         right, bent = changes.get(edit.at) or (_part(edit.at),) * 2
         changes[edit.at] = (right, edited(bent, edit))
-    for right, bent in changes.values():
+    for at, (right, bent) in changes.items():
+        if not any(right in text for text in texts.values()):
+            pytest.fail(f"the plant no longer fits: {at} is in no script as it stands in its file")
         texts = {name: text.replace(right, bent) for name, text in texts.items()}
     texts |= {name: f"#!lua\n{_part('prelude')}\n{text}" for name, text in plant.scripts.items()}
     return {name: _script(name, text.encode()) for name, text in texts.items()}

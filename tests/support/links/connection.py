@@ -38,11 +38,12 @@ class Cut(Exception):
 
 @dataclass
 class Counts:
-    """What a link has seen. `cuts`: connections that a condition has ended."""
+    """What a link has seen. `pieces`: writes to either side. `cuts`: connections that a condition has ended."""
 
     connections: int = 0
     up: int = 0
     down: int = 0
+    pieces: int = 0
     cuts: int = 0
 
 
@@ -206,6 +207,7 @@ class Flow:
         await asyncio.get_running_loop().sock_sendall(self._target, data)
         self.passed += len(data)
         counts = self._connection.counts
+        counts.pieces += 1
         if self._side is Side.UP:
             counts.up += len(data)
         else:

@@ -13,15 +13,15 @@ from redrive.stores.url import store_from_url
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe
 from tests.support.rig.log import read_all
-from tests.support.rig.patience import TooLong, eventually
+from tests.support.rig.patience import eventually
 from tests.support.rig.producer import Producer
 from tests.support.rig.scenario import LaterClock, Place
 from tests.support.rig.survey import survey
 from tests.support.rig.verdict import judge
 from tests.support.rig.worker import transcriber
 
-LIMIT = 3.0
-"""Seconds for what a cheating store may never let happen."""
+LIMIT = 20.0
+"""Seconds for what comes at once, on a machine that is busy with other things."""
 
 
 Through = Callable[[Store], Store]
@@ -31,7 +31,7 @@ async def contest(place: Place, of_first: Through, of_second: Through, *, lapsed
     """The first holder runs until the second has begun, and ends before it. The faults, by class.
 
     Each goes to the store through something of its own. `lapsed`: by the second one's clock, the lease of the first is
-    over. Otherwise it must wait in vain.
+    over. Otherwise only a cheat ever gets it.
     """
     first: Clock = SystemClock()
     second: Clock = LaterClock() if lapsed else SystemClock()
@@ -46,11 +46,11 @@ async def contest(place: Place, of_first: Through, of_second: Through, *, lapsed
         async with _working(slow):
             await asyncio.wait_for(begun.wait(), LIMIT)
             async with _working(quick):
-                await _patiently(taken.is_set, lapsed=lapsed)
+                await asyncio.wait_for(taken.wait(), LIMIT)
                 late.set()
                 await eventually(lambda: _word_of_first(place), limit=LIMIT, what="the first has spoken")
                 current.set()
-                await _patiently(lambda: not taken.is_set() or _ended_twice(place), lapsed=lapsed)
+                await eventually(lambda: _ended_twice(place), limit=LIMIT, what="both have spoken")
     store = await store_from_url(place.url, clock=LaterClock()).open()
     try:
         return judge(read_all(place.logs), await survey(store)).faults
@@ -65,8 +65,8 @@ def _app(place: Place, store: Store, clock: Clock) -> Redrive:
 
 
 def _handle(app: Redrive, scribe: Scribe, go: asyncio.Event, begun: asyncio.Event) -> None:
-    # A short lease makes a quick reaper; it is kept up for as long as it takes.
-    @app.handler("q", policy=Policy(backoff=constant("1ms")), lease="2s", concurrency=1)
+    # A long lease, so that the first one does not hear that it is lost before it has spoken.
+    @app.handler("q", policy=Policy(backoff=constant("1ms")), lease="5m", concurrency=1)
     async def handle(item: Item) -> None:
         scribe.start(item)
         begun.set()
@@ -82,15 +82,6 @@ async def _working(app: Redrive) -> AsyncIterator[None]:
     finally:
         await app.stop(grace=0)
         await task
-
-
-async def _patiently(check: Callable[[], bool], *, lapsed: bool) -> None:
-    """Without a lapse it need not come to pass; but whoever cheats has the time for it."""
-    try:
-        await eventually(check, limit=LIMIT if lapsed else 1.0, what="the second one has its turn")
-    except TooLong:
-        if lapsed:
-            raise
 
 
 def _word_of_first(place: Place) -> bool:

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import redis
+from psycopg import sql
 
 from tests.support.servers.redis import private_redis
 from tests.support.stores import fresh_store
@@ -39,6 +40,7 @@ _LOOKED_AT = """
         select idx_tup_read from pg_stat_all_indexes where schemaname = %(schema)s
     ) as each
 """
+_TABLES = "select relname from pg_class where relnamespace = (%(schema)s)::regnamespace and relkind = 'r'"
 _THERE = "select count(*) from pg_stat_activity where application_name = %(name)s"
 
 
@@ -74,16 +76,27 @@ def _postgres(folder: Path) -> Iterator[tuple[str, Effort]]:
     with fresh_store("postgres", folder) as url:
         parts = urlsplit(url)
         (schema,) = parse_qs(parts.query)["schema"]
+        address = parts._replace(query="").geturl()
+        _leave_alone(address, schema)
 
         def looked_at() -> int:
             """A server process tells what it did when it ends, which may be after its client has gone."""
-            with psycopg.connect(parts._replace(query="").geturl(), autocommit=True) as connection:
+            with psycopg.connect(address, autocommit=True) as connection:
                 deadline = time.monotonic() + PATIENCE
                 while _number(connection, _THERE, name=name):
                     assert time.monotonic() < deadline, "the store is still open"
+                    time.sleep(0.005)  # noqa: TID251 - another process needs real time to end
                 return _number(connection, _LOOKED_AT, schema=schema)
 
         yield f"{url}&application_name={name}", looked_at
+
+
+def _leave_alone(address: str, schema: str) -> None:
+    """What the server does to the tables by itself is not the store's effort, and comes when it likes."""
+    with psycopg.connect(address, autocommit=True) as connection:
+        for (table,) in connection.execute(_TABLES, {"schema": schema}).fetchall():
+            change = sql.SQL("alter table {} set (autovacuum_enabled = false)")
+            connection.execute(change.format(sql.Identifier(schema, table)))
 
 
 def _number(connection: psycopg.Connection, query: str, **values: str) -> int:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from redis import exceptions
 
 from redrive.core.verbs import Backup, Checkup, Finding
-from redrive.errors import ConfigError, RedriveError, StoreUnavailable
+from redrive.errors import ConfigError, RedriveError, StoreError, StoreUnavailable
 from redrive.stores.clock import SystemClock
 from redrive.stores.migrate import Migration
 from redrive.stores.redis import boot, checkup, faults
@@ -126,8 +126,7 @@ class RedisUpkeep:
             return await checkup.repair(session)
 
     async def backup(self, path: str, *, force: bool) -> Backup:  # noqa: ARG002 - the server's own means do it
-        async with self._wire() as wire:
-            where = wire.address
+        where = await self._owner()
         options = ["-s", where.path] if where.path else ["-h", where.host, "-p", str(where.port)]
         options += ["--tls"] if self._options.tls is not None else []
         raise ConfigError(
@@ -135,6 +134,14 @@ class RedisUpkeep:
             field="store",
             hint=shlex.join(["redis-cli", *options, "--rdb", path]),
         )
+
+    async def _owner(self) -> Address:
+        """In a cluster the node that has the namespace; where nobody can be asked, the one that was named."""
+        try:
+            async with self._wire() as wire:
+                return wire.address
+        except StoreError:
+            return self._options.address
 
     def _key(self, name: str) -> str:
         return f"{self._options.prefix}{name}"

@@ -11,6 +11,8 @@ from redrive.core.verbs import Replay, Settlement
 from redrive.errors import NotFound
 from redrive.testing.conformance.kit import (
     DURABLE,
+    QUEUE,
+    TTL,
     World,
     act,
     asking,
@@ -79,6 +81,18 @@ async def test_get_keeps_the_first_20_and_last_180_attempts(world: World) -> Non
     assert [record.delivery for record in history.attempts] == first + last
     assert history.omitted == extra
     assert history.item.deliveries == bound + extra + 1
+
+
+async def test_get_keeps_all_attempts_of_many_deliveries(world: World) -> None:
+    """Those that ended without a record, as those of a reaper that died, take no room from those that have one."""
+    bound = ATTEMPTS_FIRST + ATTEMPTS_LAST
+    item = await _fail_times(world, await world.held(), 2)
+    for _ in range(bound):
+        (item,) = await world.store.reclaim("reaper", [QUEUE], TTL, 1, force=True)
+    assert item.deliveries > bound
+    await world.finish(failed(item))
+    history = await world.store.get(item.id)
+    assert ([record.delivery for record in history.attempts], history.omitted) == ([1, 2, item.deliveries], 0)
 
 
 async def _fail_times(world: World, item: Item, times: int) -> Item:

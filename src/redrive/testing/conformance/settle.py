@@ -137,10 +137,24 @@ async def test_settle_again_is_already(world: World) -> None:
     assert [await world.store.get(item.id) for item in (done, retried, died)] == before
 
 
+async def test_settle_again_as_plainly_done_is_already(world: World) -> None:
+    """An engine may have a short way for what is done and leaves nothing: it asks no less."""
+    await world.put(*news(3))
+    items = done, retried, died = await world.lease(3)
+    await world.finish(finished(done))
+    await world.finish(failed(retried), dead(died))
+    before = [await world.store.get(item.id) for item in items]
+    world.tick(3)
+    assert verdicts(await world.settle(*(finished(item) for item in items))) == (Verdict.ALREADY,) * 3
+    assert [await world.store.get(item.id) for item in items] == before
+
+
 async def test_settle_of_one_delivery_twice_in_a_call_applies_the_first(world: World) -> None:
     item = await world.held()
     assert verdicts(await world.settle(finished(item, b"1"), dead(item))) == (Verdict.APPLIED, Verdict.ALREADY)
     assert (await world.item(item.id)).result == b"1"
+    plain = await world.held()
+    assert verdicts(await world.settle(finished(plain), finished(plain))) == (Verdict.APPLIED, Verdict.ALREADY)
 
 
 async def test_settle_of_two_deliveries_in_a_call_applies_the_current_one(world: World) -> None:
@@ -323,6 +337,14 @@ async def test_settle_then_sees_what_the_settlements_did(world: World) -> None:
     leases = next_leases(settled)
     assert set(ids(leases.items)) == {item.id, child.id}
     assert {it.id: it.deliveries for it in leases.items} == {item.id: 2, child.id: 1}
+
+
+async def test_settle_then_adds_nothing_to_what_has_ended(world: World) -> None:
+    item = await world.held()
+    settled = await world.settle(finished(item, follow_ups=[new(queue="replies")]), then=asking(1))
+    assert verdicts(settled) == (Verdict.APPLIED,)
+    after = await world.item(item.id)
+    assert (after.state, after.result, after.letter, after.worker) == (State.DONE, None, None, WORKER)
 
 
 async def test_settle_then_leases_although_all_were_refused(world: World) -> None:
