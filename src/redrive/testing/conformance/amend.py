@@ -212,6 +212,15 @@ async def test_amend_under_one_request_is_one_change_whatever_it_asks(world: Wor
     assert await lying(world, letter) is Disposition.ARCHIVED
 
 
+async def test_amend_knows_a_request_by_its_whole_id(world: World) -> None:
+    """Not by the beginning of another one, and not by being mentioned."""
+    letter = await world.letter()
+    await world.store.amend(only(letter), Archive(), act("r-10", reason="r-1 asks for it"))
+    by = act("r-1")
+    assert (await world.store.amend(only(letter), Restore(), by)).changed == (letter.id,)
+    assert (await world.store.amend(only(letter), Restore(), by)).already == (letter.id,)
+
+
 async def test_amend_skipped_once_may_be_changed_later(world: World) -> None:
     item = await world.held()
     by = act()

@@ -84,11 +84,14 @@ async def test_lease_gives_the_earliest_due_first(world: World) -> None:
 
 async def test_lease_gives_the_earliest_due_first_however_often_it_crashed(world: World) -> None:
     """A crash costs an item its place in the line no more than an error does, as long as it may run in company."""
-    await world.put(*news(3))
-    first, second, third = await world.lease(3)
-    await world.finish(after_crash(first, SECOND), released(second, 2 * SECOND), after_crash(third, 3 * SECOND))
+    await world.put(*news(4))
+    one, two, three, four = await world.lease(4)
+    await world.finish(
+        after_crash(one, 3 * SECOND), released(two, 2 * SECOND), after_crash(three, SECOND), released(four, 3 * SECOND)
+    )
     world.tick(5 * SECOND)
-    assert [ids(await world.lease(1)) for _ in range(3)] == [(first.id,), (second.id,), (third.id,)]
+    given = [item for _ in range(4) for item in await world.lease(1)]
+    assert ids(given) == ids((three, two, one, four))
 
 
 async def test_lease_gives_equally_due_in_the_order_of_put(world: World) -> None:
@@ -117,6 +120,18 @@ async def test_lease_serves_the_wants_in_their_order(world: World) -> None:
     assert ids(items) == ids((*calls[:2], mails[0]))
     now = world.clock.now()
     assert [item.lease_until for item in items] == [now + TTL, now + TTL, now + 2 * TTL]
+
+
+async def test_lease_for_two_wants_of_one_queue_gives_each_once(world: World) -> None:
+    made = news(4)
+    await world.put(*made)
+    request = asking(wants=[Want(QUEUE, 1, TTL, 3), Want(QUEUE, 2, 2 * TTL, 3)])
+    first = await world.store.lease(request)
+    assert ids(first.items) == ids(made[:3])
+    now = world.clock.now()
+    assert [item.lease_until for item in first.items] == [now + TTL, now + 2 * TTL, now + 2 * TTL]
+    assert await world.store.lease(request) == first
+    assert (await world.count()).leased == 3
 
 
 async def test_lease_of_one_queue_leaves_the_others(world: World) -> None:

@@ -102,6 +102,17 @@ async def test_reclaim_takes_the_longest_expired_first(world: World) -> None:
     assert ids(await world.store.reclaim("reaper", [QUEUE], TTL, 2)) == (slow.id,)
 
 
+async def test_reclaim_takes_the_longest_expired_first_of_all_queues(world: World) -> None:
+    await world.put(new(queue="a"), new(queue="b"), new(queue="a"), new(queue="b"))
+    slow = await world.lease_one(queue="a", ttl=4 * SECOND)
+    middle = await world.lease_one(queue="b", ttl=3 * SECOND)
+    quick = await world.lease_one(queue="a", ttl=SECOND)
+    second = await world.lease_one(queue="b", ttl=2 * SECOND)
+    world.tick(10 * SECOND)
+    assert ids(await world.store.reclaim("reaper", ["a", "b"], TTL, 3)) == ids((quick, second, middle))
+    assert ids(await world.store.reclaim("reaper", ["a", "b"], TTL, 3)) == (slow.id,)
+
+
 async def test_reclaim_past_a_full_batch_of_others(world: World) -> None:
     """Many expired leases of a queue the reaper may not touch come first; its own are found all the same."""
     await world.put(*news(30, "foreign"))
