@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from redrive.core import select
@@ -14,7 +16,7 @@ from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.select import And, Ids, Match, Selection
-from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Entry, Page, Replay, Restore, Skipped
+from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Entry, Page, Replay, Restore
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, NotFound
 from redrive.events import Amended as AmendedEvent
@@ -24,6 +26,8 @@ from redrive.stores.base import PAGE_LIMIT, Store
 Which = str | Page | Item | History | Iterable["str | Item"]
 BUDGETS = ("fresh", "once")
 PREFIX_MIN = 4
+AT_ONCE = 2
+"""Bites of a large act that are on their way together: while the store is busy with one, the next is being made."""
 BARE_ID = re.compile(r"[^\s:<>=()*\"-][^\s:<>=()*\"]*")
 """A filter always names a field, so a text without any operator can only be an id."""
 
@@ -150,15 +154,20 @@ class Letters:
 
 async def amend_in_chunks(store: Store, ids: Sequence[str], change: Change, act: Act) -> Amended:
     """In bites, each atomic, so that a large act never keeps workers waiting. Repeating it resumes it."""
-    changed: list[str] = []
-    already: list[str] = []
-    skipped: list[Skipped] = []
-    for start in range(0, len(ids), PAGE_LIMIT):
-        done = await store.amend(Ids(tuple(ids[start : start + PAGE_LIMIT])), change, act)
-        changed += done.changed
-        already += done.already
-        skipped += done.skipped
-    return Amended(tuple(changed), tuple(already), tuple(skipped))
+    chunks = [Ids(tuple(ids[start : start + PAGE_LIMIT])) for start in range(0, len(ids), PAGE_LIMIT)]
+    done: list[Amended] = []
+    for start in range(0, len(chunks), AT_ONCE):
+        bites = [store.amend(chunk, change, act) for chunk in chunks[start : start + AT_ONCE]]
+        # All of them to their end, also if one fails: none is left behind to go on by itself.
+        for answer in await asyncio.gather(*bites, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            done.append(answer)
+    return Amended(
+        tuple(chain.from_iterable([each.changed for each in done])),
+        tuple(chain.from_iterable([each.already for each in done])),
+        tuple(chain.from_iterable([each.skipped for each in done])),
+    )
 
 
 def letters_matching(text: str, *, put_away: bool = False) -> Selection:

@@ -6,6 +6,7 @@ found where it was or where it is, as in any listing of what changes meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -159,17 +160,33 @@ async def by_ids(session: Session, ids: Sequence[bytes], *, evidence: bool) -> C
 
 
 async def _scanned(session: Session, way: Plan, after: Place | None, want: int, end: str) -> AsyncIterator[Chunk]:
+    """Of a long list the next chunk is read while this one is judged."""
     score, member = (b"", b"") if after is None else (b"%d" % after[0], b"%016d" % after[1])
     groups = [as_bytes(text) for group in way.groups for text in (str(len(group)), *group)]
     many = want
-    while True:
-        before_id = STAMP if way.letters else 0
-        args: list[bytes | str | int] = [min(many, CHUNK), end, score, member, before_id, int(way.evidence), *groups]
-        now, all_read, score, member, *fields = await session.read("find", args)
-        yield Chunk(now, _candidates(zip(fields[0::3], fields[1::3], fields[2::3], strict=True)))
-        if all_read:
-            return
-        many *= 2
+    ahead: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            reply = await (_read(session, way, groups, (many, end, score, member)) if ahead is None else ahead)
+            now, all_read, score, member, *fields = reply
+            many *= 2
+            ahead = None
+            if want > CHUNK and not all_read:
+                ahead = asyncio.create_task(_read(session, way, groups, (many, end, score, member)))
+            yield Chunk(now, _candidates(zip(fields[0::3], fields[1::3], fields[2::3], strict=True)))
+            if all_read:
+                return
+    finally:
+        if ahead is not None:
+            # Nobody wants it any more, nor what it may have to complain about.
+            ahead.add_done_callback(lambda over: over.cancelled() or over.exception())
+            ahead.cancel()
+
+
+async def _read(session: Session, way: Plan, groups: list[bytes], place: tuple[int, str, bytes, bytes]) -> Any:
+    many, end, score, member = place
+    before_id = STAMP if way.letters else 0
+    return await session.read("find", [min(many, CHUNK), end, score, member, before_id, int(way.evidence), *groups])
 
 
 def _candidates(rows: Iterable[tuple[Any, Any, Any]]) -> list[Candidate]:
