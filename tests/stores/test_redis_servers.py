@@ -250,7 +250,8 @@ async def test_a_server_that_is_busy_is_unavailable_and_comes_back(server: Redis
         await store.put([new()])
     with redis.Redis.from_url(server.url()) as admin:
         admin.script_kill()
-    await store.put([new()])
+    # It takes a moment until the script has ended.
+    await _persist(store, new())
 
 
 # --- restarts ---

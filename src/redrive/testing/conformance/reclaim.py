@@ -65,6 +65,18 @@ async def test_reclaim_with_ids_takes_only_those(world: World) -> None:
     assert await world.store.reclaim("reaper", [QUEUE], TTL, 10, []) == ()
 
 
+async def test_reclaim_with_ids_keeps_to_the_limit(world: World) -> None:
+    """Of those that are named, too, the longest expired come first."""
+    await world.put(*news(3))
+    slow = await world.lease_one(ttl=3 * SECOND)
+    quick = await world.lease_one(ttl=SECOND)
+    middle = await world.lease_one(ttl=2 * SECOND)
+    world.tick(10 * SECOND)
+    named = ids((slow, middle, quick))
+    assert ids(await world.store.reclaim("reaper", [QUEUE], TTL, 2, named)) == (quick.id, middle.id)
+    assert await world.store.reclaim("reaper", [QUEUE], TTL, 0, named) == ()
+
+
 async def test_reclaim_with_ids_does_not_force(world: World) -> None:
     item = await world.held()
     assert await world.store.reclaim("reaper", [QUEUE], TTL, 10, [item.id]) == ()

@@ -140,6 +140,21 @@ async def test_suspects_of_other_queues_are_not_reported(world: World) -> None:
     assert (leases.items, leases.suspects_due) == ((), False)
 
 
+async def test_suspects_are_reported_only_if_they_could_be_given(world: World) -> None:
+    """Not those that are not due, and not for the sake of others that are held or wait elsewhere."""
+    await world.suspect(queue="b")
+    await world.put(*news(2, "a"))
+    for _ in range(2):
+        await world.finish(*(after_crash(item) for item in await world.lease(2, queue="a")))
+    await world.lease_one(queue="a", worker="w-1")
+    later = await world.lease_one(queue="a", worker="w-2")
+    await world.finish(released(later, delay=10 * SECOND))
+    leases = await world.store.lease(asking(5, queue="a", worker="w-3", holding=1))
+    assert (leases.items, leases.suspects_due) == ((), False)
+    world.tick(10 * SECOND)
+    assert (await world.store.lease(asking(5, queue="a", worker="w-3", holding=1))).suspects_due
+
+
 async def test_suspects_are_not_taken_by_a_want_of_nothing(world: World) -> None:
     await world.suspect(queue="a")
     plain = new(queue="b")
