@@ -9,6 +9,14 @@ from tests.stores.sqlite_kit import Open
 from tests.support.folders import quick_folder
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The quick run does without servers."""
+    for item in items:
+        if item.path.stem.startswith(("test_postgres", "test_redis")):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
     """For what has to be right, and not to survive: hundreds of databases need not wait for a disk."""

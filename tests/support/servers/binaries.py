@@ -74,10 +74,20 @@ def reachable(programs: PostgresPrograms) -> Path:
         current = run.current()
         copy = current.folder / f"programs-{programs.version}"
         with current.lock("programs"):
-            if not copy.exists():
-                shutil.copytree(programs.folder.parent, copy, symlinks=True, ignore=shutil.ignore_patterns("include"))
-        return copy / "bin"
+            return _copied(programs.folder, copy)
     return programs.folder
+
+
+def _copied(programs: Path, to: Path) -> Path:
+    """With the libraries that a wheel keeps beside its package, each where the programs look for it."""
+    installed, package = programs.parent, programs.parents[1]
+    copy = to / package.name / installed.name
+    if not copy.exists():
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, to / libraries.name, symlinks=True)
+        shutil.copytree(installed, copy, symlinks=True, ignore=shutil.ignore_patterns("include"))
+    return copy / programs.name
 
 
 @functools.cache
