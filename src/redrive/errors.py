@@ -5,6 +5,8 @@ RedriveError
 │   ├── BadDuration
 │   ├── BadFilter            carries the text and the column
 │   ├── BadStoreURL
+│   ├── BadDependency        after= names an item that does not exist, or items that wait for each other
+│   ├── BadSchedule          a cron text, interval or time zone that cannot be kept
 │   ├── MissingExtra         an optional package is needed; names the pip command
 │   ├── BindingConflict      this process has the database open through another SQLite library
 │   └── UnsafeFileSystem     SQLite's locks cannot be relied on there
@@ -13,6 +15,7 @@ RedriveError
 │   ├── PayloadNotSerialisable
 │   └── PayloadUndecodable   stored bytes that the handler cannot take; the item dies with its bytes
 ├── UnknownQueue
+├── QueueFull                the queue is at its capacity; nothing was added; carries queue, fill and capacity
 ├── NotFound                 no such item
 ├── Conflict                 somebody else changed it first, or the set is not the one you saw
 ├── AppClosed
@@ -67,6 +70,14 @@ class BadStoreURL(ConfigError):
     pass
 
 
+class BadDependency(ConfigError):
+    pass
+
+
+class BadSchedule(ConfigError):
+    pass
+
+
 class MissingExtra(ConfigError):
     pass
 
@@ -97,6 +108,20 @@ class PayloadUndecodable(PayloadError):
 
 class UnknownQueue(RedriveError):
     pass
+
+
+class QueueFull(RedriveError):
+    """`fill` is how many items waited or ran when these were refused."""
+
+    def __init__(self, queue: str, *, fill: int, capacity: int, more: int = 1) -> None:
+        items = "1 item" if more == 1 else f"{more:,} items"
+        super().__init__(
+            f"queue {queue!r} holds {fill:,} of at most {capacity:,}; {items} refused, nothing was added",
+            hint="try again when workers have caught up, or raise its capacity",
+        )
+        self.queue = queue
+        self.fill = fill
+        self.capacity = capacity
 
 
 class NotFound(RedriveError):

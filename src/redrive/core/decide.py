@@ -35,12 +35,22 @@ class ToReady(Struct, frozen=True, tag=True, gc=False):
 
 
 class ToDead(Struct, frozen=True, tag=True, gc=False):
+    """`otherwise` is the delay with which it stays live where its route has no room: nothing is ever evicted for it."""
+
     reason: str
     charge: Charge
     failure: Failure
+    route: str = ""
+    otherwise: Millis = 60_000
 
 
-Decision = ToDone | ToReady | ToDead
+class ToCancelled(Struct, frozen=True, tag=True, gc=False):
+    """Somebody asked for it, and the handler stopped. `charge` NOTHING gives the attempt back."""
+
+    reason: str = ""
+
+
+Decision = ToDone | ToReady | ToDead | ToCancelled
 
 
 def decide(item: Item, outcome: o.Outcome, policy: Policy, *, roll: float, age: Millis) -> Decision:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from typing import Literal
 
 from msgspec import Struct
 
@@ -18,13 +19,49 @@ Instant = int
 Millis = int
 
 
+class Priority(StrEnum):
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+class Dedupe(Struct, frozen=True, gc=False):
+    """One live item per key, in its queue or in the whole store; with `window` also for so long after it was put."""
+
+    key: str
+    scope: Literal["queue", "store"] = "queue"
+    window: Millis | None = None
+
+
+class Terms(Struct, frozen=True, gc=False):
+    """What binds an item to others, and the name of its own policy. Most items have none of it, and so no Terms.
+
+    `order_key`: runs after everything of its queue that was put earlier under the same key. `limit_key`: counts against
+    the queue's limit per key. `after`: runs when all of these are done; `on_dead` says what becomes of it when one of
+    them is dead or cancelled: it waits for somebody to mend that, or dies too.
+    """
+
+    order_key: str = ""
+    limit_key: str = ""
+    dedupe: Dedupe | None = None
+    after: tuple[str, ...] = ()
+    on_dead: Literal["wait", "die"] = "wait"
+    policy: str = ""
+
+
 class NewItem(Struct, frozen=True, gc=False):
-    """What `put` takes. The caller makes the id, so a repeated put after an unknown outcome is "already there"."""
+    """What `put` takes. The caller makes the id, so a repeated put after an unknown outcome is "already there".
+
+    `delay` counts from the put; with `at` it is due then, or at once if that has passed, by the store's clock.
+    """
 
     id: str
     queue: str
     payload: bytes
     delay: Millis = 0
+    at: Instant | None = None
+    priority: Priority = Priority.NORMAL
+    terms: Terms | None = None
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -55,7 +92,9 @@ class Ending(StrEnum):
     CRASHED = "crashed"
     EXPIRED = "expired"
     SNOOZED = "snoozed"
+    LIMITED = "limited"
     RELEASED = "released"
+    CANCELLED = "cancelled"
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -78,6 +117,7 @@ class Letter(Struct, frozen=True, gc=False):
     died_at: Instant
     disposition: Disposition
     failure: Failure
+    route: str = ""
 
 
 class Item(Struct, frozen=True, gc=False):
@@ -87,6 +127,11 @@ class Item(Struct, frozen=True, gc=False):
     instant. `last_chance` says that the next error is final. `alone` says that the current lease was given as the only
     one of its worker. `leased_at` and `worker` stay after the end as the facts of the last attempt. `flaw` says what is
     wrong with a payload that was damaged or cannot be read: then `payload` is what is left of it, and never handled.
+
+    `hold` says why a ready item cannot be leased however due it is: `after` (an item it waits for), `order` (the head of
+    its key), `limit` (others of its limit key run), `parked:order` (the head of its key is dead and the queue parks).
+    `gap` names a dead item of its order key that it was let past. `cancel` is who asked, and why, for a running item to
+    be cancelled.
     """
 
     id: str
@@ -111,6 +156,11 @@ class Item(Struct, frozen=True, gc=False):
     result: bytes | None = None
     letter: Letter | None = None
     flaw: str = ""
+    priority: Priority = Priority.NORMAL
+    hold: str = ""
+    gap: str = ""
+    cancel: str = ""
+    terms: Terms | None = None
 
 
 class Deed(Struct, frozen=True):
@@ -124,12 +174,17 @@ class Deed(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """An item with everything that happened to it. `omitted` attempts were dropped from the middle (see ATTEMPTS_*)."""
+    """An item with everything that happened to it. `omitted` attempts were dropped from the middle (see ATTEMPTS_*).
+
+    `blocked_by` are the items it waits for: the head of its key, or those of `after` that are not done; at most
+    BLOCKERS, longest enqueued first.
+    """
 
     item: Item
     attempts: tuple[Attempt, ...] = ()
     omitted: int = 0
     deeds: tuple[Deed, ...] = ()
+    blocked_by: tuple[str, ...] = ()
 
 
 _MADE = re.compile(r"[a-z2-7]{24}")
@@ -142,3 +197,4 @@ def short_id(item_id: str) -> str:
 
 ATTEMPTS_FIRST = 20
 ATTEMPTS_LAST = 180
+BLOCKERS = 100

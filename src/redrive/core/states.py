@@ -38,7 +38,10 @@ TRANSITIONS: dict[tuple[State, State], frozenset[Verb]] = {
     (State.LEASED, State.READY): frozenset({Verb.SETTLE}),
     (State.LEASED, State.DONE): frozenset({Verb.SETTLE}),
     (State.LEASED, State.DEAD): frozenset({Verb.SETTLE}),
+    (State.LEASED, State.CANCELLED): frozenset({Verb.SETTLE}),
     (State.READY, State.CANCELLED): frozenset({Verb.AMEND}),
+    # What is to die with an item that it waits for.
+    (State.READY, State.DEAD): frozenset({Verb.SETTLE, Verb.AMEND}),
     (State.DEAD, State.READY): frozenset({Verb.AMEND}),
 }
 

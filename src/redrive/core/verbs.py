@@ -6,25 +6,42 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from redrive.core.decide import Decision
 from redrive.core.item import Attempt, Instant, Item, Millis, NewItem
+from redrive.core.meters import Rate
 from redrive.core.states import Disposition, State
+
+
+class Duplicate(Struct, frozen=True):
+    """The item `id` was not added: `of` holds its dedupe key."""
+
+    id: str
+    of: str
 
 
 class PutResult(Struct, frozen=True):
     added: tuple[str, ...] = ()
     already: tuple[str, ...] = ()
+    duplicates: tuple[Duplicate, ...] = ()
 
 
 class Want(Struct, frozen=True):
-    """How much of one queue a worker asks for. An item with `max_crashes - 1` crashes or more is given only alone."""
+    """How much of one queue a worker asks for. An item with `max_crashes - 1` crashes or more is given only alone.
+
+    `retries`: at most so many of them items that failed, crashed or were replayed before, unless the rest would be left
+    unused; None for no such line. `turn`: how many leases of this queue the worker had before, from which `core.lanes`
+    tells whose turn it is when items of several priorities wait.
+    """
 
     queue: str
     limit: int
     ttl: Millis
     max_crashes: int
+    retries: int | None = None
+    turn: int = 0
 
 
 class LeaseRequest(Struct, frozen=True):
@@ -59,7 +76,10 @@ class Settlement(Struct, frozen=True, gc=False):
 
 
 class Verdict(StrEnum):
+    """`kept`: applied, but its route was full, so that instead of dead it is ready again, later."""
+
     APPLIED = "applied"
+    KEPT = "kept"
     ALREADY = "already"
     REFUSED = "refused"
 
@@ -76,7 +96,10 @@ class Settled(Struct, frozen=True):
 
 
 class Extended(Struct, frozen=True):
+    """`cancel_requested`: still held, and somebody asks the handler to stop."""
+
     lost: tuple[str, ...] = ()
+    cancel_requested: tuple[str, ...] = ()
 
 
 class Act(Struct, frozen=True):
@@ -88,10 +111,14 @@ class Act(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True, tag=True):
-    """All counters start anew. `fresh`: with the whole budget. `once`: the next error is final."""
+    """All counters start anew. `fresh`: with the whole budget. `once`: the next error is final.
+
+    `force`: even though a live twin holds its dedupe key; it then runs without the key.
+    """
 
     budget: Literal["fresh", "once"] = "fresh"
     delay: Millis = 0
+    force: bool = False
 
 
 class Archive(Struct, frozen=True, tag=True):
@@ -107,10 +134,14 @@ class Restore(Struct, frozen=True, tag=True):
 
 
 class Cancel(Struct, frozen=True, tag=True):
-    pass
+    """A ready item ends. A leased one is asked to: its worker hears of it with the next `extend`."""
 
 
-Change = Replay | Archive | Discard | Restore | Cancel
+class Skip(Struct, frozen=True, tag=True):
+    """The letter stays, but what waits behind it under its order key goes on, marked with the gap."""
+
+
+Change = Replay | Archive | Discard | Restore | Cancel | Skip
 
 
 class Skipped(Struct, frozen=True):
@@ -129,7 +160,8 @@ class Amended(Struct, frozen=True):
 def refusal(change: Change, state: State, disposition: Disposition | None) -> str | None:
     """Why `change` is not legal for an item in this state, or None. The one place that knows."""
     if isinstance(change, Cancel):
-        return None if state is State.READY else f"it is {state}; only a ready item can be cancelled"
+        live = state in (State.READY, State.LEASED)
+        return None if live else f"it is {state}; only a ready or running item can be cancelled"
     if state is not State.DEAD or disposition is None:
         return f"it is {state}, not a dead letter"
     if isinstance(change, Restore):
@@ -162,7 +194,31 @@ class IdPage(Struct, frozen=True):
     next: str | None = None
 
 
+class QueueSettings(Struct, frozen=True):
+    """What `configure` keeps of a queue besides whether it is paused. None is no limit, "" is none.
+
+    `max_running` and `max_per_key` bound what runs at once, `rate` how fast leases are given, `capacity` how much may wait
+    or run, all over the whole fleet. `order`: what becomes of those behind a dead head of an order key. `gate`: the
+    breaker it stands behind. `keep` and `keep_results`: how long finished items, and results alone, are kept.
+    """
+
+    max_running: int | None = None
+    max_per_key: int | None = None
+    rate: Rate | None = None
+    capacity: int | None = None
+    order: Literal["block", "park", "skip"] = "block"
+    policy: str = ""
+    gate: str = ""
+    keep: Millis | None = None
+    keep_results: Millis | None = None
+    retry_share: float | None = None
+
+
 class QueueTally(Struct, frozen=True):
+    """Each item is in one of the counts. `ready`: it could run, now or when it is due. `held`: it waits for others.
+    `parked`: it waits behind a dead head, in a queue that parks, and is no backlog.
+    """
+
     queue: str
     ready: int = 0
     leased: int = 0
@@ -175,13 +231,28 @@ class QueueTally(Struct, frozen=True):
     paused: bool = False
     paused_by: str = ""
     paused_reason: str = ""
+    held: int = 0
+    parked: int = 0
+    settings: QueueSettings = QueueSettings()
+
+
+class RouteTally(Struct, frozen=True):
+    """Open letters under one label, and how many it has room for."""
+
+    route: str
+    open: int = 0
+    capacity: int | None = None
 
 
 class Tally(Struct, frozen=True):
-    """Counts by queue, from kept counters. `oldest_due` is the earliest due time among the ready."""
+    """Counts by queue, from kept counters. `oldest_due` is the earliest due time among the ready.
+
+    `routes`: those that have open letters or a capacity, by name; letters without a route are under "".
+    """
 
     at: Instant
     queues: tuple[QueueTally, ...] = ()
+    routes: tuple[RouteTally, ...] = ()
 
 
 class CauseTally(Struct, frozen=True):
@@ -197,11 +268,76 @@ class CauseTally(Struct, frozen=True):
 
 
 class QueueChange(Struct, frozen=True):
-    """`paused` None leaves it as it is; any change declares the queue."""
+    """`paused` None leaves it as it is; any change declares the queue. The others are those of QueueSettings: UNSET
+    leaves one as it is, None takes a limit away.
+    """
 
     paused: bool | None = None
     by: str = ""
     reason: str = ""
+    max_running: int | None | UnsetType = UNSET
+    max_per_key: int | None | UnsetType = UNSET
+    rate: Rate | None | UnsetType = UNSET
+    capacity: int | None | UnsetType = UNSET
+    order: Literal["block", "park", "skip"] | UnsetType = UNSET
+    policy: str | UnsetType = UNSET
+    gate: str | UnsetType = UNSET
+    keep: Millis | None | UnsetType = UNSET
+    keep_results: Millis | None | UnsetType = UNSET
+    retry_share: float | None | UnsetType = UNSET
+
+
+_SETTINGS = tuple(name for name in QueueSettings.__struct_fields__)
+
+
+def changed(settings: QueueSettings, change: QueueChange) -> QueueSettings:
+    """The settings as they are after the change."""
+    values = {name: getattr(change, name) for name in _SETTINGS}
+    return replace(settings, **{name: value for name, value in values.items() if value is not UNSET})
+
+
+class Gate(Struct, frozen=True):
+    """A named dependency as `lease` sees it; what it means, and when it changes, is decided in core.gate.
+
+    Times and intervals of meters are in microseconds. `interval` None: open to all. Else leases behind the gate are
+    metered: `burst` at once, one more each `interval`. `share` (in thousandths of a retry per first attempt) None: no
+    retry budget. Else retries are paid from `credit` (thousandths), which first attempts fill up to `cap`, or else from
+    a meter that gives one each `floor`, so that nothing waits for ever. `body` is the business of whoever writes it.
+    """
+
+    name: str
+    version: int
+    interval: int | None = None
+    burst: int = 1
+    share: int | None = None
+    cap: int = 0
+    floor: int = 10_000_000
+    next_at: int = 0
+    credit: int = 0
+    floor_at: int = 0
+    body: bytes = b""
+
+
+class GateWrite(Struct, frozen=True):
+    """`expect`: the version that must be current, 0 if there must be none. `shut`: nothing before one interval is over."""
+
+    name: str
+    expect: int
+    interval: int | None = None
+    burst: int = 1
+    share: int | None = None
+    cap: int = 0
+    floor: int = 10_000_000
+    shut: bool = False
+    body: bytes = b""
+
+
+class Swept(Struct, frozen=True):
+    """One bite of retention: so many were pruned; `next` goes on from there, None when all were looked at."""
+
+    pruned: int = 0
+    results: int = 0
+    next: int | None = None
 
 
 class Tombstone(Struct, frozen=True):

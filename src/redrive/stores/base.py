@@ -25,6 +25,8 @@ from redrive.core.verbs import (
     DocumentWrite,
     Entry,
     Extended,
+    Gate,
+    GateWrite,
     Held,
     IdPage,
     LeaseRequest,
@@ -33,9 +35,11 @@ from redrive.core.verbs import (
     Page,
     PutResult,
     QueueChange,
+    QueueSettings,
     Settled,
     Settlement,
     StoreInfo,
+    Swept,
     Tally,
     Tombstone,
     WorkerBeat,
@@ -63,12 +67,27 @@ class Store(Protocol):
         When it returns, the items are durable to the level of `info().durability`. Puts declare their queues. The id of
         a pruned item stays taken. An empty id, an empty queue or a negative delay raises ConfigError.
 
+        A queue at its capacity refuses with QueueFull, which counts what is ready, held, parked or leased; follow-ups
+        and replays are let in. An item whose dedupe key a live item holds (ready or leased; or done, and put less than
+        its window ago) is not added and told in `duplicates`, also within one call; the ids come first: a repeat is `already`.
+        `after` may name items of the same call, in any order, and counts what is done, also if pruned since, as
+        fulfilled; any other unknown id raises BadDependency. Whoever waits for one that is dead or cancelled already
+        is held, or with `on_dead="die"` enters as a letter.
+
+        Items of one order key are numbered in the order in which their puts commit, those of one put in its order. Only
+        the head of a key can be leased; the others have the hold `order`.
+
         `within` is the caller's own connection to the same database: the items become real when its transaction
         commits, and were never there if it does not. ConfigError where the engine has no transactions to join.
         """
 
     async def lease(self, request: LeaseRequest) -> Leases:
-        """Give due items of unpaused queues, earliest due first, to one worker, exclusively, in one atomic write.
+        """Give due items of unpaused queues to one worker, exclusively, in one atomic write, as core.lanes orders them.
+
+        Only what has no hold, and no more than the queue's max_running, rate and gate give room for: an expired lease
+        still counts as running. An item whose limit key has no room is set aside with the hold `limit` until one of
+        its key ends, so that nobody passes over it twice. What lies behind a shut gate or beyond a limit is simply not
+        given, and costs it nothing. First attempts fill the gate's retry credit, retries draw on it.
 
         Counts before it gives: deliveries + 1, attempt + 1. An item with at least `want.max_crashes - 1` crashes is
         given only as the sole lease of a worker with `holding == 0` (then `alone` is set and nothing else is given);
@@ -84,10 +103,21 @@ class Store(Protocol):
         that nobody took over still counts as held). `already`: that delivery, still the last one given, has ended.
         `refused`: the item was given out again since, or does not exist; nothing changes and no follow-up is put.
         One refusal never fails the batch. Answers come in the order of the settlements.
+
+        What ends moves those that wait for it in the same write. Done and cancelled: the next of its order key becomes
+        the head; done: whoever waited for it alone is free. Dead: by the queue's `order` its key stays blocked or
+        parked, or goes on past the gap; dependents with `on_dead="die"` die too, and theirs, with the reason
+        `dependency` and core.terms.DEPENDENCY_FAILURE. Ready again: it stays the head of its key. Whatever ends gives
+        its dedupe key and its place under its limit key back. `kept`: to die, but its route has a capacity and no
+        room: ready again after `otherwise`, charged alike. An item that was asked to cancel never becomes ready again:
+        it is cancelled instead (the answer's reason says `cancelled`).
         """
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
-        """Prolong leases to `ttl` from now. `lost`: expired or no longer held. Never revives, never shortens."""
+        """Prolong leases to `ttl` from now. `lost`: expired or no longer held. Never revives, never shortens.
+
+        `cancel_requested`: those of them that somebody wants cancelled.
+        """
 
     async def reclaim(
         self,
@@ -113,10 +143,15 @@ class Store(Protocol):
         that do not exist are `skipped` with the reason. With `expect`, raises Conflict and changes nothing unless
         exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: earliest first. Only
         what still matches can be reported, so an act that may have to be repeated names its items by Ids.
+
+        Replay: back at its place if it still is the (dead) head of its order key, else at the tail; held again if an
+        item of `after` is not done; skipped while a live twin holds its dedupe key, unless forced. Discard and Skip let
+        go on what is blocked or parked behind a letter (Skip with a gap; skipped for a letter that blocks nothing).
+        Cancel ends a ready item and moves those that wait for it as `settle` would; a leased one is marked.
         """
 
     async def get(self, item_id: str) -> History:
-        """The item with every attempt and act. Raises NotFound."""
+        """The item with every attempt and act, and what it waits for. Raises NotFound."""
 
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         """A page of matching items. Letters, when the selection pins `state` to dead, come last-died first; else
@@ -142,7 +177,33 @@ class Store(Protocol):
     async def tombstone(self, item_id: str) -> Tombstone | None: ...
 
     async def configure(self, queue: str, change: QueueChange) -> None:
-        """Declare a queue and change its settings, visible to every worker at its next lease."""
+        """Declare a queue and change its settings, visible to every worker at its next lease.
+
+        ConfigError for a limit below 1, a capacity below what the queue holds, an unknown order. A new rate begins full.
+        Lifting a limit per key frees those that it held.
+        """
+
+    async def configure_route(self, route: str, capacity: int | None) -> None:
+        """How many open letters a route has room for; None for no limit. ConfigError if it has more already."""
+
+    async def settings(self, queue: str) -> QueueSettings:
+        """Of one queue; those of a new one if it is not declared. Cheap: read whenever a policy is asked for."""
+
+    async def set_gate(self, write: GateWrite) -> Gate:
+        """Compare and set: Conflict if the version is not the expected one. What leases spent goes on, unless `shut`
+        empties the meter. Wakes those who wait for queues behind it."""
+
+    async def gates(self) -> tuple[Gate, ...]:
+        """All gates, by name."""
+
+    async def gate(self, name: str) -> Gate | None: ...
+
+    async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
+        """One bite of retention: of the next `limit` items in the order of enqueue, prune those finished (done or
+        cancelled) longer ago than their queue's `keep`, and drop results older than `keep_results`. Tombstones and
+        audit entry as with `prune`. Letters are never touched. Looks at no more than `limit` items, so that it may be
+        called for ever. Also forgets dedupe keys whose window is over.
+        """
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         """Say that a worker is alive for `ttl`. Leases do not depend on it."""
@@ -154,7 +215,11 @@ class Store(Protocol):
         """True if `owner` leads `name` for `ttl` from now. At most one owner at a time; asking again prolongs."""
 
     async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
-        """Return when an item of these queues may be due, at the latest after `timeout`. May return for nothing."""
+        """Return when an item of these queues may be leased, at the latest after `timeout`. May return for nothing.
+
+        What a rate or a gate keeps back is waited for until they let it go; what `max_running` keeps back until
+        something of the queue ends.
+        """
 
     async def document(self, kind: str, key: str) -> Document | None: ...
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from redrive.core.item import NewItem
-from redrive.core.verbs import Act, DocumentWrite, NewEntry, QueueChange
-from redrive.errors import ConfigError, Conflict
+from msgspec import UNSET
+
+from redrive.core.graph import cycle
+from redrive.core.item import Dedupe, NewItem
+from redrive.core.meters import Rate
+from redrive.core.verbs import Act, DocumentWrite, GateWrite, NewEntry, QueueChange
+from redrive.errors import BadDependency, ConfigError, Conflict
 from redrive.stores.base import PAGE_LIMIT
 
 
@@ -18,11 +22,55 @@ def check_new(items: Sequence[NewItem]) -> None:
             raise ConfigError(f"must not be empty (item {new.id})", field="queue")
         if new.delay < 0:
             raise ConfigError(f"must not be negative: {new.delay} ms (item {new.id})", field="delay")
+        if new.at is not None and new.at < 0:
+            raise ConfigError(f"must not be before 1970: {new.at} ms (item {new.id})", field="at")
+    check_terms([new for new in items if new.terms is not None])
     # Names are few and short: joined, one look is enough for nearly all.
     if not _plain("".join([new.id + new.queue for new in items])):
         for new in items:
             check_text("id", new.id)
             check_text("queue", new.queue)
+
+
+def check_terms(items: Sequence[NewItem]) -> None:
+    for new in items:
+        terms = new.terms
+        if terms is None:
+            continue
+        check_text("order_key", terms.order_key)
+        check_text("limit_key", terms.limit_key)
+        check_text("policy", terms.policy)
+        if terms.dedupe is not None:
+            check_dedupe(terms.dedupe)
+        for awaited in terms.after:
+            check_text("after", awaited)
+    ring = cycle({new.id: new.terms.after for new in items if new.terms is not None})
+    if ring:
+        raise BadDependency(f"these would wait for each other for ever: {' -> '.join(ring)}", field="after")
+
+
+def check_follow_ups(items: Sequence[NewItem]) -> None:
+    """They are put by the end of another item, which must not fail for their sake: so they wait for nobody."""
+    for new in items:
+        if new.terms is not None and new.terms.after:
+            raise ConfigError(f"a follow-up cannot wait for others (item {new.id})", field="after")
+    check_new(items)
+
+
+def check_dedupe(dedupe: Dedupe) -> None:
+    check_text("dedupe_key", dedupe.key)
+    if not dedupe.key:
+        raise ConfigError("must not be empty", field="dedupe_key")
+    if dedupe.window is not None and dedupe.window < 0:
+        raise ConfigError(f"must not be negative: {dedupe.window} ms", field="dedupe_window")
+
+
+def unknown_dependency(item_id: str, awaited: str) -> BadDependency:
+    return BadDependency(
+        f"no item {awaited!r} for {item_id} to wait for; nothing was added",
+        field="after",
+        hint="enqueue what must come first before what waits for it, or in the same call",
+    )
 
 
 def check_text(field: str, *texts: str) -> None:
@@ -56,6 +104,52 @@ def check_change(queue: str, change: QueueChange) -> None:
     check_text("queue", queue)
     check_text("by", change.by)
     check_text("reason", change.reason)
+
+    for field in ("max_running", "max_per_key", "capacity"):
+        value = getattr(change, field)
+        if value is not UNSET and value is not None and value < 1:
+            raise ConfigError(f"must be at least 1, not {value}", field=field, hint="use None for no limit")
+    if change.rate is not UNSET and change.rate is not None:
+        check_rate(change.rate)
+    for field in ("keep", "keep_results"):
+        value = getattr(change, field)
+        if value is not UNSET and value is not None and value < 0:
+            raise ConfigError(f"must not be negative: {value} ms", field=field, hint="use None to keep for ever")
+    if change.order is not UNSET and change.order not in ORDERS:
+        raise ConfigError(f"{change.order!r} is none of {', '.join(ORDERS)}", field="order")
+    share = change.retry_share
+    if share is not UNSET and share is not None and not 0 < share <= 1:
+        raise ConfigError(f"must be above 0 and at most 1, not {share}", field="retry_share", hint="0.3 is 30 %")
+    for field in ("policy", "gate"):
+        value = getattr(change, field)
+        if value is not UNSET:
+            check_text(field, value)
+
+
+ORDERS = ("block", "park", "skip")
+
+
+def check_rate(rate: Rate) -> None:
+    hint = "use Rate(count, per), such as Rate(100, 60_000) for 100 a minute, or None for no limit"
+    if rate.count < 1 or rate.per < 1 or (rate.burst is not None and rate.burst < 1):
+        raise ConfigError(f"{rate!r} lets nothing pass", field="rate", hint=hint)
+
+
+def check_capacity(queue: str, capacity: int, fill: int) -> None:
+    """A limit that is broken already would refuse everything: whoever sets it should know."""
+    if capacity < fill:
+        hint = "set it higher, or let workers catch up first"
+        raise ConfigError(f"{capacity:,} is below what {queue!r} holds now ({fill:,})", field="capacity", hint=hint)
+
+
+def check_gate(write: GateWrite) -> None:
+    check_text("gate", write.name)
+    if not write.name:
+        raise ConfigError("must not be empty", field="gate")
+    for field in ("interval", "burst", "floor"):
+        value = getattr(write, field)
+        if value is not None and value < 1:
+            raise ConfigError(f"must be at least 1, not {value}", field=field)
 
 
 def check_entries(entries: Iterable[NewEntry]) -> None:

@@ -1,0 +1,34 @@
+"""Who waits for whom, among new items: whether it can ever end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+
+def cycle(after: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """A ring of items that wait for each other, its first also at its end; empty if there is none.
+
+    Ids that are not among the keys exist already, and what exists never waits for what is new.
+    """
+    finished: set[str] = set()
+    for start in after:
+        if start not in finished and (ring := _from(start, after, finished)):
+            return ring
+    return ()
+
+
+def _from(start: str, after: Mapping[str, Sequence[str]], finished: set[str]) -> tuple[str, ...]:
+    """Depth first and without recursion: chains may be long."""
+    path: dict[str, Iterator[str]] = {start: iter(after[start])}
+    while path:
+        here = next(reversed(path))
+        onward = next(path[here], None)
+        if onward is None:
+            finished.add(here)
+            del path[here]
+        elif onward in path:
+            chain = list(path)
+            return (*chain[chain.index(onward) :], onward)
+        elif onward in after and onward not in finished:
+            path[onward] = iter(after[onward])
+    return ()
