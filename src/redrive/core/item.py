@@ -128,10 +128,10 @@ class Item(Struct, frozen=True, gc=False):
     one of its worker. `leased_at` and `worker` stay after the end as the facts of the last attempt. `flaw` says what is
     wrong with a payload that was damaged or cannot be read: then `payload` is what is left of it, and never handled.
 
-    `hold` says why a ready item cannot be leased however due it is: `after` (an item it waits for), `order` (the head of
-    its key), `limit` (others of its limit key run), `parked:order` (the head of its key is dead and the queue parks).
-    `gap` names a dead item of its order key that it was let past. `cancel` is who asked, and why, for a running item to
-    be cancelled.
+    `hold` says why a ready item cannot be leased however due it is: `after` (an item it waits for), `order` (the head
+    of its key), `limit` (others of its limit key run), `parked:order` (the head of its key is dead and the queue
+    parks). `gap` names a dead item of its order key that it was let past. `cancel` is who asked, and why, for a running
+    item to be cancelled.
     """
 
     id: str

@@ -197,9 +197,10 @@ class IdPage(Struct, frozen=True):
 class QueueSettings(Struct, frozen=True):
     """What `configure` keeps of a queue besides whether it is paused. None is no limit, "" is none.
 
-    `max_running` and `max_per_key` bound what runs at once, `rate` how fast leases are given, `capacity` how much may wait
-    or run, all over the whole fleet. `order`: what becomes of those behind a dead head of an order key. `gate`: the
-    breaker it stands behind. `keep` and `keep_results`: how long finished items, and results alone, are kept.
+    `max_running` and `max_per_key` bound what runs at once, `rate` how fast leases are given, `capacity` how much may
+    wait or run, all over the whole fleet. `order`: what becomes of those behind a dead head of an order key. `gate`:
+    the breaker it stands behind. `keep` and `keep_results`: how long finished items, and results alone, are kept.
+    `retry_share`: of its slots, how many a worker gives to retries and replays while first attempts wait.
     """
 
     max_running: int | None = None
@@ -275,16 +276,16 @@ class QueueChange(Struct, frozen=True):
     paused: bool | None = None
     by: str = ""
     reason: str = ""
-    max_running: int | None | UnsetType = UNSET
-    max_per_key: int | None | UnsetType = UNSET
-    rate: Rate | None | UnsetType = UNSET
-    capacity: int | None | UnsetType = UNSET
+    max_running: int | UnsetType | None = UNSET
+    max_per_key: int | UnsetType | None = UNSET
+    rate: Rate | UnsetType | None = UNSET
+    capacity: int | UnsetType | None = UNSET
     order: Literal["block", "park", "skip"] | UnsetType = UNSET
     policy: str | UnsetType = UNSET
     gate: str | UnsetType = UNSET
-    keep: Millis | None | UnsetType = UNSET
-    keep_results: Millis | None | UnsetType = UNSET
-    retry_share: float | None | UnsetType = UNSET
+    keep: Millis | UnsetType | None = UNSET
+    keep_results: Millis | UnsetType | None = UNSET
+    retry_share: float | UnsetType | None = UNSET
 
 
 _SETTINGS = tuple(name for name in QueueSettings.__struct_fields__)
@@ -319,7 +320,7 @@ class Gate(Struct, frozen=True):
 
 
 class GateWrite(Struct, frozen=True):
-    """`expect`: the version that must be current, 0 if there must be none. `shut`: nothing before one interval is over."""
+    """`expect`: the version that must be current, 0 if there must be none. `shut`: nothing for an interval."""
 
     name: str
     expect: int

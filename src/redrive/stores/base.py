@@ -69,7 +69,8 @@ class Store(Protocol):
 
         A queue at its capacity refuses with QueueFull, which counts what is ready, held, parked or leased; follow-ups
         and replays are let in. An item whose dedupe key a live item holds (ready or leased; or done, and put less than
-        its window ago) is not added and told in `duplicates`, also within one call; the ids come first: a repeat is `already`.
+        its window ago) is not added and told in `duplicates`, also within one call; ids come first: a repeat is
+        `already`.
         `after` may name items of the same call, in any order, and counts what is done, also if pruned since, as
         fulfilled; any other unknown id raises BadDependency. Whoever waits for one that is dead or cancelled already
         is held, or with `on_dead="die"` enters as a letter.
@@ -179,8 +180,8 @@ class Store(Protocol):
     async def configure(self, queue: str, change: QueueChange) -> None:
         """Declare a queue and change its settings, visible to every worker at its next lease.
 
-        ConfigError for a limit below 1, a capacity below what the queue holds, an unknown order. A new rate begins full.
-        Lifting a limit per key frees those that it held.
+        ConfigError for a limit below 1, a capacity below what the queue holds, an unknown order. A new rate begins
+        full. A new limit per key frees those that the old one held.
         """
 
     async def configure_route(self, route: str, capacity: int | None) -> None:
@@ -191,7 +192,8 @@ class Store(Protocol):
 
     async def set_gate(self, write: GateWrite) -> Gate:
         """Compare and set: Conflict if the version is not the expected one. What leases spent goes on, unless `shut`
-        empties the meter. Wakes those who wait for queues behind it."""
+        empties the meter. Wakes those who wait for queues behind it.
+        """
 
     async def gates(self) -> tuple[Gate, ...]:
         """All gates, by name."""
