@@ -59,6 +59,7 @@ class Finished(Event, frozen=True):
     text: str = ""
     cause: str = ""
     retry_in_ms: int | None = None
+    route: str = ""
 
 
 class SettleRefused(Event, frozen=True):
@@ -78,6 +79,46 @@ class LeaseLost(Event, frozen=True):
     queue: str
     id: str
     delivery: int
+
+
+class CancelAsked(Event, frozen=True):
+    """Somebody wants a running item cancelled, and its handler was told."""
+
+    worker: str
+    queue: str
+    id: str
+    delivery: int
+    reason: str
+
+
+class Cancelled(Event, frozen=True):
+    """A running item ended as cancelled."""
+
+    worker: str
+    queue: str
+    id: str
+    delivery: int
+    reason: str
+
+
+class RouteFull(Event, frozen=True):
+    """A route has no room: items that should be its letters stay live and come again. Once a minute for each route;
+    `kept` counts those since the last time, `id` is one of them.
+    """
+
+    worker: str
+    route: str
+    queue: str
+    id: str
+    kept: int
+
+
+class Swept(Event, frozen=True):
+    """Retention: finished items and results that were kept long enough are gone."""
+
+    worker: str
+    pruned: int
+    results: int
 
 
 class Reclaimed(Event, frozen=True):
@@ -108,6 +149,31 @@ class Amended(Event, frozen=True):
     request_id: str
     changed: int
     skipped: int
+
+
+class GateOpened(Event, frozen=True):
+    """Too much failed: work behind the gate waits, and a first probe goes out after `probe_in_ms`."""
+
+    gate: str
+    why: str
+    probe_in_ms: int
+
+
+class GateClosed(Event, frozen=True):
+    """All flows again; it was open for `open_ms`."""
+
+    gate: str
+    why: str
+    open_ms: int
+
+
+class TicksMissed(Event, frozen=True):
+    """Ticks of a schedule were not fired in time; by its catch-up rule `fired` of them are fired now."""
+
+    schedule: str
+    missed: int
+    fired: int
+    reason: str
 
 
 class SubscriberFailed(Event, frozen=True):

@@ -23,7 +23,7 @@ def differences(awaited: type, blocking: type, twins: Mapping[object, object]) -
 
 def _public(kind: type) -> set[str]:
     names = {name for name in dir(kind) if not name.startswith("_")}
-    return names | {TWINS.get(name, name) for name in vars(kind) if name in {*TWINS, *TWINS.values()}}
+    return names | {TWINS.get(name, name) for name in dir(kind) if name in {*TWINS, *TWINS.values()}}
 
 
 def _method(kind: type, name: str) -> Any:

@@ -10,13 +10,13 @@ import pytest
 import redrive
 from redrive import blocking
 from redrive.app import Redrive
-from redrive.blocking import Amended, History, Item, Page, _facade
+from redrive.blocking import Amended, History, Item, Page, _letters
 from redrive.core.verbs import Tally, WorkerBeat
 from redrive.engine.ids import ItemId
 from redrive.office.letters import Letters
 from tests.blocking.signatures import differences
 
-TWINS: dict[object, object] = {Redrive: blocking.Redrive, Letters: _facade.Letters}
+TWINS: dict[object, object] = {Redrive: blocking.Redrive, Letters: _letters.Letters}
 
 
 def test_both_apps_have_the_same_methods() -> None:
@@ -24,7 +24,7 @@ def test_both_apps_have_the_same_methods() -> None:
 
 
 def test_both_offices_have_the_same_methods() -> None:
-    assert differences(Letters, _facade.Letters, TWINS) == []
+    assert differences(Letters, _letters.Letters, TWINS) == []
 
 
 def test_both_are_made_alike() -> None:
@@ -55,7 +55,7 @@ def types_are_exact(app: blocking.Redrive) -> None:
     assert_type(app.tally(), Tally)
     assert_type(app.workers(), tuple[WorkerBeat, ...])
     assert_type(app.cancel("x", reason="r"), Amended)
-    assert_type(app.letters, _facade.Letters)
+    assert_type(app.letters, _letters.Letters)
     assert_type(app.letters.find(), Page)
     assert_type(app.letters.replay("x", reason="r"), Amended)
 

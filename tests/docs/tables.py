@@ -130,7 +130,7 @@ def event_table() -> str:
 
 def _level(kind: type[events.Event]) -> str:
     if kind is events.Finished:
-        return "ERROR when dead, WARNING when failed or crashed, else DEBUG"
+        return "ERROR when dead, WARNING when failed or crashed, INFO when limited, else DEBUG"
     return logging.getLevelName(LINES[kind][0]) if kind in LINES else "not logged"
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg import AsyncConnection
 
 from redrive.core.select import EVERYTHING, And, Ids, Match, Selection, matches
 from redrive.core.verbs import Archive
 from redrive.stores.postgres import PostgresStore, find
+from redrive.stores.postgres.session import Session
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from tests.stores.postgres_hot_kit import session_of
-from tests.stores.postgres_kit import DEAD, OPEN, Row, act, behind, execute, failure, letters
+from tests.stores.postgres_kit import DEAD, OPEN, act, execute, failure, letters
 from tests.support.stores import fresh_store
 
 
@@ -134,19 +134,16 @@ async def test_pages_are_served_by_an_index(url: str, store: PostgresStore, know
     if known:
         await execute(url, *[f"analyze {table}" for table in tables])
     session = await session_of(store)
-    async with behind(url) as connection:
-        assert await _looked_at(connection, "select count(reason) from letter", ()) >= MANY
-        for name, selection in SERVED.items():
-            search = find.search_for(session, selection, 100, None)
-            statement = session.sql("get", "whole").replace("{found}", search.statement)
-            rows_read = await _looked_at(connection, statement, search.values)
-            assert rows_read < FEW, f"{name}: {rows_read} rows"
+    assert await _looked_at(session, "select count(reason) from {schema}.letter") >= MANY
+    for name, selection in SERVED.items():
+        search = find.search_for(session, selection, 100, None)
+        statement = session.sql("get", "whole").replace("{found}", search.statement)
+        rows_read = await _looked_at(session, statement, search.values)
+        assert rows_read < FEW, f"{name}: {rows_read} rows"
 
 
-async def _looked_at(connection: AsyncConnection[Row], statement: str, values: tuple[Any, ...]) -> int:
-    cursor = connection.cursor()
-    await cursor.execute(b"explain (analyze, format json) " + statement.encode(), values)
-    ((plan,),) = await cursor.fetchall()
+async def _looked_at(session: Session, statement: str, values: tuple[Any, ...] = ()) -> int:
+    ((plan,),) = await session.page("explain (analyze, format json) " + find.filled(session, statement), values)
     return _rows_in(plan[0]["Plan"])
 
 

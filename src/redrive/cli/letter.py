@@ -12,9 +12,11 @@ import msgspec
 from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
+from redrive.cli.bonds import bonds
 from redrive.cli.views import history_object
 from redrive.core import durations
-from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item
+from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item, Priority
+from redrive.core.states import State
 
 PAYLOAD_LIMIT = 4000
 SOURCE_LIMIT = 4 * 1024 * 1024
@@ -35,7 +37,7 @@ ID may be any prefix of at least four characters that no other letter has.
 @store_option
 @verbose_option
 def show(*, id: str, as_json: bool, store: str) -> None:
-    history, now = visit(store, lambda app: _read(app, id))
+    history, now = visit(store, lambda app: read(app, id))
     if as_json:
         write_json(history_object(history))
         return
@@ -43,7 +45,7 @@ def show(*, id: str, as_json: bool, store: str) -> None:
         write(line)
 
 
-async def _read(app: Redrive, text: str) -> tuple[History, Instant]:
+async def read(app: Redrive, text: str) -> tuple[History, Instant]:
     return await app.letters.get(text), (await app.tally()).at
 
 
@@ -51,7 +53,7 @@ def page(history: History, now: Instant) -> Iterator[str]:
     """The lines, harmless to a terminal whatever the letter holds."""
     item = history.item
     yield bold(f"{'letter' if item.letter else 'item'} {clean(item.id)}")
-    for name, value in _header(item, now):
+    for name, value in (*_header(item, now), *bonds(history)):
         yield f"  {name:<10}{clean(value)}"
     if history.attempts or history.omitted:
         yield ""
@@ -80,7 +82,15 @@ def _header(item: Item, now: Instant) -> Iterator[tuple[str, str]]:
     if letter:
         yield "reason", letter.reason
         yield "died", _when(letter.died_at, now)
+        if letter.route:
+            yield "route", letter.route
     yield "enqueued", _when(item.enqueued_at, now)
+    if item.state is State.READY:
+        yield "due", _when(item.due_at, now)
+    if item.state is State.LEASED and item.lease_until is not None:
+        yield "worker", f"{item.worker or 'unknown'}, lease until {_when(item.lease_until, now)}"
+    if item.priority is not Priority.NORMAL:
+        yield "priority", item.priority
     counters = {"attempt": item.attempt, "errors": item.errors, "crashes": item.crashes}
     counters |= {"deliveries": item.deliveries, "replays": item.replays}
     yield "counters", ", ".join(f"{name} {count}" for name, count in counters.items())

@@ -19,6 +19,7 @@ letters = LazyGroup(
         "list": "redrive.cli.letters:list_letters",
         "show": "redrive.cli.letter:show",
         "replay": "redrive.cli.replay:replay",
+        "skip": "redrive.cli.skip:skip",
     },
     help="""Dead letters: find, read and send again.
 

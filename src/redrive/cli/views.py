@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
+from redrive.cli.bonds import bonds_object
 from redrive.cli.output import iso, seconds
 from redrive.core import codec
 from redrive.core.item import Attempt, Failure, History, Item
@@ -22,8 +23,10 @@ def letter_object(item: Item) -> dict[str, Any]:
         "state": str(item.state),
         "disposition": str(letter.disposition) if letter else None,
         "reason": letter.reason if letter else None,
+        "route": letter.route if letter else None,
         "died_at": iso(letter.died_at) if letter else None,
         "enqueued_at": iso(item.enqueued_at),
+        "priority": str(item.priority),
         "attempts": item.attempt,
         "errors": item.errors,
         "crashes": item.crashes,
@@ -43,6 +46,10 @@ def history_object(history: History) -> dict[str, Any]:
         **letter_object(item),
         "due_at": iso(item.due_at),
         "renewed_at": iso(item.renewed_at),
+        "ended_at": iso(item.ended_at),
+        "worker": item.worker,
+        "lease_until": iso(item.lease_until),
+        **bonds_object(history),
         "failure": _failure_object(item.letter.failure) if item.letter else None,
         "history": [_attempt_object(attempt) for attempt in history.attempts],
         "history_omitted": history.omitted,

@@ -18,14 +18,15 @@ from redrive.core.backoff import Backoff, Custom, as_backoff
 from redrive.core.item import Frame
 from redrive.errors import ConfigError
 
-Action = Literal["retry", "dead", "keep"]
+Action = Literal["retry", "dead", "keep", "limit"]
 What = type[BaseException] | int | str
 
+RATE_LIMIT = "rate_limit"
 _LONGEST_NAME = 80
 
 
 class Rule(Struct, frozen=True):
-    """Made by retry_on, dead_on and never_dead. Any of the codes, types or words is enough for a match.
+    """Made by retry_on, dead_on, never_dead and rate_limited. Any of the codes, types or words is enough for a match.
 
     Without a category of its own a rule leaves the one the built-in table gives.
     """
@@ -83,17 +84,35 @@ def never_dead(
     return _rule("keep", what, code, backoff=backoff, category=category, name=name, ceiling=_ceiling(ceiling))
 
 
+def rate_limited(
+    *what: What,
+    code: str | int | tuple[str | int, ...] = (),
+    backoff: Backoff | Custom | None = None,
+    name: str | None = None,
+) -> Rule:
+    """The other side asks for patience: these cost no attempt and never kill. See retry_on for what may be given.
+
+    The built-in table says so of code 429 and of errors that are called or speak of a rate limit; `retry_on(429)` makes
+    an error of it that counts like any other.
+    """
+    return _rule("limit", what, code, backoff=backoff, category=RATE_LIMIT, name=name)
+
+
 def classify(
     error_type: type[BaseException] | None, code: str | None, text: str, rules: Sequence[Rule] = ()
 ) -> Verdict:
-    """The first rule that matches by code, else by type, else by words, else the built-in table (which retries)."""
+    """The first rule that matches by code, else by type, else by words, else the built-in table.
+
+    The table retries everything, and charges nothing for a rate limit.
+    """
     rule = _first(error_type, code, text, rules) if rules else None
     if rule is not None and rule.category is not None:
         return Verdict(rule.category, rule.name, rule.action)
     category = _default(error_type, code, text)
     if rule is not None:
         return Verdict(category, rule.name, rule.action)
-    return Verdict(category, "default" if category == "error" else f"default:{category}", "retry")
+    name = "default" if category == "error" else f"default:{category}"
+    return Verdict(category, name, "limit" if category == RATE_LIMIT else "retry")
 
 
 def _first(error_type: type[BaseException] | None, code: str | None, text: str, rules: Sequence[Rule]) -> Rule | None:
@@ -174,6 +193,11 @@ def _words(value: str) -> str:
     return text
 
 
+def type_name(kind: type[BaseException]) -> str:
+    """What evidence calls an error."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _own_name(name: str) -> str:
     if not name.strip() or name.startswith("default"):
         raise ConfigError(
@@ -197,7 +221,7 @@ _CODES = {
     "404": "not_found",
     "408": "timeout",
     "410": "not_found",
-    "429": "rate_limit",
+    "429": RATE_LIMIT,
     "504": "timeout",
 }
 # The first that fits wins, so a subclass stands before its base.

@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from redrive.core import durations
 from redrive.core import outcome as o
+from redrive.core.backoff import FALLBACK
 from redrive.core.item import Ending, Failure, Item, Millis
-from redrive.core.policy import Policy
+from redrive.core.policy import PATIENCE, Policy
 
 
 class Charge(StrEnum):
@@ -45,7 +46,7 @@ class ToDead(Struct, frozen=True, tag=True, gc=False):
 
 
 class ToCancelled(Struct, frozen=True, tag=True, gc=False):
-    """Somebody asked for it, and the handler stopped. `charge` NOTHING gives the attempt back."""
+    """Somebody asked for it, and the handler stopped."""
 
     reason: str = ""
 
@@ -60,8 +61,23 @@ def decide(item: Item, outcome: o.Outcome, policy: Policy, *, roll: float, age: 
             return ToDone(result)
         case o.Snooze(after):
             return ToReady(_bounded(after), Charge.NOTHING)
+        case o.Limited(failure, after):
+            return ToReady(_after_limit(item, failure, after, policy, roll), Charge.NOTHING)
         case o.Release():
             return ToReady(0, Charge.NOTHING)
+        case o.Cancelled(note):
+            return ToCancelled(note)
+        case _:
+            decision = _charged(item, outcome, policy, roll, age)
+            return _routed(item, decision, policy, roll) if isinstance(decision, ToDead) else decision
+
+
+Fault = o.Fail | o.Retry | o.Dead | o.LeaseExpired | o.Expired
+
+
+def _charged(item: Item, outcome: Fault, policy: Policy, roll: float, age: Millis) -> Decision:
+    """What can kill. Shutdowns, snoozes and rate limits are above: they have no budget to use up."""
+    match outcome:
         case o.Dead(failure, reason):
             return ToDead(reason, Charge.ERROR, failure)
         case o.Expired(failure):
@@ -80,12 +96,29 @@ def decide(item: Item, outcome: o.Outcome, policy: Policy, *, roll: float, age: 
             assert_never(outcome)
 
 
+def _routed(item: Item, dead: ToDead, policy: Policy, roll: float) -> ToDead:
+    route = policy.route_of(dead.failure)
+    if not route:
+        return dead
+    # A full route keeps it live: then it waits as it would have done after this error, had it not been the last.
+    delay = policy.delay(item.errors + 1, roll, dead.failure.rule)
+    otherwise = FALLBACK if delay is None else max(PATIENCE, delay)
+    return ToDead(dead.reason, dead.charge, dead.failure, route, otherwise)
+
+
 def _after_crash(item: Item, failure: Failure, policy: Policy, roll: float) -> Decision:
     """Only a lone crash can kill: whoever shared its worker may be innocent and runs again, alone when it matters."""
     crashes = item.crashes + 1
     if item.alone and crashes >= policy.max_crashes:
         return ToDead("max_crashes", Charge.CRASH, failure)
     return ToReady(policy.crash_delay(crashes, roll), Charge.CRASH)
+
+
+def _after_limit(item: Item, failure: Failure, after: Millis | None, policy: Policy, roll: float) -> Millis:
+    if after is not None:
+        return policy.clamp(after)
+    # Each delivery that was neither an attempt nor a takeover after a crash was given back.
+    return policy.limited_delay(item.deliveries - item.attempt - item.crashes, roll, failure.rule)
 
 
 def _bounded(delay: Millis) -> Millis:
@@ -128,6 +161,10 @@ def ending(outcome: o.Outcome) -> Ending:
             return Ending.DEAD
         case o.Snooze():
             return Ending.SNOOZED
+        case o.Limited():
+            return Ending.LIMITED
+        case o.Cancelled():
+            return Ending.CANCELLED
         case o.Release():
             return Ending.RELEASED
         case o.LeaseExpired():

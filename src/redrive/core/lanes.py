@@ -7,7 +7,7 @@ and suspects), then whether it was tried before, then its priority. What nearly 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from redrive.core.item import Item, Priority
 
@@ -48,7 +48,9 @@ Waiting = Sequence[tuple[int, int]]
 """Due items of one level as (due, seq), in this order."""
 
 
-def choose(waiting: dict[int, Waiting], limit: int, *, retries: int | None, most_retries: int, turn: int) -> list[int]:
+def choose(
+    waiting: Mapping[int, Waiting], limit: int, *, retries: int | None, most_retries: int, turn: int
+) -> list[int]:
     """The levels to take from, one after the other: each time the next of its level.
 
     The priority whose turn it is goes first; within a priority what was due first. `most_retries` is never passed;
@@ -69,7 +71,7 @@ def choose(waiting: dict[int, Waiting], limit: int, *, retries: int | None, most
     return chosen
 
 
-def _next(waiting: dict[int, Waiting], taken: dict[int, int], turn: int, *, retry: bool) -> int | None:
+def _next(waiting: Mapping[int, Waiting], taken: dict[int, int], turn: int, *, retry: bool) -> int | None:
     for priority in _TURNS.get(turn % CYCLE, _USUAL):
         heads = [
             (rows[taken[number]], number)

@@ -39,6 +39,24 @@ class Snooze(Struct, frozen=True, tag=True):
     note: str = ""
 
 
+class Limited(Struct, frozen=True, tag=True):
+    """The other side has had enough for now: no fault of the item. The attempt is given back, the evidence kept.
+
+    `after` is how long it asks to wait, None to use the policy.
+    """
+
+    failure: Failure
+    after: Millis | None = None
+    note: str = ""
+
+
+class Cancelled(Struct, frozen=True, tag=True):
+    """Somebody asked for it, and the handler stopped. `note` says who and why, `failure` what it raised then."""
+
+    note: str = ""
+    failure: Failure | None = None
+
+
 class Release(Struct, frozen=True, tag=True):
     """The worker stops: the item goes back at once and uncharged."""
 
@@ -57,4 +75,4 @@ class Expired(Struct, frozen=True, tag=True):
     failure: Failure
 
 
-Outcome = Done | Fail | Retry | Dead | Snooze | Release | LeaseExpired | Expired
+Outcome = Done | Fail | Retry | Dead | Snooze | Limited | Cancelled | Release | LeaseExpired | Expired

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from msgspec.structs import replace
@@ -12,20 +12,27 @@ from redrive.core import durations
 from redrive.core.backoff import Backoff, Custom, as_backoff, exponential
 from redrive.core.classify import Rule, Verdict
 from redrive.core.durations import Duration
-from redrive.core.item import Millis
+from redrive.core.item import Failure, Millis
+from redrive.core.routes import RouteKey, Routes
 from redrive.errors import ConfigError
 
 DEFAULT_BACKOFF = exponential("1s", factor=2, cap="1h")
+PATIENCE: Millis = 1000
+"""What is given back, or kept because its route is full, comes again after no less: at once would be a busy loop."""
+LIMITED_STEPS = 10
+"""An item knows how often it was given back, but not why (rate limits, shutdowns, before a replay): so the wait after a
+rate limit grows no further than this step of the backoff."""
 
 
 class Policy:
     """Frozen. An item is dead after `max_attempts` errors, an error at `max_age` or older, or `max_crashes` crashes.
 
-    `max_attempts` None means no such limit. `max_hint` bounds what the other side (Retry-After) may ask for. A plain
-    class and not a Struct, because it takes durations as people write them and keeps milliseconds.
+    `max_attempts` None means no such limit. `max_hint` bounds what the other side (Retry-After) may ask for. `routes`
+    gives letters a label by error type or category, `route` gives one to all others. A plain class and not a Struct,
+    because it takes durations as people write them and keeps milliseconds.
     """
 
-    __slots__ = ("_by_name", "backoff", "max_age", "max_attempts", "max_crashes", "max_hint", "rules")
+    __slots__ = ("_by_name", "_routes", "backoff", "max_age", "max_attempts", "max_crashes", "max_hint", "rules")
 
     backoff: Backoff
     max_attempts: int | None
@@ -34,6 +41,7 @@ class Policy:
     max_hint: Millis
     rules: tuple[Rule, ...]
     _by_name: dict[str, Rule]
+    _routes: Routes
 
     def __init__(
         self,
@@ -44,6 +52,8 @@ class Policy:
         max_crashes: int = 3,
         rules: Sequence[Rule] = (),
         max_hint: Duration = "1d",
+        routes: Mapping[RouteKey, str] | None = None,
+        route: str = "",
     ) -> None:
         named = _unique(_checked(rules))
         values = {
@@ -54,6 +64,7 @@ class Policy:
             "max_hint": durations.parse(max_hint, field="max_hint"),
             "rules": named,
             "_by_name": {rule.name: rule for rule in named},
+            "_routes": Routes({} if routes is None else routes, route),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -82,6 +93,16 @@ class Policy:
     def crash_delay(self, crashes: int, roll: float) -> Millis:
         """Crashes have a limit of their own, so a backoff that never retries errors does not speak about them."""
         return self.backoff.delay(crashes, roll) or 0
+
+    def limited_delay(self, given_back: int, roll: float, rule_name: str) -> Millis:
+        """The wait after a rate limit that names none. It is no error: a backoff that never retries does not end it."""
+        number = min(max(0, given_back) + 1, LIMITED_STEPS)
+        delay = self.delay(number, roll, rule_name)
+        return max(PATIENCE, DEFAULT_BACKOFF.delay(number, roll) or 0 if delay is None else delay)
+
+    def route_of(self, failure: Failure) -> str:
+        """The label of a letter that died of it."""
+        return self._routes.of(failure)
 
     def clamp(self, after: Millis) -> Millis:
         """A hint within reason: never negative, never above max_hint."""
@@ -114,10 +135,12 @@ class Policy:
             parts.append(f"for {durations.format(self.max_age)}")
         parts.append(f"{self.max_crashes} crashes")
         parts.extend(f"{rule.action} on {rule.name}" for rule in self.rules)
+        parts.extend(f"{what or 'letters'} to {route}" for what, route in self._routes.pairs if route)
         return ", ".join(parts)
 
     def _values(self) -> tuple[Any, ...]:
-        return (self.backoff, self.max_attempts, self.max_age, self.max_crashes, self.max_hint, self.rules)
+        limits = (self.backoff, self.max_attempts, self.max_age, self.max_crashes, self.max_hint)
+        return (*limits, self.rules, self._routes.pairs)
 
 
 def _count(value: object, field: str) -> int:
@@ -137,7 +160,7 @@ def _age(value: Duration) -> Millis:
 
 
 def _checked(rules: object) -> tuple[Rule, ...]:
-    hint = "give a list of retry_on(...), dead_on(...) and never_dead(...)"
+    hint = "give a list of retry_on(...), dead_on(...), never_dead(...) and rate_limited(...)"
     if not isinstance(rules, Iterable):
         raise ConfigError(f"{rules!r} is not a list of rules", field="rules", hint=hint)
     checked = []

@@ -11,8 +11,9 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 
-from redrive.core.item import Instant, Item, Letter
+from redrive.core.item import Instant, Item, Letter, Priority
 from redrive.core.states import Disposition, State
+from redrive.core.terms import HOLDS
 from redrive.errors import ConfigError
 
 Op = Literal["=", "<", "<=", ">", ">=", "glob"]
@@ -70,9 +71,18 @@ FIELDS: dict[str, Kind] = {
     "replays": "integer",
     "age": "duration",
     "died": "duration",
+    "route": "text",
+    "priority": "word",
+    "hold": "word",
+    "key": "text",
 }
-WORDS: dict[str, tuple[str, ...]] = {"state": tuple(State), "disposition": tuple(Disposition)}
-LETTER_FIELDS = frozenset({"disposition", "cause", "error", "category", "rule", "reason", "died"})
+WORDS: dict[str, tuple[str, ...]] = {
+    "state": tuple(State),
+    "disposition": tuple(Disposition),
+    "priority": tuple(Priority),
+    "hold": HOLDS[1:],
+}
+LETTER_FIELDS = frozenset({"disposition", "cause", "error", "category", "rule", "reason", "died", "route"})
 """Only a letter has these; on any other item a comparison with them is false."""
 
 
@@ -156,7 +166,7 @@ def ids_of(selection: Selection) -> tuple[str, ...] | None:
             assert_never(selection)
 
 
-_OF_ITEM: dict[str, Callable[[Item], str | int]] = {
+_OF_ITEM: dict[str, Callable[[Item], str | int | None]] = {
     "id": lambda item: item.id,
     "queue": lambda item: item.queue,
     "state": lambda item: item.state,
@@ -166,6 +176,10 @@ _OF_ITEM: dict[str, Callable[[Item], str | int]] = {
     "deliveries": lambda item: item.deliveries,
     "replays": lambda item: item.replays,
     "age": lambda item: item.enqueued_at,
+    "priority": lambda item: item.priority,
+    # What is kept: a line that is parked is no other hold. Without a hold or an order key there is nothing to compare.
+    "hold": lambda item: item.hold.removeprefix("parked:") or None,
+    "key": lambda item: None if item.terms is None else item.terms.order_key or None,
 }
 _OF_LETTER: dict[str, Callable[[Letter], str | int]] = {
     "disposition": lambda letter: letter.disposition,
@@ -175,6 +189,7 @@ _OF_LETTER: dict[str, Callable[[Letter], str | int]] = {
     "rule": lambda letter: letter.failure.rule,
     "reason": lambda letter: letter.reason,
     "died": lambda letter: letter.died_at,
+    "route": lambda letter: letter.route,
 }
 
 

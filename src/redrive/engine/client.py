@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.core import codec
 from redrive.core.durations import Duration, parse
 from redrive.core.item import History, Item, Millis, NewItem, short_id
 from redrive.core.states import State
 from redrive.core.verbs import PutResult
+from redrive.engine.asks import Asks, Offer, ready
 from redrive.engine.ids import ItemId, new_id, new_ids
 from redrive.engine.registry import Registry, check_queue_name, unknown_queue
 from redrive.engine.steady import PAUSES
@@ -34,6 +35,13 @@ ID_LIMIT = 128
 PUT_TRIES = 4
 
 
+class Put(NamedTuple):
+    """The ids that a put added, and for each that it did not, because of its dedupe key, who holds that key."""
+
+    added: frozenset[str]
+    twins: dict[str, str]
+
+
 class Client:
     def __init__(self, store: Store, registry: Registry, events: Events, clock: Clock, max_payload: int) -> None:
         self._store = store
@@ -44,12 +52,15 @@ class Client:
         self._known: set[str] = set()
 
     async def enqueue(
-        self, queue: str, payload: object, delay: Duration | None, item_id: str | None, within: object | None
+        self, queue: str, payload: object, asks: Asks, item_id: str | None, within: object | None
     ) -> ItemId:
         await self.check_queue(queue)
         key = new_id() if item_id is None else check_id(item_id)
-        item = self.new_item(key, queue, payload, delay)
-        duplicate = key not in await self._put([item], within)
+        item = self.new_item(key, queue, payload, asks)
+        put = await self._put([item], within)
+        if key in put.twins:
+            return ItemId(put.twins[key], duplicate=True)
+        duplicate = key not in put.added
         if duplicate:
             await self._check_same(item)
         return ItemId(key, duplicate=duplicate)
@@ -64,25 +75,32 @@ class Client:
             raise taken(item.id, there.queue, item.queue)
 
     async def enqueue_many(
-        self, queue: str, payloads: Iterable[object], delay: Duration | None, within: object | None
+        self, queue: str, payloads: Iterable[object], asks: Asks, within: object | None
     ) -> list[ItemId]:
         """All or none. Encodes in chunks, so that a long list does not stop the loop."""
         await self.check_queue(queue)
-        wait = _delay(delay)
+        offer = self._offer(asks)
         values = _several(payloads)
         items: list[NewItem] = []
         for start in range(0, len(values), ENCODE_CHUNK):
             chunk = values[start : start + ENCODE_CHUNK]
             bodies = [codec.dump_payload(value, limit=self._max_payload, queue=queue) for value in chunk]
-            items += [NewItem(key, queue, body, wait) for key, body in zip(new_ids(len(chunk)), bodies, strict=True)]
+            made = zip(new_ids(len(chunk)), bodies, chunk, strict=True)
+            items += [offer.item(key, queue, body, value) for key, body, value in made]
             await asyncio.sleep(0)
-        if items:
-            await self._put(items, within)
-        return [ItemId(item.id) for item in items]
+        twins = (await self._put(items, within)).twins if items else {}
+        return [
+            ItemId(twins[item.id], duplicate=True) if item.id in twins else ItemId(item.id, duplicate=False)
+            for item in items
+        ]
 
-    def new_item(self, key: str, queue: str, payload: object, delay: Duration | None) -> NewItem:
+    def new_item(self, key: str, queue: str, payload: object, asks: Asks) -> NewItem:
+        offer = self._offer(asks)
         body = codec.dump_payload(payload, limit=self._max_payload, queue=queue)
-        return NewItem(key, queue, body, _delay(delay))
+        return offer.item(key, queue, body, payload)
+
+    def _offer(self, asks: Asks) -> Offer:
+        return ready(asks, self._registry.policies)
 
     async def check_queue(self, queue: str) -> None:
         """A typo must not become work that nobody will ever do."""
@@ -94,17 +112,18 @@ class Client:
             fix = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise unknown_queue(queue, self._registry.declared | self._known, fix)
 
-    async def _put(self, items: Sequence[NewItem], within: object | None) -> frozenset[str]:
-        """The ids that this call added. Repeats a put whose outcome is unknown: the ids are ours, it cannot double."""
+    async def _put(self, items: Sequence[NewItem], within: object | None) -> Put:
+        """What became of each. Repeats a put whose outcome is unknown: the ids are ours, it cannot double."""
         if within is not None:
             # Not there until the caller commits: nothing to tell subscribers yet, and nothing to repeat.
-            return frozenset((await self._store.put(items, within)).added)
+            result = await self._store.put(items, within)
+            return Put(frozenset(result.added), _twins(result))
         result, sure = await self._put_for_sure(items)
         # After an unknown outcome, what is there already was put there by our own first try.
         added = result.added if sure else result.added + result.already
         if self._events:
             self._events.emit(Enqueued(items[0].queue, added))
-        return frozenset(added)
+        return Put(frozenset(added), _twins(result))
 
     async def _put_for_sure(self, items: Sequence[NewItem]) -> tuple[PutResult, bool]:
         unsure: OutcomeUnknown | None = None
@@ -174,8 +193,8 @@ def check_id(item_id: object) -> str:
     return str(item_id)
 
 
-def _delay(delay: Duration | None) -> Millis:
-    return 0 if delay is None else parse(delay, field="delay")
+def _twins(result: PutResult) -> dict[str, str]:
+    return {twin.id: twin.of for twin in result.duplicates}
 
 
 def _decoded(result: bytes) -> Any:

@@ -9,7 +9,7 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
-from redrive.core.classify import fingerprint
+from redrive.core.classify import fingerprint, type_name
 from redrive.core.item import Failure, Frame, Instant, Millis
 from redrive.core.policy import Policy
 
@@ -52,10 +52,6 @@ def failure_of(error: BaseException, policy: Policy, *, frames: bool = True) -> 
 def plain_failure(kind: str, text: str, category: str, *, key: str = "") -> Failure:
     """A failure without an exception: a crash, an expiry, a word of the handler. `key` is what groups it."""
     return Failure(kind, text, category, rule=f"builtin:{category}", cause=fingerprint(kind, key or text, ()))
-
-
-def type_name(kind: type[BaseException]) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def text_of(error: BaseException) -> str:

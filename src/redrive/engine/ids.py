@@ -20,7 +20,10 @@ def new_id() -> str:
 
 
 class ItemId(str):
-    """The id that `enqueue` returns. `duplicate`: an item with this id was there before; nothing was added."""
+    """The id that `enqueue` returns. `duplicate`: nothing was added, this item was there before.
+
+    It had the same id, or it holds the dedupe key.
+    """
 
     __slots__ = ("duplicate",)
     duplicate: bool

@@ -1,9 +1,10 @@
-"""Keeps leases alive while their handlers run, and stops handlers that ran out of lease or time."""
+"""Keeps leases alive while their handlers run, and stops handlers that ran out of lease or time, or were cancelled."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from redrive.core.item import Millis
 from redrive.core.verbs import Held
@@ -12,12 +13,16 @@ from redrive.engine.registry import Handler
 from redrive.engine.runner import Run, Why
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
-from redrive.events import Events, LeaseLost
+from redrive.errors import NotFound
+from redrive.events import CancelAsked, Events, LeaseLost
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 RENEW_AT = 3
-"""A lease is prolonged when a third of it is over: two more tries fit in before it ends."""
+"""A lease is prolonged before a third of it is over: two more tries fit in before it ends."""
+ASK_EVERY: Millis = 5_000
+"""Nor later than this: what prolongs a lease also tells of those that somebody wants cancelled."""
+UNSAID = "somebody asked for it"
 SWEEPS_PER_TIMEOUT = 20
 SWEEP_MIN: Millis = 10
 SWEEP_MAX: Millis = 1000
@@ -29,7 +34,7 @@ class Keeper:
     ) -> None:
         self._worker = worker
         self._bring_back = reaper.bring_back
-        self._pause: Millis = max(1, min(slots.shortest_lease // (2 * RENEW_AT), 5_000))
+        self._pause: Millis = max(1, _period(slots.shortest_lease) // 2)
         self._store = store
         self._slots = slots
         self._events = events
@@ -42,11 +47,11 @@ class Keeper:
             await self.keep()
 
     async def keep(self) -> None:
-        """Prolong every lease of which a third is over."""
+        """Prolong every lease whose time would be over before the next look."""
         now = self._clock.monotonic()
         due: dict[Millis, list[Run]] = defaultdict(list)
         for run in self._slots.held():
-            if run.kept is None or now - run.kept >= run.handler.lease // RENEW_AT:
+            if run.kept is None or now - run.kept + self._pause >= _period(run.handler.lease):
                 due[run.handler.lease].append(run)
         for ttl, runs in due.items():
             await self._prolong(runs, ttl, now)
@@ -63,6 +68,24 @@ class Keeper:
                 lost.append(run)
         if lost:
             await self._take_back(lost, ttl)
+        if extended.cancel_requested:
+            await self._pass_on(extended.cancel_requested)
+
+    async def _pass_on(self, ids: Collection[str]) -> None:
+        for item_id in ids:
+            run = self._slots.running.get(item_id)
+            if run is None or run.asked or run.why is not None:
+                continue
+            reason = await self._reason(item_id)
+            if self._slots.running.get(item_id) is run and not run.over:
+                run.ask_to_stop(reason)
+                item = run.item
+                self._events.emit(CancelAsked(self._worker, item.queue, item.id, item.deliveries, reason))
+
+    async def _reason(self, item_id: str) -> str:
+        with suppress(NotFound):
+            return (await self._steady(lambda: self._store.get(item_id))).item.cancel or UNSAID
+        return UNSAID
 
     async def _take_back(self, runs: list[Run], ttl: Millis) -> None:
         """A lease that ran out while this worker slept (a closed lid, a blocked loop, a jump of the clock) and that
@@ -81,6 +104,10 @@ class Keeper:
                 self._events.emit(LeaseLost(self._worker, run.item.queue, run.item.id, run.item.deliveries))
 
 
+def _period(lease: Millis) -> Millis:
+    return min(lease // RENEW_AT, ASK_EVERY)
+
+
 async def sweep_deadlines(slots: Slots, handlers: Mapping[str, Handler], clock: Clock) -> None:
     """One sweep for all handlers instead of a timer each."""
     timeouts = [handler.timeout for handler in handlers.values() if handler.timeout is not None]
@@ -92,5 +119,6 @@ async def sweep_deadlines(slots: Slots, handlers: Mapping[str, Handler], clock: 
         now = clock.monotonic()
         for run in tuple(slots.running.values()):
             timeout = run.handler.timeout
-            if timeout is not None and run.why is None and now - run.started >= timeout:
+            # A handler that was asked to stop, and does not, still has no more time than any other.
+            if timeout is not None and run.why in (None, Why.CANCELLED) and now - run.started >= timeout:
                 run.cancel(Why.TIMEOUT)

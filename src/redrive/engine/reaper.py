@@ -15,7 +15,8 @@ from redrive.core.item import Attempt, Ending, Failure, Item, Millis
 from redrive.core.verbs import Settlement, Verdict
 from redrive.engine import deaths
 from redrive.engine.evidence import plain_failure
-from redrive.engine.report import finished_event
+from redrive.engine.policies import Policies
+from redrive.engine.report import Reporter
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
 from redrive.events import Events, Reclaimed
@@ -30,8 +31,20 @@ PERIOD_MAX: Millis = 5_000
 
 
 class Reaper:
-    def __init__(self, worker: str, store: Store, slots: Slots, events: Events, clock: Clock) -> None:
+    def __init__(
+        self,
+        worker: str,
+        store: Store,
+        slots: Slots,
+        *,
+        policies: Policies,
+        report: Reporter,
+        events: Events,
+        clock: Clock,
+    ) -> None:
         handlers = slots.handlers
+        self._policies = policies
+        self._report = report
         self._worker = worker
         self._slots = slots
         self._store = store
@@ -62,16 +75,19 @@ class Reaper:
 
     async def bring_back(self, items: tuple[Item, ...]) -> None:
         whys = await deaths.whys(self._store, {item.worker for item in items})
+        await self._policies.settings.read({item.queue for item in items})
         settlements = [self.verdict(item, whys.get(item.worker or "")) for item in items]
         settled = await self._steady(lambda: self._store.settle(settlements))
         for item, settlement, answer in zip(items, settlements, settled.answers, strict=True):
             # Already: an earlier try whose answer was lost. Nobody else has had this delivery number.
             if answer.verdict is not Verdict.REFUSED and self._events:
-                self._tell(item, settlement)
+                lost_by = item.worker or ""
+                self._events.emit(Reclaimed(self._worker, item.queue, item.id, item.deliveries, lost_by))
+                self._report.ended(lost_by, item, settlement, answer)
 
     def verdict(self, item: Item, why: str | None) -> Settlement:
         outcome = o.LeaseExpired(crash_failure(item, why))
-        policy = self._handlers[item.queue].policy
+        policy, note = self._policies.of(item, self._handlers[item.queue])
         attempt = Attempt(
             delivery=item.deliveries - 1,  # the one that was lost; reclaiming took the next
             number=item.attempt,
@@ -80,15 +96,10 @@ class Reaper:
             ran=0,
             ending=Ending.CRASHED,
             failure=outcome.failure,
-            note=f"found by {self._worker}",
+            note=f"found by {self._worker}" + (f"; {note}" if note else ""),
         )
         decision = decide(item, outcome, policy, roll=random.random(), age=0)  # noqa: S311
         return Settlement(item.id, item.deliveries, decision, attempt)
-
-    def _tell(self, item: Item, settlement: Settlement) -> None:
-        lost_by = item.worker or ""
-        self._events.emit(Reclaimed(self._worker, item.queue, item.id, item.deliveries, lost_by))
-        self._events.emit(finished_event(lost_by, item.queue, settlement, ran=0))
 
 
 def crash_failure(item: Item, why: str | None) -> Failure:

@@ -106,17 +106,19 @@ class Handler:
     concurrency: int
     is_async: bool
     signature: Signature
+    max_result: int | None = None
 
     def call(self, arguments: dict[str, Any]) -> Awaitable[Any] | Any:
         return self.function(**arguments)
 
 
 class Registry:
-    """Handlers by queue, and queues that are declared without a handler here."""
+    """Handlers by queue, queues that are declared without a handler here, and policies by name."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
         self.declared: set[str] = set()
+        self.policies: dict[str, Policy] = {}
 
     def add(self, handler: Handler) -> None:
         if handler.queue in self.handlers:
@@ -124,6 +126,11 @@ class Registry:
             raise ConfigError(f"{handler.queue!r} has a handler already", field="queue", hint=hint)
         self.handlers[handler.queue] = handler
         self.declared.add(handler.queue)
+
+    def name_policy(self, name: str, policy: Policy) -> None:
+        if self.policies.setdefault(name, policy) != policy:
+            hint = "give each policy a name of its own"
+            raise ConfigError(f"{name!r} names another policy already", field="policy", hint=hint)
 
     def choose(self, queues: Iterable[str] | None) -> dict[str, Handler]:
         """The handlers to run: all, or those named."""

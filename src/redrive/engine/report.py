@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from redrive import events as ev
-from redrive.core.decide import ToDead, ToReady, ending
-from redrive.core.item import Attempt, Millis
+from redrive.core.decide import Decision, ToCancelled, ToDead, ToReady, ending
+from redrive.core.item import Attempt, Item, Millis
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
 from redrive.engine.runner import Run
+from redrive.stores.clock import Clock
+
+CANCELLED = "cancelled"
+ROUTE_ALARM: Millis = 60_000
 
 
 def attempt_of(run: Run, worker: str) -> Attempt:
     item, outcome = run.item, run.outcome
+    notes = (getattr(outcome, "note", ""), "" if run.choice is None else run.choice.note)
     return Attempt(
         delivery=item.deliveries,
         number=item.attempt,
@@ -20,25 +27,20 @@ def attempt_of(run: Run, worker: str) -> Attempt:
         ran=run.ran,
         ending=ending(outcome),
         failure=getattr(outcome, "failure", None),
-        note=getattr(outcome, "note", ""),
+        note="; ".join(filter(None, notes)),
     )
 
 
 def settle_event(worker: str, run: Run, settlement: Settlement, answer: Answer) -> ev.Event:
-    item = run.item
+    return end_event(worker, run.item.queue, settlement, answer, ran=run.ran)
+
+
+def end_event(worker: str, queue: str, settlement: Settlement, answer: Answer, *, ran: Millis) -> ev.Event:
     if answer.verdict is Verdict.REFUSED:
-        return ev.SettleRefused(worker, item.queue, item.id, item.deliveries, answer.reason)
-    return finished_event(worker, item.queue, settlement, ran=run.ran)
-
-
-def finished_event(worker: str, queue: str, settlement: Settlement, *, ran: Millis) -> ev.Finished:
+        return ev.SettleRefused(worker, queue, settlement.id, settlement.delivery, answer.reason)
     decision, attempt = settlement.decision, settlement.attempt
     failure = None if attempt is None else attempt.failure
-    state = State.DONE
-    if isinstance(decision, ToReady):
-        state = State.READY
-    elif isinstance(decision, ToDead):
-        state = State.DEAD
+    state, reason, delay = _fate(decision, answer)
     return ev.Finished(
         worker=worker,
         queue=queue,
@@ -47,9 +49,52 @@ def finished_event(worker: str, queue: str, settlement: Settlement, *, ran: Mill
         ending=str(attempt.ending) if attempt is not None else "done",
         state=str(state),
         ran_ms=ran,
-        reason=decision.reason if isinstance(decision, ToDead) else "",
+        reason=reason,
         error=failure.type if failure else "",
         text=failure.text if failure else "",
         cause=failure.cause if failure else "",
-        retry_in_ms=decision.delay if isinstance(decision, ToReady) else None,
+        retry_in_ms=delay,
+        route=decision.route if isinstance(decision, ToDead) else "",
     )
+
+
+def _fate(decision: Decision, answer: Answer) -> tuple[State, str, Millis | None]:
+    """Where the item is now, why, and when it comes again; what the store said counts, not what was decided."""
+    if answer.reason == CANCELLED or isinstance(decision, ToCancelled):
+        return State.CANCELLED, CANCELLED, None
+    if isinstance(decision, ToReady):
+        return State.READY, "", decision.delay
+    if isinstance(decision, ToDead):
+        if answer.verdict is Verdict.KEPT:
+            return State.READY, "route_full", decision.otherwise
+        return State.DEAD, decision.reason, None
+    return State.DONE, "", None
+
+
+class Reporter:
+    """Tells subscribers how deliveries ended. A full route is an alarm, and rings once a minute."""
+
+    def __init__(self, worker: str, events: ev.Events, clock: Clock) -> None:
+        self._worker = worker
+        self._events = events
+        self._clock = clock
+        self._kept: Counter[str] = Counter()
+        self._rang: dict[str, Millis] = {}
+
+    def ended(self, worker: str, item: Item, settlement: Settlement, answer: Answer, *, ran: Millis = 0) -> None:
+        """`worker` is the one that had the delivery."""
+        event = end_event(worker, item.queue, settlement, answer, ran=ran)
+        self._events.emit(event)
+        if answer.verdict is Verdict.KEPT and isinstance(settlement.decision, ToDead):
+            self._ring(settlement.decision.route, item)
+        if isinstance(event, ev.Finished) and event.state == State.CANCELLED:
+            note = settlement.attempt.note if settlement.attempt is not None else ""
+            self._events.emit(ev.Cancelled(worker, item.queue, item.id, settlement.delivery, note))
+
+    def _ring(self, route: str, item: Item) -> None:
+        self._kept[route] += 1
+        now = self._clock.monotonic()
+        last = self._rang.get(route)
+        if last is None or now - last >= ROUTE_ALARM:
+            self._rang[route] = now
+            self._events.emit(ev.RouteFull(self._worker, route, item.queue, item.id, self._kept.pop(route)))

@@ -15,8 +15,10 @@ from redrive.core import codec
 from redrive.core import outcome as o
 from redrive.core.durations import format as format_duration
 from redrive.core.item import Item, Millis, NewItem
+from redrive.core.policy import Policy
 from redrive.engine import signals
 from redrive.engine.evidence import failure_of, hint_of, plain_failure
+from redrive.engine.policies import Choice, Policies
 from redrive.engine.registry import Handler
 from redrive.engine.threads import Threads, leave
 from redrive.errors import PayloadError
@@ -29,16 +31,24 @@ class Why(StrEnum):
     TIMEOUT = "timeout"
     LOST = "lost"
     SHUTDOWN = "shutdown"
+    CANCELLED = "cancelled"
 
 
 _NOT_YET = o.Release("it has not ended")
 
 
 class Run:
-    """One delivery in this worker's hands, from lease to settle. Times are monotonic."""
+    """One delivery in this worker's hands, from lease to settle. Times are monotonic.
+
+    `again`: it failed, crashed or was replayed before. `asked`: who wants it cancelled, and why. `over`: it has ended,
+    and is judged by `choice`.
+    """
 
     __slots__ = (
+        "again",
+        "asked",
         "begun",
+        "choice",
         "ended",
         "follow_ups",
         "handler",
@@ -46,6 +56,7 @@ class Run:
         "kept",
         "leased",
         "outcome",
+        "over",
         "started",
         "task",
         "why",
@@ -62,6 +73,10 @@ class Run:
         self.outcome: o.Outcome = _NOT_YET
         self.task: asyncio.Task[None] | None = None
         self.why: Why | None = None
+        self.again = item.errors + item.crashes + item.replays > 0
+        self.asked = ""
+        self.over = False
+        self.choice: Choice | None = None
         self.follow_ups: tuple[NewItem, ...] = ()
 
     @property
@@ -73,23 +88,54 @@ class Run:
         given = self.item.leased_at or self.item.renewed_at
         return given - self.item.renewed_at + now - self.leased
 
+    @property
+    def policy(self) -> Policy:
+        return self.handler.policy if self.choice is None else self.choice.policy
+
     def cancel(self, why: Why) -> None:
-        """A task that has not begun would never run if it were cancelled: it will see `why` when it begins."""
-        self.why = why
-        if self.task is not None and self.begun:
-            self.task.cancel()
+        """A task that has not begun would never run if it were cancelled: it will see `why` when it begins.
+
+        What has ended is left alone: the error in hand is the evidence, not that we stopped looking at it.
+        """
+        if not self.over:
+            self.why = why
+            if self.task is not None and self.begun:
+                self.task.cancel()
+
+    def ask_to_stop(self, reason: str) -> None:
+        """An async handler is cancelled; one in a thread has to ask `cancel_requested`."""
+        self.asked = reason
+        if self.handler.is_async:
+            self.cancel(Why.CANCELLED)
 
 
 current: contextvars.ContextVar[Run] = contextvars.ContextVar("redrive_current_run")
+
+
+def cancel_requested() -> str:
+    """In a handler: who asked for the item to be cancelled, and why; "" if nobody did.
+
+    A handler that raises after that, whatever it raises, is cancelled; one that returns is done.
+    """
+    run = current.get(None)
+    return "" if run is None else run.asked
 
 
 class Runner:
     """Async handlers run in the loop, sync handlers in threads with the context copied."""
 
     def __init__(
-        self, clock: Clock, *, threads: int, frames: bool, max_result: int, thread_freed: Callable[[], None]
+        self,
+        clock: Clock,
+        policies: Policies,
+        *,
+        threads: int,
+        frames: bool,
+        max_result: int,
+        thread_freed: Callable[[], None],
     ) -> None:
         self._clock = clock
+        self._policies = policies
         self._frames = frames
         self._max_result = max_result
         self._thread_freed = thread_freed
@@ -103,27 +149,50 @@ class Runner:
         """Never raises. None: the lease is lost, there is nothing to say to the store."""
         try:
             handler = run.handler
-            max_age = handler.policy.max_age
-            if run.why is not None:
+            if run.why is not None or run.asked:
                 return self._stopped(run)
-            if max_age is not None and run.age(run.started) >= max_age:
-                return self._expired(max_age)
+            max_age = self._policies.of(run.item, handler).policy.max_age
+            if max_age is not None and run.age(run.started) >= max_age and await self._too_old(run):
+                return self._expired(run.policy.max_age)
             try:
                 arguments = handler.signature.arguments(run.item)
             except PayloadError as error:
-                return o.Dead(failure_of(error, handler.policy, frames=False), "payload")
+                return await self._useless(run, error, "payload")
             current.set(run)
             if handler.is_async:
-                return self._returned(run, await handler.function(**arguments))
+                value = await handler.function(**arguments)
+                return o.Done() if value is None else await self._returned(run, value)
             return await self._in_thread(run, arguments)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises, SystemExit included, is its failure
-            return self._judged(run, error)
+            return await self._judged(run, error)
 
-    def _judged(self, run: Run, error: BaseException) -> o.Outcome | None:
+    async def _choose(self, run: Run) -> Policy:
+        """The policy that judges the end of the run, as it is now."""
+        run.over = True
         try:
-            if isinstance(error, asyncio.CancelledError):
-                return self._cancelled(run, error)
-            return self._raised(run, error)
+            run.choice = await self._policies.at_failure(run.item, run.handler)
+        except asyncio.CancelledError:
+            run.choice = self._policies.of(run.item, run.handler)
+        return run.choice.policy
+
+    async def _too_old(self, run: Run) -> bool:
+        """By the policy as it is now, before it kills."""
+        run.choice = await self._policies.at_failure(run.item, run.handler)
+        max_age = run.policy.max_age
+        return max_age is not None and run.age(run.started) >= max_age
+
+    async def _judged(self, run: Run, error: BaseException) -> o.Outcome | None:
+        try:
+            if run.why in (Why.LOST, Why.SHUTDOWN):
+                return self._stopped(run)
+            if run.asked and not isinstance(error, signals.Dead):
+                return await self._obeyed(run, error)
+            if isinstance(error, signals.Signal):
+                return await self._signalled(run, error)
+            if run.why is Why.TIMEOUT and isinstance(error, asyncio.CancelledError):
+                limit = format_duration(run.handler.timeout or 0)
+                error = TimeoutError(f"the handler ran longer than its timeout of {limit}")
+            return await self._failed(run, error)
         except BaseException as fault:  # noqa: BLE001 - a fault of ours must not keep the item for ever
             text = f"redrive could not judge the attempt: {type(fault).__name__}"
             return o.Fail(plain_failure("redrive.InternalError", text, "internal"))
@@ -143,51 +212,55 @@ class Runner:
         future.add_done_callback(lambda done: _tell(loop, freed, done))
         value, error = await asyncio.wrap_future(future)
         if error is not None:
-            return self._raised(run, error)
-        return self._returned(run, await value if inspect.isawaitable(value) else value)
+            return await self._judged(run, error)
+        return await self._returned(run, await value if inspect.isawaitable(value) else value)
 
-    def _returned(self, run: Run, value: object) -> o.Outcome:
+    async def _returned(self, run: Run, value: object) -> o.Outcome:
         if isinstance(value, signals.Signal):
-            return self._signalled(run, value)
-        if value is None:
-            return o.Done()
+            return await self._signalled(run, value)
+        limit = run.handler.max_result
         try:
-            return o.Done(codec.dump_result(value, limit=self._max_result))
+            return o.Done(codec.dump_result(value, limit=self._max_result if limit is None else limit))
         except PayloadError as error:
             # The work is done: running it again for the sake of its result would do it twice.
-            return o.Dead(failure_of(error, run.handler.policy, frames=False), "result")
+            return await self._useless(run, error, "result")
 
-    def _raised(self, run: Run, error: BaseException) -> o.Outcome | None:
-        if run.why in (Why.LOST, Why.SHUTDOWN):
-            return self._stopped(run)
-        if isinstance(error, signals.Signal):
-            return self._signalled(run, error)
-        failure = failure_of(error, run.handler.policy, frames=self._frames)
+    async def _useless(self, run: Run, error: PayloadError, reason: str) -> o.Outcome:
+        return o.Dead(failure_of(error, await self._choose(run), frames=False), reason)
+
+    async def _failed(self, run: Run, error: BaseException) -> o.Outcome:
+        failure = failure_of(error, await self._choose(run), frames=self._frames)
         # An error object that is raised again would carry this run's frames along; and frames keep locals alive.
         error.__traceback__ = None
-        return o.Fail(failure, hint_of(error, self._clock.now()))
+        after = hint_of(error, self._clock.now())
+        return o.Limited(failure, after) if failure.action == "limit" else o.Fail(failure, after)
 
-    def _signalled(self, run: Run, signal: signals.Signal) -> o.Outcome:
+    async def _signalled(self, run: Run, signal: signals.Signal) -> o.Outcome:
         if isinstance(signal, signals.Snooze):
             return o.Snooze(signal.after, signal.note)
         source = signal.__cause__ or signal
-        failure = failure_of(source, run.handler.policy, frames=self._frames)
+        failure = failure_of(source, await self._choose(run), frames=self._frames)
         if isinstance(signal, signals.Dead):
             return o.Dead(failure, "handler")
         return o.Retry(failure, signal.after if isinstance(signal, signals.Retry) else None)
 
-    def _cancelled(self, run: Run, error: asyncio.CancelledError) -> o.Outcome | None:
-        if run.why is Why.TIMEOUT:
-            limit = format_duration(run.handler.timeout or 0)
-            late = TimeoutError(f"the handler ran longer than its timeout of {limit}")
-            return o.Fail(failure_of(late, run.handler.policy))
-        return self._raised(run, error)
+    async def _obeyed(self, run: Run, error: BaseException) -> o.Outcome:
+        """Whatever it raised when it was asked to stop: it stopped. What it said beyond that is kept as evidence."""
+        if isinstance(error, asyncio.CancelledError | signals.Snooze):
+            return o.Cancelled(run.asked)
+        failure = failure_of(error, await self._choose(run), frames=self._frames)
+        error.__traceback__ = None
+        return o.Cancelled(run.asked, failure)
 
     def _stopped(self, run: Run) -> o.Outcome | None:
-        return None if run.why is Why.LOST else o.Release("the worker stopped")
+        if run.why is Why.LOST:
+            return None
+        if run.asked and run.why is not Why.SHUTDOWN:
+            return o.Cancelled(run.asked)
+        return o.Release("the worker stopped")
 
-    def _expired(self, max_age: Millis) -> o.Outcome:
-        text = f"older than max_age {format_duration(max_age)} before it could run"
+    def _expired(self, max_age: Millis | None) -> o.Outcome:
+        text = f"older than max_age {format_duration(max_age or 0)} before it could run"
         return o.Expired(plain_failure("redrive.Expired", text, "expired"))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 
 from redrive.core.item import Item, Millis
+from redrive.core.lanes import CYCLE
 from redrive.core.verbs import LeaseRequest, Leases, Want
 from redrive.engine.ids import new_id
+from redrive.engine.policies import Policies
 from redrive.engine.registry import Handler
 from redrive.engine.runner import Run, Why
 
@@ -21,11 +24,17 @@ the other run. Fewer would not be worth a write of their own."""
 class Slots:
     """`running` are at work; `settling` have ended but the store has not answered yet, so their leases are kept."""
 
-    def __init__(self, worker: str, handlers: Mapping[str, Handler], busy_threads: Counter[str]) -> None:
+    def __init__(
+        self, worker: str, handlers: Mapping[str, Handler], policies: Policies, busy_threads: Counter[str]
+    ) -> None:
         self._worker = worker
         self.handlers = handlers
+        self._policies = policies
         self._threads = busy_threads
         self._used = dict.fromkeys(handlers, 0)
+        self._retrying = dict.fromkeys(handlers, 0)
+        # A fleet that starts together must not have its turns for the low ones together.
+        self._leased = {queue: random.randrange(CYCLE) for queue in handlers}  # noqa: S311
         self._turn = deque(handlers)
         self._giving_way = False
         slots = sum(handler.concurrency for handler in handlers.values())
@@ -55,11 +64,32 @@ class Slots:
             limit = min(self.free(queue), room)
             if limit > 0:
                 room -= limit
-                handler = self.handlers[queue]
-                wants.append(Want(queue, limit, handler.lease, handler.policy.max_crashes))
+                wants.append(self._want(self.handlers[queue], limit))
         if not wants:
             return None
         return LeaseRequest(self._worker, tuple(wants), new_id(), holding=len(self.running))
+
+    def _want(self, handler: Handler, limit: int) -> Want:
+        queue = handler.queue
+        return Want(
+            queue,
+            limit,
+            handler.lease,
+            self._policies.max_crashes(handler),
+            retries=self._retries(handler),
+            turn=self._leased[queue],
+        )
+
+    def _retries(self, handler: Handler) -> int | None:
+        """How many of the next leases may be retries or replays while first attempts wait."""
+        share = self._policies.settings.known(handler.queue).retry_share
+        if share is None:
+            return None
+        most = share * handler.concurrency
+        if 0 < most < 1:
+            # Less than a slot: then a slot now and then, so that the share is kept and retries come to their turn.
+            most = int(self._leased[handler.queue] % round(1 / most) == 0)
+        return max(0, int(most) - self._retrying[handler.queue])
 
     def take_back(self, item: Item) -> bool:
         """Whether a reclaimed item is one of ours whose lease had just run out: it goes on under the new number."""
@@ -89,6 +119,8 @@ class Slots:
     def _add(self, item: Item, now: Millis) -> Run:
         run = Run(item, self.handlers[item.queue], now)
         self._used[item.queue] += 1
+        self._leased[item.queue] += 1
+        self._retrying[item.queue] += run.again
         self.running[item.id] = run
         return run
 
@@ -98,4 +130,5 @@ class Slots:
             return False
         del self.running[run.item.id]
         self._used[run.item.queue] -= 1
+        self._retrying[run.item.queue] -= run.again
         return True

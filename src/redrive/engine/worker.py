@@ -1,8 +1,8 @@
 """The worker: leases in batches, runs handlers, settles in batches; the write that settles also leases the next.
 
 One pump does all writing. Beside it run the keeper (prolongs leases), the reaper (takes over expired ones), the
-deadline sweep and the beat. A store that fails is asked again with growing pauses; what has ended is kept until the
-store answers.
+deadline sweep, the maintainer (retention) and the beat. A store that fails is asked again with growing pauses; what has
+ended is kept until the store answers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from redrive._version import __version__
 from redrive.core import outcome as o
 from redrive.core.decide import decide
 from redrive.core.item import Millis
+from redrive.core.policy import Policy
 from redrive.core.verbs import LeaseRequest, Leases, QueueChange, Settled, Settlement, WorkerFacts
 from redrive.engine.ids import new_id
 from redrive.engine.keeper import Keeper, sweep_deadlines
+from redrive.engine.maintainer import Maintainer
+from redrive.engine.policies import Policies
 from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler
-from redrive.engine.report import attempt_of, settle_event
+from redrive.engine.report import Reporter, attempt_of
 from redrive.engine.runner import Run, Runner, Why
+from redrive.engine.settings import Settings
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
 from redrive.errors import StoreError
@@ -52,6 +56,7 @@ class Worker:
         clock: Clock,
         frames: bool,
         max_result: int,
+        policies: Mapping[str, Policy] | None = None,
         until_idle: bool = False,
     ) -> None:
         self.name = f"{platform.node() or 'host'}-{os.getpid()}-{new_id()[:8]}"
@@ -61,8 +66,13 @@ class Worker:
         self._clock = clock
         self._until_idle = until_idle
         threads = sum(handler.concurrency for handler in handlers.values() if not handler.is_async)
-        self._runner = Runner(clock, threads=threads, frames=frames, max_result=max_result, thread_freed=self._stir)
-        self._slots = Slots(self.name, self._handlers, self._runner.busy_threads)
+        self._settings = Settings(store, clock)
+        self._policies = Policies({} if policies is None else policies, self._settings)
+        self._runner = Runner(
+            clock, self._policies, threads=threads, frames=frames, max_result=max_result, thread_freed=self._stir
+        )
+        self._slots = Slots(self.name, self._handlers, self._policies, self._runner.busy_threads)
+        self._report = Reporter(self.name, events, clock)
         self._writing = Steady("pump", events, clock)
         self._watching = Steady("watch", events, clock)
         self._beating = Steady("beat", events, clock)
@@ -99,14 +109,23 @@ class Worker:
                     task.cancel()
             await asyncio.gather(pump, *parts, *([self._watch] if self._watch else []), return_exceptions=True)
             self._runner.close()
+            self._settings.close()
             await self._say_goodbye()
             self._events.emit(ev.WorkerStopped(self.name, self._released))
 
     def _parts(self) -> list[Coroutine[object, object, None]]:
-        reaper = Reaper(self.name, self._store, self._slots, self._events, self._clock)
-        keeper = Keeper(self.name, self._store, self._slots, reaper=reaper, events=self._events, clock=self._clock)
-        sweep = sweep_deadlines(self._slots, self._handlers, self._clock)
-        return [keeper.run(), reaper.run(), sweep, self._beat()]
+        name, store, slots, events, clock = self.name, self._store, self._slots, self._events, self._clock
+        reaper = Reaper(name, store, slots, policies=self._policies, report=self._report, events=events, clock=clock)
+        keeper = Keeper(name, store, slots, reaper=reaper, events=events, clock=clock)
+        maintainer = Maintainer(name, store, events, clock)
+        deadlines = sweep_deadlines(slots, self._handlers, clock)
+        return [
+            keeper.run(),
+            reaper.run(),
+            deadlines,
+            *([maintainer.run()] if hasattr(store, "sweep") else []),
+            self._beat(),
+        ]
 
     async def _until_over(self, ends: set[asyncio.Task[None]], parts: Sequence[asyncio.Task[None]]) -> None:
         """Until one of `ends` is over; a part that fails ends the worker, loudly."""
@@ -139,7 +158,9 @@ class Worker:
         for queue in self._handlers:
             # A store that is in trouble just now is no reason for a worker not to start.
             await self._writing(partial(self._store.configure, queue, QueueChange()))
+        await self._settings.read(self._handlers)
         while True:
+            self._settings.refresh(self._handlers)
             batch, self._ended = self._ended, []
             request = None if self._stopping else self._slots.request()
             if batch:
@@ -247,7 +268,7 @@ class Worker:
             if run not in moved:
                 self._slots.settling.pop(run.item.id, None)
         self._ended += moved
-        self._report(batch, settlements, settled)
+        self._tell(batch, settlements, settled)
         if moved:
             self._wake.set()
         if settled.leases is not None and request is not None:
@@ -256,19 +277,19 @@ class Worker:
     def _settlement(self, run: Run) -> Settlement:
         item, outcome = run.item, run.outcome
         roll = random.random()  # noqa: S311 - a spread, not a secret
-        decision = decide(item, outcome, run.handler.policy, roll=roll, age=run.age(run.ended))
+        decision = decide(item, outcome, run.policy, roll=roll, age=run.age(run.ended))
         if type(outcome) is not o.Done:
             return Settlement(item.id, item.deliveries, decision, attempt_of(run, self.name))
         # A first-try success writes no attempt: its facts are on the item.
         attempt = None if item.deliveries == 1 else attempt_of(run, self.name)
         return Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups)
 
-    def _report(self, batch: list[Run], settlements: list[Settlement], settled: Settled) -> None:
+    def _tell(self, batch: list[Run], settlements: list[Settlement], settled: Settled) -> None:
         self._released += sum([type(run.outcome) is o.Release for run in batch])
         if not self._events:
             return
         for run, settlement, answer in zip(batch, settlements, settled.answers, strict=True):
-            self._events.emit(settle_event(self.name, run, settlement, answer))
+            self._report.ended(self.name, run.item, settlement, answer, ran=run.ran)
 
     async def _beat(self) -> None:
         while True:

@@ -20,6 +20,10 @@ LINES: dict[type[ev.Event], tuple[int, str]] = {
     ev.WorkerStopped: (logging.INFO, "worker {worker} stopped, {released} released"),
     ev.SettleRefused: (logging.WARNING, "{queue} {id} result of delivery {delivery} refused: {reason}"),
     ev.LeaseLost: (logging.WARNING, "{queue} {id} lease of delivery {delivery} lost, handler cancelled"),
+    ev.CancelAsked: (logging.INFO, "{queue} {id} asked to cancel: {reason}"),
+    ev.Cancelled: (logging.INFO, "{queue} {id} cancelled: {reason}"),
+    ev.RouteFull: (logging.ERROR, "route {route} is full: {kept} kept live, such as {queue} {id}"),
+    ev.Swept: (logging.INFO, "retention: {pruned} items and {results} results removed"),
     ev.Reclaimed: (logging.WARNING, "{queue} {id} reclaimed from {lost_by}, which was not heard of again"),
     ev.StoreFailed: (logging.ERROR, "store failed ({part} asks again): {error}"),
     ev.StoreRecovered: (logging.WARNING, "store recovered ({part})"),
@@ -51,6 +55,8 @@ def one_line(text: str) -> str:
 def _finished_level(event: ev.Finished) -> int:
     if event.state == "dead":
         return logging.ERROR
+    if event.ending == "limited":
+        return logging.INFO
     return logging.WARNING if event.ending in ("failed", "crashed") else logging.DEBUG
 
 

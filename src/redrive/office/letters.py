@@ -1,4 +1,4 @@
-"""Find, read, replay, archive, discard, restore. Every act is audited in the write that does it."""
+"""Find, read, replay, archive, discard, restore, skip. Every act is audited in the write that does it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.select import And, Ids, Match, Selection
-from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Entry, Page, Replay, Restore
+from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Entry, Page, Replay, Restore, Skip
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, NotFound
 from redrive.events import Amended as AmendedEvent
@@ -85,13 +85,18 @@ class Letters:
         reason: str,
         budget: str = "fresh",
         delay: Duration = 0,
+        force: bool = False,
         actor: str | None = None,
         request_id: str | None = None,
     ) -> Amended:
-        """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead."""
+        """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
+
+        Each goes back to its place under its order key, or to the end if the others went on. One whose dedupe key a
+        live item holds is skipped; with `force` it runs without the key.
+        """
         if budget not in BUDGETS:
             raise ConfigError(f"{budget!r} is not a budget", field="budget", hint=f"use one of {', '.join(BUDGETS)}")
-        change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"))
+        change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"), force)
         return await self._amend(which, change, reason, actor, request_id)
 
     async def archive(
@@ -111,6 +116,12 @@ class Letters:
     ) -> Amended:
         """Out of the archive or the trash: open again."""
         return await self._amend(which, Restore(), reason, actor, request_id)
+
+    async def skip(
+        self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None
+    ) -> Amended:
+        """Let go on what waits behind dead heads of order keys. The letters stay; whoever goes on is told the gap."""
+        return await self._amend(which, Skip(), reason, actor, request_id)
 
     async def audit(self, *, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         """What was done by whom and why, in order; go on with `after=` the last position."""

@@ -142,6 +142,14 @@ def check_capacity(queue: str, capacity: int, fill: int) -> None:
         raise ConfigError(f"{capacity:,} is below what {queue!r} holds now ({fill:,})", field="capacity", hint=hint)
 
 
+def check_route(route: str, capacity: int | None) -> None:
+    check_text("route", route)
+    if not route:
+        raise ConfigError("must not be empty", field="route")
+    if capacity is not None and capacity < 1:
+        raise ConfigError(f"must be at least 1, not {capacity}", field="capacity", hint="use None for no limit")
+
+
 def check_gate(write: GateWrite) -> None:
     check_text("gate", write.name)
     if not write.name:

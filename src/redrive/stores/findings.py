@@ -8,7 +8,7 @@ from redrive.core.verbs import Finding
 
 EXAMPLES = 10
 """So many are named; all are counted."""
-COUNTERS = ("ready", "leased", "done", "open", "archived", "trash", "cancelled")
+COUNTERS = ("ready", "held", "parked", "leased", "done", "open", "archived", "trash", "cancelled")
 
 
 class Findings:

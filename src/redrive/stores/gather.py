@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from redrive.core.item import NewItem
-from redrive.core.verbs import PutResult
-from redrive.errors import ConfigError
+from redrive.core.verbs import Duplicate, PutResult
+from redrive.errors import ConfigError, QueueFull
 
 MOST = 1_000
 """Items in one gathered write: enough to share a commit, and not so many that the first caller waits for the last."""
@@ -72,8 +72,8 @@ class Gather:
     async def _together(self, calls: list[_Call]) -> None:
         try:
             result = await self._send([new for call in calls for new in call.items])
-        except ConfigError as error:
-            # Something of one of them cannot be stored, and nothing was. That is no fault of the others.
+        except (ConfigError, QueueFull) as error:
+            # Something of one of them cannot be stored or finds no room, and nothing was. The others may fit.
             if len(calls) == 1:
                 _fail(calls, error)
             else:
@@ -84,9 +84,9 @@ class Gather:
             if isinstance(error, asyncio.CancelledError):
                 raise
         else:
-            added = set(result.added)
+            added, duplicates = set(result.added), {one.id: one for one in result.duplicates}
             for call in calls:
-                answer = _share(call.items, added)
+                answer = _share(call.items, added, duplicates)
                 if not call.answer.done():
                     call.answer.set_result(answer)
 
@@ -99,14 +99,17 @@ def _fail(calls: Sequence[_Call], error: BaseException) -> None:
             call.answer.exception()
 
 
-def _share(items: Sequence[NewItem], added: set[str]) -> PutResult:
+def _share(items: Sequence[NewItem], added: set[str], duplicates: dict[str, Duplicate]) -> PutResult:
     """One caller's part. An id that two callers gave was added for the first of them."""
     mine: list[str] = []
     already: list[str] = []
+    refused: list[Duplicate] = []
     for new in items:
         if new.id in added:
             added.discard(new.id)
             mine.append(new.id)
+        elif new.id in duplicates:
+            refused.append(duplicates[new.id])
         else:
             already.append(new.id)
-    return PutResult(tuple(mine), tuple(already))
+    return PutResult(tuple(mine), tuple(already), tuple(refused))

@@ -31,7 +31,7 @@ REFUSALS = 100
 """So often in a row the store may fail to tell what is left."""
 REAL_MOMENT = 0.005
 """Seconds in which a real clock moves and a fake one does not."""
-FAILURES = ("failed", "dead", "expired")
+FAILURES = ("failed", "limited", "dead", "expired")
 
 
 class Drained(Struct, frozen=True):
@@ -219,4 +219,4 @@ def _word(event: ev.Finished) -> str | None:
         return event.state
     if event.ending == "snoozed":
         return "snoozed"
-    return "retried" if event.ending in ("failed", "crashed") else None
+    return "retried" if event.ending in ("failed", "limited", "crashed") else None

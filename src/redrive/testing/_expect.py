@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from redrive.core import codec, durations
+from redrive.core.classify import type_name
 from redrive.core.durations import Duration
 from redrive.core.item import Failure, Item
 from redrive.core.select import EVERYTHING, And, Match, Or, Selection
 from redrive.core.states import State
-from redrive.engine.evidence import type_name
 from redrive.errors import ConfigError, PayloadUndecodable
 from redrive.stores.base import PAGE_LIMIT, Store
 

@@ -22,14 +22,16 @@ from redrive import events as ev
 from redrive.app import Redrive
 from redrive.core import outcome as o
 from redrive.core.decide import Charge, ToReady, decide
-from redrive.core.durations import Duration
 from redrive.core.item import Attempt, Ending, Item, Millis
 from redrive.core.verbs import LeaseRequest, Settlement, Want
+from redrive.engine.asks import Asks
 from redrive.engine.client import Client
 from redrive.engine.ids import ItemId, new_id
+from redrive.engine.policies import Policies
 from redrive.engine.registry import Handler
 from redrive.engine.report import attempt_of, settle_event
 from redrive.engine.runner import Run, Runner, Why
+from redrive.engine.settings import Settings
 from redrive.testing import _inside
 from redrive.testing._inside import AnyApp
 from redrive.testing._spy import Spy
@@ -64,18 +66,18 @@ class _InlineClient(Client):
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     async def enqueue(
-        self, queue: str, payload: object, delay: Duration | None, item_id: str | None, within: object | None
+        self, queue: str, payload: object, asks: Asks, item_id: str | None, within: object | None
     ) -> ItemId:
-        key = await super().enqueue(queue, payload, delay, item_id, within)
+        key = await super().enqueue(queue, payload, asks, item_id, within)
         if not key.duplicate:
             await self._work_off([(queue, key)])
         return key
 
     async def enqueue_many(
-        self, queue: str, payloads: Iterable[object], delay: Duration | None, within: object | None
+        self, queue: str, payloads: Iterable[object], asks: Asks, within: object | None
     ) -> list[ItemId]:
-        keys = await super().enqueue_many(queue, payloads, delay, within)
-        await self._work_off([(queue, key) for key in keys])
+        keys = await super().enqueue_many(queue, payloads, asks, within)
+        await self._work_off([(queue, key) for key in keys if not key.duplicate])
         return keys
 
     async def _work_off(self, keys: Sequence[tuple[str, str]]) -> None:
@@ -110,7 +112,7 @@ class _InlineClient(Client):
         event = await self._settle(run)
         if cancelled is not None:
             raise cancelled
-        if not isinstance(run.outcome, o.Fail | o.Retry | o.Dead | o.Expired):
+        if not isinstance(run.outcome, o.Fail | o.Retry | o.Limited | o.Dead | o.Expired):
             return run, None
         failure = run.outcome.failure
         ending = (event.state, event.reason) if isinstance(event, ev.Finished) else ("leased", "lost")
@@ -143,7 +145,12 @@ class _InlineClient(Client):
         """As a worker does, in a context of its own. Cancelled with its caller, whose error is returned."""
         item = run.item
         runner = Runner(
-            self._clock, threads=1, frames=self._frames, max_result=self._max_result, thread_freed=lambda: None
+            self._clock,
+            Policies(self._registry.policies, Settings(self._store, self._clock)),
+            threads=1,
+            frames=self._frames,
+            max_result=self._max_result,
+            thread_freed=lambda: None,
         )
         self._events.emit(ev.Started(self._worker, item.queue, item.id, item.deliveries, item.attempt))
         run.begun = True
@@ -168,7 +175,7 @@ class _InlineClient(Client):
         item, outcome = run.item, run.outcome
         done = isinstance(outcome, o.Done)
         roll = random.random()
-        decision = decide(item, outcome, run.handler.policy, roll=roll, age=run.age(run.ended))
+        decision = decide(item, outcome, run.policy, roll=roll, age=run.age(run.ended))
         attempt = None if done and item.deliveries == 1 else attempt_of(run, self._worker)
         settlement = Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups if done else ())
         settled = await self._store.settle([settlement])

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from redrive import blocking
 from redrive.app import Redrive
 from redrive.blocking._facade import behind
-from redrive.core.verbs import QueueChange
 from redrive.engine.client import Client
 from redrive.engine.registry import Handler, Registry
 from redrive.errors import ConfigError
@@ -101,11 +100,12 @@ def bound(app: Redrive, store: Store, clock: Clock) -> Iterator[None]:
     app._registry = Registry()
     app._registry.handlers.update(registry.handlers)
     app._registry.declared.update(registry.declared)
+    app._registry.policies.update(registry.policies)
+    app._declared = app._declared.copy()
     app._bind(store, clock)
     try:
         _at_once(store.open())
-        for queue in sorted(registry.declared):
-            _at_once(store.configure(queue, QueueChange()))
+        _at_once(app._declared.write(store, app._registry))
         app._state = "open"
         yield
     finally:

@@ -19,6 +19,8 @@ from redrive.core.verbs import (
     DocumentWrite,
     Entry,
     Extended,
+    Gate,
+    GateWrite,
     Held,
     IdPage,
     LeaseRequest,
@@ -27,9 +29,11 @@ from redrive.core.verbs import (
     Page,
     PutResult,
     QueueChange,
+    QueueSettings,
     Settled,
     Settlement,
     StoreInfo,
+    Swept,
     Tally,
     Tombstone,
     WorkerBeat,
@@ -113,6 +117,24 @@ class Relay(ABC):
 
     async def configure(self, queue: str, change: QueueChange) -> None:
         await self.relay(self.store.configure, queue, change)
+
+    async def configure_route(self, route: str, capacity: int | None) -> None:
+        await self.relay(self.store.configure_route, route, capacity)
+
+    async def settings(self, queue: str) -> QueueSettings:
+        return await self.relay(self.store.settings, queue)
+
+    async def set_gate(self, write: GateWrite) -> Gate:
+        return await self.relay(self.store.set_gate, write)
+
+    async def gates(self) -> tuple[Gate, ...]:
+        return await self.relay(self.store.gates)
+
+    async def gate(self, name: str) -> Gate | None:
+        return await self.relay(self.store.gate, name)
+
+    async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
+        return await self.relay(self.store.sweep, limit, by, cursor)
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         await self.relay(self.store.beat, worker, facts, ttl)

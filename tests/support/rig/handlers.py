@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import zlib
 
 from redrive import Dead, Item, Policy, Redrive, Snooze, constant
 from redrive.stores.clock import Clock, SystemClock
@@ -142,3 +143,32 @@ def register_poison(app: Redrive, scribe: Scribe, lease: float) -> None:
         scribe.start(item)
         take_descriptors()
         scribe.end(item, "done")
+
+
+def register_bound(app: Redrive, scribe: Scribe, lease: float) -> None:
+    """`ordered`, `limited`: items that fail, and some that die at once, as their ids say; kills alone are no reason."""
+    policy = Policy(backoff=constant("10ms"), max_crashes=1_000)
+
+    async def run(item: Item) -> None:
+        scribe.start(item)
+        luck = zlib.crc32(item.id.encode()) % 100
+        try:
+            await asyncio.sleep(0.005 + luck / 20_000)  # noqa: TID251 - the time in which the nemesis finds it running
+        except asyncio.CancelledError:
+            scribe.end(item, "cancelled")
+            raise
+        if luck < 5 and item.queue == "ordered" and not item.replays:
+            scribe.end(item, "dead")
+            raise Dead("as its id says")
+        if luck < 25 and not item.errors:
+            scribe.end(item, "failed")
+            raise ConnectionError("works the second time")
+        scribe.end(item, "done")
+
+    @app.handler("ordered", policy=policy, lease=lease, concurrency=10)
+    async def ordered(item: Item) -> None:
+        await run(item)
+
+    @app.handler("limited", policy=policy, lease=lease, concurrency=10)
+    async def limited(item: Item) -> None:
+        await run(item)

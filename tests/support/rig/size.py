@@ -113,3 +113,43 @@ WAITING = {Size.SMOKE: 3_000, Size.SHORT: 100_000, Size.FULL: 1_000_000}
 
 PINNED = {Size.SMOKE: 2_000, Size.SHORT: 16_000, Size.FULL: 16_000}
 """R22: items that are drained on PostgreSQL while somebody has an old snapshot."""
+
+TWINS = {Size.SMOKE: 4, Size.SHORT: 100, Size.FULL: 1_000}
+"""R24: dedupe keys, each put 64 times at once."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """R24: order keys, items of each, and workers killed while they work on them."""
+
+    keys: int
+    items: int
+    kills: int
+
+
+LINES = {
+    Size.SMOKE: Lines(keys=8, items=8, kills=2),
+    Size.SHORT: Lines(keys=40, items=50, kills=12),
+    Size.FULL: Lines(keys=200, items=500, kills=100),
+}
+
+LIMITED = {Size.SMOKE: Lines(keys=4, items=10, kills=2), Size.SHORT: Lines(5, 80, 8), Size.FULL: Lines(20, 500, 100)}
+"""R24: the same for limits."""
+
+OFFERED = {Size.SMOKE: 300, Size.SHORT: 5_000, Size.FULL: 50_000}
+"""R21: items offered to a queue that takes a third of them."""
+
+PRESSURE = {Size.SHORT: 15.0, Size.FULL: 300.0}
+"""R21 by the real clock: seconds of too much."""
+
+HERD = {Size.SMOKE: 400, Size.SHORT: 10_000, Size.FULL: 50_000}
+"""R23: retries due in the same second."""
+
+CROWDED = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 100_000}
+"""R23: items of one dead endpoint, or of one tenant that floods, beside those of healthy ones."""
+
+REPLAYED = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 10_000}
+"""Letters replayed at once while fresh work comes in."""
+
+LEADERS = {Size.SMOKE: 3, Size.SHORT: 15, Size.FULL: 50}
+"""R29: schedulers killed, one after the other."""

@@ -45,12 +45,14 @@ async def _everything(store: Store) -> list[Item]:
 def _column(item: Item) -> str:
     if item.state is State.DEAD and item.letter is not None:
         return str(item.letter.disposition)
+    if item.state is State.READY and item.hold:
+        return "parked" if item.hold.startswith("parked:") else "held"
     return str(item.state)
 
 
 async def _queue_miscounts(store: Store, items: list[Item]) -> dict[str, str]:
     counted = Counter((item.queue, _column(item)) for item in items)
-    columns = ("ready", "leased", "done", "open", "archived", "trash", "cancelled")
+    columns = ("ready", "held", "parked", "leased", "done", "open", "archived", "trash", "cancelled")
     kept = {(row.queue, column): getattr(row, column) for row in (await store.tally()).queues for column in columns}
     return {
         f"{queue}/{column}": f"kept {kept.get((queue, column), 0)}, counted {counted[queue, column]}"

@@ -20,7 +20,7 @@ from redrive import Redrive
 from redrive import events as ev
 from redrive.stores.clock import Clock, SystemClock
 from tests.support.rig import records as r
-from tests.support.rig.handlers import Scribe, register_mix, register_poison, register_zombie
+from tests.support.rig.handlers import Scribe, register_bound, register_mix, register_poison, register_zombie
 from tests.support.rig.log import Log, now_ns
 
 PULSE = 0.02
@@ -29,6 +29,7 @@ SETS: dict[str, Callable[[Redrive, Scribe, float], None]] = {
     "mix": register_mix,
     "zombie": register_zombie,
     "poison": register_poison,
+    "bound": register_bound,
 }
 
 

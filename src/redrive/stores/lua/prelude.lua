@@ -10,14 +10,18 @@
 --   deeds             hash  id -> what people did with it
 --   attempts:<id>     list  the evidence of its deliveries
 --   items             zset  number -> id
---   ready:<n>:<queue> zset  due -> member, of items with n crashes; levels:<queue> is the set of the n above 0
+--   ready:<n>:<queue> zset  due -> member, of items of level n (core.lanes); levels:<queue> is the set of the n above 0
+--   held:<queue>      zset  number -> id, of the ready that have a hold
 --   leased:<queue>    zset  end of the lease -> member
 --   ended:<state>:<queue>   zset  number -> id, of the done and the cancelled
---   letters…          zset  time of death -> member: all, and by disposition with queue, cause, both, error, category
+--   letters…          zset  time of death -> member: all, and by disposition with queue, cause, both, error, category,
+--                           and with the route if they have one
 --   causes            zset  open letters -> cause NUL queue
---   queues            hash  queue -> paused, by whom, why
+--   routes            zset  open letters -> route; rooms is the hash route -> for how many it has room
+--   queues            hash  queue -> paused, by whom, why, what limits it (limits.lua), its settings as JSON
 --   nonce, alone      hash  worker -> its last request and what it got; the lease it holds alone
 --   tombstones, documents:<kind>, journal:<topic>, workers, elections, sequence, boot
+-- What binds items to others stands in lines.lua and ties.lua.
 -- What is counted is how many there are in a set, so no counter can drift.
 
 local P = KEYS[1]
@@ -28,8 +32,11 @@ local ITEM = P .. 'item'
 local SEQ, QUEUE, STATE, ENQUEUED_AT, DUE_AT, RENEWED_AT, DELIVERIES, ATTEMPT, ERRORS, CRASHES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local REPLAYS, LAST_CHANCE, ALONE, WORKER, LEASED_AT, LEASE_UNTIL, ENDED_AT, OMITTED, LETTER = 11, 12, 13, 14, 15, 16, 17, 18, 19
 local FIELDS = 19
+-- Most records end here. Those of items that have a priority, a hold or a tie go on.
+local PRIORITY, HOLD, TIES, TERMS = 20, 21, 22, 23
+local MORE_FIELDS = 23
 -- And of its letter.
-local REASON, DIED_AT, DISPOSITION, CAUSE, ERROR_SHORT, CATEGORY = 1, 2, 3, 4, 5, 6
+local REASON, DIED_AT, DISPOSITION, CAUSE, ERROR_SHORT, CATEGORY, ROUTE = 1, 2, 3, 4, 5, 6, 7
 
 -- Arguments of one command: Lua's stack has an end. Even, for pairs.
 local MOST = 1000
@@ -67,6 +74,7 @@ end
 local removed_members, added_members, removed_fields, set_fields, pushed = {}, {}, {}, {}, {}
 local dropped = {}
 local emptied, filled, recounted, woken = {}, {}, {}, {}
+local routed = {}
 
 local function new_list(lists, key, kind)
   local list = {}
@@ -146,8 +154,27 @@ local function recount()
   end
 end
 
+-- The same of routes.
+local function recount_routes()
+  for route in pairs(routed) do
+    local count = call('ZCARD', P .. 'letters:r:open:' .. route)
+    if count == 0 then
+      call('ZREM', P .. 'routes', route)
+    else
+      call('ZADD', P .. 'routes', count, route)
+    end
+    routed[route] = nil
+  end
+end
+
+-- Functions that note down, at last, what was gathered until then.
+local before_write = {}
+
 -- All that was noted down. May be called again for what is noted afterwards.
 local function write()
+  for _, conclude in ipairs(before_write) do
+    conclude()
+  end
   send('ZREM', removed_members)
   send('HDEL', removed_fields)
   send('ZADD', added_members)
@@ -168,6 +195,7 @@ local function write()
   end
   filled = {}
   recount()
+  recount_routes()
   local queues = {}
   for queue in pairs(woken) do
     queues[#queues + 1] = queue
@@ -200,7 +228,7 @@ end
 -- The record of an item, likewise.
 local function unpacked(kept)
   local m = list_of(kept)
-  return m and #m == FIELDS and m or nil
+  return m and (#m == FIELDS or #m == MORE_FIELDS) and m or nil
 end
 
 local function load(id)
@@ -252,7 +280,8 @@ end
 local known_keys = {}
 local function letter_keys(queue, letter)
   local lies, cause, error_short, category = letter[DISPOSITION], letter[CAUSE], letter[ERROR_SHORT], letter[CATEGORY]
-  local keys = under(under(under(under(under(known_keys, lies), queue), cause), error_short), category)
+  local route = letter[ROUTE] or ''
+  local keys = under(under(under(under(under(under(known_keys, lies), queue), cause), error_short), category), route)
   if not keys[1] then
     keys[1] = P .. 'letters'
     keys[2] = P .. 'letters:' .. lies
@@ -261,6 +290,9 @@ local function letter_keys(queue, letter)
     keys[5] = P .. 'letters:cq:' .. lies .. ':' .. cause .. '\0' .. queue
     keys[6] = P .. 'letters:e:' .. lies .. ':' .. error_short
     keys[7] = P .. 'letters:k:' .. lies .. ':' .. category
+    if route ~= '' then
+      keys[8] = P .. 'letters:r:' .. lies .. ':' .. route
+    end
   end
   return keys
 end
@@ -268,12 +300,21 @@ end
 -- Keys are made once: in a batch, making them would take longer than all else.
 local ready_at, leased_at, ended_at = {}, {}, {}
 
-local function ready_key(queue, crashes)
+local function ready_key(queue, level)
   local keys = under(ready_at, queue)
-  if not keys[crashes] then
-    keys[crashes] = P .. 'ready:' .. crashes .. ':' .. queue
+  if not keys[level] then
+    keys[level] = P .. 'ready:' .. level .. ':' .. queue
   end
-  return keys[crashes]
+  return keys[level]
+end
+
+-- As core.lanes says: crashes first, then whether it was tried before, then its priority.
+local function level_of(m)
+  local priority = m[PRIORITY] or 0
+  if m[CRASHES] == 0 and m[ERRORS] == 0 and m[REPLAYS] == 0 then
+    return priority
+  end
+  return m[CRASHES] * 6 + 3 + priority
 end
 
 local function leased_key(queue)
@@ -294,16 +335,18 @@ end
 -- Calls `note(key, score, member)` for each set an item is in besides `items`.
 local function shares(id, m, note)
   local state, queue = m[STATE], m[QUEUE]
-  if state == 'ready' then
-    local crashes = m[CRASHES]
-    local key = ready_key(queue, crashes)
+  if state == 'ready' and (m[HOLD] or 0) > 0 then
+    note(P .. 'held:' .. queue, m[SEQ], id)
+  elseif state == 'ready' then
+    local level = level_of(m)
+    local key = ready_key(queue, level)
     note(key, m[DUE_AT], place(m, id))
-    if crashes > 0 then
-      local level = {sound(P .. 'levels:' .. queue, 'set'), crashes}
+    if level > 0 then
+      local listed = {sound(P .. 'levels:' .. queue, 'set'), level}
       if note == remove_share then
-        emptied[key] = level
+        emptied[key] = listed
       else
-        filled[key] = level
+        filled[key] = listed
       end
     end
   elseif state == 'leased' then
@@ -317,6 +360,11 @@ local function shares(id, m, note)
     if lies == 'open' then
       sound(P .. 'causes', 'zset')
       recounted[cause .. '\0' .. queue] = true
+      local route = letter[ROUTE] or ''
+      if route ~= '' then
+        sound(P .. 'routes', 'zset')
+        routed[route] = true
+      end
     end
   else
     note(ended_key(queue, state), m[SEQ], id)
@@ -332,10 +380,50 @@ local function lay(id, m)
   shares(id, m, add)
   local kept = packed(m)
   set(ITEM, id, kept)
-  if m[STATE] == 'ready' then
+  if m[STATE] == 'ready' and (m[HOLD] or 0) == 0 then
     wake(m[QUEUE])
   end
   return kept
+end
+
+-- An item that several things in one script may change: it is lifted once, changed by all of them, and laid at last.
+local touched, touches = {}, {}
+
+local function touch(id, m)
+  touched[id] = m
+  touches[#touches + 1] = id
+  return m
+end
+
+local function adopt(id, m)
+  lift(id, m)
+  return touch(id, m)
+end
+
+-- Nil for one that is not there or cannot be read.
+local function take(id)
+  local m = touched[id]
+  if m then
+    return m
+  end
+  m = load(id)
+  return m and adopt(id, m)
+end
+
+before_write[#before_write + 1] = function()
+  for _, id in ipairs(touches) do
+    lay(id, touched[id])
+    touched[id] = nil
+  end
+  touches = {}
+end
+
+-- With the fields that most records do without.
+local function widened(m)
+  if m[TIES] == nil then
+    m[PRIORITY], m[HOLD], m[TIES], m[TERMS] = 0, 0, 0, false
+  end
+  return m
 end
 
 -- A lifted item goes for good.

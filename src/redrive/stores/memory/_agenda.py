@@ -42,6 +42,15 @@ class Agenda:
             heapq.heappop(self._heap)
         return None
 
+    def due(self, now: Instant, limit: int) -> list[Slot]:
+        """The first of those due, at most `limit`, in order. Looks at no others."""
+        found: list[Slot] = []
+        while len(found) < limit and (first := self.first()) is not None and first.when <= now:
+            found.append(heapq.heappop(self._heap))
+        for slot in found:
+            heapq.heappush(self._heap, slot)
+        return found
+
     def until(self, horizon: Instant | None) -> list[Slot]:
         """All slots up to and with the horizon (None: all), in no order."""
         first = self.first()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec import structs
 
-from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
-from redrive.core.item import Instant, Item, Letter, Millis, NewItem
+from redrive.core import terms
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
+from redrive.core.item import Instant, Item, Letter, Millis, NewItem, Terms
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Archive, Cancel, Change, Discard, Replay, Restore
+from redrive.core.verbs import Act, Archive, Cancel, Change, Discard, Replay, Restore, Skip
 
 
 def created(new: NewItem, seq: int, now: Instant) -> Item:
@@ -20,8 +21,10 @@ def created(new: NewItem, seq: int, now: Instant) -> Item:
         seq=seq,
         state=State.READY,
         enqueued_at=now,
-        due_at=now + new.delay,
+        due_at=terms.due(new, now),
         renewed_at=now,
+        priority=new.priority,
+        terms=None if new.terms == Terms() else new.terms,
     )
 
 
@@ -48,21 +51,36 @@ def reclaimed(item: Item, ttl: Millis, now: Instant) -> Item:
     return structs.replace(item, deliveries=item.deliveries + 1, lease_until=now + ttl)
 
 
-def settled(item: Item, decision: Decision, now: Instant) -> Item:
-    if not isinstance(decision, ToDone):
+def settled(item: Item, decision: Decision, now: Instant, *, room: bool = True) -> Item:
+    """`room`: whether the route of a letter takes one more; if not, the item stays live."""
+    if not isinstance(decision, ToDone | ToCancelled):
         item = _charged(item, decision.charge)
     match decision:
         case ToDone(result):
-            return structs.replace(
-                item, state=State.DONE, ended_at=now, result=result, lease_until=None, alone=False, letter=None
-            )
+            return _ended(item, State.DONE, now, result=result, letter=None, cancel="")
         case ToReady(delay):
-            return structs.replace(item, state=State.READY, due_at=now + delay, lease_until=None, alone=False)
-        case ToDead(reason, _, failure):
-            letter = Letter(reason, now, Disposition.OPEN, failure)
-            return structs.replace(item, state=State.DEAD, ended_at=now, lease_until=None, alone=False, letter=letter)
+            return _ready_again(item, delay, now)
+        case ToDead(reason, _, failure, route, otherwise):
+            if not room:
+                return _ready_again(item, otherwise, now)
+            return _ended(
+                item, State.DEAD, now, letter=Letter(reason, now, Disposition.OPEN, failure, route), cancel=""
+            )
+        case ToCancelled():
+            return _ended(item, State.CANCELLED, now)
         case _:
             assert_never(decision)
+
+
+def _ended(item: Item, state: State, now: Instant, **changes: Any) -> Item:
+    return structs.replace(item, state=state, ended_at=now, lease_until=None, alone=False, **changes)
+
+
+def _ready_again(item: Item, delay: Millis, now: Instant) -> Item:
+    """Unless somebody asked for its end."""
+    if item.cancel:
+        return _ended(item, State.CANCELLED, now)
+    return structs.replace(item, state=State.READY, due_at=now + delay, lease_until=None, alone=False)
 
 
 def _charged(item: Item, charge: Charge) -> Item:
@@ -77,7 +95,13 @@ def _charged(item: Item, charge: Charge) -> Item:
             assert_never(charge)
 
 
-def amended(item: Item, change: Change, now: Instant) -> Item:
+def doomed(item: Item, now: Instant) -> Item:
+    """One that it waits for will not come, and it was to die then."""
+    letter = Letter(terms.DEPENDENCY, now, Disposition.OPEN, terms.DEPENDENCY_FAILURE)
+    return structs.replace(item, state=State.DEAD, hold="", ended_at=now, letter=letter)
+
+
+def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
     """`verbs.refusal` has agreed before."""
     match change:
         case Replay():
@@ -89,7 +113,11 @@ def amended(item: Item, change: Change, now: Instant) -> Item:
         case Restore():
             return _laid(item, Disposition.OPEN)
         case Cancel():
-            return structs.replace(item, state=State.CANCELLED, ended_at=now)
+            if item.state is State.LEASED:
+                return structs.replace(item, cancel=f"{by.actor}: {by.reason}")
+            return structs.replace(item, state=State.CANCELLED, hold="", ended_at=now)
+        case Skip():
+            return item
         case _:
             assert_never(change)
 

@@ -6,128 +6,87 @@ verb makes it atomic for loops in several threads; nothing is awaited while it i
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import os
-import threading
-import weakref
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from heapq import nsmallest
-from typing import Self
 
-from redrive._version import __version__
+from msgspec import UNSET
+
 from redrive.core import select
+from redrive.core.decide import ToDead
 from redrive.core.item import Deed, History, Instant, Item, Millis, NewItem
 from redrive.core.select import Ids, Selection
-from redrive.core.states import Disposition, State
+from redrive.core.states import State
 from redrive.core.verbs import (
     Act,
     Amended,
     Answer,
-    Backup,
     CauseTally,
     Change,
     Checkup,
-    Document,
-    DocumentWrite,
-    Entry,
+    Discard,
     Extended,
+    Gate,
+    GateWrite,
     Held,
     IdPage,
     LeaseRequest,
     Leases,
-    NewEntry,
     Page,
     PutResult,
     QueueChange,
+    QueueSettings,
+    Replay,
+    RouteTally,
     Settled,
     Settlement,
+    Skip,
     Skipped,
-    StoreInfo,
+    Swept,
     Tally,
     Tombstone,
     Verdict,
-    WorkerBeat,
-    WorkerFacts,
+    changed,
     refusal,
 )
-from redrive.errors import ConfigError, Conflict, NotFound, StoreUnavailable
+from redrive.errors import Conflict, NotFound
 from redrive.stores import audit
 from redrive.stores import cursor as cursors
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
 from redrive.stores.checks import (
     check_act,
+    check_capacity,
     check_change,
-    check_entries,
+    check_follow_ups,
+    check_gate,
     check_new,
     check_not_within,
     check_page,
-    check_text,
-    check_writes,
+    check_route,
 )
-from redrive.stores.clock import Clock, StoreTime, SystemClock
-from redrive.stores.memory import _moves
+from redrive.stores.clock import Clock
+from redrive.stores.memory import _checkup, _moves
+from redrive.stores.memory._beside import Beside
+from redrive.stores.memory._bonds import Bonds
+from redrive.stores.memory._dedupe import Place, place_of
+from redrive.stores.memory._lane import Lane
 from redrive.stores.memory._leasing import Leasing
-from redrive.stores.memory._shelf import Documents, Journal, Presence
+from redrive.stores.memory._limits import Limits
+from redrive.stores.memory._putting import Putting
+from redrive.stores.memory._sweep import Broom, resolved
 from redrive.stores.memory._table import Table
-from redrive.stores.memory._waiters import Waiters
 
 
-class MemoryStore:
+class MemoryStore(Beside):
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock: Clock = SystemClock() if clock is None else clock
-        self._lock = threading.Lock()
-        self._open = False
-        self._was_open = False
-        self._time = StoreTime(self._clock)
-        self._table = Table()
-        self._leasing = Leasing(self._table)
+        super().__init__(clock)
         self._tombstones: dict[str, Tombstone] = {}
-        self._documents = Documents()
-        self._journal = Journal()
-        self._presence = Presence()
-        self._waiters = Waiters()
-        _stores.add(self)
-
-    def forget_parent(self) -> None:
-        """In a forked child, which goes on with a copy: no thread of the parent will ever release its lock here."""
-        self._lock = threading.Lock()
-        self._waiters = Waiters()
-
-    # --- life ---
-
-    async def open(self) -> Self:
-        """What was put before a close is still there: only the end of the process loses it."""
-        with self._lock:
-            self._open = self._was_open = True
-        return self
-
-    async def close(self) -> None:
-        with self._lock:
-            self._open = False
-            self._waiters.wake()
-
-    def info(self) -> StoreInfo:
-        return StoreInfo(
-            engine="memory", location="memory:", durability="none", library=f"redrive {__version__}", schema=1
-        )
-
-    @asynccontextmanager
-    async def _verb(self) -> AsyncIterator[Instant]:
-        """The lock and the instant at which everything in the verb happens.
-
-        Other tasks get a turn first, as with any store that does io: a loop of verbs must not starve the event loop.
-        Nothing is awaited after that, so a verb that is cancelled has not happened.
-        """
-        await asyncio.sleep(0)
-        with self._lock:
-            if not self._open:
-                raise StoreUnavailable(
-                    f"the memory store {'is closed' if self._was_open else 'is not open'}",
-                    hint="await store.open() first, and use it before close()",
-                )
-            yield self._time.now()
+        self._capacities: dict[str, int] = {}
+        self._table = Table(self._wake)
+        self._bonds = Bonds(self._table, self._tombstones)
+        self._limits = Limits()
+        self._putting = Putting(self._table, self._bonds, self._tombstones)
+        self._leasing = Leasing(self._table, self._limits)
+        self._broom = Broom(self._table, self._bonds, self._tombstones, self._audit)
 
     # --- the way of an item ---
 
@@ -135,24 +94,7 @@ class MemoryStore:
         check_not_within(within, "memory")
         async with self._verb() as now:
             check_new(items)
-            return self._put(items, now)
-
-    def _put(self, items: Sequence[NewItem], now: Instant) -> PutResult:
-        added: list[str] = []
-        already: list[str] = []
-        for new in items:
-            # A pruned id counts as there: the late repeat of an old put must not run the work again.
-            if new.id in self._table.items or new.id in self._tombstones:
-                already.append(new.id)
-                continue
-            self._save(_moves.created(new, self._table.next_seq(), now))
-            added.append(new.id)
-        return PutResult(tuple(added), tuple(already))
-
-    def _save(self, item: Item) -> None:
-        self._table.save(item)
-        if item.state is State.READY:
-            self._waiters.wake(item.queue)
+            return self._putting.put(items, now)
 
     async def lease(self, request: LeaseRequest) -> Leases:
         async with self._verb() as now:
@@ -161,11 +103,17 @@ class MemoryStore:
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         async with self._verb() as now:
             for settlement in settlements:
-                check_new(settlement.follow_ups)
-            answers = tuple([self._settle(settlement, now) for settlement in settlements])
-            return Settled(answers, None if then is None else self._leasing.lease(then, now))
+                check_follow_ups(settlement.follow_ups)
+            moved: list[tuple[Item, Item]] = []
+            answers = [self._settle(settlement, moved, now) for settlement in settlements]
+            self._bonds.give_keys_back(moved, now)
+            for settlement, answer in zip(settlements, answers, strict=True):
+                if answer.verdict in {Verdict.APPLIED, Verdict.KEPT}:
+                    self._putting.put(settlement.follow_ups, now, bounded=False)
+            self._bonds.ended(moved, now)
+            return Settled(tuple(answers), None if then is None else self._leasing.lease(then, now))
 
-    def _settle(self, settlement: Settlement, now: Instant) -> Answer:
+    def _settle(self, settlement: Settlement, moved: list[tuple[Item, Item]], now: Instant) -> Answer:
         item = self._table.items.get(settlement.id)
         if item is None:
             return Answer(settlement.id, Verdict.REFUSED, "no such item")
@@ -174,22 +122,33 @@ class MemoryStore:
             return Answer(item.id, Verdict.REFUSED, reason)
         if item.state is not State.LEASED:
             return Answer(item.id, Verdict.ALREADY)
-        self._save(_moves.settled(item, settlement.decision, now))
+        decision = settlement.decision
+        room = not isinstance(decision, ToDead) or self._has_room(decision.route)
+        after = _moves.settled(item, decision, now, room=room)
+        self._table.save(after)
+        moved.append((item, after))
         if settlement.attempt is not None:
             self._table.add_attempt(item.id, settlement.attempt)
-        self._put(settlement.follow_ups, now)
-        return Answer(item.id, Verdict.APPLIED)
+        if item.cancel and after.state is State.CANCELLED:
+            return Answer(item.id, Verdict.APPLIED, "cancelled")
+        return Answer(item.id, Verdict.APPLIED if room else Verdict.KEPT)
+
+    def _has_room(self, route: str) -> bool:
+        capacity = self._capacities.get(route)
+        return capacity is None or self._table.routes[route] < capacity
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
         async with self._verb() as now:
-            return Extended(tuple([one.id for one in held if not self._extend(one, now, now + ttl)]))
+            lost = tuple([one.id for one in held if not self._extend(one, now, now + ttl)])
+            asked = tuple([one.id for one in held if one.id not in lost and self._table.items[one.id].cancel])
+            return Extended(lost, asked)
 
     def _extend(self, held: Held, now: Instant, until: Instant) -> bool:
         item = self._table.items.get(held.id)
         if item is None or item.deliveries != held.delivery or item.lease_until is None or item.lease_until <= now:
             return False
         if until > item.lease_until:
-            self._save(_moves.extended(item, until))
+            self._table.save(_moves.extended(item, until))
         return True
 
     async def reclaim(
@@ -209,8 +168,10 @@ class MemoryStore:
             chosen = nsmallest(max(0, limit), (slot for slot in slots if wanted is None or slot.id in wanted))
             items = [_moves.reclaimed(self._table.items[slot.id], ttl, now) for slot in chosen]
             for item in items:
-                self._save(item)
+                self._table.save(item)
             return tuple(items)
+
+    # --- acts ---
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_act(by)
@@ -225,28 +186,60 @@ class MemoryStore:
                 ids = tuple(dict.fromkeys(selection.ids))
             else:
                 ids = tuple(item.id for item in matching[:PAGE_LIMIT])
-            result = self._judge(ids, change, by)
+            result = self._judge(ids, change, by, now)
             self._audit(audit.AuditRecord(audit.word(change), selection, result.changed, change), by, now)
-            for item_id in result.changed:
-                self._save(_moves.amended(self._table.items[item_id], change, now))
-                self._table.add_deed(item_id, Deed(now, audit.word(change), by.actor, by.reason, by.request_id))
+            self._change(result.changed, change, by, now)
             return result
 
-    def _judge(self, ids: tuple[str, ...], change: Change, by: Act) -> Amended:
+    def _judge(self, ids: tuple[str, ...], change: Change, by: Act, now: Instant) -> Amended:
         changed: list[str] = []
         already: list[str] = []
         skipped: list[Skipped] = []
+        claimed: dict[Place, str] = {}
         for item_id in ids:
             item = self._table.items.get(item_id)
             if item is None:
                 skipped.append(Skipped(item_id, "no such item"))
             elif self._table.has_deed(item_id, by.request_id):
                 already.append(item_id)
-            elif reason := refusal(change, item.state, None if item.letter is None else item.letter.disposition):
+            elif reason := self._refusal(item, change, claimed, now):
                 skipped.append(Skipped(item_id, reason))
             else:
                 changed.append(item_id)
         return Amended(tuple(changed), tuple(already), tuple(skipped))
+
+    def _refusal(self, item: Item, change: Change, claimed: dict[Place, str], now: Instant) -> str | None:
+        """`claimed`: dedupe keys of those that go back by the same act."""
+        reason = refusal(change, item.state, None if item.letter is None else item.letter.disposition)
+        if reason is not None:
+            return reason
+        if isinstance(change, Skip) and not self._bonds.is_dead_head(item):
+            return "it keeps nothing back: it is not the head of an order key"
+        place = place_of(item)
+        if isinstance(change, Replay) and place is not None:
+            holder = claimed.get(place) or self._bonds.keys.holder(place, now)
+            if holder is not None and not change.force:
+                return f"its dedupe key is held by {holder}"
+            claimed.setdefault(place, item.id)
+        return None
+
+    def _change(self, ids: Sequence[str], change: Change, by: Act, now: Instant) -> None:
+        moved: list[tuple[Item, Item]] = []
+        for item_id in ids:
+            before = self._table.items[item_id]
+            after = _moves.amended(before, change, by, now)
+            self._table.add_deed(item_id, Deed(now, audit.word(change), by.actor, by.reason, by.request_id))
+            if isinstance(change, Replay):
+                self._bonds.replayed(after, now)
+                continue
+            self._table.save(after)
+            if isinstance(change, Discard):
+                self._bonds.discarded(after)
+            elif isinstance(change, Skip):
+                self._bonds.next_head(after, gap=after.id)
+            elif after.state is State.CANCELLED:
+                moved.append((before, after))
+        self._bonds.ended(moved, now)
 
     def _audit(self, record: audit.AuditRecord, by: Act, now: Instant) -> None:
         if record.changed:
@@ -266,7 +259,7 @@ class MemoryStore:
             if item is None:
                 pruned = item_id in self._tombstones
                 raise NotFound(f"no item {item_id!r}", hint="it was pruned; its tombstone is left" if pruned else "")
-            return self._table.history(item)
+            return self._table.history(item, self._bonds.blocked_by(item))
 
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         async with self._verb() as now:
@@ -291,13 +284,19 @@ class MemoryStore:
                 continue
             if len(items) == limit:
                 return Page(tuple(items), cursors.write(order, last), scanned)
-            items.append(item)
+            items.append(self._table.shown(item))
             last = place
         return Page(tuple(items), None, scanned)
 
     async def tally(self) -> Tally:
         async with self._verb() as now:
-            return Tally(now, tuple(lane.tally() for _, lane in sorted(self._table.lanes.items())))
+            lanes = tuple(lane.tally() for _, lane in sorted(self._table.lanes.items()))
+            open_letters, capacities = +self._table.routes, self._capacities
+            routes = [
+                RouteTally(route, open_letters[route], capacities.get(route))
+                for route in sorted(open_letters.keys() | capacities.keys())
+            ]
+            return Tally(now, lanes, tuple(routes))
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         async with self._verb():
@@ -308,51 +307,80 @@ class MemoryStore:
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
         check_act(by)
         async with self._verb() as now:
-            resolved = [item for item in self._matching(selection, now) if _resolved(item)]
-            doomed = nsmallest(max(0, limit), resolved, key=lambda item: item.seq)
-            tombstones = tuple(_tombstone(item, by, now) for item in doomed)
-            self._audit(audit.AuditRecord("prune", selection, tuple(item.id for item in doomed)), by, now)
-            for item, tombstone in zip(doomed, tombstones, strict=True):
-                self._table.drop(item)
-                self._tombstones[item.id] = tombstone
-            return tombstones
+            matching = [item for item in self._matching(selection, now) if resolved(item)]
+            doomed = nsmallest(max(0, limit), matching, key=lambda item: item.seq)
+            return self._broom.remove(doomed, selection, by, now)
+
+    async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
+        check_act(by)
+        check_page(limit)
+        async with self._verb() as now:
+            return self._broom.sweep(limit, by, cursor, now)
 
     async def tombstone(self, item_id: str) -> Tombstone | None:
         async with self._verb():
             return self._tombstones.get(item_id)
 
+    # --- settings ---
+
     async def configure(self, queue: str, change: QueueChange) -> None:
         check_change(queue, change)
         async with self._verb():
+            fill = self._table.lanes[queue].fill if queue in self._table.lanes else 0
+            if change.capacity is not UNSET and change.capacity is not None:
+                check_capacity(queue, change.capacity, fill)
             lane = self._table.declare(queue)
-            if change.paused is None:
+            self._adopt(lane, changed(lane.settings, change))
+            if change.paused is not None:
+                lane.paused = change.paused
+                lane.paused_by, lane.paused_reason = (change.by, change.reason) if change.paused else ("", "")
+            self._wake(queue)
+
+    def _adopt(self, lane: Lane, settings: QueueSettings) -> None:
+        before, lane.settings = lane.settings, settings
+        if settings.rate != before.rate:
+            lane.rate_at = 0
+        if settings.max_per_key != before.max_per_key:
+            for item_id in self._table.set_aside(lane.name):
+                self._bonds.let_go(item_id)
+
+    async def configure_route(self, route: str, capacity: int | None) -> None:
+        check_route(route, capacity)
+        async with self._verb():
+            if capacity is None:
+                self._capacities.pop(route, None)
                 return
-            lane.paused = change.paused
-            lane.paused_by, lane.paused_reason = (change.by, change.reason) if change.paused else ("", "")
-            if not change.paused:
-                self._waiters.wake(queue)
+            check_capacity(route, capacity, self._table.routes[route])
+            self._capacities[route] = capacity
 
-    async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
-        check_text("worker", worker)
-        async with self._verb() as now:
-            self._presence.beat(worker, facts, ttl, now)
+    async def settings(self, queue: str) -> QueueSettings:
+        async with self._verb():
+            lane = self._table.lanes.get(queue)
+            return QueueSettings() if lane is None else lane.settings
 
-    async def workers(self) -> tuple[WorkerBeat, ...]:
+    async def set_gate(self, write: GateWrite) -> Gate:
+        check_gate(write)
         async with self._verb() as now:
-            return self._presence.workers(now)
+            gate = self._limits.set_gate(write, now)
+            for lane in self._table.lanes.values():
+                if lane.settings.gate == gate.name:
+                    self._wake(lane.name)
+            return gate
 
-    async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
-        check_text("name", name)
-        check_text("owner", owner)
-        async with self._verb() as now:
-            return self._presence.elect(name, owner, ttl, now)
+    async def gates(self) -> tuple[Gate, ...]:
+        async with self._verb():
+            return tuple(gate for _, gate in sorted(self._limits.gates.items()))
+
+    async def gate(self, name: str) -> Gate | None:
+        async with self._verb():
+            return self._limits.gates.get(name)
 
     async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
         async with self._verb() as now:
             # Under the lock: what comes after this look finds the waiter registered.
             waiter = self._waiters.add(queues)
             lanes = (self._table.lanes[queue] for queue in waiter.queues if queue in self._table.lanes)
-            times = (lane.next_change() for lane in lanes)
+            times = (self._limits.next_change(lane) for lane in lanes)
             patience = min([timeout, *(when - now for when in times if when is not None)])
         try:
             if patience > 0:
@@ -361,62 +389,6 @@ class MemoryStore:
             with self._lock:
                 self._waiters.remove(waiter)
 
-    # --- beside the queue ---
-
-    async def document(self, kind: str, key: str) -> Document | None:
-        async with self._verb():
-            return self._documents.get(kind, key)
-
-    async def documents(self, kind: str) -> tuple[Document, ...]:
-        async with self._verb():
-            return self._documents.all(kind)
-
-    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
-        check_writes(writes)
-        async with self._verb():
-            return self._documents.write(writes)
-
-    async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
-        check_entries(entries)
-        async with self._verb() as now:
-            return tuple([self._journal.append(entry, now) for entry in entries])
-
-    async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
-        async with self._verb():
-            return self._journal.read(topic, after, limit)
-
-    # --- upkeep ---
-
     async def check(self, *, quick: bool = False) -> Checkup:  # noqa: ARG002 - nothing here takes long to read
         async with self._verb():
-            return Checkup(len(self._table.items), self._table.findings())
-
-    async def backup(self, path: str, *, force: bool = False) -> Backup:  # noqa: ARG002 - there is no file to write
-        async with self._verb():
-            raise ConfigError(
-                "a memory store has nothing to copy: it is gone with its process",
-                field="store",
-                hint="use a store that keeps its data, such as sqlite:///redrive.db",
-            )
-
-
-def _resolved(item: Item) -> bool:
-    if item.letter is not None:
-        return item.letter.disposition is Disposition.TRASH
-    return item.state in {State.DONE, State.CANCELLED}
-
-
-def _tombstone(item: Item, by: Act, now: Instant) -> Tombstone:
-    digest = hashlib.sha256(item.payload).hexdigest()
-    return Tombstone(item.id, item.queue, item.state, digest, now, by.actor, by.reason)
-
-
-_stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
-
-
-def _forget_parent() -> None:
-    for store in tuple(_stores):
-        store.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
+            return Checkup(len(self._table.items), _checkup.findings(self._table, self._bonds))

@@ -6,62 +6,28 @@ So an index cannot disagree with the items, and no verb has to remember which co
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Instant, Item
+from msgspec import structs
+
+from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Item
+from redrive.core.lanes import level_of
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import CauseTally, Finding, QueueTally
-from redrive.stores.findings import Findings
-from redrive.stores.memory._agenda import Agenda, Slot
+from redrive.core.verbs import CauseTally
+from redrive.stores.memory._agenda import Agenda
+from redrive.stores.memory._lane import HELD, PARKED, Lane
+from redrive.stores.memory._lines import Lines
+
+PARKED_ORDER = "parked:order"
+
+Key = tuple[str, str]
+"""(queue, limit key)"""
 
 Place = tuple[int, int]
 """Where an item stands in an order of `find`: (died_at or 0, seq)."""
-
-
-@dataclass(slots=True)
-class Lane:
-    """One declared queue. Ready items lie apart by their crashes, because each request draws its own line there."""
-
-    name: str
-    ready: dict[int, Agenda] = field(default_factory=dict)
-    leased: Agenda = field(default_factory=Agenda)
-    counts: Counter[str] = field(default_factory=Counter)
-    paused: bool = False
-    paused_by: str = ""
-    paused_reason: str = ""
-
-    def first_ready(self, crashes_from: int = 0, crashes_below: int | None = None) -> Slot | None:
-        firsts = (
-            agenda.first()
-            for crashes, agenda in self.ready.items()
-            if crashes >= crashes_from and (crashes_below is None or crashes < crashes_below)
-        )
-        return min((slot for slot in firsts if slot is not None), default=None)
-
-    def next_change(self) -> Instant | None:
-        """When to look again: the earliest due time, past or to come."""
-        first = None if self.paused else self.first_ready()
-        return None if first is None else first.when
-
-    def tally(self) -> QueueTally:
-        oldest = self.first_ready()
-        return QueueTally(
-            queue=self.name,
-            ready=self.counts[State.READY],
-            leased=self.counts[State.LEASED],
-            done=self.counts[State.DONE],
-            open=self.counts[Disposition.OPEN],
-            archived=self.counts[Disposition.ARCHIVED],
-            trash=self.counts[Disposition.TRASH],
-            cancelled=self.counts[State.CANCELLED],
-            oldest_due=None if oldest is None else oldest.when,
-            paused=self.paused,
-            paused_by=self.paused_by,
-            paused_reason=self.paused_reason,
-        )
 
 
 @dataclass(slots=True)
@@ -71,16 +37,17 @@ class _Trail:
     deeds: list[Deed] = field(default_factory=list)
 
 
-def bucket(item: Item) -> str:
-    """The counter an item is counted in: its state, for a letter where it lies."""
-    return item.state if item.letter is None else item.letter.disposition
-
-
 class Table:
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[str], None]) -> None:
         self.items: dict[str, Item] = {}
         self.lanes: dict[str, Lane] = {}
+        self.lines = Lines()
+        self.routes: Counter[str] = Counter()
+        self.running: Counter[Key] = Counter()
+        self.aside: dict[Key, Agenda] = {}
+        self._wake = wake
         self._seq = 0
+        self._counted: dict[str, str] = {}
         self._trails: dict[str, _Trail] = {}
         self._ids: dict[int, str] = {}
         self._enqueued: list[Place] = []
@@ -106,8 +73,15 @@ class Table:
             insort(self._enqueued, (0, item.seq))
         else:
             self._unlink(before)
+            if before.state is State.LEASED is not item.state:
+                self._make_room(before)
         self.items[item.id] = item
         self._link(item)
+
+    def _make_room(self, ended: Item) -> None:
+        """Whoever waits because so many run should look again."""
+        if self.lanes[ended.queue].settings.max_running is not None:
+            self._wake(ended.queue)
 
     def drop(self, item: Item) -> None:
         self._unlink(item)
@@ -118,30 +92,44 @@ class Table:
 
     def _link(self, item: Item) -> None:
         lane = self.declare(item.queue)
-        lane.counts[bucket(item)] += 1
-        if item.state is State.READY:
-            agenda = lane.ready.get(item.crashes)
+        self._count(item, lane)
+        if item.hold:
+            if item.hold == "limit":
+                self.aside.setdefault(limit_key(item), Agenda()).add(0, item.seq, item.id)
+        elif item.state is State.READY:
+            level = level_of(item)
+            agenda = lane.ready.get(level)
             if agenda is None:
-                agenda = lane.ready[item.crashes] = Agenda()
+                agenda = lane.ready[level] = Agenda()
             agenda.add(item.due_at, item.seq, item.id)
+            self._wake(item.queue)
         elif item.lease_until is not None:
             lane.leased.add(item.lease_until, item.seq, item.id)
+            if limit_key(item)[1]:
+                self.running[limit_key(item)] += 1
         elif item.letter is not None:
             place = (item.letter.died_at, item.seq)
             insort(self._died, place)
             if item.letter.disposition is Disposition.OPEN:
                 insort(self._causes.setdefault((item.letter.failure.cause, item.queue), []), place)
+                self.routes[item.letter.route] += 1
 
     def _unlink(self, item: Item) -> None:
         lane = self.lanes[item.queue]
-        lane.counts[bucket(item)] -= 1
-        if item.state is State.READY:
-            agenda = lane.ready[item.crashes]
+        lane.counts[self._counted.pop(item.id)] -= 1
+        if item.hold:
+            if item.hold == "limit":
+                self._take_from_aside(item)
+        elif item.state is State.READY:
+            level = level_of(item)
+            agenda = lane.ready[level]
             agenda.remove(item.id)
-            if not agenda and item.crashes:
-                del lane.ready[item.crashes]
+            if not agenda and level:
+                del lane.ready[level]
         elif item.lease_until is not None:
             lane.leased.remove(item.id)
+            if limit_key(item)[1]:
+                self.running[limit_key(item)] -= 1
         elif item.letter is not None:
             place = (item.letter.died_at, item.seq)
             del self._died[bisect_left(self._died, place)]
@@ -150,6 +138,37 @@ class Table:
                 del self._causes[cause][bisect_left(self._causes[cause], place)]
                 if not self._causes[cause]:
                     del self._causes[cause]
+                self.routes[item.letter.route] -= 1
+
+    def _take_from_aside(self, item: Item) -> None:
+        key = limit_key(item)
+        self.aside[key].remove(item.id)
+        if not self.aside[key]:
+            del self.aside[key]
+
+    def _count(self, item: Item, lane: Lane) -> None:
+        name = self._counted[item.id] = self.bucket(item)
+        lane.counts[name] += 1
+
+    def bucket(self, item: Item) -> str:
+        """The counter an item is in: its state; for a letter where it lies, for a hold whether it is backlog."""
+        if item.letter is not None:
+            return item.letter.disposition
+        if not item.hold:
+            return item.state
+        return PARKED if self.lines.is_parked(item) else HELD
+
+    def recount(self, item_ids: Iterable[str]) -> None:
+        """Their line was parked, or flows again."""
+        for item_id in item_ids:
+            item = self.items[item_id]
+            lane = self.lanes[item.queue]
+            lane.counts[self._counted[item_id]] -= 1
+            self._count(item, lane)
+
+    def shown(self, item: Item) -> Item:
+        """As those who ask see it: that a line is parked is written on none of its followers."""
+        return structs.replace(item, hold=PARKED_ORDER) if item.hold and self.lines.is_parked(item) else item
 
     # --- history ---
 
@@ -173,14 +192,18 @@ class Table:
         trail = self._trails.get(item_id)
         return trail is not None and any(deed.request_id == request_id for deed in trail.deeds)
 
-    def history(self, item: Item) -> History:
+    def history(self, item: Item, blocked_by: tuple[str, ...]) -> History:
         trail = self._trails.get(item.id) or _Trail()
-        return History(item, tuple(trail.attempts), trail.omitted, tuple(trail.deeds))
+        return History(self.shown(item), tuple(trail.attempts), trail.omitted, tuple(trail.deeds), blocked_by)
 
     # --- reading ---
 
     def oldest_first(self) -> Iterator[Item]:
         return (self.items[self._ids[seq]] for _, seq in self._enqueued)
+
+    def enqueued_after(self, seq: int, limit: int) -> list[Item]:
+        start = bisect_right(self._enqueued, (0, seq))
+        return [self.items[self._ids[place[1]]] for place in self._enqueued[start : start + limit]]
 
     def latest_first(self, *, by_death: bool, before: Place | None) -> Iterator[tuple[Place, Item]]:
         places = self._died if by_death else self._enqueued
@@ -193,9 +216,16 @@ class Table:
         """Those of the ids that exist, each once, in the order given."""
         return [self.items[item_id] for item_id in dict.fromkeys(ids) if item_id in self.items]
 
+    def set_aside(self, queue: str) -> list[str]:
+        """Those of the queue that wait for others of their limit key."""
+        return [slot.id for key, agenda in self.aside.items() if key[0] == queue for slot in agenda.until(None)]
+
     def causes(self, queue: str | None) -> list[CauseTally]:
         rows = [self._cause(cause, where) for cause, where in self._causes if queue is None or where == queue]
         return sorted(rows, key=lambda row: (-row.count, row.cause, row.queue))
+
+    def cause_counts(self) -> dict[tuple[str, str], int]:
+        return {key: len(places) for key, places in self._causes.items()}
 
     def _cause(self, cause: str, queue: str) -> CauseTally:
         """The example is the letter that died first."""
@@ -205,19 +235,7 @@ class Table:
         error, text = ("", "") if letter is None else (letter.failure.type, letter.failure.text)
         return CauseTally(cause, queue, len(places), error, text, first_at, last_at)
 
-    # --- checking ---
 
-    def findings(self) -> tuple[Finding, ...]:
-        """Where what is derived disagrees with the items."""
-        counted: dict[str, Counter[str]] = {}
-        causes: Counter[tuple[str, str]] = Counter()
-        found = Findings()
-        for item in self.items.values():
-            counted.setdefault(item.queue, Counter())[bucket(item)] += 1
-            if (item.state is State.DEAD) != (item.letter is not None):
-                found.add("letters", "items that are dead without a letter, or have one although they live", item.id)
-            elif item.letter is not None and item.letter.disposition is Disposition.OPEN:
-                causes[item.letter.failure.cause, item.queue] += 1
-        found.add_counters({name: lane.counts for name, lane in self.lanes.items()}, counted)
-        found.add_causes({key: len(places) for key, places in self._causes.items()}, causes)
-        return found.told()
+def limit_key(item: Item) -> Key:
+    """Of an item without one, the key is empty."""
+    return item.queue, "" if item.terms is None else item.terms.limit_key

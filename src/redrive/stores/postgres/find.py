@@ -1,6 +1,6 @@
 """Looking on PostgreSQL: `get`, `find`, `ids`, `tally`, `causes`, and when to look again.
 
-Each is one statement: one round trip and one picture. Readers keep nobody from writing.
+Each is one statement, so one picture. Readers keep nobody from writing.
 """
 
 from __future__ import annotations
@@ -110,14 +110,14 @@ def filled(session: Session, text: str) -> str:
 
 async def find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
     search = search_for(session, selection, limit, cursor)
-    rows = await session.read(session.sql("get", "whole").replace("{found}", search.statement), search.values)
+    rows = await session.page(session.sql("get", "whole").replace("{found}", search.statement), search.values)
     items = tuple([item_of(row) for row in rows[:limit]])
     return Page(items, search.next(rows, 3, _PLACE), len(rows))
 
 
 async def ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
     search = search_for(session, selection, limit, cursor)
-    rows = await session.read(session.sql("get", "names").replace("{found}", search.statement), search.values)
+    rows = await session.page(session.sql("get", "names").replace("{found}", search.statement), search.values)
     return IdPage(tuple([row[0] for row in rows[:limit]]), search.next(rows, 1, 2))
 
 

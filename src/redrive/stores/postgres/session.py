@@ -1,7 +1,7 @@
 """What an open store has in one process and one event loop: its connections, its ear, and what it remembers.
 
-Four ways to speak to the server, which differ in what a lost answer means: `call` and `write` may have happened then,
-`read` and `look` are simply repeated by whoever wants to.
+Ways to speak to the server, which differ in what a lost answer means: `call` and `write` may have happened then,
+`read`, `page` and `look` are simply repeated by whoever wants to.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ FOLD_AFTER = 500
 
 _BEGIN = "begin"
 _BEGIN_LOOK = "begin isolation level repeatable read read only"
+_PLANS_FOR_MANY = ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "incremental_sort")
+_BEGIN_PAGE = "; ".join(["begin read only", *[f"set local enable_{plan} = off" for plan in _PLANS_FOR_MANY]])
 
 
 def _yes() -> bool:
@@ -115,6 +117,21 @@ class Session:
 
     async def read(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
         return await through(self._again(lambda: self._visit(lambda wire: wire.rows(statement, params), wrote=_no)))
+
+    async def page(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
+        """A read of a few rows among any number, in the order of an index.
+
+        The planner guesses how many there are; before its first statistics, or long after its last, it may take plans
+        that read them all to give a hundred. Those are switched off for this transaction alone.
+        """
+
+        async def paged(wire: Wire) -> list[Row]:
+            await wire.cursor().execute(_BEGIN_PAGE.encode(), prepare=False)
+            rows = await wire.rows(statement, params)
+            await wire.rows("commit")
+            return rows
+
+        return await through(self._again(lambda: self._visit(paged, wrote=_no)))
 
     async def write(self, work: Callable[[Tx], Awaitable[T]]) -> T:
         """A transaction. `work` may run more than once, and changes nothing but what it does through its Tx."""

@@ -1,4 +1,4 @@
-"""`put` on SQLite."""
+"""`put` on SQLite. What binds items to others is done in bind.py, for those that are."""
 
 from __future__ import annotations
 
@@ -6,37 +6,43 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 
-from redrive.core.item import NewItem
+from redrive.core.item import NewItem, Priority
+from redrive.core.terms import due
 from redrive.core.verbs import PutResult
 from redrive.stores.packing import Packed, checksum
+from redrive.stores.sqlite import bind
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "put")
 
+Numbered = tuple[int, NewItem]
 
-def put(tx: Tx, items: Sequence[NewItem]) -> PutResult:
-    """Numbers are taken for all; those of items that were there already stay unused."""
+
+def put(tx: Tx, items: Sequence[NewItem], *, admit: bool = True) -> PutResult:
+    """Numbers are taken for all; those of items that were there already stay unused.
+
+    `admit`: only as far as the capacity of their queues goes, which is seen when the counters are written.
+    """
     if not items:
         return PutResult()
-    now = tx.now
     (last,) = tx.execute(_SQL["last_seq"]).fetchone()
     numbered = list(enumerate(items, last + 1))
     new_to_us = _unpruned(tx, numbered)
-    rows = [(seq, new.id, new.queue, now, now + new.delay, now) for seq, new in new_to_us]
-    added = new_to_us
-    if tx.change_many(_SQL["insert_item"], rows) != len(rows):
-        there = {seq for (seq,) in tx.execute("select seq from item where seq > ?", (last,))}
-        added = [(seq, new) for seq, new in new_to_us if seq in there]
+    if any([new.terms is not None or new.priority is not Priority.NORMAL for _, new in new_to_us]):
+        added, duplicates = bind.put(tx, new_to_us, admit=admit)
+    else:
+        added, duplicates = _put_plain(tx, new_to_us, last, admit=admit), []
     _add(tx, added, last + len(items))
     if len(added) == len(items):
         return PutResult(tuple([new.id for new in items]))
     taken = {seq for seq, _ in added}
-    already = tuple([new.id for seq, new in numbered if seq not in taken])
-    return PutResult(tuple([new.id for _, new in added]), already)
+    twins = {one.id for one in duplicates}
+    already = tuple([new.id for seq, new in numbered if seq not in taken and new.id not in twins])
+    return PutResult(tuple([new.id for _, new in added]), already, tuple(duplicates))
 
 
-def _unpruned(tx: Tx, numbered: list[tuple[int, NewItem]]) -> list[tuple[int, NewItem]]:
+def _unpruned(tx: Tx, numbered: list[Numbered]) -> list[Numbered]:
     """A pruned id counts as there: the late repeat of an old put must not run the work again."""
     if tx.execute(_SQL["any_tombstone"]).fetchone() is None:
         return numbered
@@ -44,7 +50,24 @@ def _unpruned(tx: Tx, numbered: list[tuple[int, NewItem]]) -> list[tuple[int, Ne
     return [(seq, new) for seq, new in numbered if tx.execute(pruned, (new.id,)).fetchone() is None]
 
 
-def _add(tx: Tx, added: list[tuple[int, NewItem]], last: int) -> None:
+def _put_plain(tx: Tx, items: list[Numbered], last: int, *, admit: bool) -> list[Numbered]:
+    now = tx.now
+    rows = [
+        (seq, new.id, new.queue, now, now + new.delay if new.at is None else due(new, now), now) for seq, new in items
+    ]
+    if tx.change_many(_SQL["insert_item"], rows) != len(rows):
+        there = {seq for (seq,) in tx.execute("select seq from item where seq > ?", (last,))}
+        items = [(seq, new) for seq, new in items if seq in there]
+    for queue, count in Counter([new.queue for _, new in items]).items():
+        tx.declare(queue)
+        tx.count(queue, "ready", count)
+        tx.woken.add(queue)
+        if admit:
+            tx.admit(queue, count)
+    return items
+
+
+def _add(tx: Tx, added: list[Numbered], last: int) -> None:
     if not added:
         return
     crc32 = zlib.crc32
@@ -56,7 +79,3 @@ def _add(tx: Tx, added: list[tuple[int, NewItem]], last: int) -> None:
         tx.executemany(_SQL["insert_packed"], packed)
     tx.execute(_SQL["keep_seq"], (last,))
     tx.weight += sum([len(new.payload) for _, new in added])
-    for queue, count in Counter([new.queue for _, new in added]).items():
-        tx.declare(queue)
-        tx.count(queue, "ready", count)
-        tx.woken.add(queue)

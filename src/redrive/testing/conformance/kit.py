@@ -43,6 +43,7 @@ DURABLE = "durable"
 HANDLES = "handles"
 """Several handles on the same data, each with a life of its own (other processes, in the end)."""
 
+PARKED = "parked:order"
 QUEUE = "emails"
 WORKER = "w-1"
 SECOND = 1_000
@@ -310,12 +311,14 @@ def counted(items: Iterable[Item], queue: str) -> QueueTally:
     lying = [str(item.letter.disposition) for item in mine if item.letter is not None]
     return QueueTally(
         queue,
-        ready=states.count(State.READY),
+        ready=sum(item.state is State.READY and not item.hold for item in mine),
         leased=states.count(State.LEASED),
         done=states.count(State.DONE),
         open=lying.count("open"),
         archived=lying.count("archived"),
         trash=lying.count("trash"),
         cancelled=states.count(State.CANCELLED),
-        oldest_due=min((item.due_at for item in mine if item.state is State.READY), default=None),
+        oldest_due=min((item.due_at for item in mine if item.state is State.READY and not item.hold), default=None),
+        held=sum(bool(item.hold) and item.hold != PARKED for item in mine),
+        parked=sum(item.hold == PARKED for item in mine),
     )

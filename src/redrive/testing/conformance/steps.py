@@ -40,7 +40,8 @@ them after parts of a millisecond, for those that wait for another."""
 
 
 def total(row: QueueTally) -> int:
-    return row.ready + row.leased + row.done + row.open + row.archived + row.trash + row.cancelled
+    live = row.ready + row.held + row.parked + row.leased
+    return live + row.done + row.open + row.archived + row.trash + row.cancelled
 
 
 async def look_while(world: World, work: Awaitable[None]) -> set[tuple[int, int]]:

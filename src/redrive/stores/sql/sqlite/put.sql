@@ -19,6 +19,11 @@ insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at)
 values (?, ?, ?, 'ready', ?, ?, ?)
 on conflict (id) do nothing;
 
+-- :name insert_bound
+-- With priority, hold and ties; whether its id is there already was looked up before.
+insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at, priority, hold, ties)
+values (?, ?, ?, 'ready', ?, ?, ?, ?, ?, ?);
+
 -- :name insert_payload
 insert into payload (seq, crc, body) values (?, ?, ?);
 

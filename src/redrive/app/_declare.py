@@ -1,0 +1,112 @@
+"""The part of an app that declares: queues, handlers, policies, routes. Written when the app opens."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TypeVar, Unpack
+
+from redrive.app._life import Life
+from redrive.core.durations import Duration, parse
+from redrive.core.policy import Policy
+from redrive.core.sizes import Size
+from redrive.core.sizes import parse as parse_size
+from redrive.engine.registry import Function, Handler, Signature, check_queue_name
+from redrive.errors import ConfigError
+from redrive.office.settings import QueueOptions, check_capacity, check_name, queue_change
+
+F = TypeVar("F", bound=Function)
+
+ASYNC_CONCURRENCY = 50
+THREAD_CONCURRENCY = 8
+
+
+class Declaring(Life):
+    def queue(self, name: str, **settings: Unpack[QueueOptions]) -> str:
+        """Declare a queue, and what limits it: max_running, max_per_key, rate, capacity, order, policy, gate, keep,
+        keep_results, retry_share.
+
+        Written when the app opens, where it differs from what the code declared the last time: an operator's change
+        outlives a restart, and a new release's value replaces it. None takes a limit away.
+        """
+        queue = check_queue_name(name)
+        if settings:
+            self._declared.queue(queue, queue_change(settings))
+        self._registry.declared.add(queue)
+        return queue
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        policy: Policy | None = None,
+        lease: Duration = "30s",
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        gate: str | None = None,
+        max_result: Size | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate the function that handles `queue`; async functions run in the loop, others in threads.
+
+        A payload that is an object becomes keyword arguments; a parameter `item: Item` gets the item itself. `gate`
+        names what the handler depends on: while that is down, the queue waits and nothing is charged. A result above
+        `max_result` (else the app's `max_payload`) makes a letter.
+        """
+        name = check_queue_name(queue)
+        rule: object = policy if policy is not None else Policy()
+        if not isinstance(rule, Policy):
+            hint = "use Policy(backoff=..., max_attempts=...)"
+            raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
+        ttl = _positive(lease, "lease")
+        limit = None if timeout is None else _positive(timeout, "timeout")
+        if concurrency is not None and not is_count(concurrency):
+            raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
+        largest = None if max_result is None else parse_size(max_result, field="max_result")
+        behind = None if gate is None else queue_change({"gate": gate})
+
+        def register(function: F) -> F:
+            if not callable(function):
+                raise ConfigError(f"{function!r} is not a function", field="handler", hint="decorate a function")
+            is_async = _is_async(function)
+            slots = concurrency or (ASYNC_CONCURRENCY if is_async else THREAD_CONCURRENCY)
+            signature = Signature(function)
+            handler = Handler(name, function, rule, ttl, limit, slots, is_async, signature, max_result=largest)
+            self._registry.add(handler)
+            if behind is not None:
+                self._declared.queue(name, behind)
+            return function
+
+        return register
+
+    def policy(self, name: str, policy: Policy) -> str:
+        """Give a policy a name, by which queues and single items can ask for it. Looked up when an item fails."""
+        check_name(name, "policy")
+        rule: object = policy
+        if not isinstance(rule, Policy):
+            hint = "use Policy(backoff=..., max_attempts=...)"
+            raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
+        if self._registry.policies.get(name, policy) != policy:
+            hint = "use another name, or declare it once"
+            raise ConfigError(f"{name!r} is another policy already", field="policy", hint=hint)
+        self._registry.policies[name] = policy
+        return name
+
+    def route(self, name: str, *, capacity: int | None = None) -> str:
+        """Declare how many open letters a route has room for. What would die into a full one stays live and waits."""
+        self._declared.route(check_name(name, "route"), check_capacity(capacity))
+        return name
+
+
+def is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _positive(value: Duration, field: str) -> int:
+    millis = parse(value, field=field)
+    if millis < 1:
+        raise ConfigError(f"{value!r} is too short", field=field, hint="use a positive duration such as 30s")
+    return millis
+
+
+def _is_async(function: Function) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -1,0 +1,137 @@
+"""The part of an app that looks and steers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from typing import Unpack
+
+from redrive.app._declare import is_count
+from redrive.app._life import Life
+from redrive.core.filters import parse as parse_filter
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Backup,
+    Cancel,
+    CauseTally,
+    Checkup,
+    QueueChange,
+    StoreInfo,
+    Tally,
+    Tombstone,
+    WorkerBeat,
+)
+from redrive.engine import deaths
+from redrive.engine.ids import new_id
+from redrive.errors import ConfigError
+from redrive.office import settings as office
+from redrive.office.letters import Letters, amend_in_chunks, check_reason, check_several
+from redrive.office.settings import QueueOptions
+
+
+class Steering(Life):
+    @property
+    def letters(self) -> Letters:
+        """The dead letter office."""
+        self._check_open()
+        return self._letters
+
+    def info(self) -> StoreInfo:
+        self._check_open()
+        return self._store.info()
+
+    async def tally(self) -> Tally:
+        self._check_open()
+        return await self._store.tally()
+
+    async def causes(self, queue: str | None = None, *, limit: int = 100) -> tuple[CauseTally, ...]:
+        """Open letters grouped by cause, most first."""
+        self._check_open()
+        return await self._store.causes(queue, limit)
+
+    async def workers(self) -> tuple[WorkerBeat, ...]:
+        self._check_open()
+        return await self._store.workers()
+
+    async def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
+        """For whoever supervises workers on this host: how the process died, for the evidence of what it held.
+
+        Gives the names of its workers; none if the process had no worker, or they stopped in good order.
+        """
+        self._check_open()
+        return await deaths.report(self._store, platform.node(), pid, why)
+
+    async def pause(self, queue: str, *, reason: str) -> None:
+        """No worker leases from the queue until `resume`; what runs goes on."""
+        await self._catch_up()
+        why = check_reason(reason)
+        await self._client.check_queue(queue)
+        await self._store.configure(queue, QueueChange(paused=True, by=self._actor, reason=why))
+        await office.record(self._store, "pause", queue, {}, actor=self._actor, reason=why)
+
+    async def resume(self, queue: str, *, reason: str = "resumed") -> None:
+        await self._catch_up()
+        why = check_reason(reason)
+        await self._client.check_queue(queue)
+        await self._store.configure(queue, QueueChange(paused=False))
+        await office.record(self._store, "resume", queue, {}, actor=self._actor, reason=why)
+
+    async def configure(self, queue: str, *, reason: str, **settings: Unpack[QueueOptions]) -> None:
+        """Change settings of a queue now, for every worker; those that `app.queue` declares. None lifts a limit.
+
+        It stays until it is changed again, or until the code declares another value than it did.
+        """
+        await self._catch_up()
+        change, why = office.queue_change(settings), check_reason(reason)
+        if not settings:
+            raise ConfigError("nothing to change", field="settings", hint="say which, such as max_running=10")
+        await self._client.check_queue(queue)
+        await self._store.configure(queue, change)
+        said = office.said(change)
+        await office.record(self._store, "configure", queue, said, actor=self._actor, reason=why)
+
+    async def configure_route(self, route: str, *, capacity: int | None, reason: str) -> None:
+        """How many open letters the route has room for from now on; None for no limit."""
+        await self._catch_up()
+        name, most, why = office.check_name(route, "route"), office.check_capacity(capacity), check_reason(reason)
+        await self._store.configure_route(name, most)
+        said = {"capacity": most}
+        await office.record(self._store, "configure_route", name, said, actor=self._actor, reason=why)
+
+    async def cancel(self, ids: str | Iterable[str], *, reason: str) -> Amended:
+        """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
+
+        Its worker hears of it within seconds, and cancels the handler; a handler that finishes first is done all the
+        same.
+        """
+        self._check_open()
+        chosen = [str(each) for each in check_several(ids, "ids")]
+        act = Act(self._actor, check_reason(reason), new_id())
+        return await amend_in_chunks(self._store, chosen, Cancel(), act)
+
+    async def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
+        """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
+        self._check_open()
+        selection = parse_filter(filter)
+        if not filter.strip():
+            hint = "to mean everything that is resolved, say state:done,cancelled,dead"
+            raise ConfigError("it is empty", field="filter", hint=hint)
+        if not is_count(limit):
+            raise ConfigError(f"{limit!r} is not a number of items", field="limit", hint="use 1 or more")
+        act = Act(self._actor, check_reason(reason), new_id())
+        return await self._store.prune(selection, limit, act)
+
+    async def check(self, *, quick: bool = False) -> Checkup:
+        """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""
+        self._check_open()
+        return await self._store.check(quick=quick)
+
+    async def backup(self, path: str | os.PathLike[str], *, force: bool = False) -> Backup:
+        """Copy the whole store, as it is now, into a new file, while work goes on. `force` replaces a file."""
+        self._check_open()
+        target: object = path
+        if not isinstance(target, str | os.PathLike):
+            raise ConfigError(f"{path!r} is not a path", field="path", hint="use a text or a pathlib.Path")
+        return await self._store.backup(os.fspath(path), force=force)

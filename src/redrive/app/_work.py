@@ -1,0 +1,199 @@
+"""The part of an app that puts work in, waits for it and does it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from redrive.app._life import Life, Stop
+from redrive.core.durations import Duration, parse
+from redrive.core.item import History, Item
+from redrive.engine.asks import Asks
+from redrive.engine.ids import ItemId, new_id
+from redrive.engine.registry import Handler
+from redrive.engine.runner import current
+from redrive.engine.worker import Worker
+from redrive.errors import ConfigError
+from redrive.stores.base import Store
+
+
+class Working(Life):
+    async def enqueue(
+        self,
+        queue: str,
+        payload: object = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: str = "normal",
+        order_key: str | None = None,
+        limit_key: str | None = None,
+        dedupe_key: str | None = None,
+        dedupe_window: Duration | None = None,
+        dedupe_scope: str = "queue",
+        after: str | Iterable[str] = (),
+        on_dead: str = "wait",
+        policy: str | None = None,
+        id: str | None = None,
+        within: object | None = None,
+    ) -> ItemId:
+        """Durable when it returns. With your own `id` a repeat adds nothing and says so in `.duplicate`.
+
+        `delay` is how long, `at` (with a time zone) when it is due. `priority` is high, normal or low. Items of one
+        `order_key` run one after the other, in the order in which they were enqueued. `limit_key` is what the queue's
+        limit per key counts. While another item with the same `dedupe_key` is live, nothing is added, and you get the
+        other's id; with `dedupe_window` also for so long after that one was enqueued. `after` are ids that must be done
+        before; when one of them is dead or cancelled the item waits, or with `on_dead="die"` dies too. `policy` is the
+        name of one that `app.policy` declared.
+
+        `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
+        """
+        await self._catch_up()
+        asks = Asks(
+            delay=delay,
+            at=at,
+            priority=priority,
+            order_key=order_key,
+            limit_key=limit_key,
+            dedupe_key=dedupe_key,
+            dedupe_window=dedupe_window,
+            dedupe_scope=dedupe_scope,
+            after=after,
+            on_dead=on_dead,
+            policy=policy,
+        )
+        return await self._client.enqueue(queue, payload, asks, id, within)
+
+    async def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[object],
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: str = "normal",
+        order_key: str | Callable[[Any], str | None] | None = None,
+        limit_key: str | Callable[[Any], str | None] | None = None,
+        dedupe_key: str | Callable[[Any], str | None] | None = None,
+        dedupe_window: Duration | None = None,
+        dedupe_scope: str = "queue",
+        after: str | Iterable[str] = (),
+        on_dead: str = "wait",
+        policy: str | None = None,
+        within: object | None = None,
+    ) -> list[ItemId]:
+        """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
+        await self._catch_up()
+        asks = Asks(
+            delay=delay,
+            at=at,
+            priority=priority,
+            order_key=order_key,
+            limit_key=limit_key,
+            dedupe_key=dedupe_key,
+            dedupe_window=dedupe_window,
+            dedupe_scope=dedupe_scope,
+            after=after,
+            on_dead=on_dead,
+            policy=policy,
+        )
+        return await self._client.enqueue_many(queue, payloads, asks, within)
+
+    def follow_up(
+        self,
+        queue: str,
+        payload: object = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: str = "normal",
+        order_key: str | None = None,
+        limit_key: str | None = None,
+        dedupe_key: str | None = None,
+        dedupe_window: Duration | None = None,
+        dedupe_scope: str = "queue",
+        policy: str | None = None,
+    ) -> ItemId:
+        """Inside a handler: enqueue this in the very write that makes the current item done, or not at all.
+
+        All as in `enqueue`. If its dedupe key is held by then, nothing is added.
+        """
+        run = current.get(None)
+        if run is None:
+            raise ConfigError("not inside a handler", field="follow_up", hint="use enqueue outside of handlers")
+        if queue not in self._registry.declared:
+            hint = f"register a handler for it, or declare it with app.queue({queue!r})"
+            raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
+        asks = Asks(
+            delay=delay,
+            at=at,
+            priority=priority,
+            order_key=order_key,
+            limit_key=limit_key,
+            dedupe_key=dedupe_key,
+            dedupe_window=dedupe_window,
+            dedupe_scope=dedupe_scope,
+            policy=policy,
+        )
+        item = self._client.new_item(new_id(), queue, payload, asks)
+        run.follow_ups += (item,)
+        return ItemId(item.id)
+
+    async def get(self, item_id: str) -> Item:
+        """The item as it is now. Raises NotFound."""
+        self._check_open()
+        return (await self._client.get(item_id)).item
+
+    async def history(self, item_id: str) -> History:
+        """The item with every attempt and every operator's act, and what it waits for. Raises NotFound."""
+        self._check_open()
+        return await self._client.get(item_id)
+
+    async def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
+        """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""
+        self._check_open()
+        return await self._client.wait(item_id, timeout)
+
+    async def run(
+        self, *, until_idle: bool = False, queues: Iterable[str] | None = None, grace: Duration = "30s"
+    ) -> None:
+        """A worker, here, until `stop` is called. `until_idle`: until nothing is leased or will become due by itself.
+
+        When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
+        """
+        await self._catch_up()
+        await self._work(self._store, self._registry.choose(queues), until_idle=until_idle, grace=grace)
+
+    async def _work(self, store: Store, handlers: Mapping[str, Handler], *, until_idle: bool, grace: Duration) -> None:
+        """With a store and handlers that `redrive.testing` can watch."""
+        stop = Stop(parse(grace, field="grace"))
+        worker = Worker(
+            store,
+            handlers,
+            events=self.events,
+            clock=self._clock,
+            frames=self._frames,
+            max_result=self._max_payload,
+            until_idle=until_idle,
+        )
+        self._stops.add(stop)
+        self._home = asyncio.get_running_loop()
+        try:
+            await worker.run(stop.asked, stop.now, stop.grace)
+        finally:
+            self._stops.discard(stop)
+            stop.over.set()
+
+    async def stop(self, *, grace: Duration | None = None) -> None:
+        """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.
+
+        In a handler it asks them to stop and does not wait: they wait for the handler.
+        """
+        limit = None if grace is None else parse(grace, field="grace")
+        if current.get(None) is None:
+            await self._stop_workers(limit)
+        else:
+            for stop in self._stops:
+                stop.asked.set()

@@ -1,0 +1,59 @@
+"""The part of a blocking app that declares: nothing here needs the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Unpack
+
+from redrive.app import F
+from redrive.blocking._life import Life
+from redrive.core.durations import Duration
+from redrive.core.policy import Policy
+from redrive.core.sizes import Size
+from redrive.office.settings import QueueOptions
+
+
+class Declaring(Life):
+    def queue(self, name: str, **settings: Unpack[QueueOptions]) -> str:
+        """Declare a queue, and what limits it: max_running, max_per_key, rate, capacity, order, policy, gate, keep,
+        keep_results, retry_share.
+
+        Written when the app opens, where it differs from what the code declared the last time: an operator's change
+        outlives a restart, and a new release's value replaces it. None takes a limit away.
+        """
+        return self._app.queue(name, **settings)
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        policy: Policy | None = None,
+        lease: Duration = "30s",
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        gate: str | None = None,
+        max_result: Size | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate the function that handles `queue`; async functions run in the loop, others in threads.
+
+        A payload that is an object becomes keyword arguments; a parameter `item: Item` gets the item itself. `gate`
+        names what the handler depends on: while that is down, the queue waits and nothing is charged. A result above
+        `max_result` (else the app's `max_payload`) makes a letter.
+        """
+        return self._app.handler(
+            queue,
+            policy=policy,
+            lease=lease,
+            timeout=timeout,
+            concurrency=concurrency,
+            gate=gate,
+            max_result=max_result,
+        )
+
+    def policy(self, name: str, policy: Policy) -> str:
+        """Give a policy a name, by which queues and single items can ask for it. Looked up when an item fails."""
+        return self._app.policy(name, policy)
+
+    def route(self, name: str, *, capacity: int | None = None) -> str:
+        """Declare how many open letters a route has room for. What would die into a full one stays live and waits."""
+        return self._app.route(name, capacity=capacity)

@@ -1,0 +1,77 @@
+"""The part of a blocking app that looks and steers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Unpack
+
+from redrive.blocking._letters import Letters
+from redrive.blocking._life import Life
+from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
+from redrive.office.settings import QueueOptions
+
+
+class Steering(Life):
+    @property
+    def letters(self) -> Letters:
+        """The dead letter office."""
+        return Letters(self._bridge, self._app.letters)
+
+    def info(self) -> StoreInfo:
+        return self._app.info()
+
+    def tally(self) -> Tally:
+        return self._bridge.call(self._app.tally)
+
+    def causes(self, queue: str | None = None, *, limit: int = 100) -> tuple[CauseTally, ...]:
+        """Open letters grouped by cause, most first."""
+        return self._bridge.call(self._app.causes, queue, limit=limit)
+
+    def workers(self) -> tuple[WorkerBeat, ...]:
+        return self._bridge.call(self._app.workers)
+
+    def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
+        """For whoever supervises workers on this host: how the process died, for the evidence of what it held.
+
+        Gives the names of its workers; none if the process had no worker, or they stopped in good order.
+        """
+        return self._bridge.call(self._app.report_death, pid, why=why)
+
+    def pause(self, queue: str, *, reason: str) -> None:
+        """No worker leases from the queue until `resume`; what runs goes on."""
+        self._bridge.call(self._app.pause, queue, reason=reason)
+
+    def resume(self, queue: str, *, reason: str = "resumed") -> None:
+        self._bridge.call(self._app.resume, queue, reason=reason)
+
+    def configure(self, queue: str, *, reason: str, **settings: Unpack[QueueOptions]) -> None:
+        """Change settings of a queue now, for every worker; those that `app.queue` declares. None lifts a limit.
+
+        It stays until it is changed again, or until the code declares another value than it did.
+        """
+        self._bridge.call(self._app.configure, queue, reason=reason, **settings)
+
+    def configure_route(self, route: str, *, capacity: int | None, reason: str) -> None:
+        """How many open letters the route has room for from now on; None for no limit."""
+        self._bridge.call(self._app.configure_route, route, capacity=capacity, reason=reason)
+
+    def cancel(self, ids: str | Iterable[str], *, reason: str) -> Amended:
+        """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
+
+        Its worker hears of it within seconds, and cancels the handler; a handler that finishes first is done all the
+        same.
+        """
+        return self._bridge.call(self._app.cancel, ids if isinstance(ids, str) else list(ids), reason=reason)
+
+    def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
+        """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
+        return self._bridge.call(self._app.prune, filter, reason=reason, limit=limit)
+
+    def check(self, *, quick: bool = False) -> Checkup:
+        """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""
+        return self._bridge.call(self._app.check, quick=quick)
+
+    def backup(self, path: str | os.PathLike[str], *, force: bool = False) -> Backup:
+        """Copy the whole store, as it is now, into a new file, while work goes on. `force` replaces a file."""
+        return self._bridge.call(self._app.backup, path, force=force)

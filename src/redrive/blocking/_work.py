@@ -1,0 +1,169 @@
+"""The part of a blocking app that puts work in, waits for it and does it.
+
+What the caller passes to be iterated is iterated here, in the caller's thread: it may be a query or a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from redrive.blocking._life import Life
+from redrive.core.durations import Duration
+from redrive.core.item import History, Item
+from redrive.engine.ids import ItemId
+from redrive.stores.joining import unwrapped
+
+
+class Working(Life):
+    def enqueue(
+        self,
+        queue: str,
+        payload: object = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: str = "normal",
+        order_key: str | None = None,
+        limit_key: str | None = None,
+        dedupe_key: str | None = None,
+        dedupe_window: Duration | None = None,
+        dedupe_scope: str = "queue",
+        after: str | Iterable[str] = (),
+        on_dead: str = "wait",
+        policy: str | None = None,
+        id: str | None = None,
+        within: object | None = None,
+    ) -> ItemId:
+        """Durable when it returns. With your own `id` a repeat adds nothing and says so in `.duplicate`.
+
+        `delay` is how long, `at` (with a time zone) when it is due. `priority` is high, normal or low. Items of one
+        `order_key` run one after the other, in the order in which they were enqueued. `limit_key` is what the queue's
+        limit per key counts. While another item with the same `dedupe_key` is live, nothing is added, and you get the
+        other's id; with `dedupe_window` also for so long after that one was enqueued. `after` are ids that must be done
+        before; when one of them is dead or cancelled the item waits, or with `on_dead="die"` dies too. `policy` is the
+        name of one that `app.policy` declared.
+
+        `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
+        """
+        return self._bridge.call(
+            self._app.enqueue,
+            queue,
+            payload,
+            delay=delay,
+            at=at,
+            priority=priority,
+            order_key=order_key,
+            limit_key=limit_key,
+            dedupe_key=dedupe_key,
+            dedupe_window=dedupe_window,
+            dedupe_scope=dedupe_scope,
+            after=_in_hand(after),
+            on_dead=on_dead,
+            policy=policy,
+            id=id,
+            within=unwrapped(within),
+        )
+
+    def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[object],
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: str = "normal",
+        order_key: str | Callable[[Any], str | None] | None = None,
+        limit_key: str | Callable[[Any], str | None] | None = None,
+        dedupe_key: str | Callable[[Any], str | None] | None = None,
+        dedupe_window: Duration | None = None,
+        dedupe_scope: str = "queue",
+        after: str | Iterable[str] = (),
+        on_dead: str = "wait",
+        policy: str | None = None,
+        within: object | None = None,
+    ) -> list[ItemId]:
+        """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
+        return self._bridge.call(
+            self._app.enqueue_many,
+            queue,
+            list(payloads),
+            delay=delay,
+            at=at,
+            priority=priority,
+            order_key=order_key,
+            limit_key=limit_key,
+            dedupe_key=dedupe_key,
+            dedupe_window=dedupe_window,
+            dedupe_scope=dedupe_scope,
+            after=_in_hand(after),
+            on_dead=on_dead,
+            policy=policy,
+            within=unwrapped(within),
+        )
+
+    def follow_up(
+        self,
+        queue: str,
+        payload: object = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: str = "normal",
+        order_key: str | None = None,
+        limit_key: str | None = None,
+        dedupe_key: str | None = None,
+        dedupe_window: Duration | None = None,
+        dedupe_scope: str = "queue",
+        policy: str | None = None,
+    ) -> ItemId:
+        """Inside a handler: enqueue this in the very write that makes the current item done, or not at all.
+
+        All as in `enqueue`. If its dedupe key is held by then, nothing is added.
+        """
+        return self._app.follow_up(
+            queue,
+            payload,
+            delay=delay,
+            at=at,
+            priority=priority,
+            order_key=order_key,
+            limit_key=limit_key,
+            dedupe_key=dedupe_key,
+            dedupe_window=dedupe_window,
+            dedupe_scope=dedupe_scope,
+            policy=policy,
+        )
+
+    def get(self, item_id: str) -> Item:
+        """The item as it is now. Raises NotFound."""
+        return self._bridge.call(self._app.get, item_id)
+
+    def history(self, item_id: str) -> History:
+        """The item with every attempt and every operator's act, and what it waits for. Raises NotFound."""
+        return self._bridge.call(self._app.history, item_id)
+
+    def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
+        """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""
+        return self._bridge.call(self._app.wait, item_id, timeout=timeout)
+
+    def run(self, *, until_idle: bool = False, queues: Iterable[str] | None = None, grace: Duration = "30s") -> None:
+        """A worker, here, until `stop` is called. `until_idle`: until nothing is leased or will become due by itself.
+
+        When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
+        Ctrl-C stops it so, and a second one at once; then KeyboardInterrupt is raised. In the main thread SIGTERM does
+        the same and raises SystemExit, unless the program handles it itself.
+        """
+        self._bridge.run(until_idle=until_idle, queues=None if queues is None else list(queues), grace=grace)
+
+    def stop(self, *, grace: Duration | None = None) -> None:
+        """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.
+
+        In a handler it asks them to stop and does not wait: they wait for the handler.
+        """
+        self._bridge.call(self._app.stop, grace=grace)
+
+
+def _in_hand(ids: str | Iterable[str]) -> str | Iterable[str]:
+    return list(ids) if isinstance(ids, Iterator) else ids

@@ -1,0 +1,44 @@
+"""Cancelling an item whose handler does not stop: its lease is taken over, and a later result is refused."""
+
+from __future__ import annotations
+
+from redrive.core.decide import ToCancelled
+from redrive.core.item import Attempt, Ending, Item, Millis
+from redrive.core.select import Ids
+from redrive.core.states import State
+from redrive.core.verbs import Act, Amended, Cancel, Settlement
+from redrive.stores.base import Store
+
+TAKEOVER: Millis = 30_000
+"""Should we die between takeover and settle, the reaper finds a lease that ran out, of an item asked to cancel."""
+
+
+async def cancel_by_force(store: Store, item_id: str, act: Act) -> Amended:
+    """As `amend` with Cancel, and a running item ends now, whatever its handler does. A repeat goes on where it ended.
+
+    The handler is not waited for and may go on for a moment; its result is refused.
+    """
+    amended = await store.amend(Ids((item_id,)), Cancel(), act)
+    if amended.skipped:
+        return amended
+    item = (await store.get(item_id)).item
+    if item.state is State.LEASED:
+        taker = f"{act.actor} ({act.request_id})"
+        taken = await store.reclaim(taker, [item.queue], TAKEOVER, 1, [item_id], force=True)
+        if taken:
+            await store.settle([_settlement(each, act) for each in taken])
+    return amended
+
+
+def _settlement(item: Item, act: Act) -> Settlement:
+    note = f"taken away by {act.actor}: {act.reason}"
+    attempt = Attempt(
+        delivery=item.deliveries - 1,  # the one that was taken away; reclaiming took the next
+        number=item.attempt,
+        worker=item.worker or "",
+        started_at=item.leased_at or 0,
+        ran=0,
+        ending=Ending.CANCELLED,
+        note=note,
+    )
+    return Settlement(item.id, item.deliveries, ToCancelled(note), attempt)

@@ -1,0 +1,56 @@
+"""Whose policy judges an item: its own, else its queue's, else its handler's; found by name when it is needed.
+
+So an operator can give a queue another policy, and a deploy another meaning to a name, while items wait for retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from redrive.core.item import Item
+from redrive.core.policy import Policy
+from redrive.engine.registry import Handler
+from redrive.engine.settings import Settings
+
+
+class Choice(NamedTuple):
+    """`note` tells of names that are not known here and were passed over."""
+
+    policy: Policy
+    note: str = ""
+
+
+class Policies:
+    def __init__(self, named: Mapping[str, Policy], settings: Settings) -> None:
+        self._named = named
+        self.settings = settings
+
+    def of(self, item: Item, handler: Handler) -> Choice:
+        """By the settings that are known now."""
+        own = "" if item.terms is None else item.terms.policy
+        queues = self.settings.known(item.queue).policy
+        if not own and not queues:
+            return Choice(handler.policy)
+        unknown: list[str] = []
+        for name in (own, queues):
+            if name in self._named:
+                return Choice(self._named[name], _note(unknown))
+            if name:
+                unknown.append(name)
+        return Choice(handler.policy, _note(unknown))
+
+    async def at_failure(self, item: Item, handler: Handler) -> Choice:
+        """By the settings as they are, or were a second ago."""
+        await self.settings.fresh(item.queue)
+        return self.of(item, handler)
+
+    def max_crashes(self, handler: Handler) -> int:
+        """Of the queue; items with a policy of their own are asked for under the same line."""
+        return self._named.get(self.settings.known(handler.queue).policy, handler.policy).max_crashes
+
+
+def _note(unknown: list[str]) -> str:
+    return (
+        f"no policy named {' or '.join(map(repr, dict.fromkeys(unknown)))} here; judged by another" if unknown else ""
+    )

@@ -1,0 +1,72 @@
+"""What the store says of the queues a worker serves, remembered for about a second.
+
+Limits, rates and gates are not read here: the store itself holds to them in every lease. What the worker acts on (the
+name of a policy, the share of retries) is read when an item fails, and beside the pump while it leases: so a change is
+obeyed within FRESH by a worker that is busy, and with the next look at the store by one that is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from redrive.core.item import Millis
+from redrive.core.verbs import QueueSettings
+from redrive.errors import StoreError
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
+
+FRESH: Millis = 1000
+
+_NONE = QueueSettings()
+
+
+class Settings:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: dict[str, QueueSettings] = {}
+        self._read_at: dict[str, Millis] = {}
+        self._one_reads = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._next_look: Millis = clock.monotonic()
+
+    def known(self, queue: str) -> QueueSettings:
+        """As they were when they were last read."""
+        return self._known.get(queue, _NONE)
+
+    async def fresh(self, queue: str) -> QueueSettings:
+        """No older than FRESH, unless the store fails: then what is known has to do."""
+        if self._is_old(queue):
+            # Many may fail at once; one of them asks.
+            async with self._one_reads:
+                if self._is_old(queue):
+                    await self._read(queue)
+        return self.known(queue)
+
+    def refresh(self, queues: Iterable[str]) -> None:
+        """Have those that are old read in the background. May be called as often as one likes."""
+        now = self._clock.monotonic()
+        if now >= self._next_look and (self._reading is None or self._reading.done()):
+            self._next_look = now + FRESH
+            self._reading = asyncio.create_task(self.read(tuple(queues)))
+
+    async def read(self, queues: Iterable[str]) -> None:
+        for queue in queues:
+            await self.fresh(queue)
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _is_old(self, queue: str) -> bool:
+        at = self._read_at.get(queue)
+        return at is None or self._clock.monotonic() - at >= FRESH
+
+    async def _read(self, queue: str) -> None:
+        # Also a failure is not repeated within the second: whoever fails while the store is away must not wait for it.
+        self._read_at[queue] = self._clock.monotonic()
+        try:
+            self._known[queue] = await self._store.settings(queue)
+        except (StoreError, AttributeError):
+            return

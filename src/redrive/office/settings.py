@@ -1,0 +1,135 @@
+"""Settings of queues and routes as people say them, checked, and written with an entry in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any, TypedDict
+
+from msgspec import UNSET, Struct, to_builtins
+
+from redrive.core import codec, durations, rates
+from redrive.core.durations import Duration
+from redrive.core.quantity import shown
+from redrive.core.rates import RateText
+from redrive.core.verbs import Act, NewEntry, QueueChange, QueueSettings
+from redrive.engine.asks import one_of
+from redrive.engine.ids import new_id
+from redrive.errors import ConfigError
+from redrive.stores.audit import TOPIC
+from redrive.stores.base import Store
+from redrive.stores.checks import ORDERS, check_text
+
+NAME_LIMIT = 128
+
+
+class QueueOptions(TypedDict, total=False):
+    """What `app.queue` declares and `app.configure` changes. None takes a limit away.
+
+    `max_running`, `max_per_key`: how many run at once, in the queue and for each limit key. `rate`: how fast they are
+    given out, as in "100/min". `capacity`: how many may wait or run before `enqueue` raises QueueFull. `order`: what
+    becomes of those behind a dead head of an order key: block, park or skip. `policy`: the name of its policy. `gate`:
+    the gate it stands behind. `keep`, `keep_results`: how long finished items, and results alone, are kept.
+    `retry_share`: of a worker's slots, how many retries and replays may take while first attempts wait.
+    """
+
+    max_running: int | None
+    max_per_key: int | None
+    rate: RateText | None
+    capacity: int | None
+    order: str
+    policy: str | None
+    gate: str | None
+    keep: Duration | None
+    keep_results: Duration | None
+    retry_share: float | None
+
+
+class SettingsRecord(Struct, frozen=True):
+    """What the audit says of a change of settings."""
+
+    change: str
+    name: str
+    settings: dict[str, Any] = {}
+
+
+def queue_change(options: Mapping[str, Any]) -> QueueChange:
+    """Raises ConfigError that names the option."""
+    for name in options:
+        if name not in _CHECKS:
+            near = get_close_matches(name, _CHECKS, n=1)
+            known = f"did you mean {near[0]}?" if near else f"there are {', '.join(_CHECKS)}"
+            raise ConfigError("there is no such setting of a queue", field=name, hint=known)
+    return QueueChange(**{name: _CHECKS[name](value, name) for name, value in options.items()})
+
+
+def said(change: QueueChange) -> dict[str, Any]:
+    """The settings a change speaks of, as plain values."""
+    values = {name: getattr(change, name) for name in QueueSettings.__struct_fields__}
+    return {name: to_builtins(value) for name, value in values.items() if value is not UNSET}
+
+
+def check_capacity(value: object) -> int | None:
+    return _count(value, "capacity")
+
+
+def check_name(name: object, field: str) -> str:
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_LIMIT or not name.isprintable() or " " in name:
+        hint = f"use 1 to {NAME_LIMIT} printable characters without blanks"
+        raise ConfigError(f"{shown(name)} is not a name", field=field, hint=hint)
+    check_text(field, name)
+    return name
+
+
+async def record(store: Store, change: str, name: str, settings: dict[str, Any], *, actor: str, reason: str) -> None:
+    act = Act(actor, reason, new_id())
+    body = codec.encode(SettingsRecord(change, name, settings))
+    await store.append([NewEntry(TOPIC, body, act.actor, act.reason, act.request_id)])
+
+
+def _count(value: object, field: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        hint = "use a whole number of at least 1, or None for no limit"
+        raise ConfigError(f"{shown(value)} cannot be used", field=field, hint=hint)
+    return value
+
+
+def _rate(value: Any, field: str) -> object:
+    return None if value is None else rates.parse(value, field=field)
+
+
+def _order(value: object, field: str) -> str:
+    return one_of(field, value, ORDERS)
+
+
+def _name(value: object, field: str) -> str:
+    return "" if value is None or value == "" else check_name(value, field)
+
+
+def _kept(value: Any, field: str) -> int | None:
+    return None if value is None else durations.parse(value, field=field)
+
+
+def _share(value: object, field: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        hint = "use a number above 0 and at most 1, such as 0.3 for 30 %, or None for no such line"
+        raise ConfigError(f"{shown(value)} is not a share", field=field, hint=hint)
+    return float(value)
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "max_running": _count,
+    "max_per_key": _count,
+    "rate": _rate,
+    "capacity": _count,
+    "order": _order,
+    "policy": _name,
+    "gate": _name,
+    "keep": _kept,
+    "keep_results": _kept,
+    "retry_share": _share,
+}

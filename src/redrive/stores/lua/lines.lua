@@ -1,0 +1,103 @@
+-- Items of one order key in their line: the head alone can be leased, the followers wait for their turn.
+-- Inputs:    line_of(queue, key); join(id, record); advance(line); leave(id, record)
+-- Outputs:   the line, with last place, head ('' for none), status and gap ('' for none)
+-- Atomicity: reads and notes down; the script writes.
+-- Keys:      lines:<queue> hash, order key -> last place, head, status, gap; followers:<queue> NUL <key> zset, place -> id;
+--            parked:<queue> zset, 0 -> order key of a parked line
+
+local FLOWING, BLOCKED, PARKED = 0, 1, 2
+local ORDERED, DEDUPED, WAITS, AWAITED, LIMITED, CANCEL = 1, 2, 4, 8, 16, 32
+local HELD_AFTER, HELD_ORDER, HELD_LIMIT = 1, 2, 3
+-- Where what stands in the terms of an item. What is absent is false, a text that is absent empty.
+local ORDER_KEY, PLACE, GAP, LIMIT_KEY, SCOPE, DEDUPE_KEY, WINDOW, AFTER, ON_DEAD, POLICY, CANCELLED_BY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local band, bor = bit.band, bit.bor
+
+local function tied(m, tie)
+  return band(m[TIES] or 0, tie) ~= 0
+end
+
+local lines = {}
+
+local function line_of(queue, key)
+  local name = queue .. '\0' .. key
+  local line = lines[name]
+  if line then
+    return line
+  end
+  local kept = call('HGET', sound(P .. 'lines:' .. queue, 'hash'), key)
+  local list = list_of(kept)
+  if kept and (not list or #list ~= 4) then
+    refuse('CORRUPT the line of the order key ' .. key .. ' in ' .. queue .. ' cannot be read')
+  end
+  list = list or {0, '', FLOWING, ''}
+  line = {
+    queue = queue, key = key, followers = P .. 'followers:' .. name, kept = kept or '',
+    last = list[1], head = list[2], status = list[3], gap = list[4], was = list[3],
+  }
+  lines[name] = line
+  return line
+end
+
+local function line_of_item(m)
+  return line_of(m[QUEUE], m[TERMS][ORDER_KEY])
+end
+
+local function lead(line, id, m)
+  line.head = id
+  if line.gap ~= '' then
+    m[TERMS][GAP] = line.gap
+  end
+end
+
+-- At the tail; the first of a line is its head.
+local function join(id, m)
+  local line = line_of_item(m)
+  line.last = line.last + 1
+  m[TERMS][PLACE] = line.last
+  if line.head == '' then
+    lead(line, id, m)
+  else
+    enlist(line.followers, line.last, id)
+  end
+end
+
+-- The head goes. Gives the new one, if there is one.
+local function advance(line)
+  line.status, line.head = FLOWING, ''
+  while true do
+    local id = first_in(line.followers)
+    if not id then
+      return nil
+    end
+    delist(line.followers, id)
+    local m = take(id)
+    -- What is no item, or not ready, would stop all behind it.
+    if m and m[STATE] == 'ready' then
+      lead(line, id, m)
+      return id, m
+    end
+  end
+end
+
+before_write[#before_write + 1] = function()
+  for _, line in pairs(lines) do
+    local key = P .. 'lines:' .. line.queue
+    local list = cmsgpack.pack({line.last, line.head, line.status, line.gap})
+    if line.head == '' and line.gap == '' then
+      if line.kept ~= '' then
+        unset(key, line.key)
+      end
+    elseif list ~= line.kept then
+      set(key, line.key, list)
+    end
+    if line.status ~= line.was then
+      local parked = P .. 'parked:' .. line.queue
+      if line.status == PARKED then
+        add(parked, 0, line.key)
+      elseif line.was == PARKED then
+        remove(parked, line.key)
+      end
+    end
+  end
+  lines = {}
+end

@@ -1,0 +1,30 @@
+-- after: edges from awaited items (by id) to those that wait for them (by number), gone when the awaited one is done.
+-- Inputs: an id or a number. Outputs: numbers of those that wait; ids of those awaited.
+-- Atomicity: part of the verb's own savepoint, so that a put and the end of what it waits for see each other.
+
+-- :name state
+select state from item where id = ?;
+
+-- :name buried
+select state from tombstone where id = ?;
+
+-- :name add
+insert into edge (awaited, waiting, die) values (?, ?, ?) on conflict (awaited, waiting) do nothing;
+
+-- :name fulfil
+delete from edge where awaited = ? returning waiting;
+
+-- :name doomed
+select waiting from edge where awaited = ? and die = 1;
+
+-- :name give_up
+delete from edge where waiting = ?;
+
+-- :name waits
+select 1 from edge where waiting = ? limit 1;
+
+-- :name missing
+select e.awaited, i.seq from edge e left join item i on i.id = e.awaited where e.waiting = ?;
+
+-- :name die
+update item set state = 'dead', ended_at = ?, hold = 0 where seq = ?;

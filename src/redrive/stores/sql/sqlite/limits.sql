@@ -1,0 +1,45 @@
+-- limits: how many leased items have a limit key, and who was set aside because they were enough.
+-- Inputs: queue and key; the number of an item. Outputs: how many run; the first that was set aside.
+-- Atomicity: part of the verb's own savepoint.
+
+-- :name running
+select running from slot where queue = ? and key = ?;
+
+-- :name enter
+insert into slot (queue, key, running) values (?, ?, 1) on conflict (queue, key) do update set running = running + 1;
+
+-- :name leave
+update slot set running = running - 1 where queue = ? and key = ?;
+
+-- :name forget
+delete from slot where queue = ? and key = ? and running <= 0;
+
+-- :name set_aside
+insert into aside (queue, key, seq) values (?, ?, ?);
+
+-- :name hold
+update item set hold = 3 where seq = ?;
+
+-- :name first_aside
+select min(seq) from aside where queue = ? and key = ?;
+
+-- :name take_back
+delete from aside where queue = ? and key = ? and seq = ?;
+
+-- :name free
+update item set hold = 0 where seq = ? and hold = 3;
+
+-- :name free_all
+update item set hold = 0 where hold = 3 and seq in (select seq from aside where queue = ?);
+
+-- :name take_all_back
+delete from aside where queue = ?;
+
+-- :name spend_rate
+update queue set rate_at = ? where name = ?;
+
+-- :name gate
+select name, version, interval, burst, share, cap, floor, next_at, credit, floor_at, body from gate where name = ?;
+
+-- :name spend_gate
+update gate set next_at = ?, credit = ?, floor_at = ? where name = ?;

@@ -1,0 +1,118 @@
+"""`put` of items with terms or a priority: places in lines, dedupe keys, and who they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from redrive.core import codec, terms
+from redrive.core.item import NewItem, Terms
+from redrive.core.lanes import NUMBERS
+from redrive.core.verbs import Duplicate
+from redrive.stores.checks import unknown_dependency
+from redrive.stores.sqlite import bonds, edges, keys
+from redrive.stores.sqlite.lines import Joining
+from redrive.stores.sqlite.tied import AFTER, NOTED, ORDER
+from redrive.stores.sqlite.tx import Kind, Tx
+from redrive.stores.statements import load
+
+_SQL = load("sqlite", "put")
+_TERMS = load("sqlite", "terms")
+_AFTER = load("sqlite", "after")
+
+Numbered = tuple[int, NewItem]
+_NOTHING = Terms()
+
+
+class _Wait(NamedTuple):
+    """What a new item waits for, and whether it is to die at once."""
+
+    missing: tuple[str, ...] = ()
+    doomed: bool = False
+
+
+def put(tx: Tx, numbered: Sequence[Numbered], *, admit: bool) -> tuple[list[Numbered], list[Duplicate]]:
+    """Those that are added, and those whose dedupe key is held."""
+    added, duplicates = _accepted(tx, numbered)
+    waits = _waits(tx, added)
+    _insert(tx, added, waits, admit=admit)
+    for seq, wait in waits.items():
+        edges.add(tx, seq, wait.missing, die=_terms(dict(added)[seq]).on_dead == "die")
+    bonds.doom(tx, [seq for seq, wait in waits.items() if wait.doomed])
+    return added, duplicates
+
+
+def _terms(new: NewItem) -> Terms:
+    return _NOTHING if new.terms is None else new.terms
+
+
+def _accepted(tx: Tx, numbered: Sequence[Numbered]) -> tuple[list[Numbered], list[Duplicate]]:
+    """In their order: an id that is there is left alone before anybody asks for its key."""
+    added: list[Numbered] = []
+    duplicates: list[Duplicate] = []
+    seen: set[str] = set()
+    for seq, new in numbered:
+        if new.id in seen or tx.execute(_AFTER["state"], (new.id,)).fetchone() is not None:
+            continue
+        place = terms.dedupe_place(new.queue, _terms(new))
+        if place is not None:
+            holder = keys.holder(tx, place)
+            if holder is not None:
+                duplicates.append(Duplicate(new.id, holder))
+                continue
+            keys.take(tx, place, seq, new.id)
+        seen.add(new.id)
+        added.append((seq, new))
+    return added, duplicates
+
+
+def _waits(tx: Tx, added: Sequence[Numbered]) -> dict[int, _Wait]:
+    """Of those that wait for anybody. What is done counts as fulfilled; what nobody knows is refused."""
+    ours = {new.id for _, new in added}
+    found: dict[int, _Wait] = {}
+    for seq, new in added:
+        missing: list[str] = []
+        lost = False
+        for awaited in dict.fromkeys(_terms(new).after):
+            state = "ready" if awaited in ours else edges.fate(tx, awaited)
+            if state is None:
+                raise unknown_dependency(new.id, awaited)
+            if state != "done":
+                missing.append(awaited)
+                lost = lost or state in edges.LOST
+        if missing:
+            found[seq] = _Wait(tuple(missing), doomed=lost and _terms(new).on_dead == "die")
+    return found
+
+
+def _insert(tx: Tx, added: Sequence[Numbered], waits: dict[int, _Wait], *, admit: bool) -> None:
+    joining = Joining(tx)
+    rows: list[tuple[object, ...]] = []
+    notes: list[tuple[object, ...]] = []
+    for seq, new in added:
+        what, now = _terms(new), tx.now
+        hold, gap, kind = (AFTER, "", "held") if seq in waits else (0, "", "ready")
+        if what.order_key:
+            line = joining.join((new.queue, what.order_key), seq, seq)
+            if line.head == seq:
+                gap = line.gap
+            else:
+                hold, kind = hold or ORDER, "parked" if line.status == "parked" else "held"
+        noted = what != _NOTHING
+        ties = terms.ties(what) | (NOTED if noted else 0)
+        rows.append((seq, new.id, new.queue, now, terms.due(new, now), now, NUMBERS[new.priority], hold, ties))
+        if noted:
+            notes.append((seq, codec.encode(what), what.order_key, seq, what.limit_key, gap))
+        _count(tx, new.queue, kind, admit=admit)
+    tx.executemany(_SQL["insert_bound"], rows)
+    tx.executemany(_TERMS["insert"], notes)
+    joining.write()
+
+
+def _count(tx: Tx, queue: str, kind: Kind, *, admit: bool) -> None:
+    tx.declare(queue)
+    tx.count(queue, kind, 1)
+    if kind == "ready":
+        tx.woken.add(queue)
+    if admit:
+        tx.admit(queue, 1)

@@ -1,0 +1,43 @@
+"""What the move of one item means for others: lines, dependencies, dedupe keys, places under a limit key.
+
+Within one write everything that ends is marked first, with all that dies along; then followers among them leave their
+lines, then lines whose head ended go on, then whoever was freed loses its hold. So the outcome does not depend on the
+order in which things are looked at, and nothing that ends in a write is moved by it to the front first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from redrive.core.terms import AWAITED, DEDUPED, ORDERED
+from redrive.stores.sqlite import edges, keys, lines, slots
+from redrive.stores.sqlite.tied import Tied
+from redrive.stores.sqlite.tx import Tx
+
+Over = tuple[Tied, str]
+"""An item as it was, and the state it has now."""
+
+
+def give_keys_back(tx: Tx, moved: Iterable[Over]) -> None:
+    for item, state in moved:
+        if item.has(DEDUPED) and state != "ready":
+            keys.release(tx, item, state)
+
+
+def ended(tx: Tx, moved: Sequence[Over]) -> None:
+    """All with ties that this write moved, by itself and written already; their dedupe keys are given back."""
+    over = [(item, state) for item, state in moved if state != "ready"]
+    edges.give_up(tx, [item for item, _ in over])
+    freed: list[int] = []
+    for item, state in over:
+        if state == "done" and item.has(AWAITED):
+            freed += edges.fulfil(tx, item.id)
+    along = edges.doom(tx, edges.dying_with(tx, [item for item, state in over if state in edges.LOST]))
+    lines.move_on(tx, [(item, state) for item, state in (*over, *along) if item.has(ORDERED)])
+    edges.free(tx, freed)
+    slots.pass_on(tx, [item for item, _ in moved])
+
+
+def doom(tx: Tx, seqs: Iterable[int]) -> None:
+    """New items that were to die with what is dead already."""
+    lines.move_on(tx, [(item, state) for item, state in edges.doom(tx, seqs) if item.has(ORDERED)])

@@ -1,0 +1,96 @@
+"""Dependencies on SQLite: an edge leads from an awaited item to one that waits, until the awaited one is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from redrive.core import terms
+from redrive.core.terms import AWAITED, DEDUPED, ORDERED, WAITS
+from redrive.stores.sqlite import keys, lines, tied
+from redrive.stores.sqlite.rows import short
+from redrive.stores.sqlite.tied import AFTER, ORDER, Tied
+from redrive.stores.sqlite.tx import Tx
+from redrive.stores.statements import load
+
+_SQL = load("sqlite", "after")
+_TERMS = load("sqlite", "terms")
+_SETTLE = load("sqlite", "settle")
+
+LOST = ("dead", "cancelled")
+
+
+def fate(tx: Tx, item_id: str) -> str | None:
+    """The state of an item, also of one that was pruned; None if there never was one."""
+    row = tx.execute(_SQL["state"], (item_id,)).fetchone() or tx.execute(_SQL["buried"], (item_id,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def add(tx: Tx, seq: int, awaited: Sequence[str], *, die: bool) -> None:
+    tx.executemany(_SQL["add"], [(one, seq, die) for one in awaited])
+    tx.executemany(_TERMS["tie"], [(AWAITED, one) for one in awaited])
+
+
+def give_up(tx: Tx, items: Iterable[Tied]) -> None:
+    """They wait for nobody any more."""
+    tx.executemany(_SQL["give_up"], [(item.seq,) for item in items if item.has(WAITS)])
+
+
+def fulfil(tx: Tx, item_id: str) -> list[int]:
+    """It is done: the numbers of those who waited for it, of whom some may wait for others."""
+    return [seq for (seq,) in tx.execute(_SQL["fulfil"], (item_id,)).fetchall()]
+
+
+def doom(tx: Tx, seqs: Iterable[int]) -> list[tuple[Tied, str]]:
+    """These die because of what they wait for, and whoever was to die with them, and so on."""
+    dead: list[tuple[Tied, str]] = []
+    todo = list(dict.fromkeys(seqs))
+    gone: set[int] = set()
+    while todo:
+        items = tied.read(tx, [seq for seq in todo if seq not in gone])
+        gone.update(todo)
+        _die(tx, items)
+        dead += [(item, "dead") for item in items]
+        todo = dying_with(tx, items)
+    return dead
+
+
+def dying_with(tx: Tx, items: Iterable[Tied]) -> list[int]:
+    found = [
+        seq for item in items if item.has(AWAITED) for (seq,) in tx.execute(_SQL["doomed"], (item.id,)).fetchall()
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _die(tx: Tx, items: list[Tied]) -> None:
+    failure = terms.DEPENDENCY_FAILURE
+    names = (failure.cause, failure.type, short(failure.type), failure.category, failure.rule)
+    give_up(tx, items)
+    for item in items:
+        tx.moved(item.queue, tied.kind_of(tx, item), "open")
+        tx.count_cause(failure.cause, item.queue, 1)
+        if item.has(DEDUPED):
+            keys.release(tx, item, "dead")
+    tx.executemany(_SQL["die"], [(tx.now, item.seq) for item in items])
+    letters = [
+        (item.seq, item.queue, terms.DEPENDENCY, tx.now, *names, terms.DEPENDENCY_BYTES, "") for item in items
+    ]
+    tx.executemany(_SETTLE["insert_letter"], letters)
+
+
+def free(tx: Tx, seqs: Iterable[int]) -> None:
+    """One that each of them waited for is done."""
+    alone = [seq for seq in dict.fromkeys(seqs) if tx.execute(_SQL["waits"], (seq,)).fetchone() is None]
+    for item in tied.read(tx, alone):
+        if item.hold != AFTER:
+            continue
+        if item.has(ORDERED) and not lines.is_head(tx, item):
+            tied.set_hold(tx, item.seq, ORDER)
+            continue
+        tied.set_hold(tx, item.seq, 0)
+        tx.moved(item.queue, "held", "ready")
+        tx.woken.add(item.queue)
+
+
+def missing(tx: Tx, seq: int) -> list[tuple[str, int]]:
+    """Ids of what it waits for with their numbers; 0 for what was pruned."""
+    return [(item_id, found or 0) for item_id, found in tx.execute(_SQL["missing"], (seq,)).fetchall()]

@@ -1,0 +1,169 @@
+"""Order keys on SQLite: the line of a key, its head that may run, and the followers that wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from redrive.core import codec
+from redrive.core.verbs import QueueSettings
+from redrive.stores.sqlite.tied import ORDER, Tied
+from redrive.stores.sqlite.tx import Tx
+from redrive.stores.statements import load
+
+_SQL = load("sqlite", "order")
+_TERMS = load("sqlite", "terms")
+
+Name = tuple[str, str]
+"""(queue, order key)"""
+Status = Literal["flowing", "blocked", "parked"]
+
+
+@dataclass(slots=True)
+class Line:
+    head: int | None = None
+    waiting: int = 0
+    status: Status = "flowing"
+    gap: str = ""
+
+
+def line_of(tx: Tx, name: Name) -> Line | None:
+    row = tx.execute(_SQL["line"], name).fetchone()
+    return None if row is None else Line(*row)
+
+
+def keep(tx: Tx, name: Name, line: Line) -> None:
+    """A line that says nothing any more is forgotten."""
+    if line.head is None and not line.gap:
+        tx.execute(_SQL["forget"], name)
+    else:
+        tx.execute(_SQL["keep"], (*name, line.head, line.waiting, line.status, line.gap))
+
+
+class Joining:
+    """Many items that come in one after the other; each line is read and written once."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._lines: dict[Name, Line] = {}
+        self._followers: list[tuple[str, str, int, int]] = []
+
+    def line(self, name: Name) -> Line:
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = line_of(self._tx, name) or Line()
+        return line
+
+    def join(self, name: Name, seq: int, place: int) -> Line:
+        """At the tail; the first of a line is its head."""
+        line = self.line(name)
+        if line.head is None:
+            line.head = seq
+        else:
+            line.waiting += 1
+            self._followers.append((*name, place, seq))
+        return line
+
+    def write(self) -> None:
+        self._tx.executemany(_SQL["follow"], self._followers)
+        for name, line in self._lines.items():
+            keep(self._tx, name, line)
+
+
+def next_place(tx: Tx) -> int:
+    ((place,),) = tx.execute(_SQL["next_place"]).fetchall()
+    return int(place)
+
+
+def move_on(tx: Tx, over: Sequence[tuple[Tied, str]]) -> None:
+    """Items with an order key that ended, each with its state: first the followers leave, then the heads."""
+    heads: list[tuple[Tied, str]] = []
+    for item, state in over:
+        if item.order_key is None:
+            continue
+        # What is done was leased, and so the head.
+        if state != "done" and tx.change(_SQL["leave"], (*item.line, item.place)):
+            _one_less(tx, item.line)
+        else:
+            heads.append((item, state))
+    going: list[tuple[Tied, str]] = []
+    modes: dict[str, str] = {}
+    for item, state in heads:
+        mode = modes.get(item.queue) if state == "dead" else "go on"
+        if mode is None:
+            mode = modes[item.queue] = _mode(tx, item.queue)
+        if mode in ("block", "park"):
+            turn(tx, item, "parked" if mode == "park" else "blocked")
+        else:
+            going.append((item, item.id if mode == "skip" else ""))
+    advance(tx, going)
+
+
+def _one_less(tx: Tx, name: Name) -> None:
+    line = line_of(tx, name)
+    if line is not None:
+        line.waiting -= 1
+        keep(tx, name, line)
+
+
+def _mode(tx: Tx, queue: str) -> str:
+    row = tx.execute(_SQL["mode"], (queue,)).fetchone()
+    return QueueSettings().order if row is None or row[0] is None else codec.decode(row[0], QueueSettings).order
+
+
+def turn(tx: Tx, head: Tied, status: Status) -> None:
+    """What its head means to those behind it. Their rows stay as they are; only what they count as changes."""
+    line = line_of(tx, head.line)
+    if line is not None and line.head == head.seq:
+        _recount(tx, head.queue, line, status)
+        line.status = status
+        keep(tx, head.line, line)
+
+
+def _recount(tx: Tx, queue: str, line: Line, status: Status) -> None:
+    before, after = line.status == "parked", status == "parked"
+    if before != after:
+        tx.moved(queue, "parked" if before else "held", "parked" if after else "held", line.waiting)
+
+
+def advance(tx: Tx, heads: Sequence[tuple[Tied, str]]) -> None:
+    """Lines go on without their head, with a gap where one is named: the first follower of each is the new one."""
+    kept: list[tuple[object, ...]] = []
+    left: list[tuple[object, ...]] = []
+    freed: list[tuple[int]] = []
+    for item, gap in heads:
+        row = tx.execute(_SQL["next"], item.line).fetchone()
+        if row is None or row[0] != item.seq:
+            continue
+        *facts, place, seq, hold = row
+        line = Line(*facts)
+        _recount(tx, item.queue, line, "flowing")
+        gap = gap or line.gap
+        if seq is None:
+            keep(tx, item.line, Line(gap=gap))
+            continue
+        kept.append((*item.line, seq, line.waiting - 1, "flowing", gap))
+        left.append((*item.line, place))
+        if gap:
+            tx.execute(_TERMS["gap"], (gap, seq))
+        if hold == ORDER:
+            freed.append((seq,))
+            tx.moved(item.queue, "held", "ready")
+            tx.woken.add(item.queue)
+    if kept:
+        tx.executemany(_SQL["leave"], left)
+        tx.executemany(_SQL["keep"], kept)
+        tx.executemany(_SQL["free"], freed)
+
+
+def is_head(tx: Tx, item: Tied) -> bool:
+    line = line_of(tx, item.line)
+    return line is not None and line.head == item.seq
+
+
+def close_gap(tx: Tx, letter: Tied) -> None:
+    line = line_of(tx, letter.line)
+    if line is not None and line.gap == letter.id:
+        line.gap = ""
+        keep(tx, letter.line, line)
