@@ -40,13 +40,16 @@ class Child:
         *,
         module: str = "bench.worker",
         python: str = sys.executable,
+        root: Path = ROOT,
     ) -> None:
+        """`root`: the checkout whose code it runs."""
         self.role = role
+        path = {} if root == ROOT else {"PYTHONPATH": str(root / "src")}
         self._log = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - it lives as long as the child
         self._process = subprocess.Popen(
             [python, "-m", module, role, json.dumps(config)],
-            cwd=ROOT,
-            env=dict(os.environ, **{PARENT: str(os.getpid())}),
+            cwd=root,
+            env=dict(os.environ, **{PARENT: str(os.getpid())}, **path),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -95,9 +95,12 @@ class Lab:
 
     def filled(self, count: int, store: str = "queue") -> str:
         """The URL of a fresh store with so many ready items."""
-        name = f"ready-{count}"
+        return self.prepared(f"ready-{count}", lambda url: asyncio.run(enqueue_in_chunks(url, count, 10_000)), store)
+
+    def prepared(self, name: str, fill: Callable[[str], object], store: str = "queue") -> str:
+        """The URL of a fresh copy of a store that is filled once."""
         if name not in self._templates:
-            asyncio.run(enqueue_in_chunks(self.engine.empty(name), count, 10_000))
+            fill(self.engine.empty(name))
             self._templates.add(name)
         return self.engine.copy(name, store)
 

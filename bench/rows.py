@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import growth, log, pages, scaling
+from bench import features, growth, log, pages, scaling
 from bench.harness import Child, cpu_seconds
 from bench.lab import Lab, Reading, check, enqueue_in_chunks
 from bench.load import PAYLOAD, QUEUE
@@ -268,19 +268,34 @@ GROWTH: dict[str, dict[str, Row]] = {
     "postgres": _GROWTH | {"pinned": snapshot},
     "redis": _GROWTH,
 }
-GROUPS = ("usual", "growth", "all")
-ONCE = frozenset({"pickup", "idle", "wal", "pinned", *_GROWTH})
+FEATURES: dict[str, Row] = {
+    "ordered": features.ordered,
+    "ordered-one": features.ordered_one,
+    "dedupe": features.dedupe,
+    "after": features.after,
+    "limits": features.limits,
+    "schedules-idle": features.schedules_idle,
+}
+NAMED: dict[str, Row] = {"unused": features.unused}
+"""Only if it is asked for by name: it needs another checkout."""
+GROUPS = ("usual", "features", "growth", "all")
+ONCE = frozenset({"pickup", "idle", "wal", "pinned", "schedules-idle", *_GROWTH})
 """Rows that are samples over time in themselves and are not repeated."""
 
 
 def rows_of(store: str) -> dict[str, Row]:
-    return USUAL[store] | GROWTH[store]
+    return USUAL[store] | FEATURES | GROWTH[store] | NAMED
 
 
 def chosen(store: str, words: Sequence[str]) -> list[str]:
     """The names of the rows meant, each once. KeyError for a word that means nothing."""
     known = rows_of(store)
-    groups = {"usual": list(USUAL[store]), "growth": list(GROWTH[store]), "all": list(known)}
+    groups = {
+        "usual": list(USUAL[store]),
+        "features": list(FEATURES),
+        "growth": list(GROWTH[store]),
+        "all": [name for name in known if name not in NAMED],
+    }
     names = [name for word in words for name in groups.get(word, [word])]
     for name in names:
         known[name]

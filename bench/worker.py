@@ -137,6 +137,28 @@ def run_reader(config: dict[str, Any]) -> None:
     signal.pause()
 
 
+def run_schedules(config: dict[str, Any]) -> None:
+    """A worker that leads schedules of which none is due before the year is over."""
+    from bench.load import QUEUE
+    from redrive import Redrive
+
+    app = Redrive(config["url"], log=False)
+
+    @app.handler(QUEUE)
+    async def handle() -> None:
+        return
+
+    for number in range(config["count"]):
+        app.schedule(f"schedule-{number:05}", QUEUE, cron="59 23 31 12 *", timezone="UTC")
+
+    async def main() -> None:
+        async with app:
+            say(declared=True)
+            await app.run()
+
+    asyncio.run(main())
+
+
 ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
     "drain": run_drain,
     "stamp": run_stamp,
@@ -144,6 +166,7 @@ ROLES: dict[str, Callable[[dict[str, Any]], None]] = {
     "insert": run_insert,
     "minimal": run_minimal,
     "reader": run_reader,
+    "schedules": run_schedules,
 }
 
 

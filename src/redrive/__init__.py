@@ -7,10 +7,12 @@ from redrive._version import __version__
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.core.backoff import constant, custom, exponential, immediate, linear, never
-    from redrive.core.classify import dead_on, never_dead, retry_on
+    from redrive.core.classify import dead_on, never_dead, rate_limited, retry_on
     from redrive.core.item import History, Item
+    from redrive.core.meters import Rate
     from redrive.core.policy import Policy
     from redrive.core.verbs import Amended, Page
+    from redrive.engine.runner import cancel_requested
     from redrive.engine.signals import Dead, Retry, Snooze
 else:
     from redrive._late import names_of
@@ -20,10 +22,12 @@ else:
         {
             "redrive.app": ("Redrive",),
             "redrive.core.backoff": ("constant", "custom", "exponential", "immediate", "linear", "never"),
-            "redrive.core.classify": ("dead_on", "never_dead", "retry_on"),
+            "redrive.core.classify": ("dead_on", "never_dead", "rate_limited", "retry_on"),
             "redrive.core.item": ("History", "Item"),
+            "redrive.core.meters": ("Rate",),
             "redrive.core.policy": ("Policy",),
             "redrive.core.verbs": ("Amended", "Page"),
+            "redrive.engine.runner": ("cancel_requested",),
             "redrive.engine.signals": ("Dead", "Retry", "Snooze"),
             "redrive.blocking": (),
             "redrive.errors": (),
@@ -43,10 +47,12 @@ __all__ = [
     "Item",
     "Page",
     "Policy",
+    "Rate",
     "Redrive",
     "Retry",
     "Snooze",
     "__version__",
+    "cancel_requested",
     "constant",
     "custom",
     "dead_on",
@@ -55,5 +61,6 @@ __all__ = [
     "linear",
     "never",
     "never_dead",
+    "rate_limited",
     "retry_on",
 ]

@@ -13,13 +13,16 @@ from redrive.blocking import Redrive
 from redrive.errors import CalledFromLoop
 from redrive.events import Enqueued, Event, SubscriberFailed
 from redrive.office.letters import Letters
+from redrive.office.schedules import Schedules
 from tests.blocking.kit import loop_threads
 from tests.support.cli import PATIENCE
 
 
 def awaited(kind: type) -> list[str]:
     """What has to be awaited there, and so would block here."""
-    return [name for name, value in vars(kind).items() if inspect.iscoroutinefunction(value) and name[0] != "_"]
+    names = [name for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction) if name[0] != "_"]
+    assert names, kind
+    return names
 
 
 def call(method: Callable[..., object]) -> None:
@@ -44,6 +47,15 @@ async def test_so_is_every_call_of_the_office(app: Redrive, name: str) -> None:
         call(getattr(app.letters, name))
     assert caught.value.message.startswith(f"letters.{name} of redrive.blocking")
     assert f"await app.letters.{name}(...)" in caught.value.hint
+    await asyncio.to_thread(app.close)
+
+
+@pytest.mark.parametrize("name", awaited(Schedules))
+async def test_and_every_call_about_schedules(app: Redrive, name: str) -> None:
+    await asyncio.to_thread(app.open)
+    with pytest.raises(CalledFromLoop) as caught:
+        call(getattr(app.schedules, name))
+    assert f"await app.schedules.{name}(...)" in caught.value.hint
     await asyncio.to_thread(app.close)
 
 

@@ -10,13 +10,14 @@ import pytest
 import redrive
 from redrive import blocking
 from redrive.app import Redrive
-from redrive.blocking import Amended, History, Item, Page, _letters
+from redrive.blocking import Amended, History, Item, Page, _letters, _schedules
 from redrive.core.verbs import Tally, WorkerBeat
 from redrive.engine.ids import ItemId
 from redrive.office.letters import Letters
+from redrive.office.schedules import Schedules
 from tests.blocking.signatures import differences
 
-TWINS: dict[object, object] = {Redrive: blocking.Redrive, Letters: _letters.Letters}
+TWINS: dict[object, object] = {Redrive: blocking.Redrive, Letters: _letters.Letters, Schedules: _schedules.Schedules}
 
 
 def test_both_apps_have_the_same_methods() -> None:
@@ -25,6 +26,10 @@ def test_both_apps_have_the_same_methods() -> None:
 
 def test_both_offices_have_the_same_methods() -> None:
     assert differences(Letters, _letters.Letters, TWINS) == []
+
+
+def test_both_manage_schedules_alike() -> None:
+    assert differences(Schedules, _schedules.Schedules, TWINS) == []
 
 
 def test_both_are_made_alike() -> None:

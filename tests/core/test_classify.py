@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from redrive.core import classify as module
 from redrive.core.backoff import constant
-from redrive.core.classify import Rule, Verdict, classify, dead_on, fingerprint, never_dead, normalise, retry_on
+from redrive.core.classify import (
+    Action,
+    Rule,
+    Verdict,
+    classify,
+    dead_on,
+    fingerprint,
+    never_dead,
+    normalise,
+    rate_limited,
+    retry_on,
+)
 from redrive.core.item import Frame
 from redrive.errors import ConfigError
 
@@ -82,12 +93,15 @@ def test_a_rule_keeps_the_usual_category_unless_it_has_one() -> None:
     assert classify(TimeoutError, None, "", [dead_on(TimeoutError, category="slow")]).category == "slow"
 
 
-def test_actions_and_extras_of_the_three_constructors() -> None:
+def test_actions_and_extras_of_the_constructors() -> None:
     assert retry_on(TimeoutError, backoff=constant("5s")).backoff == constant("5s")
     assert dead_on(TimeoutError).action == "dead"
     keep = never_dead(ConnectionError, ceiling=5)
     assert (keep.action, keep.ceiling) == ("keep", 5)
     assert never_dead(ConnectionError).ceiling == 1000
+    limited = rate_limited(503, "slow down", backoff=constant("5s"))
+    assert (limited.action, limited.category, limited.backoff) == ("limit", "rate_limit", constant("5s"))
+    assert (limited.codes, limited.words) == (("503",), ("slow down",))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +207,35 @@ class Connection(ValueError):
 )
 def test_built_in_table(error: type[BaseException] | None, code: str | None, text: str, category: str) -> None:
     rule = "default" if category == "error" else f"default:{category}"
-    assert classify(error, code, text, ()) == Verdict(category, rule, "retry")
+    action: Action = "limit" if category == "rate_limit" else "retry"
+    assert classify(error, code, text, ()) == Verdict(category, rule, action)
+
+
+class RateLimitError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("rules", "verdict"),
+    [
+        ([], Verdict("rate_limit", "default:rate_limit", "limit")),
+        ([retry_on(429)], Verdict("rate_limit", "code:429", "retry")),
+        ([dead_on(429)], Verdict("rate_limit", "code:429", "dead")),
+        ([never_dead(429)], Verdict("rate_limit", "code:429", "keep")),
+        ([retry_on(RateLimitError)], Verdict("rate_limit", "error:RateLimitError", "retry")),
+        ([retry_on(ValueError)], Verdict("rate_limit", "default:rate_limit", "limit")),
+    ],
+)
+def test_a_rule_can_make_an_error_of_a_rate_limit(rules: list[Rule], verdict: Verdict) -> None:
+    assert classify(RateLimitError, "429", "slow down", rules) == verdict
+
+
+def test_a_rule_can_make_a_rate_limit_of_any_error() -> None:
+    rules = [rate_limited(ConnectionError, code="busy"), rate_limited("try later")]
+    assert classify(ConnectionResetError, None, "", rules).action == "limit"
+    assert classify(RuntimeError, "busy", "", rules).category == "rate_limit"
+    assert classify(ValueError, None, "please try later", rules).rule == "words:try later"
+    assert classify(ValueError, None, "", rules).action == "retry"
 
 
 @given(
@@ -203,7 +245,7 @@ def test_built_in_table(error: type[BaseException] | None, code: str | None, tex
 )
 def test_classify_is_total(error: type[BaseException] | None, code: str | None, text: str) -> None:
     verdict = classify(error, code, text, [dead_on("x y", CardDeclined, 5)])
-    assert verdict.action in ("retry", "dead")
+    assert verdict.action in ("retry", "dead", "limit")
     assert verdict.rule == "code:5 error:CardDeclined words:x y" or verdict.rule.startswith("default")
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from redrive.core import durations
 from redrive.core import outcome as o
-from redrive.core.backoff import constant, exponential, immediate, never
+from redrive.core.backoff import Backoff, constant, exponential, immediate, linear, never
 from redrive.core.classify import dead_on, never_dead, retry_on
-from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady, decide, ending
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady, decide, ending
 from redrive.core.item import Ending, Failure, Item
 from redrive.core.policy import Policy
 from tests.core.values import FAILURE, INTEGERS, an_item, of
@@ -154,6 +154,74 @@ def test_a_crash_is_no_error() -> None:
     assert judged(item, o.LeaseExpired(FAILURE), policy, age=HOUR) == ToReady(0, Charge.CRASH)
 
 
+@pytest.mark.parametrize("after", [None, 5, 10**15])
+def test_a_rate_limit_charges_nothing_and_never_kills(after: int | None) -> None:
+    item = an_item(errors=99, crashes=99, alone=True, last_chance=True, attempt=200, deliveries=299)
+    policy = Policy(backoff=never(), max_attempts=1, max_age="1ms", max_crashes=1)
+    decision = judged(item, o.Limited(failing("limit"), after), policy, age=HOUR)
+    assert isinstance(decision, ToReady)
+    assert decision.charge is Charge.NOTHING
+    assert decision.delay == {None: 1000, 5: 5, 10**15: 86_400_000}[after]
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "attempt", "crashes", "delay"),
+    [(1, 1, 0, 1000), (3, 1, 0, 4000), (5, 3, 0, 4000), (4, 2, 1, 2000), (2, 3, 0, 1000)],
+)
+def test_its_wait_grows_with_how_often_it_was_given_back(
+    deliveries: int, attempt: int, crashes: int, delay: int
+) -> None:
+    """Not with errors, which have waits of their own, and not with crashes, which take a delivery for the takeover."""
+    item = an_item(deliveries=deliveries, attempt=attempt, crashes=crashes, errors=7)
+    decision = judged(item, o.Limited(failing("limit")), Policy(backoff=exponential("1s", factor=2)))
+    assert decision == ToReady(delay, Charge.NOTHING)
+
+
+def test_budgets_are_separate() -> None:
+    """Twenty deploys and twenty rate limits leave the budget of errors alone: two of three are used, and it lives."""
+    policy = Policy(backoff=constant("10s"), max_attempts=3, max_crashes=3)
+    item = an_item()
+    outcomes: list[o.Outcome] = [*[o.Release()] * 20, *[o.Limited(failing("limit"))] * 20, *[o.Fail(FAILURE)] * 2]
+    for outcome in outcomes:
+        item = msgspec.structs.replace(item, deliveries=item.deliveries + 1)
+        decision = judged(item, outcome, policy)
+        assert isinstance(decision, ToReady)
+        if decision.charge is Charge.ERROR:
+            item = msgspec.structs.replace(item, errors=item.errors + 1, attempt=item.attempt + 1)
+    assert (item.errors, item.attempt, item.deliveries) == (2, 2, 42)
+    assert judged(item, o.Fail(FAILURE), policy) == ToDead("max_attempts", Charge.ERROR, FAILURE)
+
+
+def test_cancelled_says_who_asked() -> None:
+    item = an_item(errors=99, last_chance=True)
+    assert judged(item, o.Cancelled("ops: wrong list", FAILURE)) == ToCancelled("ops: wrong list")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "charge"),
+    [
+        (o.Dead(FAILURE, "handler"), "handler", Charge.ERROR),
+        (o.Expired(FAILURE), "max_age", Charge.NOTHING),
+        (o.LeaseExpired(FAILURE), "max_crashes", Charge.CRASH),
+        (o.Fail(FAILURE), "max_attempts", Charge.ERROR),
+        (o.Retry(FAILURE), "max_attempts", Charge.ERROR),
+    ],
+)
+def test_whatever_dies_has_its_route_and_what_to_do_where_that_is_full(
+    outcome: o.Outcome, reason: str, charge: Charge
+) -> None:
+    policy = Policy(backoff=linear("2s"), max_attempts=1, max_crashes=1, routes={"Refused": "refused"}, route="rest")
+    decision = judged(an_item(errors=4, alone=True), outcome, policy)
+    assert decision == ToDead(reason, charge, FAILURE, "refused", otherwise=10_000)
+
+
+@pytest.mark.parametrize(("backoff", "wait"), [(immediate(), 1000), (never(), 60_000), (constant("1h"), HOUR)])
+def test_a_full_route_is_never_asked_in_a_tight_loop(backoff: Backoff, wait: int) -> None:
+    decision = judged(an_item(), o.Dead(FAILURE, "handler"), Policy(backoff=backoff, route="dlq"))
+    assert isinstance(decision, ToDead)
+    assert (decision.route, decision.otherwise) == ("dlq", wait)
+
+
 @pytest.mark.parametrize(
     ("outcome", "word"),
     [
@@ -163,6 +231,8 @@ def test_a_crash_is_no_error() -> None:
         (o.Dead(FAILURE, "x"), Ending.DEAD),
         (o.Snooze(1), Ending.SNOOZED),
         (o.Release(), Ending.RELEASED),
+        (o.Limited(FAILURE), Ending.LIMITED),
+        (o.Cancelled("ops: stop"), Ending.CANCELLED),
         (o.LeaseExpired(FAILURE), Ending.CRASHED),
         (o.Expired(FAILURE), Ending.EXPIRED),
     ],
@@ -181,6 +251,7 @@ POLICIES: list[Callable[[], Policy]] = [
     lambda: Policy(backoff=broken, max_attempts=None, max_age="36500d"),
     lambda: Policy(backoff=exponential("1s", factor=1e9, jitter=1), max_attempts=None, max_hint="36500d"),
     lambda: Policy(max_attempts=None, rules=[never_dead(OSError, ceiling=10**18)]),
+    lambda: Policy(backoff=broken, max_attempts=1, routes={Exception: "any", "error": "some"}, route="rest"),
 ]
 
 
@@ -188,12 +259,18 @@ POLICIES: list[Callable[[], Policy]] = [
 def test_decide_is_total(
     item: Item, outcome: Any, make: Callable[[], Policy], roll: float, data: st.DataObject
 ) -> None:
-    if hasattr(outcome, "failure"):
-        action = data.draw(st.sampled_from(["retry", "dead", "keep"]))
+    if getattr(outcome, "failure", None) is not None:
+        action = data.draw(st.sampled_from(["retry", "dead", "keep", "limit"]))
         outcome = msgspec.structs.replace(outcome, failure=msgspec.structs.replace(outcome.failure, action=action))
     decision = decide(item, outcome, make(), roll=roll, age=data.draw(INTEGERS))
     if isinstance(decision, ToReady):
         assert 0 <= decision.delay <= durations.MAX
     else:
         assert isinstance(decision, ToDone) is isinstance(outcome, o.Done)
-        assert isinstance(decision, ToDone | ToDead)
+        assert isinstance(decision, ToCancelled) is isinstance(outcome, o.Cancelled)
+        assert isinstance(decision, ToDone | ToDead | ToCancelled)
+    if isinstance(outcome, o.Limited | o.Snooze | o.Release):
+        assert isinstance(decision, ToReady)
+        assert decision.charge is Charge.NOTHING
+    if isinstance(decision, ToDead):
+        assert 0 <= decision.otherwise <= durations.MAX

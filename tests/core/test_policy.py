@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from redrive.core import durations
 from redrive.core.backoff import constant, exponential, linear, never
-from redrive.core.classify import dead_on, never_dead, retry_on
+from redrive.core.classify import dead_on, never_dead, rate_limited, retry_on
+from redrive.core.item import Failure
 from redrive.core.policy import Policy
 from redrive.errors import ConfigError
 
@@ -45,6 +46,16 @@ def test_durations_are_kept_in_milliseconds() -> None:
         ("rules", "card declined"),
         ("rules", [TimeoutError]),
         ("rules", retry_on(TimeoutError)),
+        ("routes", ["timeout"]),
+        ("routes", {"timeout": ""}),
+        ("routes", {"timeout": None}),
+        ("routes", {"timeout": "two words"}),
+        ("routes", {"": "slow"}),
+        ("routes", {int: "slow"}),
+        ("routes", {404: "slow"}),
+        ("route", None),
+        ("route", "x" * 129),
+        ("route", "new\nline"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name_with_a_fix(field: str, value: Any) -> None:
@@ -69,6 +80,10 @@ def test_equal_policies_are_equal_and_hash_alike() -> None:
     assert hash(one) == hash(Policy(max_age=3600, rules=(dead_on(ValueError),)))
     assert one != Policy(max_age="1h")
     assert one != "policy"
+    routed = Policy(routes={ValueError: "data", "timeout": "slow"}, route="rest")
+    assert routed == Policy(routes={"ValueError": "data", "timeout": "slow"}, route="rest")
+    assert hash(routed) == hash(Policy(routes={"ValueError": "data", "timeout": "slow"}, route="rest"))
+    assert routed != Policy(routes={"ValueError": "data", "timeout": "slow"})
 
 
 def test_a_rule_brings_its_own_backoff() -> None:
@@ -129,3 +144,88 @@ def test_describe_names_limits_and_rules() -> None:
         "dead on words:card declined, keep on error:ConnectionError"
     )
     assert "constant 5s" in repr(policy)
+
+
+def test_describe_names_routes() -> None:
+    policy = Policy(constant("5s"), 3, routes={TimeoutError: "slow", "data": "bad"}, route="rest")
+    assert policy.describe() == "constant 5s, 3 attempts, 3 crashes, TimeoutError to slow, data to bad, letters to rest"
+
+
+class Refused(ConnectionError):
+    pass
+
+
+class RefusedTwice(Refused):
+    pass
+
+
+def died_of(kind: str, category: str = "error") -> Failure:
+    return Failure(kind, "no", category, "default", "c0ffee000000")
+
+
+HERE = __name__
+
+
+@pytest.mark.parametrize(
+    ("kind", "category", "route"),
+    [
+        (f"{HERE}.Refused", "connection", "by-class"),
+        (f"{HERE}.RefusedTwice", "connection", "by-class"),
+        ("ConnectionResetError", "connection", "by-name"),
+        ("ConnectionError", "connection", "by-name"),
+        ("shop.Declined", "auth", "by-full-name"),
+        ("mail.Declined", "auth", "by-category"),
+        ("shop.pay.Frozen", "error", "by-short-name"),
+        ("shop.Unknown", "auth", "by-category"),
+        ("shop.Unknown", "error", "rest"),
+        ("redrive.WorkerLost", "crash", "crashes"),
+        ("", "", "rest"),
+    ],
+)
+def test_a_route_is_found_by_type_then_category_then_the_usual_one(kind: str, category: str, route: str) -> None:
+    policy = Policy(
+        routes={
+            "auth": "by-category",
+            "connection": "too-late",
+            "ConnectionError": "by-name",
+            Refused: "by-class",
+            "shop.Declined": "by-full-name",
+            "Frozen": "by-short-name",
+            "crash": "crashes",
+        },
+        route="rest",
+    )
+    assert policy.route_of(died_of(kind, category)) == route
+
+
+def test_the_nearest_kin_gives_the_route_whatever_the_order() -> None:
+    pairs: list[tuple[str | type[BaseException], str]] = [(OSError, "io"), (ConnectionError, "net")]
+    for routes in (dict(pairs), dict(reversed(pairs))):
+        assert Policy(routes=routes).route_of(died_of("ConnectionResetError")) == "net"
+        assert Policy(routes=routes).route_of(died_of("PermissionError")) == "io"
+        assert Policy(routes=routes).route_of(died_of("KeyError")) == ""
+
+
+def test_without_routes_letters_have_none() -> None:
+    assert Policy().route_of(died_of("ValueError")) == ""
+    assert Policy(route="all").route_of(died_of("ValueError")) == "all"
+
+
+@pytest.mark.parametrize(
+    ("policy", "given_back", "delay"),
+    [
+        (Policy(), 0, 1000),
+        (Policy(), 3, 8000),
+        (Policy(), 9, 512_000),
+        (Policy(), 10**9, 512_000),
+        (Policy(), -5, 1000),
+        (Policy(constant("1ms")), 0, 1000),
+        (Policy(never()), 2, 4000),
+        (Policy(never(), rules=[rate_limited(429, backoff=constant("7s"))]), 2, 7000),
+    ],
+)
+def test_a_rate_limit_without_a_hint_waits_by_how_often_it_was_given_back(
+    policy: Policy, given_back: int, delay: int
+) -> None:
+    rule = "code:429" if policy.rules else "default:rate_limit"
+    assert policy.limited_delay(given_back, 0.5, rule) == delay

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from redrive.core.states import TERMINAL, Disposition, State, Verb, legal
-from redrive.core.verbs import Archive, Cancel, Change, Discard, Replay, Restore, refusal
+from redrive.core.verbs import Archive, Cancel, Change, Discard, Replay, Restore, Skip, refusal
 
 LEGAL = {
     ("ready", "leased", "lease"),
@@ -13,7 +13,10 @@ LEGAL = {
     ("leased", "ready", "settle"),
     ("leased", "done", "settle"),
     ("leased", "dead", "settle"),
+    ("leased", "cancelled", "settle"),
     ("ready", "cancelled", "amend"),
+    ("ready", "dead", "settle"),
+    ("ready", "dead", "amend"),
     ("dead", "ready", "amend"),
 }
 
@@ -41,6 +44,7 @@ OPEN, ARCHIVED, TRASH = Disposition.OPEN, Disposition.ARCHIVED, Disposition.TRAS
         (Discard(), {OPEN, ARCHIVED}),
         (Restore(), {ARCHIVED, TRASH}),
         (Cancel(), set()),
+        (Skip(), {OPEN, ARCHIVED}),
     ],
 )
 @pytest.mark.parametrize("disposition", Disposition)
@@ -50,11 +54,11 @@ def test_refusal_of_a_letter(change: Change, allowed: set[Disposition], disposit
     assert reason is None or reason.startswith("it is ")
 
 
-@pytest.mark.parametrize("change", [Replay(), Archive(), Discard(), Restore(), Cancel()])
+@pytest.mark.parametrize("change", [Replay(), Archive(), Discard(), Restore(), Cancel(), Skip()])
 @pytest.mark.parametrize("state", [state for state in State if state is not State.DEAD])
 def test_refusal_of_anything_else(change: Change, state: State) -> None:
     reason = refusal(change, state, None)
-    if isinstance(change, Cancel) and state is State.READY:
+    if isinstance(change, Cancel) and state in {State.READY, State.LEASED}:
         assert reason is None
     else:
         assert reason is not None

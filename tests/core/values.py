@@ -23,6 +23,8 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: INTEGERS,
     bool: st.booleans(),
     bytes: st.binary(max_size=20),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    msgspec.UnsetType: st.just(msgspec.UNSET),
     type(None): st.none(),
 }
 

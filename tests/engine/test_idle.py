@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
-from redrive import Item, Policy, constant
+from redrive import Item, Policy, constant, never
+from redrive.core.item import NewItem, Terms
+from redrive.core.meters import Rate
 from redrive.core.states import State
+from redrive.core.verbs import GateWrite, QueueChange
 from redrive.errors import ConfigError, UnknownQueue
 from tests.support.lab import Lab
 
@@ -41,6 +44,72 @@ async def test_it_does_not_wait_for_what_is_paused(lab: Lab) -> None:
     await app.resume("q")
     await lab.drain(app)
     assert (await lab.item(waiting)).state is State.DONE
+
+
+async def test_it_does_not_wait_for_what_is_held(lab: Lab) -> None:
+    """Behind a dead head, parked, or waiting for an item that nobody here will finish."""
+    app = await lab.app()
+    app.queue("elsewhere")
+
+    @app.handler("q", policy=Policy(never()))
+    async def fail(item: Item) -> None:
+        raise ValueError("no")
+
+    app.handler("other")(_nothing)
+    awaited = str(await app.enqueue("elsewhere"))
+    await lab.store.configure("q", QueueChange(order="park"))
+    keyed = [NewItem(f"keyed-{number}", "q", b"null", terms=Terms(order_key="k")) for number in range(3)]
+    after = NewItem("after", "other", b"null", terms=Terms(after=(awaited,)))
+    await lab.store.put([*keyed, after])
+    begun = lab.clock.now()
+    await lab.drain(app, limit="1m")
+    assert lab.clock.now() - begun < 10_000
+    assert [(await lab.item(new.id)).state for new in (*keyed, after)] == [State.DEAD, *[State.READY] * 3]
+    assert [(await lab.item(new.id)).hold for new in (*keyed, after)] == ["", "parked:order", "parked:order", "after"]
+
+
+async def test_it_works_off_what_its_own_work_frees(lab: Lab) -> None:
+    app = await lab.app()
+    order: list[str] = []
+
+    @app.handler("q")
+    async def note(item: Item) -> None:
+        order.append(item.id)
+
+    app.handler("other")(note)
+    await lab.store.configure("q", QueueChange(max_per_key=1))
+    news = [
+        NewItem("last", "other", b"null", terms=Terms(after=("b", "d"))),
+        *[NewItem(each, "q", b"null", terms=Terms(order_key="k")) for each in "ab"],
+        *[NewItem(each, "q", b"null", terms=Terms(limit_key="l")) for each in "cd"],
+    ]
+    await lab.store.put(news)
+    await lab.drain(app, limit="1m")
+    assert sorted(order) == ["a", "b", "c", "d", "last"]
+    assert order.index("a") < order.index("b") < order.index("last")
+
+
+async def test_it_waits_for_what_a_rate_keeps_back(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("q")(_nothing)
+    await lab.store.configure("q", QueueChange(rate=Rate(1, 10_000, burst=1)))
+    ids = [str(each) for each in await app.enqueue_many("q", [None] * 4)]
+    begun = lab.clock.now()
+    await lab.drain(app, limit="2m")
+    assert {(await lab.item(item_id)).state for item_id in ids} == {State.DONE}
+    assert 30_000 <= lab.clock.now() - begun < 40_000
+
+
+async def test_it_waits_for_what_a_gate_keeps_back(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("q")(_nothing)
+    await lab.store.configure("q", QueueChange(gate="smtp"))
+    await lab.store.set_gate(GateWrite("smtp", 0, interval=60_000_000, shut=True))
+    item_id = str(await app.enqueue("q"))
+    begun = lab.clock.now()
+    await lab.drain(app, limit="5m")
+    assert (await lab.item(item_id)).state is State.DONE
+    assert 60_000 <= lab.clock.now() - begun < 70_000
 
 
 async def test_it_does_not_wait_for_queues_it_does_not_handle(lab: Lab) -> None:

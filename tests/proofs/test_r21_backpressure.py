@@ -75,13 +75,13 @@ async def too_much(lab: Lab, count: int) -> None:
         running.discard(item.id)
 
     await lab.store.configure("busy", QueueChange(capacity=CAPACITY))
-    offers = Offers(lab.store)
+    offers = Offers(lab.shared)
     pause = PRODUCERS * TAKES // (3 * SLOTS)
 
     async def produce() -> None:
         for _ in range(count // PRODUCERS):
             await offers.offer()
-            overfull.append(await fill(lab.store))
+            overfull.append(await fill(lab.shared))
             await lab.clock.sleep(pause)
 
     async with lab.working(app):

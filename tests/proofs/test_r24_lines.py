@@ -15,7 +15,7 @@ from redrive import Dead, Item, Policy, Redrive, constant
 from redrive.core.item import NewItem, Terms
 from redrive.core.select import And, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Change, Discard, QueueChange, Replay, Skip
+from redrive.core.verbs import Discard, QueueChange, Replay, Skip
 from redrive.events import Reclaimed
 from redrive.testing.conformance.kit import act
 from tests.support.lab import Lab
@@ -25,7 +25,7 @@ from tests.support.rig.size import Lines as Many
 
 WORKERS = 3
 ROUNDS = 3
-CHANGES: tuple[type[Change], ...] = (Replay, Discard, Skip)
+CHANGES = (Replay, Discard, Skip)
 
 
 class Run:
@@ -117,7 +117,7 @@ class Run:
         letters = (await self.lab.store.find(selection, 1000)).items
         for item in letters:
             key = key_of(item)
-            change = self.dice.choice(CHANGES)()
+            change: Replay | Discard | Skip = self.dice.choice(CHANGES)()
             if isinstance(change, Skip) and self.lines.stopped.get(key) != item.id:
                 change = Replay()
             amended = await self.lab.store.amend(Ids((item.id,)), change, act())

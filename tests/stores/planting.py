@@ -7,7 +7,6 @@ the schema, so there the bent ones are made in the schema of the test, and the r
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import resources
@@ -120,7 +119,7 @@ def _make(url: str, functions: Iterable[str]) -> None:
 
 
 def _bent_scripts(plant: Plant) -> dict[str, scripts.Script]:
-    texts = {name: script.text.decode() for name, script in scripts.load().items()}
+    texts = dict(scripts.joined())
     changes: dict[str, tuple[str, str]] = {}
     for edit in plant.edits:
         right, bent = changes.get(edit.at) or (_part(edit.at),) * 2
@@ -130,14 +129,10 @@ def _bent_scripts(plant: Plant) -> dict[str, scripts.Script]:
             pytest.fail(f"the plant no longer fits: {at} is in no script as it stands in its file")
         texts = {name: text.replace(right, bent) for name, text in texts.items()}
     texts |= {name: f"#!lua\n{_part('prelude')}\n{text}" for name, text in plant.scripts.items()}
-    return {name: _script(name, text.encode()) for name, text in texts.items()}
+    return {name: scripts.made(name, text) for name, text in texts.items()}
 
 
 def _part(name: str) -> str:
     """A file of Lua as it stands in every script that uses it: without the first line, if that says what it is."""
     text = resources.files("redrive.stores").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
     return text.partition("\n")[2] if text.startswith("#!lua") else text
-
-
-def _script(name: str, text: bytes) -> scripts.Script:
-    return scripts.Script(name, text, hashlib.sha1(text).hexdigest().encode())  # noqa: S324 - the server's name for it

@@ -102,6 +102,8 @@ class Lab:
     def __init__(self, kind: str, store: Store, clock: LabClock) -> None:
         self.kind = kind
         self.store = store
+        self.shared = Shared(store, clock)
+        """For what goes on while time passes: time stands still until each of its verbs has ended."""
         self.clock = clock
         self.apps: list[Redrive] = []
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import tzinfo
 from typing import TypeVar, Unpack
 
 from redrive.app._life import Life
+from redrive.core import codec
 from redrive.core.durations import Duration, parse
+from redrive.core.gate import check_gate_name, gate_config
 from redrive.core.policy import Policy
+from redrive.core.routes import check_route
+from redrive.core.schedule import make_schedule
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
 from redrive.engine.registry import Function, Handler, Signature, check_queue_name
 from redrive.errors import ConfigError
-from redrive.office.settings import QueueOptions, check_capacity, check_name, queue_change
+from redrive.office.settings import GateOptions, QueueOptions, check_capacity, check_known, check_name, queue_change
 
 F = TypeVar("F", bound=Function)
 
@@ -62,7 +67,7 @@ class Declaring(Life):
         if concurrency is not None and not is_count(concurrency):
             raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
         largest = None if max_result is None else parse_size(max_result, field="max_result")
-        behind = None if gate is None else queue_change({"gate": gate})
+        behind = None if gate is None else queue_change({"gate": check_gate_name(gate)})
 
         def register(function: F) -> F:
             if not callable(function):
@@ -85,15 +90,62 @@ class Declaring(Life):
         if not isinstance(rule, Policy):
             hint = "use Policy(backoff=..., max_attempts=...)"
             raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
-        if self._registry.policies.get(name, policy) != policy:
-            hint = "use another name, or declare it once"
-            raise ConfigError(f"{name!r} is another policy already", field="policy", hint=hint)
-        self._registry.policies[name] = policy
+        self._registry.name_policy(name, policy)
         return name
 
     def route(self, name: str, *, capacity: int | None = None) -> str:
         """Declare how many open letters a route has room for. What would die into a full one stays live and waits."""
-        self._declared.route(check_name(name, "route"), check_capacity(capacity))
+        self._declared.route(check_route(name), check_capacity(capacity))
+        return name
+
+    def gate(self, name: str, **options: Unpack[GateOptions]) -> str:
+        """Declare how a gate judges the dependency it is named after: failure_rate, least, window, consecutive,
+        interval, longest, probes, successes, retry_share, retry_floor, retry_burst, ignore.
+
+        Queues stand behind it by `handler(..., gate=name)` or `queue(..., gate=name)`. Without this it judges as usual.
+        """
+        check_known(options, GateOptions.__annotations__, "a gate")
+        self._declared.gate(check_gate_name(name), gate_config(**options))
+        return name
+
+    def schedule(
+        self,
+        name: str,
+        queue: str,
+        payload: object = None,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | tzinfo | None = None,
+        catch_up: str = "last",
+        priority: str = "normal",
+        order_key: str | None = None,
+        limit_key: str | None = None,
+        dedupe_key: str | None = None,
+        policy: str | None = None,
+    ) -> str:
+        """Declare a recurring item: by `cron`, in a time zone (UTC if none is given), or `every` so long.
+
+        Each tick becomes one item, whichever worker makes it and however many there are. `catch_up` says what becomes
+        of ticks that nobody was there for: the last of them runs, or skip, or all. The rest is as in `enqueue`. One
+        that the code no longer declares stays until `app.schedules.remove`.
+        """
+        body = codec.dump_payload(payload, limit=self._max_payload, queue=check_queue_name(queue))
+        schedule = make_schedule(
+            name,
+            queue,
+            body,
+            cron=cron,
+            every=every,
+            timezone=timezone,
+            catch_up=catch_up,
+            priority=priority,
+            order_key=order_key,
+            limit_key=limit_key,
+            dedupe_key=dedupe_key,
+            policy=policy,
+        )
+        self._declared.schedule(schedule)
         return name
 
 

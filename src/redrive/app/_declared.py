@@ -1,4 +1,4 @@
-"""What the code of an app declares about queues and routes, and when that is written to the store.
+"""What the code of an app declares about queues, routes, gates and schedules, and when that is written to the store.
 
 Only what differs from what the code said the last time is written, so that a restart does not undo what an operator
 changed, and a release with another value does. Why: ADR 21.
@@ -10,14 +10,18 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec import convert
+from msgspec import UNSET, convert
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.gate import GateConfig
+from redrive.core.schedule import Schedule
 from redrive.core.verbs import Document, DocumentWrite, QueueChange
 from redrive.engine.asks import known_policy
-from redrive.engine.registry import Registry
-from redrive.errors import ConfigError, Conflict
+from redrive.engine.registry import Registry, unknown_queue
+from redrive.errors import BadSchedule, ConfigError, Conflict
+from redrive.office.gates import declare_gate
+from redrive.office.schedules import declare_schedules
 from redrive.office.settings import said
 from redrive.stores.base import Store
 
@@ -29,16 +33,23 @@ Settings = dict[str, Any]
 
 
 class Declared:
-    """`pending`: something was declared since the last write."""
-
     def __init__(self) -> None:
         self.queues: dict[str, QueueChange] = {}
         self.routes: dict[str, int | None] = {}
-        self.pending = False
+        self.gates: dict[str, GateConfig] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self._said = 0
+        self._written = 0
+
+    @property
+    def pending(self) -> bool:
+        """Something was declared since the last write."""
+        return self._said != self._written
 
     def copy(self) -> Declared:
         other = Declared()
-        other.queues, other.routes, other.pending = dict(self.queues), dict(self.routes), True
+        other.queues, other.routes, other.gates = dict(self.queues), dict(self.routes), dict(self.gates)
+        other.schedules = dict(self.schedules)
         return other
 
     def queue(self, name: str, change: QueueChange) -> None:
@@ -51,32 +62,64 @@ class Declared:
                 raise ConfigError(f"queue {name!r} has {before[field]!r} already", field=field, hint=hint)
         settings = {field: getattr(change, field) for field in now}
         self.queues[name] = replace(self.queues.get(name, QueueChange()), **settings)
-        self.pending = True
+        self._said += 1
 
     def route(self, name: str, capacity: int | None) -> None:
         self.routes[name] = capacity
-        self.pending = True
+        self._said += 1
+
+    def gate(self, name: str, config: GateConfig) -> None:
+        if self.gates.get(name, config) != config:
+            hint = "declare it once, or use another name"
+            raise ConfigError(f"{name!r} is declared otherwise already", field="gate", hint=hint)
+        self.gates[name] = config
+        self._said += 1
+
+    def schedule(self, schedule: Schedule) -> None:
+        if self.schedules.get(schedule.name, schedule) != schedule:
+            hint = "declare it once, or use another name"
+            raise BadSchedule(f"{schedule.name!r} is declared otherwise already", field="name", hint=hint)
+        self.schedules[schedule.name] = schedule
+        self._said += 1
 
     async def write(self, store: Store, registry: Registry) -> None:
-        self.pending = False
-        try:
-            for queue in sorted(registry.declared | self.queues.keys()):
-                await self._write_queue(store, registry, queue)
-            for route, capacity in sorted(self.routes.items()):
-                await _once(store, f"route:{route}", {"capacity": capacity}, _route_writer(store, route))
-        except BaseException:
-            self.pending = True
-            raise
+        upto = self._said
+        for policy in sorted(self._policies()):
+            known_policy(policy, registry.policies)
+        # Before the queues that stand behind them.
+        for name in sorted(self.gates.keys() | self._gates_of_queues()):
+            await declare_gate(store, name, self.gates.get(name))
+        for queue in sorted(registry.declared | self.queues.keys()):
+            await self._write_queue(store, queue)
+        for route, capacity in sorted(self.routes.items()):
+            await _once(store, f"route:{route}", {"capacity": capacity}, _route_writer(store, route))
+        await self._write_schedules(store, registry)
+        self._written = upto
 
-    async def _write_queue(self, store: Store, registry: Registry, queue: str) -> None:
+    def _policies(self) -> set[str]:
+        named = {str(change.policy) for change in self.queues.values() if change.policy is not UNSET}
+        named |= {each.terms.policy for each in self.schedules.values() if each.terms is not None}
+        return named - {""}
+
+    def _gates_of_queues(self) -> set[str]:
+        return {str(change.gate) for change in self.queues.values() if change.gate is not UNSET and change.gate}
+
+    async def _write_queue(self, store: Store, queue: str) -> None:
         change = self.queues.get(queue)
         settings = {} if change is None else said(change)
-        if settings.get("policy"):
-            known_policy(settings["policy"], registry.policies)
         # Also a queue without settings is declared: its name is known from now on.
         await store.configure(queue, QueueChange())
         if settings:
             await _once(store, f"queue:{queue}", settings, _queue_writer(store, queue))
+
+    async def _write_schedules(self, store: Store, registry: Registry) -> None:
+        schedules = [self.schedules[name] for name in sorted(self.schedules)]
+        elsewhere = {schedule.queue for schedule in schedules} - registry.declared
+        known = {row.queue for row in (await store.tally()).queues} if elsewhere else set()
+        for queue in sorted(elsewhere - known):
+            fix = f"register a handler for it, or declare it with app.queue({queue!r})"
+            raise unknown_queue(queue, registry.declared | known, fix)
+        await declare_schedules(store, schedules)
 
 
 Write = Callable[[Settings], Awaitable[Settings]]

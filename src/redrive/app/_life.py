@@ -18,6 +18,7 @@ from redrive.errors import AppClosed, ConfigError
 from redrive.events import Events
 from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, check_actor, default_actor
+from redrive.office.schedules import Schedules
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
@@ -62,6 +63,7 @@ class Life:
         self._home: asyncio.AbstractEventLoop | None = None
         self._client = Client(store, self._registry, self.events, clock, self._max_payload)
         self._letters = Letters(store, self.events, actor=self._actor)
+        self._schedules = Schedules(store, actor=self._actor)
 
     async def open(self) -> Self:
         async with self._door:
@@ -69,9 +71,14 @@ class Life:
                 raise AppClosed("this app was closed", hint="make a new Redrive")
             if self._state == "new":
                 await self._store.open()
+                try:
+                    await self._declared.write(self._store, self._registry)
+                except BaseException:
+                    # Nobody will close what could not be opened.
+                    await self._store.close()
+                    raise
                 self._state = "open"
                 self._home = asyncio.get_running_loop()
-                await self._declared.write(self._store, self._registry)
         return self
 
     async def close(self) -> None:
@@ -101,7 +108,8 @@ class Life:
         self._check_open()
         if self._declared.pending:
             async with self._door:
-                await self._declared.write(self._store, self._registry)
+                if self._declared.pending:
+                    await self._declared.write(self._store, self._registry)
 
     async def _stop_workers(self, limit: Millis | None) -> None:
         stops = tuple(self._stops)

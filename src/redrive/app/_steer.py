@@ -10,6 +10,7 @@ from typing import Unpack
 from redrive.app._declare import is_count
 from redrive.app._life import Life
 from redrive.core.filters import parse as parse_filter
+from redrive.core.routes import check_route
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -24,10 +25,14 @@ from redrive.core.verbs import (
     WorkerBeat,
 )
 from redrive.engine import deaths
+from redrive.engine.cancelling import cancel_by_force
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError
+from redrive.office import gates
 from redrive.office import settings as office
-from redrive.office.letters import Letters, amend_in_chunks, check_reason, check_several
+from redrive.office.gates import GateView
+from redrive.office.letters import Letters, amend_in_chunks, check_reason, check_several, joined
+from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
 
 
@@ -37,6 +42,12 @@ class Steering(Life):
         """The dead letter office."""
         self._check_open()
         return self._letters
+
+    @property
+    def schedules(self) -> Schedules:
+        """What recurs: list, pause, resume, run now, remove."""
+        self._check_open()
+        return self._schedules
 
     def info(self) -> StoreInfo:
         self._check_open()
@@ -95,21 +106,41 @@ class Steering(Life):
     async def configure_route(self, route: str, *, capacity: int | None, reason: str) -> None:
         """How many open letters the route has room for from now on; None for no limit."""
         await self._catch_up()
-        name, most, why = office.check_name(route, "route"), office.check_capacity(capacity), check_reason(reason)
+        name, most, why = check_route(route), office.check_capacity(capacity), check_reason(reason)
         await self._store.configure_route(name, most)
         said = {"capacity": most}
         await office.record(self._store, "configure_route", name, said, actor=self._actor, reason=why)
 
-    async def cancel(self, ids: str | Iterable[str], *, reason: str) -> Amended:
+    async def gates(self) -> tuple[GateView, ...]:
+        """Every gate: open or closed, since when and why, and when the next probe may run."""
+        await self._catch_up()
+        return await gates.list_gates(self._store)
+
+    async def open_gate(self, name: str, *, reason: str) -> GateView:
+        """By hand: nothing behind it is leased, not even a probe, until `close_gate`. What runs goes on."""
+        await self._catch_up()
+        return await gates.open_gate(self._store, name, self._act(reason))
+
+    async def close_gate(self, name: str, *, reason: str) -> GateView:
+        """By hand: what waits behind it flows again, and failures are counted anew."""
+        await self._catch_up()
+        return await gates.close_gate(self._store, name, self._act(reason))
+
+    async def cancel(self, ids: str | Iterable[str], *, reason: str, force: bool = False) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
 
         Its worker hears of it within seconds, and cancels the handler; a handler that finishes first is done all the
-        same.
+        same. `force` does not wait for that: the item is taken from its worker, whose result no longer counts.
         """
         self._check_open()
         chosen = [str(each) for each in check_several(ids, "ids")]
-        act = Act(self._actor, check_reason(reason), new_id())
-        return await amend_in_chunks(self._store, chosen, Cancel(), act)
+        act = self._act(reason)
+        if not force:
+            return await amend_in_chunks(self._store, chosen, Cancel(), act)
+        return joined([await cancel_by_force(self._store, each, act) for each in dict.fromkeys(chosen)])
+
+    def _act(self, reason: str) -> Act:
+        return Act(self._actor, check_reason(reason), new_id())
 
     async def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
@@ -120,8 +151,7 @@ class Steering(Life):
             raise ConfigError("it is empty", field="filter", hint=hint)
         if not is_count(limit):
             raise ConfigError(f"{limit!r} is not a number of items", field="limit", hint="use 1 or more")
-        act = Act(self._actor, check_reason(reason), new_id())
-        return await self._store.prune(selection, limit, act)
+        return await self._store.prune(selection, limit, self._act(reason))
 
     async def check(self, *, quick: bool = False) -> Checkup:
         """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""

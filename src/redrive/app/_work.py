@@ -176,6 +176,7 @@ class Working(Life):
             clock=self._clock,
             frames=self._frames,
             max_result=self._max_payload,
+            policies=self._registry.policies,
             until_idle=until_idle,
         )
         self._stops.add(stop)

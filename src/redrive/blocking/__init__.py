@@ -7,10 +7,12 @@ in a loop in a thread of its own.
 from redrive._version import __version__
 from redrive.blocking._facade import Redrive
 from redrive.core.backoff import constant, custom, exponential, immediate, linear, never
-from redrive.core.classify import dead_on, never_dead, retry_on
+from redrive.core.classify import dead_on, never_dead, rate_limited, retry_on
 from redrive.core.item import History, Item
+from redrive.core.meters import Rate
 from redrive.core.policy import Policy
 from redrive.core.verbs import Amended, Page
+from redrive.engine.runner import cancel_requested
 from redrive.engine.signals import Dead, Retry, Snooze
 
 __all__ = [
@@ -20,10 +22,12 @@ __all__ = [
     "Item",
     "Page",
     "Policy",
+    "Rate",
     "Redrive",
     "Retry",
     "Snooze",
     "__version__",
+    "cancel_requested",
     "constant",
     "custom",
     "dead_on",
@@ -32,5 +36,6 @@ __all__ = [
     "linear",
     "never",
     "never_dead",
+    "rate_limited",
     "retry_on",
 ]

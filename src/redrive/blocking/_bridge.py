@@ -23,6 +23,8 @@ from redrive.errors import CalledFromLoop
 P = ParamSpec("P")
 T = TypeVar("T")
 
+OFFICES = ("Letters", "Schedules")
+
 logger = logging.getLogger("redrive.blocking")
 
 
@@ -99,7 +101,7 @@ class Bridge:
 def _as_called(method: Callable[..., object]) -> str:
     """As a user writes it after `app.`"""
     owner, _, name = method.__qualname__.rpartition(".")
-    return f"letters.{name}" if owner == "Letters" else name
+    return f"{owner.lower()}.{name}" if owner in OFFICES else name
 
 
 def _refuse_in_loop(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import tzinfo
 from typing import Unpack
 
 from redrive.app import F
@@ -10,7 +11,7 @@ from redrive.blocking._life import Life
 from redrive.core.durations import Duration
 from redrive.core.policy import Policy
 from redrive.core.sizes import Size
-from redrive.office.settings import QueueOptions
+from redrive.office.settings import GateOptions, QueueOptions
 
 
 class Declaring(Life):
@@ -57,3 +58,48 @@ class Declaring(Life):
     def route(self, name: str, *, capacity: int | None = None) -> str:
         """Declare how many open letters a route has room for. What would die into a full one stays live and waits."""
         return self._app.route(name, capacity=capacity)
+
+    def gate(self, name: str, **options: Unpack[GateOptions]) -> str:
+        """Declare how a gate judges the dependency it is named after: failure_rate, least, window, consecutive,
+        interval, longest, probes, successes, retry_share, retry_floor, retry_burst, ignore.
+
+        Queues stand behind it by `handler(..., gate=name)` or `queue(..., gate=name)`. Without this it judges as usual.
+        """
+        return self._app.gate(name, **options)
+
+    def schedule(
+        self,
+        name: str,
+        queue: str,
+        payload: object = None,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | tzinfo | None = None,
+        catch_up: str = "last",
+        priority: str = "normal",
+        order_key: str | None = None,
+        limit_key: str | None = None,
+        dedupe_key: str | None = None,
+        policy: str | None = None,
+    ) -> str:
+        """Declare a recurring item: by `cron`, in a time zone (UTC if none is given), or `every` so long.
+
+        Each tick becomes one item, whichever worker makes it and however many there are. `catch_up` says what becomes
+        of ticks that nobody was there for: the last of them runs, or skip, or all. The rest is as in `enqueue`. One
+        that the code no longer declares stays until `app.schedules.remove`.
+        """
+        return self._app.schedule(
+            name,
+            queue,
+            payload,
+            cron=cron,
+            every=every,
+            timezone=timezone,
+            catch_up=catch_up,
+            priority=priority,
+            order_key=order_key,
+            limit_key=limit_key,
+            dedupe_key=dedupe_key,
+            policy=policy,
+        )

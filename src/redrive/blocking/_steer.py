@@ -8,7 +8,9 @@ from typing import Unpack
 
 from redrive.blocking._letters import Letters
 from redrive.blocking._life import Life
+from redrive.blocking._schedules import Schedules
 from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
+from redrive.office.gates import GateView
 from redrive.office.settings import QueueOptions
 
 
@@ -17,6 +19,11 @@ class Steering(Life):
     def letters(self) -> Letters:
         """The dead letter office."""
         return Letters(self._bridge, self._app.letters)
+
+    @property
+    def schedules(self) -> Schedules:
+        """What recurs: list, pause, resume, run now, remove."""
+        return Schedules(self._bridge, self._app.schedules)
 
     def info(self) -> StoreInfo:
         return self._app.info()
@@ -56,13 +63,26 @@ class Steering(Life):
         """How many open letters the route has room for from now on; None for no limit."""
         self._bridge.call(self._app.configure_route, route, capacity=capacity, reason=reason)
 
-    def cancel(self, ids: str | Iterable[str], *, reason: str) -> Amended:
+    def gates(self) -> tuple[GateView, ...]:
+        """Every gate: open or closed, since when and why, and when the next probe may run."""
+        return self._bridge.call(self._app.gates)
+
+    def open_gate(self, name: str, *, reason: str) -> GateView:
+        """By hand: nothing behind it is leased, not even a probe, until `close_gate`. What runs goes on."""
+        return self._bridge.call(self._app.open_gate, name, reason=reason)
+
+    def close_gate(self, name: str, *, reason: str) -> GateView:
+        """By hand: what waits behind it flows again, and failures are counted anew."""
+        return self._bridge.call(self._app.close_gate, name, reason=reason)
+
+    def cancel(self, ids: str | Iterable[str], *, reason: str, force: bool = False) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
 
         Its worker hears of it within seconds, and cancels the handler; a handler that finishes first is done all the
-        same.
+        same. `force` does not wait for that: the item is taken from its worker, whose result no longer counts.
         """
-        return self._bridge.call(self._app.cancel, ids if isinstance(ids, str) else list(ids), reason=reason)
+        chosen = ids if isinstance(ids, str) else list(ids)
+        return self._bridge.call(self._app.cancel, chosen, reason=reason, force=force)
 
     def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""

@@ -27,7 +27,7 @@ Examples:
 """,
 )
 
-ABOUT_SHOW = """Show an item: its state, what it waits for, its keys and policy, each attempt, the payload and what operators did.
+ABOUT_SHOW = """Show an item: its state, what it waits for, its keys, each attempt, the payload and what operators did.
 
 \b
 Examples:

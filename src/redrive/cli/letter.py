@@ -11,8 +11,8 @@ import msgspec
 
 from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.bonds import bonds
+from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
 from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item, Priority

@@ -99,6 +99,7 @@ Examples:
   redrive letters list --where 'queue:emails error:*Timeout'
   redrive letters show k3v9q2ma
   redrive letters replay k3v9q2ma --reason 'mail server is back'
+  redrive queue set emails --rate 100/min --reason 'mail server is slow'
 
 The store is --store or REDRIVE_STORE, else sqlite:///redrive.db in the current directory.
 """
@@ -117,7 +118,12 @@ cli = LazyGroup(
     "redrive",
     {
         "status": "redrive.cli.status:status",
+        "queue": "redrive.cli.queue:queue",
+        "item": "redrive.cli.item:item",
         "letters": "redrive.cli.letters:letters",
+        "route": "redrive.cli.route:route",
+        "gate": "redrive.cli.gate:gate",
+        "schedule": "redrive.cli.schedule:schedule",
         "worker": "redrive.cli.worker:worker",
         "db": "redrive.cli.db:db",
         "version": "redrive.cli.root:version",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import click
-from msgspec import Struct
 
-from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.output import (
     MISSING,
@@ -24,10 +22,10 @@ from redrive.cli.output import (
     write,
     write_json,
 )
-from redrive.core.item import Instant, Millis
-from redrive.core.verbs import CauseTally, QueueTally, StoreInfo, WorkerBeat
+from redrive.cli.standing import Standing, read
+from redrive.core import rates
+from redrive.core.verbs import QueueSettings, QueueTally, WorkerBeat
 
-TOP_CAUSES = 5
 ABOUT = """Show the store, its queues and the commonest causes of dead letters.
 
 \b
@@ -40,36 +38,13 @@ In a pipe each line starts with its kind, and values are separated by tabs:
 
 \b
   store  ENGINE LOCATION DURABILITY SCHEMA LIBRARY
-  queue  QUEUE READY RUNNING DEAD ARCHIVED TRASH DONE CANCELLED OLDEST WORKERS NOTE
+  queue  QUEUE READY RUNNING DEAD ARCHIVED TRASH DONE CANCELLED OLDEST WORKERS HELD PARKED NOTE
   cause  CAUSE COUNT QUEUE LAST ERROR TEXT
+  route  ROUTE OPEN CAPACITY
 
-OLDEST is how long the longest waiting item has been due. A queue with work to do and no live worker is noted.
+OLDEST is how long the longest waiting item has been due. HELD wait for other items, PARKED stand behind a dead one. A
+queue with work to do and no live worker is noted, and so are limits that are reached.
 """
-
-
-class Standing(Struct, frozen=True):
-    """All that `status` knows, read at one time."""
-
-    at: Instant
-    info: StoreInfo
-    queues: tuple[QueueTally, ...]
-    causes: tuple[CauseTally, ...]
-    workers: tuple[WorkerBeat, ...]
-
-    def live(self) -> Counter[str]:
-        """Live workers by queue."""
-        return Counter(queue for beat in self.workers if beat.alive for queue in beat.facts.queues)
-
-    def due_for(self, row: QueueTally) -> Millis | None:
-        """How long the longest waiting item has been due; None when nothing is."""
-        if not row.ready or row.oldest_due is None or row.oldest_due > self.at:
-            return None
-        return self.at - row.oldest_due
-
-    def unattended(self, row: QueueTally) -> bool:
-        """Work to do, or held by somebody who is gone, and nobody there. A paused queue is left alone on purpose."""
-        to_do = row.leased > 0 or (self.due_for(row) is not None and not row.paused)
-        return to_do and not self.live()[row.queue]
 
 
 @click.command("status", help=ABOUT, context_settings=HELP_NAMES)
@@ -77,19 +52,13 @@ class Standing(Struct, frozen=True):
 @json_option
 @verbose_option
 def status(*, store: str, as_json: bool) -> None:
-    standing = visit(store, _read)
+    standing = visit(store, read)
     if as_json:
         write_json(_as_object(standing))
     elif on_terminal():
         _show(standing)
     else:
         tabbed(_lines(standing))
-
-
-async def _read(app: Redrive) -> Standing:
-    tally = await app.tally()
-    causes = await app.causes(limit=TOP_CAUSES)
-    return Standing(tally.at, app.info(), tally.queues, causes, await app.workers())
 
 
 def _show(standing: Standing) -> None:
@@ -101,15 +70,7 @@ def _show(standing: Standing) -> None:
         write("no queues yet")
         return
     write("")
-    header = ["QUEUE", "READY", "RUNNING", "DEAD", "ARCHIVED", "TRASH", "DONE", "OLDEST", "WORKERS", "NOTE"]
-    live = standing.live()
-    rows = []
-    for row in standing.queues:
-        due = standing.due_for(row)
-        counts = [row.ready, row.leased, row.open, row.archived, row.trash, row.done]
-        oldest = MISSING if due is None else brief(due)
-        rows.append([row.queue, *map(str, counts), oldest, str(live[row.queue]), _flags(standing, row)])
-    columns(header, rows)
+    columns(*table(standing, standing.queues))
     if standing.causes:
         write("")
         header = ["CAUSE", "COUNT", "QUEUE", "LAST", "ERROR"]
@@ -121,13 +82,34 @@ def _show(standing: Standing) -> None:
     _show_troubles(standing)
 
 
+def table(standing: Standing, queues: Sequence[QueueTally]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows for a terminal. What waits for others has columns only where there is any."""
+    live = standing.live()
+    waiting = {
+        "HELD": [row.held for row in queues],
+        "PARKED": [row.parked for row in queues],
+    }
+    waiting = {name: counts for name, counts in waiting.items() if any(counts)}
+    header = ["QUEUE", "READY", *waiting, "RUNNING", "DEAD", "ARCHIVED", "TRASH", "DONE", "OLDEST", "WORKERS", "NOTE"]
+    rows = []
+    for at, row in enumerate(queues):
+        due = standing.due_for(row)
+        held = [counts[at] for counts in waiting.values()]
+        counts = [row.ready, *held, row.leased, row.open, row.archived, row.trash, row.done]
+        oldest = MISSING if due is None else brief(due)
+        rows.append([row.queue, *map(str, counts), oldest, str(live[row.queue]), _flags(standing, row)])
+    return header, rows
+
+
 def _show_troubles(standing: Standing) -> None:
     """Below the table, where a long reason is not cut off."""
     paused = [f"paused: {row.queue}, {_who_paused(row)}" for row in standing.queues if row.paused]
     alone = [row.queue for row in standing.queues if standing.unattended(row)]
-    if paused or alone:
+    full = [f"full: route {row.route}, {row.open:,} open letters of {row.capacity:,}" for row in standing.full_routes()]
+    shut = [f"open: gate {gate.name}, {gate.why}" for gate in standing.gates if gate.state != "closed"]
+    if paused or alone or full or shut:
         write("")
-    for line in paused:
+    for line in (*paused, *full, *shut):
         write(clean(line))
     if alone:
         write(red(clean(f"no live worker for: {', '.join(alone)}")))
@@ -138,36 +120,43 @@ def _who_paused(row: QueueTally) -> str:
 
 
 def _flags(standing: Standing, row: QueueTally) -> str:
-    return ", ".join(["PAUSED"] * row.paused + ["NO WORKER"] * standing.unattended(row))
+    return ", ".join(["PAUSED"] * row.paused + ["NO WORKER"] * standing.unattended(row) + [*standing.reached(row)])
 
 
-def _note(standing: Standing, row: QueueTally) -> str:
+def note(standing: Standing, row: QueueTally) -> str:
     notes = []
     if row.paused:
         notes.append(f"paused {_who_paused(row)}")
     if standing.unattended(row):
         notes.append("NO WORKER")
+    notes += standing.reached(row)
     return ", ".join(notes)
 
 
 def _lines(standing: Standing) -> list[list[str]]:
     info = standing.info
     lines = [["store", info.engine, info.location, info.durability, str(info.schema), info.library]]
-    live = standing.live()
-    for row in standing.queues:
-        counts = (row.ready, row.leased, row.open, row.archived, row.trash, row.done, row.cancelled)
-        due = standing.due_for(row)
-        oldest = MISSING if due is None else f"{due / 1000:g}"
-        note = _note(standing, row) or MISSING
-        lines.append(["queue", row.queue, *map(str, counts), oldest, str(live[row.queue]), note])
+    lines += [["queue", *queue_line(standing, row)] for row in standing.queues]
     for cause in standing.causes:
         last = iso(cause.last_at) or MISSING
         lines.append(["cause", cause.cause, str(cause.count), cause.queue, last, cause.error, cause.text])
+    for route in standing.routes:
+        room = MISSING if route.capacity is None else str(route.capacity)
+        lines.append(["route", route.route or MISSING, str(route.open), room])
     return lines
 
 
+def queue_line(standing: Standing, row: QueueTally) -> list[str]:
+    """For a pipe."""
+    counts = (row.ready, row.leased, row.open, row.archived, row.trash, row.done, row.cancelled)
+    due = standing.due_for(row)
+    oldest = MISSING if due is None else f"{due / 1000:g}"
+    waiting = (standing.live()[row.queue], row.held, row.parked)
+    return [row.queue, *map(str, counts), oldest, *map(str, waiting), note(standing, row) or MISSING]
+
+
 def _as_object(standing: Standing) -> dict[str, Any]:
-    info, live = standing.info, standing.live()
+    info = standing.info
     return {
         "at": iso(standing.at),
         "store": {
@@ -177,7 +166,7 @@ def _as_object(standing: Standing) -> dict[str, Any]:
             "schema": info.schema,
             "library": info.library,
         },
-        "queues": [_queue_object(standing, row, live[row.queue]) for row in standing.queues],
+        "queues": [queue_object(standing, row) for row in standing.queues],
         "causes": [
             {
                 "cause": cause.cause,
@@ -190,14 +179,17 @@ def _as_object(standing: Standing) -> dict[str, Any]:
             }
             for cause in standing.causes
         ],
+        "routes": [{"route": route.route, "open": route.open, "capacity": route.capacity} for route in standing.routes],
         "workers": [_worker_object(beat) for beat in standing.workers],
     }
 
 
-def _queue_object(standing: Standing, row: QueueTally, workers: int) -> dict[str, Any]:
+def queue_object(standing: Standing, row: QueueTally) -> dict[str, Any]:
     return {
         "queue": row.queue,
         "ready": row.ready,
+        "held": row.held,
+        "parked": row.parked,
         "running": row.leased,
         "dead": row.open,
         "archived": row.archived,
@@ -209,8 +201,26 @@ def _queue_object(standing: Standing, row: QueueTally, workers: int) -> dict[str
         "paused": row.paused,
         "paused_by": row.paused_by,
         "paused_reason": row.paused_reason,
-        "workers": workers,
+        "workers": standing.live()[row.queue],
         "unattended": standing.unattended(row),
+        "limits_reached": [word.lower() for word in standing.reached(row)],
+        "settings": settings_object(row.settings),
+    }
+
+
+def settings_object(settings: QueueSettings) -> dict[str, Any]:
+    rate = settings.rate
+    return {
+        "max_running": settings.max_running,
+        "max_per_key": settings.max_per_key,
+        "rate": None if rate is None else rates.format(rate),
+        "capacity": settings.capacity,
+        "order": settings.order,
+        "policy": settings.policy or None,
+        "gate": settings.gate or None,
+        "keep": seconds(settings.keep),
+        "keep_results": seconds(settings.keep_results),
+        "retry_share": settings.retry_share,
     }
 
 

@@ -24,6 +24,7 @@ KEY_LIMIT = 512
 AFTER_LIMIT = 1000
 SCOPES = ("queue", "store")
 ON_DEAD = ("wait", "die")
+PRIORITIES = tuple(each.value for each in Priority)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -162,7 +163,7 @@ def _instant(at: object) -> Instant | None:
 
 
 def _priority(word: object) -> Priority:
-    return Priority(one_of("priority", word, tuple(Priority)))
+    return Priority(one_of("priority", word, PRIORITIES))
 
 
 def one_of(field: str, word: object, words: Collection[str]) -> str:

@@ -21,7 +21,8 @@ from redrive.core import outcome as o
 from redrive.core.decide import decide
 from redrive.core.item import Millis
 from redrive.core.policy import Policy
-from redrive.core.verbs import LeaseRequest, Leases, QueueChange, Settled, Settlement, WorkerFacts
+from redrive.core.verbs import LeaseRequest, Leases, QueueChange, Settled, Settlement, Verdict, WorkerFacts
+from redrive.engine.gates import Gates
 from redrive.engine.ids import new_id
 from redrive.engine.keeper import Keeper, sweep_deadlines
 from redrive.engine.maintainer import Maintainer
@@ -72,6 +73,7 @@ class Worker:
             clock, self._policies, threads=threads, frames=frames, max_result=max_result, thread_freed=self._stir
         )
         self._slots = Slots(self.name, self._handlers, self._policies, self._runner.busy_threads)
+        self._gates = Gates(store, self._settings.known, events=events, clock=clock)
         self._report = Reporter(self.name, events, clock)
         self._writing = Steady("pump", events, clock)
         self._watching = Steady("watch", events, clock)
@@ -110,6 +112,7 @@ class Worker:
             await asyncio.gather(pump, *parts, *([self._watch] if self._watch else []), return_exceptions=True)
             self._runner.close()
             self._settings.close()
+            await self._gates.close()
             await self._say_goodbye()
             self._events.emit(ev.WorkerStopped(self.name, self._released))
 
@@ -117,15 +120,9 @@ class Worker:
         name, store, slots, events, clock = self.name, self._store, self._slots, self._events, self._clock
         reaper = Reaper(name, store, slots, policies=self._policies, report=self._report, events=events, clock=clock)
         keeper = Keeper(name, store, slots, reaper=reaper, events=events, clock=clock)
-        maintainer = Maintainer(name, store, events, clock)
         deadlines = sweep_deadlines(slots, self._handlers, clock)
-        return [
-            keeper.run(),
-            reaper.run(),
-            deadlines,
-            *([maintainer.run()] if hasattr(store, "sweep") else []),
-            self._beat(),
-        ]
+        maintainer = Maintainer(name, store, events, clock)
+        return [keeper.run(), reaper.run(), deadlines, maintainer.run(), self._gates.run(), self._beat()]
 
     async def _until_over(self, ends: set[asyncio.Task[None]], parts: Sequence[asyncio.Task[None]]) -> None:
         """Until one of `ends` is over; a part that fails ends the worker, loudly."""
@@ -269,6 +266,8 @@ class Worker:
                 self._slots.settling.pop(run.item.id, None)
         self._ended += moved
         self._tell(batch, settlements, settled)
+        answers = zip(batch, settled.answers, strict=True)
+        self._gates.outcomes([run for run, answer in answers if answer.verdict is not Verdict.REFUSED])
         if moved:
             self._wake.set()
         if settled.leases is not None and request is not None:

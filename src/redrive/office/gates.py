@@ -22,7 +22,7 @@ Next = Callable[[g.GateBody, Instant], g.GateBody]
 
 
 class GateView(Struct, frozen=True):
-    """`state` is what it is since `since`, because of `why`; `by` names who did it by hand. `half-open`: a probe may run.
+    """`state` is since `since`, because of `why`; `by` names who did it by hand. `half-open`: a probe may run.
 
     `failures` of `outcomes` failed in the last window, as far as workers have told. `retries`: how many of them are
     saved up, None while there is no budget to keep.

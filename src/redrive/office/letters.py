@@ -174,10 +174,14 @@ async def amend_in_chunks(store: Store, ids: Sequence[str], change: Change, act:
             if isinstance(answer, BaseException):
                 raise answer
             done.append(answer)
+    return joined(done)
+
+
+def joined(parts: Sequence[Amended]) -> Amended:
     return Amended(
-        tuple(chain.from_iterable([each.changed for each in done])),
-        tuple(chain.from_iterable([each.already for each in done])),
-        tuple(chain.from_iterable([each.skipped for each in done])),
+        tuple(chain.from_iterable([each.changed for each in parts])),
+        tuple(chain.from_iterable([each.already for each in parts])),
+        tuple(chain.from_iterable([each.skipped for each in parts])),
     )
 
 

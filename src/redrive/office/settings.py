@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
@@ -12,6 +12,7 @@ from redrive.core import codec, durations, rates
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
 from redrive.core.rates import RateText
+from redrive.core.select import Ids
 from redrive.core.verbs import Act, NewEntry, QueueChange, QueueSettings
 from redrive.engine.asks import one_of
 from redrive.engine.ids import new_id
@@ -45,22 +46,45 @@ class QueueOptions(TypedDict, total=False):
     retry_share: float | None
 
 
+class GateOptions(TypedDict, total=False):
+    """What `app.gate` declares; see `redrive.core.gate.gate_config`."""
+
+    failure_rate: float | None
+    least: int
+    window: Duration
+    consecutive: int | None
+    interval: Duration
+    longest: Duration
+    probes: int
+    successes: int
+    retry_share: float | None
+    retry_floor: Duration
+    retry_burst: int
+    ignore: Iterable[str]
+
+
 class SettingsRecord(Struct, frozen=True):
-    """What the audit says of a change of settings."""
+    """What the audit says of a change of settings: an AuditRecord about no item, with what was set beside it."""
 
     change: str
-    name: str
-    settings: dict[str, Any] = {}
+    selection: Ids
+    changed: tuple[str, ...]
+    settings: dict[str, Any]
 
 
 def queue_change(options: Mapping[str, Any]) -> QueueChange:
     """Raises ConfigError that names the option."""
-    for name in options:
-        if name not in _CHECKS:
-            near = get_close_matches(name, _CHECKS, n=1)
-            known = f"did you mean {near[0]}?" if near else f"there are {', '.join(_CHECKS)}"
-            raise ConfigError("there is no such setting of a queue", field=name, hint=known)
+    check_known(options, _CHECKS, "a queue")
     return QueueChange(**{name: _CHECKS[name](value, name) for name, value in options.items()})
+
+
+def check_known(options: Iterable[str], known: Iterable[str], what: str) -> None:
+    names = list(known)
+    for name in options:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            raise ConfigError(f"there is no such setting of {what}", field=name, hint=hint)
 
 
 def said(change: QueueChange) -> dict[str, Any]:
@@ -83,7 +107,7 @@ def check_name(name: object, field: str) -> str:
 
 async def record(store: Store, change: str, name: str, settings: dict[str, Any], *, actor: str, reason: str) -> None:
     act = Act(actor, reason, new_id())
-    body = codec.encode(SettingsRecord(change, name, settings))
+    body = codec.encode(SettingsRecord(change, Ids(()), (name,), settings))
     await store.append([NewEntry(TOPIC, body, act.actor, act.reason, act.request_id)])
 
 

@@ -93,7 +93,7 @@ class Bound:
         async def ended() -> bool:
             fleet.check()
             await self._operate(store)
-            (row,) = (await store.tally()).queues
+            (row,) = [row for row in (await store.tally()).queues if row.queue == self._queue]
             return row.done + row.trash >= count
 
         await eventually(ended, limit=limit, what=f"{count} items ended", poll=0.02)

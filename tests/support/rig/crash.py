@@ -34,7 +34,10 @@ from tests.support.stores import fresh_store
 Result = dict[str, Any]
 
 SOME = 8
-MUTATING = ("put", "lease", "settle", "extend", "reclaim", "amend", "prune", "configure")
+MUTATING = (
+    *("put", "lease", "settle", "extend", "reclaim", "amend", "prune"),
+    *("configure", "configure_route", "set_gate", "sweep"),
+)
 READS = ("select", "pragma", "explain", "analyze")
 TRACEABLE = "?binding=stdlib"
 """The binding whose statements can be seen through sqlite3.connect."""

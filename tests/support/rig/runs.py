@@ -108,7 +108,8 @@ def _counters(final: History) -> str | None:
     endings = [attempt.ending for attempt in final.attempts]
     errors = sum(ending in (Ending.FAILED, Ending.DEAD) for ending in endings)
     crashes = endings.count(Ending.CRASHED)
-    attempts = errors + crashes + (item.state is State.DONE) + (item.state is State.LEASED)
+    others = endings.count(Ending.CANCELLED) + (item.state is State.DONE) + (item.state is State.LEASED)
+    attempts = errors + crashes + others
     kept, counted = (item.errors, item.crashes, item.attempt), (errors, crashes, attempts)
     if kept != counted:
         return f"errors, crashes and attempts are {kept}, the records say {counted}"

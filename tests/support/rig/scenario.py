@@ -12,6 +12,7 @@ from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
 from tests.support.rig import records as r
+from tests.support.rig.bonds import Hand, mend, put_bound, register_bonds
 from tests.support.rig.handlers import Scribe
 from tests.support.rig.log import Log, now_ns, read_all
 from tests.support.rig.producer import Producer
@@ -80,13 +81,15 @@ def build(place: Place, store: Store, clock: Clock) -> Redrive:
         scribe.log(r.Follow(str(child), item.id, item.deliveries, now_ns()))
         scribe.end(item, "done")
 
+    register_bonds(app, scribe, quick)
     return app
 
 
 async def play(place: Place, store: Store, items: int) -> None:
     """Everything a store can be asked to write: until the end, or until somebody kills the process."""
     app = build(place, store, SystemClock())
-    producer = Producer(app, place.log("producer"))
+    asked = place.log("producer")
+    producer = Producer(app, asked)
     async with app:
         for number in range(items):
             await producer.enqueue(QUEUES[number % len(QUEUES)], f"item-{number:02}")
@@ -94,12 +97,17 @@ async def play(place: Place, store: Store, items: int) -> None:
         await producer.enqueue("ok", "unwanted", None, delay="30m")
         await app.pause("thread", reason="to see a pause")
         await app.cancel("unwanted", reason="changed our minds")
-        await app.run(until_idle=True, queues=["flaky", "doomed", "chain"])
+        await put_bound(store, asked)
+        hand = Hand(store, Scribe(place.log("hand")))
+        await hand.work()
+        await app.run(until_idle=True, queues=["flaky", "doomed", "chain", "lines"])
         await app.resume("thread")
         await _operate(app)
+        await mend(app)
         await app.prune("id:unwanted", reason="tidy")
         await app.cancel("delayed", reason="enough waiting")
         await app.run(until_idle=True)
+        await hand.sweep()
 
 
 async def _operate(app: Redrive) -> None:
@@ -122,6 +130,8 @@ async def drain(place: Place) -> dict[str, dict[str, str]]:
             if row.paused:
                 await app.resume(row.queue)
         await app.run(until_idle=True)
+        if await mend(app):
+            await app.run(until_idle=True)
         records = read_all(place.logs)
         asked = [record.id for record in records if isinstance(record, r.Invoke)]
         faults = judge(records, await survey(store, asked)).faults

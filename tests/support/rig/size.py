@@ -151,5 +151,5 @@ CROWDED = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 100_000}
 REPLAYED = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 10_000}
 """Letters replayed at once while fresh work comes in."""
 
-LEADERS = {Size.SMOKE: 3, Size.SHORT: 15, Size.FULL: 50}
-"""R29: schedulers killed, one after the other."""
+LEADERS = {Size.SMOKE: 2, Size.SHORT: 20, Size.FULL: 100}
+"""R29: schedulers killed or stopped, one after the other, by turns."""

@@ -1,20 +1,22 @@
 #!lua flags=allow-oom
 -- amend: moves items that nobody holds, as far as that is legal.
 -- Inputs:    change; how many must exist, or empty; actor, reason, request id; delay; "1" if the next error is final;
---            where it lies afterwards, or empty; a map from what an item is to why the change is not legal then, or
+--            where it lies afterwards, or empty; "1" to replay although another has its dedupe key; a map from what an item is to why the change is not legal then, or
 --            empty; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
 --            then per item: id; id as JSON; the record it was judged by, or empty
--- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged) or
---            what it is, in words, for which the map has a reason; or the number of those that exist if that is another; or nil, if an item that
---            could be changed is not what it was judged by: then nothing was changed
+-- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
+--            (it keeps nothing back), a list of the item that has its dedupe key, or what it is, in words, for which the map has
+--            a reason; or the number of those that exist if that is another; or nil, if an item that could be changed is not
+--            what it was judged by: then nothing was changed
 -- Atomicity: one script, with the acts in the items' histories and the audit entry
--- Uses: entering
+-- Uses: ledger lines ties putting entering
 
 local change, expect = ARGV[2], ARGV[3]
 local actor, reason, request = ARGV[4], ARGV[5], ARGV[6]
 local delay, last_chance, lies = tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9]
-local refusals = cmsgpack.unpack(ARGV[10])
-local meta, head, tail = ARGV[11], ARGV[12], ARGV[13]
+local force, refusals = ARGV[10] == '1', cmsgpack.unpack(ARGV[11])
+local meta, head, tail = ARGV[12], ARGV[13], ARGV[14]
+local FIRST_ITEM = 15
 local at = now()
 
 -- Acts on an item stand one behind the other, each after its length in 8 digits. Only what may hold the request id is
@@ -44,22 +46,97 @@ local function replay(m)
   m[ENDED_AT], m[LETTER] = false, false
 end
 
+-- The line in which it stands, if it has an order key.
+local function its_line(m)
+  return tied(m, ORDERED) and line_of_item(m) or nil
+end
+
+-- A dead head goes on at its place, everything else at the tail; whatever it waited for and is not done is waited for again.
+local function replay_bound(id, m)
+  local line = its_line(m)
+  if line and line.gap == id then
+    line.gap = ''
+  end
+  if line and line.head == id then
+    line.status = FLOWING
+    lead(line, id, m)
+  elseif line then
+    join(id, m)
+  end
+  if tied(m, WAITS) then
+    await_all(id, m)
+  end
+  hold_again(id, m)
+end
+
+local function let_pass(id, m, gap)
+  local line = its_line(m)
+  if line and line.gap == id then
+    line.gap = ''
+  end
+  if line and line.head == id then
+    if gap then
+      line.gap = id
+    end
+    local new_head, its = advance(line)
+    if new_head then
+      hold_again(new_head, its)
+    end
+  end
+end
+
+local function cancel(id, m)
+  if m[STATE] == 'leased' then
+    m = widened(m)
+    m[TIES], m[TERMS] = bor(m[TIES], CANCEL), m[TERMS] or {'', 0, '', '', false, '', false, false, false, '', ''}
+    m[TERMS][CANCELLED_BY] = actor .. ': ' .. reason
+  elseif m[TIES] then
+    end_ready(id, m, 'cancelled', at)
+    if tied(m, LIMITED) then
+      vacate(m)
+    end
+  else
+    m[STATE], m[ENDED_AT] = 'cancelled', at
+  end
+end
+
 local function alter(id, m)
-  lift(id, m)
+  m = touched[id] or adopt(id, m)
   if change == 'replay' then
     replay(m)
     unset(P .. 'failure', id)
     unset(P .. 'result', id)
+    if m[TIES] then
+      replay_bound(id, m)
+    end
   elseif change == 'cancel' then
-    m[STATE], m[ENDED_AT] = 'cancelled', at
+    cancel(id, m)
   else
-    m[LETTER][DISPOSITION] = lies
+    if lies ~= '' then
+      m[LETTER][DISPOSITION] = lies
+    end
+    if change == 'skip' or lies == 'trash' then
+      let_pass(id, m, change == 'skip')
+    end
   end
-  lay(id, m)
+end
+
+-- Why not, for reasons that are not in what it is; nil for none. A replay takes the dedupe key here, so that the next sees it.
+local KEEPS_NOTHING_BACK = 4
+local function hindrance(id, m)
+  if change == 'skip' then
+    local line = its_line(m)
+    return (not line or line.head ~= id) and KEEPS_NOTHING_BACK or nil
+  end
+  if change ~= 'replay' or not tied(m, DEDUPED) then
+    return nil
+  end
+  local holder = claimed_by_another(id, m, at)
+  return holder and not force and {holder} or nil
 end
 
 local ids = {}
-for first = 14, #ARGV, 3 do
+for first = FIRST_ITEM, #ARGV, 3 do
   ids[#ids + 1] = ARGV[first]
 end
 local records = fetch(sound(P .. 'item', 'hash'), ids)
@@ -72,7 +149,7 @@ for index, id in ipairs(ids) do
   else
     there = there + 1
     local kind = m[LETTER] and m[LETTER][DISPOSITION] or m[STATE]
-    local judged_by = ARGV[13 + 3 * index]
+    local judged_by = ARGV[FIRST_ITEM - 1 + 3 * index]
     if done_before(acts[index]) then
       answers[index] = 1
     elseif refusals[kind] ~= '' then
@@ -80,9 +157,11 @@ for index, id in ipairs(ids) do
     elseif judged_by ~= '' and judged_by ~= records[index] then
       return false
     else
-      answers[index] = 0
+      answers[index] = hindrance(id, m) or 0
+    end
+    if answers[index] == 0 then
       changed[#changed + 1] = {id, m, acts[index] or ''}
-      names[#names + 1] = ARGV[12 + 3 * index]
+      names[#names + 1] = ARGV[FIRST_ITEM - 2 + 3 * index]
     end
   end
 end
@@ -96,6 +175,7 @@ if #changed > 0 then
     alter(one[1], one[2])
     set(P .. 'deeds', one[1], one[3] .. deed)
   end
+  conclude(at)
   enter('audit', meta, head .. table.concat(names, ',') .. tail, at)
   write()
 end

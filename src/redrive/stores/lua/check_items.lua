@@ -4,7 +4,7 @@
 -- Outputs:   where to go on (0 at the end); names of flaws and ids in turn; then per item, if asked for: id, record,
 --            payload, evidence, result, attempts, deeds; nil for what is not there
 -- Atomicity: one read, so that what is written between two calls cannot be taken for a flaw
--- Uses: truth
+-- Uses: ledger lines truth
 
 local STATES = {ready = true, leased = true, done = true, dead = true, cancelled = true}
 local flaws = {}
@@ -36,7 +36,8 @@ local function look_at_places(id, m, place)
     tell('record_damaged', id)
   elseif place == MISPLACED then
     tell('not_in_index', id)
-  elseif m[STATE] == 'ready' and m[CRASHES] > 0 and call('SISMEMBER', P .. 'levels:' .. m[QUEUE], m[CRASHES]) == 0 then
+  elseif m[STATE] == 'ready' and (m[HOLD] or 0) == 0 and level_of(m) > 0
+    and call('SISMEMBER', P .. 'levels:' .. m[QUEUE], level_of(m)) == 0 then
     tell('not_in_index', id)
   end
 end

@@ -1,13 +1,15 @@
 -- Who gets what: due order, suspects alone, and the same answer to the same nonce. For lease and for settle's `then`.
 -- Inputs:    prepared(request) reads and checks all that give needs; the request is {worker, nonce, holding, wants}, a
---            want {queue, limit, ttl, max_crashes}. give(prepared, time) comes after it, and may come after a write.
+--            want {queue, limit, ttl, max_crashes, retries or false, turn}. give(prepared, time) comes after it, and may
+--            come after a write.
 -- Outputs:   {1 if a suspect waits else 0, id, record, payload, id, record, payload, …}
 -- Atomicity: give writes, want by want; nothing in it can fail that prepared has not tried.
 
 local DAY = 24 * 60 * 60 * 1000
 local STALE_AT_ONCE = 8
+local MOST_ASIDE = 1000
 
--- The crash counts among its ready items, on both sides of the want's line. Nil for a queue that gives nothing.
+-- The levels among its ready items, on both sides of the want's line. Nil for a queue that gives nothing.
 local function lane(want)
   local queue, line = want[1], want[4] - 1
   if want[2] <= 0 then
@@ -17,16 +19,22 @@ local function lane(want)
   if not declared or declared[1] then
     return nil
   end
-  local made = {want = want, plain = {}, suspect = {}}
+  local made = {want = want, queue = queue, limits = declared[4], plain = {}, suspect = {}}
   local levels = call('SMEMBERS', sound(P .. 'levels:' .. queue, 'set'))
   levels[#levels + 1] = '0'
   for _, level in ipairs(levels) do
-    local crashes = tonumber(level)
-    local side = crashes < line and made.plain or made.suspect
-    side[#side + 1] = crashes
-    sound(ready_key(queue, crashes), 'zset')
+    local number = tonumber(level)
+    local side = math.floor(number / 6) < line and made.plain or made.suspect
+    side[#side + 1] = number
+    sound(ready_key(queue, number), 'zset')
   end
   sound(leased_key(queue), 'zset')
+  if made.limits then
+    sound(P .. 'asides:' .. queue, 'zset')
+    sound(P .. 'held:' .. queue, 'zset')
+    sound(P .. 'meters', 'hash')
+    sound(P .. 'gates', 'hash')
+  end
   return made
 end
 
@@ -58,40 +66,16 @@ local function holds_a_suspect(worker)
   return false
 end
 
--- The members of one set that are due, in order, and how often they crashed.
-local function due_at(queue, crashes, limit, time)
-  return call('ZRANGEBYSCORE', ready_key(queue, crashes), '-inf', time, 'LIMIT', 0, limit), {}, crashes
-end
-
--- The same of several, each of which is in due order. Nearly always there is one.
-local function due_among(queue, levels, limit, time)
-  local found = {}
-  for _, crashes in ipairs(levels) do
-    local rows = call('ZRANGEBYSCORE', ready_key(queue, crashes), '-inf', time, 'WITHSCORES', 'LIMIT', 0, limit)
-    for index = 1, #rows, 2 do
-      local member = rows[index]
-      found[#found + 1] = {tonumber(rows[index + 1]), tonumber(string.sub(member, 1, 16)), member, crashes}
-    end
-  end
-  table.sort(found, function(a, b)
-    if a[1] ~= b[1] then
-      return a[1] < b[1]
-    end
-    return a[2] < b[2]
-  end)
-  local members, crashes_of = {}, {}
-  for index = 1, math.min(limit, #found) do
-    members[index], crashes_of[index] = found[index][3], found[index][4]
-  end
-  return members, crashes_of, 0
-end
-
 -- A ready item's record with one delivery more, and its number. Counted before it is given: a crash between here and the
--- handler is already in the books. Nil if the record does not say that it is ready there.
-local function leased(kept, queue, crashes, grant)
-  local read, left, seq, its_queue, state, put_at, due_at, renewed_at, deliveries, attempt, errors, its_crashes,
-    replays, last_chance, _, _, _, _, ended_at, omitted, letter = pcall(values_of, kept or '', FIELDS, HEAD_SIZE)
-  if not read or left ~= -1 or state ~= 'ready' or its_queue ~= queue or its_crashes ~= crashes then
+-- handler is already in the books. Nil if it is not a short record, or does not say that it is ready there.
+local function leased(kept, queue, level, grant)
+  local read, left, seq, its_queue, state, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays,
+    last_chance, _, _, _, _, ended_at, omitted, letter = pcall(values_of, kept or '', FIELDS, HEAD_SIZE)
+  if not read or left ~= -1 or state ~= 'ready' or its_queue ~= queue then
+    return nil
+  end
+  local tried = errors > 0 or crashes > 0 or replays > 0
+  if level ~= crashes * 6 + (tried and 3 or 0) then
     return nil
   end
   deliveries = deliveries + 1
@@ -102,42 +86,145 @@ local function leased(kept, queue, crashes, grant)
   return HEAD .. made, deliveries
 end
 
--- Nearly every item makes this move, so it is written out: the same as lift, change and lay.
-local function hand_over(given, queue, levels, limit, grant)
-  if #levels == 0 then
-    return
+-- Whether nobody made something else of the sets of its limit key: they are known only here, where it is too late to stop.
+local function fits_limit_key(m)
+  if not tied(m, LIMITED) then
+    return true
   end
-  local look = #levels == 1 and due_at or due_among
-  local members, crashes_of, crashes_of_all = look(queue, #levels == 1 and levels[1] or levels, limit, grant.time)
-  local ids, size = {}, #given.ids
-  for index = 1, #members do
-    ids[index] = id_at(members[index])
+  for _, key in ipairs({slot_key(m), aside_key(m[QUEUE], m[TERMS][LIMIT_KEY])}) do
+    local found = call('TYPE', key).ok
+    if found ~= 'none' and found ~= 'zset' then
+      return false
+    end
+  end
+  return true
+end
+
+-- Whether an item has a limit key of which so many run already: until one of them ends, nobody has to look at it.
+local function has_no_room(m, limits)
+  return limits and limits[MOST_PER_KEY] and tied(m, LIMITED) and count_in(slot_key(m)) >= limits[MOST_PER_KEY]
+end
+
+-- The same of the others: ASIDE if it has to wait for others of its limit key, nil if it is not to be given at all.
+local ASIDE = 0
+local function leased_otherwise(id, kept, lane, level, grant)
+  local m = unpacked(kept)
+  if not m or m[STATE] ~= 'ready' or m[QUEUE] ~= lane.queue or (m[HOLD] or 0) > 0 then
+    return nil
+  elseif level_of(m) ~= level or not fits_limit_key(m) then
+    -- It goes, or stays, where it belongs.
+    shares(id, m, add)
+    return nil
+  end
+  lift(id, m)
+  if has_no_room(m, lane.limits) then
+    set_aside(id, m)
+    lay(id, m)
+    return ASIDE
+  end
+  m[STATE], m[DELIVERIES], m[ATTEMPT], m[ALONE] = 'leased', m[DELIVERIES] + 1, m[ATTEMPT] + 1, grant.alone
+  m[WORKER], m[LEASED_AT], m[LEASE_UNTIL] = grant.worker, grant.time, grant.until_then
+  if tied(m, LIMITED) then
+    enlist(slot_key(m), m[SEQ], id)
+  end
+  return lay(id, m), m[DELIVERIES]
+end
+
+-- Gives what was chosen: members and their levels in turn. How many were given that were never tried before, how many
+-- others, and how many were set aside.
+local function hand_over(given, lane, picks, grant)
+  local queue, ids, size = lane.queue, {}, #given.ids
+  local firsts, retries, aside = 0, 0, 0
+  for at = 1, #picks, 2 do
+    ids[#ids + 1] = id_at(picks[at])
   end
   local records, to = fetch(ITEM, ids), leased_key(queue)
-  for index = 1, #members do
-    local id, member, crashes = ids[index], members[index], crashes_of[index] or crashes_of_all
-    local made, delivery = leased(records[index], queue, crashes, grant)
+  for index, id in ipairs(ids) do
+    local member, level = picks[index * 2 - 1], picks[index * 2]
     -- What a set has and its item does not know of would be looked at for ever.
-    remove(ready_key(queue, crashes), member)
+    remove(ready_key(queue, level), member)
+    if level > 0 then
+      emptied[ready_key(queue, level)] = {P .. 'levels:' .. queue, level}
+    end
+    -- Nearly every item makes this move, so it is written out: the same as lift, change and lay.
+    local made, delivery = leased(records[index], queue, level, grant)
     if made then
       add(to, grant.until_then, member)
       set(ITEM, id, made)
+    else
+      made, delivery = leased_otherwise(id, records[index], lane, level, grant)
+    end
+    if made == ASIDE then
+      aside = aside + 1
+    elseif made then
       size = size + 1
       given.ids[size], given.records[size], given.deliveries[size] = id, made, delivery
-    end
-  end
-end
-
-local function first_suspect(lanes, time)
-  for _, each in ipairs(lanes) do
-    local queue = each.want[1]
-    for _, crashes in ipairs(each.suspect) do
-      if #due_at(queue, crashes, 1, time) > 0 then
-        return each
+      if is_retry(level) then
+        retries = retries + 1
+      else
+        firsts = firsts + 1
       end
     end
   end
+  return firsts, retries, aside
+end
+
+local function first_due(lane, time)
+  local first = nil
+  for _, level in ipairs(lane.suspect) do
+    local rows = due_rows(lane.queue, level, 1, time)
+    if rows and (not first or comes_first(rows[1], first[1])) then
+      first = rows
+    end
+  end
+  return first and {first[1][3], first.level}
+end
+
+-- The first that may be given, and its lane. Those that wait for others of their limit key are set aside on the way.
+local asides = 0
+local function first_suspect(lanes, time)
+  for _, lane in ipairs(lanes) do
+    local most, retries = room_of(lane.queue, lane.limits, lane.want[2], time)
+    while #lane.suspect > 0 and most >= 1 and retries >= 1 and asides < MOST_ASIDE do
+      local pick = first_due(lane, time)
+      if not pick then
+        break
+      end
+      local id = id_at(pick[1])
+      local m = lane.limits and lane.limits[MOST_PER_KEY] and load(id)
+      if not m or not has_no_room(m, lane.limits) then
+        return lane, pick
+      end
+      lift(id, m)
+      set_aside(id, m)
+      lay(id, m)
+      write()
+      asides = asides + 1
+    end
+  end
   return nil
+end
+
+-- In rounds: where some of those chosen are set aside, others are chosen in their stead.
+local function serve(given, lane, grant, time)
+  local want = lane.want
+  local most, most_retries = room_of(lane.queue, lane.limits, want[2], time)
+  local count, tried = 0, 0
+  while count < most do
+    local allowed = want[5] and math.max(0, want[5] - tried)
+    local picks = choose(
+      lane.queue, lane.plain, most - count, allowed, most_retries - tried, want[6] + count, time
+    )
+    local firsts, retries, aside = hand_over(given, lane, picks, grant)
+    count, tried, asides = count + firsts + retries, tried + retries, asides + aside
+    -- The next round, and the next want, may be of the same queue.
+    write()
+    if aside == 0 or asides >= MOST_ASIDE then
+      break
+    end
+  end
+  spend(lane.queue, lane.limits, count - tried, tried, time)
+  write()
 end
 
 -- Of workers that have not asked for a day: their names never come again.
@@ -213,19 +300,17 @@ local function give(request, time)
   local function grant_of(want, alone)
     return {worker = request[1], time = time, until_then = time + want[3], alone = alone}
   end
-  local suspect = first_suspect(lanes, time)
+  local suspect, pick = first_suspect(lanes, time)
   local suspects_due = suspect and request[3] > 0
   if suspect and not suspects_due then
-    hand_over(given, suspect.want[1], suspect.suspect, 1, grant_of(suspect.want, true))
+    local firsts, retries = hand_over(given, suspect, pick, grant_of(suspect.want, true))
     if #given.ids > 0 then
       set(P .. 'alone', request[1], cmsgpack.pack({given.ids[1], given.deliveries[1]}))
+      spend(suspect.queue, suspect.limits, firsts, retries, time)
     end
   else
-    for _, each in ipairs(lanes) do
-      local want = each.want
-      hand_over(given, want[1], each.plain, want[2], grant_of(want, false))
-      -- The next want may be of the same queue.
-      write()
+    for _, lane in ipairs(lanes) do
+      serve(given, lane, grant_of(lane.want, false), time)
     end
   end
   if #given.ids > 0 then

@@ -2,7 +2,7 @@
 -- Inputs:    put(entries, time, full): entries of {id, queue, delay, body} and, for what is not plain, {…, due at or false,
 --            priority, ties, terms or false}; terms as lines.lua has them. `full` asks for room in the queues
 -- Outputs:   the places of those entries whose id is taken already; place and holder in turn of those whose dedupe key is
---            held; nil, or why nothing may be added: {'after', place, awaited id} or {'full', queue, fill, capacity, more}
+--            held; nil, or why nothing may be added: {'after', place, awaited id} or {'full', {queue, fill, capacity, more}, …}
 -- Atomicity: notes down; the script writes.
 
 local function taken_ids(entries)
@@ -27,14 +27,13 @@ local function taken_ids(entries)
 end
 
 -- By queue: how many are added. A queue that is not declared is; of one that is, what limits it.
-local added, capacities, queues_added = {}, {}, {}
+local added, capacities = {}, {}
 local function count_added(queue)
   if added[queue] then
     added[queue] = added[queue] + 1
     return
   end
   added[queue] = 1
-  queues_added[#queues_added + 1] = queue
   local kept = call('HGET', sound(P .. 'queues', 'hash'), queue)
   if not kept then
     set(P .. 'queues', queue, cmsgpack.pack({false, '', ''}))
@@ -56,14 +55,14 @@ local function fill_of(queue)
 end
 
 local function overfull()
-  for _, queue in ipairs(queues_added) do
-    local capacity = capacities[queue]
-    local fill = capacity and fill_of(queue)
-    if fill and fill + added[queue] > capacity then
-      return {'full', queue, fill, capacity, added[queue]}
+  local found = {'full'}
+  for queue, capacity in pairs(capacities) do
+    local fill = fill_of(queue)
+    if fill + added[queue] > capacity then
+      found[#found + 1] = {queue, fill, capacity, added[queue]}
     end
   end
-  return nil
+  return found[2] and found or nil
 end
 
 -- The state of an item that is or was there, and its record where it is to be changed.

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- One step of putting right what a server that was restarted may have lost: every item is in exactly the sets that its
--- record says. How far it has come is kept, so whoever is killed in the middle leaves the rest to the next.
+-- One step of putting right what a server that was restarted may have lost, and of bringing an earlier layout to this one:
+-- every item is in exactly the sets that its record says. How far it has come is kept, so whoever is killed in the middle leaves the rest to the next.
 -- Inputs:    ARGV[2] the schema; ARGV[3] the run of the server; ARGV[4] who does it; ARGV[5] how many at a time;
 --            ARGV[6] for how long nobody else goes on with it
 -- Outputs:   0 if there is more to do, 1 if all is done, 2 if somebody else is at it; how many were put right so far
 -- Atomicity: a step is whole, and may be repeated.
--- Uses: truth
+-- Uses: ledger lines truth
 
 local MORE, DONE, ELSEWHERE = 0, 1, 2
 local BOOT = sound(P .. 'boot', 'hash')
@@ -23,8 +23,12 @@ local function look_at_items(cursor)
     local m = records[id]
     if verdict == MISPLACED then
       add(P .. 'items', m[SEQ], id)
-      shares(id, m, add)
+      places(id, m, add)
       mended = mended + 1
+      if m[STATE] == 'ready' and level_of(m) ~= m[CRASHES] then
+        -- Layout 1 had the ready apart by their crashes alone.
+        remove(ready_key(m[QUEUE], m[CRASHES]), place(m, id))
+      end
       if m[STATE] == 'ready' then
         wake(m[QUEUE])
       end
@@ -37,7 +41,7 @@ end
 local function sets()
   local keys = {P .. 'items', P .. 'letters'}
   for _, queue in ipairs(call('HKEYS', sound(P .. 'queues', 'hash'))) do
-    for _, kind in ipairs({'ready:0:', 'leased:', 'ended:done:', 'ended:cancelled:'}) do
+    for _, kind in ipairs({'ready:0:', 'held:', 'leased:', 'ended:done:', 'ended:cancelled:'}) do
       keys[#keys + 1] = P .. kind .. queue
     end
     for _, level in ipairs(call('SMEMBERS', sound(P .. 'levels:' .. queue, 'set'))) do
@@ -85,8 +89,9 @@ local function next_set(name)
   return keys[1]
 end
 
-local was = call('HMGET', BOOT, 'run', 'doing', 'who', 'until', 'at', 'cursor', 'mended')
-if was[1] == run then
+local was = call('HMGET', BOOT, 'run', 'doing', 'who', 'until', 'at', 'cursor', 'mended', 'schema')
+local is_earlier = was[8] and was[8] ~= ARGV[2]
+if was[1] == run and not is_earlier then
   return {DONE, 0}
 end
 if call('EXISTS', ITEM) == 0 and call('EXISTS', P .. 'items') == 0 then
@@ -94,7 +99,11 @@ if call('EXISTS', ITEM) == 0 and call('EXISTS', P .. 'items') == 0 then
   return {DONE, 0}
 end
 local at, cursor, before = '', '0', 0
-if was[2] == run then
+if is_earlier then
+  -- From here on it is for those who know this layout.
+  set(BOOT, 'schema', ARGV[2])
+  set(BOOT, 'run', '')
+elseif was[2] == run then
   if was[3] ~= me and tonumber(was[4]) > time then
     return {ELSEWHERE, 0}
   end

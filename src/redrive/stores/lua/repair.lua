@@ -4,7 +4,7 @@
 --            entries that no item has; queues that are not declared; causes and queues joined by NUL
 -- Outputs:   none
 -- Atomicity: one script, which looks again at each: what has been put right meanwhile, or has gone, stays as it is
--- Uses: truth
+-- Uses: ledger lines truth
 
 local at = 2
 local function next_list()
@@ -20,7 +20,7 @@ for _, id in ipairs(next_list()) do
   local m = load(id)
   if m and misplaced({[id] = m})[id] ~= IMPOSSIBLE then
     add(P .. 'items', m[SEQ], id)
-    shares(id, m, add)
+    places(id, m, add)
     if m[STATE] == 'ready' then
       wake(m[QUEUE])
     end

@@ -1,8 +1,10 @@
 #!lua flags=no-writes
 -- rows: items by their ids.
 -- Inputs:    which parts, by letters ("b" payload, "f" evidence, "r" result); the ids
--- Outputs:   now; then id, record, payload, evidence and result of each; nil for what is not there or not asked for
+-- Outputs:   now; then id, record, payload, evidence and result of each, and 1 for one that is parked; nil for what is not
+--            there or not asked for
 -- Atomicity: one read
+-- Uses: ledger lines parking
 
 local parts = ARGV[2]
 local ids = {}
@@ -21,5 +23,6 @@ for index, id in ipairs(ids) do
   local size = #reply
   reply[size + 1], reply[size + 2], reply[size + 3] = id, records[index], bodies[index] or false
   reply[size + 4], reply[size + 5] = failures[index] or false, results[index] or false
+  reply[size + 6] = is_parked(id, records[index]) and 1 or false
 end
 return reply

@@ -113,6 +113,10 @@ local function untie(id, m)
   end
   if m[STATE] ~= 'ready' then
     ended(id)
+    if tied(m, DEDUPED) then
+      -- A follow-up may take it.
+      release_key(id, m, time)
+    end
   end
   if tied(m, CANCEL) and m[STATE] ~= 'cancelled' then
     m[TIES], m[TERMS][CANCELLED_BY] = band(m[TIES], bit.bnot(CANCEL)), ''

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- tally: counts per declared queue. Every count is the size of the index in which the items lie.
+-- tally: counts per declared queue and per route. Every count is the size of the index in which the items lie.
 -- Inputs:    none
--- Outputs:   now; then per queue its name, settings, ready, leased, done, open, archived, trash, cancelled, and the
---            earliest due time or nil
+-- Outputs:   now; how many open letters; route and open letters in turn; route and room in turn; then per queue its name,
+--            settings, ready, leased, done, open, archived, trash, cancelled, held, parked, and the earliest due time or nil
 -- Atomicity: one read
 -- Uses: levels
 
@@ -18,12 +18,25 @@ local function ready_of(queue)
   return count, oldest
 end
 
-local reply = {now()}
+-- Of the held, those behind the dead heads of parked lines.
+local function parked_of(queue)
+  local count = 0
+  for _, key in ipairs(call('ZRANGE', P .. 'parked:' .. queue, 0, -1)) do
+    count = count + call('ZCARD', P .. 'followers:' .. queue .. '\0' .. key)
+  end
+  return count
+end
+
+local reply = {
+  now(), call('ZCARD', P .. 'letters:open'), call('ZRANGE', P .. 'routes', 0, -1, 'WITHSCORES'),
+  call('HGETALL', P .. 'rooms'),
+}
 local queues = call('HGETALL', P .. 'queues')
 for index = 1, #queues, 2 do
   local queue = queues[index]
   local size = #reply
   local ready, oldest = ready_of(queue)
+  local parked = parked_of(queue)
   reply[size + 1], reply[size + 2], reply[size + 3] = queue, queues[index + 1], ready
   reply[size + 4] = call('ZCARD', P .. 'leased:' .. queue)
   reply[size + 5] = call('ZCARD', P .. 'ended:done:' .. queue)
@@ -31,6 +44,7 @@ for index = 1, #queues, 2 do
   reply[size + 7] = call('ZCARD', P .. 'letters:q:archived:' .. queue)
   reply[size + 8] = call('ZCARD', P .. 'letters:q:trash:' .. queue)
   reply[size + 9] = call('ZCARD', P .. 'ended:cancelled:' .. queue)
-  reply[size + 10] = oldest
+  reply[size + 10] = call('ZCARD', P .. 'held:' .. queue) - parked
+  reply[size + 11], reply[size + 12] = parked, oldest
 end
 return reply

@@ -152,12 +152,8 @@ end
 
 -- A ready item ends without having been leased.
 local function end_ready(id, m, state, time)
-  if tied(m, LIMITED) then
-    if m[HOLD] == HELD_LIMIT then
-      leave_aside(id, m)
-    elseif m[HOLD] == 0 then
-      vacate(m)
-    end
+  if m[HOLD] == HELD_LIMIT then
+    leave_aside(id, m)
   end
   m[STATE], m[ENDED_AT], m[HOLD] = state, time, 0
   ended(id)
@@ -207,12 +203,9 @@ local function leave_lines()
     local m = touched[id]
     if tied(m, ORDERED) then
       local line = line_of_item(m)
-      if line.gap == id and m[STATE] == 'done' then
-        line.gap = ''
-      end
       if line.head == id then
         heads[#heads + 1] = id
-      elseif m[TERMS][PLACE] then
+      else
         delist(line.followers, id)
       end
     end

@@ -1,8 +1,57 @@
 -- Whether the indexes are what the items say, for the scripts that check and mend.
--- Inputs:    misplaced(records), records by id; belongs(id, record, key, score, member)
+-- Inputs:    misplaced(records), records by id; belongs(id, record, key, score, member); places(id, record, note)
 -- Outputs:   by id, 1 for an item that is not in all its indexes, or not at its place, and 2 for a record that cannot be;
 --            whether an entry of an index is its item's
 -- Atomicity: reads.
+
+-- The number of an awaited item; that of one that was pruned is known only where it is waited for.
+local function number_of(awaited, key)
+  local m = load(awaited)
+  return m and m[SEQ] or tonumber(call('ZSCORE', key, awaited) or 0), m and m[STATE]
+end
+
+local function is_fulfilled(awaited, state)
+  if state then
+    return state == 'done'
+  end
+  local kept = call('HGET', P .. 'tombstones', awaited)
+  local read, facts = pcall(cjson.decode, kept and string.sub(kept, 17) or '')
+  return read and type(facts) == 'table' and facts[2] == 'done'
+end
+
+-- The sets that a live item is in because it is bound to others: its line, its limit key, those it waits for.
+local function bonds(id, m, note)
+  local state, terms, queue = m[STATE], m[TERMS], m[QUEUE]
+  if not terms or (state ~= 'ready' and state ~= 'leased') then
+    return
+  end
+  if tied(m, ORDERED) then
+    local line = list_of(call('HGET', P .. 'lines:' .. queue, terms[ORDER_KEY])) or {}
+    if line[2] ~= id then
+      note(P .. 'followers:' .. queue .. '\0' .. terms[ORDER_KEY], terms[PLACE], id)
+    end
+  end
+  if tied(m, LIMITED) and state == 'leased' then
+    note(P .. 'slot:' .. queue .. '\0' .. terms[LIMIT_KEY], m[SEQ], id)
+  elseif m[HOLD] == HELD_LIMIT then
+    note(P .. 'aside:' .. queue .. '\0' .. terms[LIMIT_KEY], m[SEQ], id)
+  end
+  if tied(m, WAITS) and state == 'ready' then
+    local key = P .. 'waits:' .. id
+    for _, awaited in ipairs(terms[AFTER]) do
+      local number, its_state = number_of(awaited, key)
+      if not is_fulfilled(awaited, its_state) then
+        note(key, number, awaited)
+        note(P .. 'awaited:' .. awaited, m[SEQ], id)
+      end
+    end
+  end
+end
+
+local function places(id, m, note)
+  shares(id, m, note)
+  bonds(id, m, note)
+end
 
 -- One function for all items, and lists by key: a check looks at every item there is.
 local members, wanted, owners, owner = {}, {}, {}, nil
@@ -36,7 +85,7 @@ local function misplaced(records)
   for id, m in pairs(records) do
     owner = id
     -- A record of wrong kinds of values breaks what is made of it.
-    if type(m[SEQ]) ~= 'number' or not pcall(shares, id, m, collect) then
+    if type(m[SEQ]) ~= 'number' or not pcall(places, id, m, collect) then
       found[id] = IMPOSSIBLE
     else
       collect(P .. 'items', m[SEQ], id)
@@ -62,7 +111,7 @@ local function belongs(id, m, key, score, member)
   sought_key, sought_score, sought_member, hit = key, score, member, false
   if m then
     compare(P .. 'items', m[SEQ], id)
-    pcall(shares, id, m, compare)
+    pcall(places, id, m, compare)
   end
   return hit
 end

@@ -46,7 +46,10 @@ class Agenda:
         """The first of those due, at most `limit`, in order. Looks at no others."""
         found: list[Slot] = []
         while len(found) < limit and (first := self.first()) is not None and first.when <= now:
-            found.append(heapq.heappop(self._heap))
+            slot = heapq.heappop(self._heap)
+            # What was removed and came back to the same place is in the heap twice.
+            if not found or found[-1] != slot:
+                found.append(slot)
         for slot in found:
             heapq.heappush(self._heap, slot)
         return found

@@ -46,8 +46,12 @@ TRIES = 20
 PAUSE = 0.02
 """Seconds at most between two looks, by chance: two who got in each other's way should not meet again."""
 
-_CHANGED, _ALREADY, _MISSING, _DAMAGED = range(4)
-_MISSING_REASONS = {_MISSING: "no such item", _DAMAGED: "its record is damaged"}
+_CHANGED, _ALREADY, _MISSING, _DAMAGED, _KEEPS_NOTHING_BACK = range(5)
+_REASONS = {
+    _MISSING: "no such item",
+    _DAMAGED: "its record is damaged",
+    _KEEPS_NOTHING_BACK: "it keeps nothing back: it is not the head of an order key",
+}
 _LIES: dict[type, Disposition] = {
     Archive: Disposition.ARCHIVED,
     Discard: Disposition.TRASH,
@@ -74,7 +78,7 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
         meant = await _meant(session, selection, expect)
         record = audit.AuditRecord(audit.word(change), selection, (), change)
         items = [arg for one in meant for arg in (as_bytes(one.id), codec.encode(one.id), one.judged_by)]
-        answers = await session.run("amend", [*head, *_entry(record, by), *items])
+        answers = await session.run("amend", [*head, *entry_of(record, by), *items])
         if isinstance(answers, int):
             _refuse_count(answers, expect)
         if answers is not None:
@@ -84,10 +88,12 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
 
 
 def _head(change: Change, by: Act, expect: int | None) -> list[Arg]:
-    delay, once = (change.delay, change.budget == "once") if isinstance(change, Replay) else (0, False)
+    delay, once, force = 0, False, False
+    if isinstance(change, Replay):
+        delay, once, force = change.delay, change.budget == "once", change.force
     lies = _LIES.get(type(change), "")
     wanted = "" if expect is None else expect
-    return [audit.word(change), wanted, by.actor, by.reason, by.request_id, delay, int(once), lies]
+    return [audit.word(change), wanted, by.actor, by.reason, by.request_id, delay, int(once), lies, int(force)]
 
 
 def _refusals(change: Change) -> dict[str, str]:
@@ -96,7 +102,7 @@ def _refusals(change: Change) -> dict[str, str]:
     return known | {str(lies): refusal(change, State.DEAD, lies) or "" for lies in Disposition}
 
 
-def _entry(record: audit.AuditRecord, by: Act) -> list[Arg]:
+def entry_of(record: audit.AuditRecord, by: Act) -> list[Arg]:
     """The audit entry in pieces: only the script knows which ids are to stand in the middle."""
     mark = uuid.uuid4().hex
     entry = audit.entry(msgspec.structs.replace(record, changed=(mark,)), by)
@@ -120,7 +126,7 @@ def _refuse_count(count: int, expect: int | None) -> Never:
     )
 
 
-def _amended(ids: Sequence[str], answers: Sequence[int | bytes], refusals: dict[str, str]) -> Amended:
+def _amended(ids: Sequence[str], answers: Sequence[int | bytes | list[bytes]], refusals: dict[str, str]) -> Amended:
     changed, already, skipped = [], [], []
     for item_id, answer in zip(ids, answers, strict=True):
         if answer == _CHANGED:
@@ -128,7 +134,9 @@ def _amended(ids: Sequence[str], answers: Sequence[int | bytes], refusals: dict[
         elif answer == _ALREADY:
             already.append(item_id)
         elif isinstance(answer, int):
-            skipped.append(Skipped(item_id, _MISSING_REASONS[answer]))
+            skipped.append(Skipped(item_id, _REASONS[answer]))
+        elif isinstance(answer, list):
+            skipped.append(Skipped(item_id, f"its dedupe key is held by {answer[0].decode()}"))
         else:
             skipped.append(Skipped(item_id, refusals[answer.decode()]))
     return Amended(tuple(changed), tuple(already), tuple(skipped))
@@ -146,9 +154,9 @@ async def prune(session: Session, selection: Selection, limit: int, by: Act) -> 
         doomed = await _doomed(session, selection, min(max(0, limit), MOST))
         if not doomed:
             return ()
-        tombstones = await _tombstones(session, [candidate.item for candidate in doomed], by)
+        tombstones = await tombstones_of(session, [candidate.item for candidate in doomed], by)
         record = audit.AuditRecord("prune", selection, ())
-        args = _entry(record, by)
+        args = entry_of(record, by)
         for (item, kept), tombstone in zip(doomed, tombstones, strict=True):
             args += [item.id, codec.encode(item.id), kept, tombstone_body(tombstone)]
         now, *removed = await session.run("prune", args)
@@ -186,13 +194,13 @@ def _state(kind: Match) -> State:
     return State.DEAD if kind.field == "disposition" else State(str(kind.value))
 
 
-async def _tombstones(session: Session, items: Sequence[Item], by: Act) -> list[Tombstone]:
+async def tombstones_of(session: Session, items: Sequence[Item], by: Act) -> list[Tombstone]:
     """Of whatever bytes are there: a damaged payload must not keep its item from being removed."""
     made: list[Tombstone] = []
     for first in range(0, len(items), BODIES):
         some = items[first : first + BODIES]
         _, *fields = await session.read("rows", ["b", *(item.id for item in some)])
-        digests = await aside(partial(_digests, fields[2::5]))
+        digests = await aside(partial(_digests, fields[2::6]))
         for item, digest in zip(some, digests, strict=True):
             made.append(Tombstone(item.id, item.queue, item.state, digest, 0, by.actor, by.reason))
     return made

@@ -16,7 +16,7 @@ from redrive.errors import ConfigError, StoreForbidden, StoreTooNew
 from redrive.stores.redis.options import Address
 from redrive.stores.redis.wire import Wire
 
-SCHEMA = 1
+SCHEMA = 2
 OLDEST = (7, 0)
 
 Durability = Literal["power-loss", "process-crash", "none"]

@@ -5,35 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from redrive.core import codec, select
-from redrive.core.item import Attempt, Failure, History, Item
+from redrive.core.item import BLOCKERS, Attempt, Failure, History, Item
 from redrive.core.select import Selection
-from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, Tally, Tombstone
+from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound, StoreCorrupt
 from redrive.stores import bodies
-from redrive.stores.redis.rows import deeds_of, facts_of, item_of, tombstone_of
+from redrive.stores.redis.limits import declared_of
+from redrive.stores.redis.rows import deeds_of, facts_of, item_of, shown, tombstone_of
 from redrive.stores.redis.search import as_bytes, search
 from redrive.stores.redis.session import Session
 
 BODIES = 100
 """Items whose payloads come in one reply: they may be large."""
 
-_queue_settings = msgspec.msgpack.Decoder(tuple[bool, str, str])
-
 
 async def get(session: Session, item_id: str) -> History:
-    *row, attempts, deeds, pruned = await session.read("get", [as_bytes(item_id)])
+    *row, attempts, deeds, pruned, blockers = await session.read("get", [as_bytes(item_id), BLOCKERS])
     if row[0] is None:
         raise NotFound(f"no item {item_id!r}", hint="it was pruned; its tombstone is left" if pruned else "")
-    (item,) = await bodies.whole((item_of([item_id.encode(), *row]),))
+    (item,) = await bodies.whole((shown(item_of([item_id.encode(), *row]), row[4]),))
     return History(
         item,
         tuple([codec.decode(attempt, Attempt) for attempt in attempts]),
         facts_of(item_id, row[0]).omitted,
         deeds_of(deeds),
+        _blocked_by(blockers),
     )
+
+
+def _blocked_by(blockers: Sequence[Any]) -> tuple[str, ...]:
+    """Longest enqueued first; what was pruned is older than anything."""
+    pairs = {(number, item_id.decode()) for item_id, number in zip(blockers[0::2], blockers[1::2], strict=True)}
+    return tuple([item_id for _, item_id in sorted(pairs)[:BLOCKERS]])
 
 
 async def find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
@@ -42,10 +46,10 @@ async def find(session: Session, selection: Selection, limit: int, cursor: str |
     for first in range(0, len(found.items), BODIES):
         ids = [item.id.encode() for item in found.items[first : first + BODIES]]
         now, *fields = await session.read("rows", ["bfr", *ids])
-        rows = [fields[at : at + 5] for at in range(0, len(fields), 5)]
-        read = [item_of(row) for row in rows if row[1] is not None]
+        rows = [fields[at : at + 6] for at in range(0, len(fields), 6)]
+        read = [(item_of(row), row[5]) for row in rows if row[1] is not None]
         # They were judged a moment ago, and what has been moved since is not what was asked for.
-        items += [item for item in read if select.matches(selection, item, now)]
+        items += [shown(item, parked) for item, parked in read if select.matches(selection, item, now)]
     return Page(await bodies.whole(tuple(items)), found.next, found.scanned)
 
 
@@ -60,15 +64,27 @@ async def tombstone(session: Session, item_id: str) -> Tombstone | None:
 
 
 async def tally(session: Session) -> Tally:
-    now, *fields = await session.read("tally", [])
-    queues = [_queue(fields[at : at + 10]) for at in range(0, len(fields), 10)]
-    return Tally(now, tuple(sorted(queues, key=lambda tally: tally.queue)))
+    now, letters, opened, rooms, *fields = await session.read("tally", [])
+    queues = [_queue(fields[at : at + 12]) for at in range(0, len(fields), 12)]
+    return Tally(now, tuple(sorted(queues, key=lambda tally: tally.queue)), _routes(letters, opened, rooms))
+
+
+def _routes(letters: int, opened: Sequence[bytes], rooms: Sequence[bytes]) -> tuple[RouteTally, ...]:
+    """Letters without a route are in no index of theirs: they are the others."""
+    count = {route.decode(): int(open_) for route, open_ in zip(opened[0::2], opened[1::2], strict=True)}
+    room = {route.decode(): int(most) for route, most in zip(rooms[0::2], rooms[1::2], strict=True)}
+    without = letters - sum(count.values())
+    if without:
+        count[""] = without
+    return tuple([RouteTally(route, count.get(route, 0), room.get(route)) for route in sorted(count | room)])
 
 
 def _queue(row: Sequence[Any]) -> QueueTally:
-    name, settings, ready, leased, done, opened, archived, trash, cancelled, oldest_due = row
+    name, kept, ready, leased, done, opened, archived, trash, cancelled, held, parked, oldest_due = row
     counts = (ready, leased, done, opened, archived, trash, cancelled)
-    return QueueTally(name.decode(), *counts, oldest_due, *_queue_settings.decode(settings))
+    declared = declared_of(kept)
+    paused = (declared.paused, declared.by, declared.reason)
+    return QueueTally(name.decode(), *counts, oldest_due, *paused, held, parked, declared.settings())
 
 
 async def causes(session: Session, queue: str | None, limit: int) -> tuple[CauseTally, ...]:

@@ -22,10 +22,15 @@ from redrive.stores.redis.texts import packed
 
 _decode = msgpack.Decoder().decode
 _PLAIN = b"\0"
+_SHORT = b"\xdc\0\x13"
+"""How the record of an item begins that has no priority and is bound to nobody."""
 
 
 def packed_request(request: LeaseRequest) -> bytes:
-    wants = [(want.queue, want.limit, want.ttl, want.max_crashes) for want in request.wants]
+    wants = [
+        (want.queue, want.limit, want.ttl, want.max_crashes, False if want.retries is None else want.retries, want.turn)
+        for want in request.wants
+    ]
     return packed((request.worker, request.nonce, request.holding, wants))
 
 
@@ -74,7 +79,7 @@ async def usable(session: Session, rows: Sequence[Any], time: Instant) -> tuple[
 
 def _leased(item_id: str, kept: bytes, body: bytes | None) -> Judged:
     """Nearly all are small and sound; whatever else there is to say, `judged_item` says."""
-    if body is None or body[:1] != _PLAIN or body[1:5] != crc32(payload := body[5:]).to_bytes(4):
+    if kept[:3] != _SHORT or body is None or body[:1] != _PLAIN or body[1:5] != crc32(payload := body[5:]).to_bytes(4):
         return judged_item(item_id, kept, body)
     (seq, queue, _, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, *others) = _decode(kept)
     (replays, last_chance, alone, worker, leased_at, lease_until, ended_at, _, _) = others

@@ -1,5 +1,8 @@
 """Reconciling: after a restart of the server, every item is put into exactly the sets that its record says.
 
+So is a namespace that an earlier release made, where ready items lay apart by other numbers. Meanwhile `lease` puts what
+it finds in the wrong set where it belongs.
+
 A server that lost the end of its log says nothing about it. So whoever first meets a new run of it looks through all
 items, step by step and beside the work, and puts right what does not agree.
 """
@@ -39,11 +42,13 @@ class Mender:
         self._session = session
         self._me = secrets.token_hex(8)
         self._run = ""
+        self._upgrades = False
         self.task: asyncio.Task[None] | None = None
 
-    async def begin(self, run: str, reconciled: str) -> None:
+    async def begin(self, run: str, reconciled: str, schema: int) -> None:
         """For whoever opens: a namespace without items is done with at once, all others beside the work."""
-        if run == reconciled:
+        self._upgrades = 0 < schema < SCHEMA
+        if run == reconciled and not self._upgrades:
             return
         self._run = run
         if await self._step() != _DONE:
@@ -81,7 +86,10 @@ class Mender:
         return int(state)
 
     def _tell(self, mended: int) -> None:
-        if mended:
+        if self._upgrades:
+            self._upgrades = False
+            _log.info("%s: is in layout %d now; %d items changed places", self._session.pool.where, SCHEMA, mended)
+        elif mended:
             _log.warning(
                 "%s: the server was restarted; %d places of items did not agree with their records and were put right",
                 self._session.pool.where,

@@ -96,6 +96,8 @@ def _letters(pinned: dict[str, str]) -> tuple[Group, ...]:
         ways.append(("c", cause) if queue is None else ("cq", f"{cause}\0{queue}"))
     if "error" in pinned:
         ways.append(("e", pinned["error"].rpartition(".")[2]))
+    if pinned.get("route"):
+        ways.append(("r", pinned["route"]))
     if "category" in pinned:
         ways.append(("k", pinned["category"]))
     if queue is not None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from redrive.core.item import NewItem
-from redrive.core.verbs import PutResult
-from redrive.errors import ConfigError
+from redrive.core.item import NewItem, Priority, Terms
+from redrive.core.lanes import NUMBERS
+from redrive.core.terms import ties
+from redrive.core.verbs import Duplicate, PutResult
+from redrive.errors import ConfigError, QueueFull, RedriveError
+from redrive.stores.checks import unknown_dependency
 from redrive.stores.redis.rows import packed_body
 from redrive.stores.redis.texts import packed
 
 MOST = 500_000
 """Items of one put: the server takes at most a million arguments."""
 
+_NO_TERMS = Terms()
 
 Run = Callable[[str, Sequence[Any]], Awaitable[Any]]
 
@@ -23,10 +27,47 @@ async def put(run: Run, items: Sequence[NewItem]) -> PutResult:
         return PutResult()
     if len(items) > MOST:
         raise ConfigError(f"{len(items):,} items are too many for one put", field="items", hint=f"put at most {MOST:,}")
-    heads = packed([(new.id, new.queue, new.delay) for new in items])
-    places = await run("put", [heads, *[packed_body(new.payload) for new in items]])
-    if not places:
+    heads = packed([entry(new) for new in items])
+    reply = await run("put", [heads, *[packed_body(new.payload) for new in items]])
+    if not reply:
         return PutResult(tuple([new.id for new in items]))
-    there = set(places)
-    added = tuple([new.id for place, new in enumerate(items, 1) if place not in there])
-    return PutResult(added, tuple([items[place - 1].id for place in places]))
+    already, duplicates, *refusal = reply
+    if refusal:
+        raise _refused(items, *refusal[0])
+    holders = dict(zip(duplicates[0::2], duplicates[1::2], strict=True))
+    there = set(already) | holders.keys()
+    return PutResult(
+        tuple([new.id for place, new in enumerate(items, 1) if place not in there]),
+        tuple([items[place - 1].id for place in already]),
+        tuple([Duplicate(items[place - 1].id, holder.decode()) for place, holder in holders.items()]),
+    )
+
+
+def entry(new: NewItem, body: int = 0) -> tuple[object, ...]:
+    """What putting.lua takes; nearly always an item is as short as that."""
+    if new.terms is None and new.at is None and new.priority is Priority.NORMAL:
+        return new.id, new.queue, new.delay, body
+    terms = None if new.terms == _NO_TERMS else new.terms
+    due_at = False if new.at is None else new.at
+    return new.id, new.queue, new.delay, body, due_at, NUMBERS[new.priority], ties(terms), _terms(terms)
+
+
+def _terms(terms: Terms | None) -> tuple[object, ...] | bool:
+    """As lines.lua has them."""
+    if terms is None:
+        return False
+    key = (False, "", False) if terms.dedupe is None else (terms.dedupe.scope, terms.dedupe.key, terms.dedupe.window)
+    scope, dedupe_key, window = key
+    return (
+        *(terms.order_key, 0, "", terms.limit_key),
+        *(scope, dedupe_key, False if window is None else window),
+        *(terms.after or False, terms.on_dead, terms.policy, ""),
+    )
+
+
+def _refused(items: Sequence[NewItem], why: bytes, *what: Any) -> RedriveError:
+    if why == b"after":
+        place, awaited = what
+        return unknown_dependency(items[place - 1].id, awaited.decode())
+    queue, fill, capacity, more = min(what)
+    return QueueFull(queue.decode(), fill=fill, capacity=capacity, more=more)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from redrive.core import codec
-from redrive.core.item import Deed, Failure, Instant, Item, Letter
+from redrive.core.item import Dedupe, Deed, Failure, Instant, Item, Letter, Millis, Terms
+from redrive.core.lanes import PRIORITIES
 from redrive.core.states import Disposition, State
+from redrive.core.terms import HOLDS
 from redrive.core.verbs import Tombstone
 from redrive.errors import StoreCorrupt, StoreError
 from redrive.stores.bodies import Judged, flawed
@@ -29,6 +32,7 @@ _LENGTH = 8
 STATES = {str(state): state for state in State}
 DISPOSITIONS = {str(disposition): disposition for disposition in Disposition}
 _KINDS = STATES.keys() | DISPOSITIONS.keys()
+PARKED = "parked:order"
 
 
 class LetterFacts(Struct, array_like=True, frozen=True, gc=False):
@@ -40,6 +44,32 @@ class LetterFacts(Struct, array_like=True, frozen=True, gc=False):
     cause: str
     error_short: str
     category: str
+    route: str = ""
+
+
+class TermsFacts(Struct, array_like=True, frozen=True, gc=False):
+    """What binds it to others (lua/lines.lua). `on_dead` is False where nobody gave it any terms."""
+
+    order_key: str
+    place: int
+    gap: str
+    limit_key: str
+    scope: Literal["queue", "store"] | bool
+    dedupe_key: str
+    window: Millis | bool
+    after: tuple[str, ...] | bool
+    on_dead: Literal["wait", "die"] | bool
+    policy: str
+    cancel: str
+
+    def terms(self) -> Terms | None:
+        if isinstance(self.on_dead, bool):
+            return None
+        dedupe = None
+        if not isinstance(self.scope, bool):
+            dedupe = Dedupe(self.dedupe_key, self.scope, None if self.window is False else int(self.window))
+        after = () if isinstance(self.after, bool) else self.after
+        return Terms(self.order_key, self.limit_key, dedupe, after, self.on_dead, self.policy)
 
 
 class Facts(Struct, array_like=True, frozen=True, gc=False):
@@ -64,6 +94,10 @@ class Facts(Struct, array_like=True, frozen=True, gc=False):
     ended_at: Instant | bool
     omitted: int
     letter: LetterFacts | bool
+    priority: int = 0
+    hold: int = 0
+    ties: int = 0
+    terms: TermsFacts | bool = False
 
     @property
     def kind(self) -> str:
@@ -80,7 +114,7 @@ def facts_of(item_id: str, kept: bytes) -> Facts:
         facts = _decoder.decode(kept)
     except (msgspec.MsgspecError, ValueError) as error:
         raise _damaged(item_id) from error
-    if facts.state not in STATES or facts.kind not in _KINDS:
+    if facts.state not in STATES or facts.kind not in _KINDS or facts.priority >= len(PRIORITIES):
         raise _damaged(item_id)
     return facts
 
@@ -138,16 +172,22 @@ def judged_item(
 
 def item_of(row: Sequence[bytes | None]) -> Item:
     """From the fields of rows.lua, for those who look: one that is damaged must not keep them from the others."""
-    item_id, kept, body, failure, result = row
+    item_id, kept, body, failure, result = row[:5]
     item, wrong = judged_item((item_id or b"").decode(), kept or b"", body, failure, result)
     return item if wrong is None else flawed(item, wrong)
+
+
+def shown(item: Item, parked: object) -> Item:
+    """As people see it: whoever waits behind the dead head of a parked line is parked, whatever else it waits for."""
+    return msgspec.structs.replace(item, hold=PARKED) if parked else item
 
 
 def _item(item_id: str, facts: Facts, payload: bytes, result: bytes | None, why: Failure | None) -> Item:
     letter = None
     if isinstance(facts.letter, LetterFacts) and why is not None:
         lies = facts.letter
-        letter = Letter(lies.reason, lies.died_at, DISPOSITIONS[lies.disposition], why)
+        letter = Letter(lies.reason, lies.died_at, DISPOSITIONS[lies.disposition], why, lies.route)
+    terms = facts.terms if isinstance(facts.terms, TermsFacts) else None
     return Item(
         item_id,
         facts.queue,
@@ -170,6 +210,11 @@ def _item(item_id: str, facts: Facts, payload: bytes, result: bytes | None, why:
         _instant(facts.ended_at),
         result,
         letter,
+        priority=PRIORITIES[facts.priority],
+        hold=HOLDS[facts.hold],
+        gap="" if terms is None else terms.gap,
+        cancel="" if terms is None else terms.cancel,
+        terms=None if terms is None else terms.terms(),
     )
 
 

@@ -144,8 +144,10 @@ async def _named(session: Session, selection: Selection, way: Plan) -> Sequence[
         return [as_bytes(item_id) for item_id in ids]
     if not way.few:
         return None
-    members = await session.read("members", [FEW, *(as_bytes(text) for pair in way.few for text in pair)])
-    return None if members is None else [member[STAMP:] for member in members]
+    found: list[bytes] | None = await session.read(
+        "members", [FEW, *(as_bytes(text) for pair in way.few for text in pair)]
+    )
+    return found
 
 
 async def by_ids(session: Session, ids: Sequence[bytes], *, evidence: bool) -> Chunk:
@@ -154,7 +156,7 @@ async def by_ids(session: Session, ids: Sequence[bytes], *, evidence: bool) -> C
     now, found = 0, []
     for first in range(0, max(1, len(unique)), CHUNK):
         now, *fields = await session.read("rows", ["f" if evidence else "", *unique[first : first + CHUNK]])
-        rows = zip(fields[0::5], fields[1::5], fields[3::5], strict=True)
+        rows = zip(fields[0::6], fields[1::6], fields[3::6], strict=True)
         found += _candidates(rows)
     return Chunk(now, found)
 

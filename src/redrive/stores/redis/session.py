@@ -66,7 +66,7 @@ class Session:
         boot.check_rights([name.decode() for name in missing], self.pool.where)
         boot.check_schema(schema, self.pool.where)
         if mend:
-            await self._mender.begin(self.server.run_id, run.decode())
+            await self._mender.begin(self.server.run_id, run.decode(), schema)
 
     async def _greet(self, wire: Wire) -> None:
         """Of every new connection: it may lead to a server that was restarted, or to another one."""

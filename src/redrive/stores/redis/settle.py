@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from redrive.core import codec
-from redrive.core.decide import Charge, ToDone, ToReady
-from redrive.core.item import Millis, NewItem
+from redrive.core.decide import Charge, ToCancelled, ToDone, ToReady
+from redrive.core.item import Millis
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
+from redrive.stores.redis.put import entry
 from redrive.stores.redis.rows import packed_body, packed_result
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.texts import packed
 
-_DONE, _READY, _DEAD = 1, 2, 3
-_ALREADY, _GIVEN_AWAY = 1, 2
+_DONE, _READY, _DEAD, _CANCELLED = 1, 2, 3, 4
+_ALREADY, _GIVEN_AWAY, _, _KEPT, _CANCELLED_INSTEAD = 1, 2, 3, 4, 5
 _PLAIN = ToDone()
 _CHARGES = {Charge.ERROR: 9, Charge.CRASH: 10, Charge.NOTHING: -8}
 """Places in the record (lua/prelude.lua); negative for one that is given back."""
@@ -37,21 +38,21 @@ class Plan:
     def _head(self, one: Settlement) -> tuple[object, ...]:
         decision = one.decision
         attempt = 0 if one.attempt is None else self._body(codec.encode(one.attempt))
-        follow_ups = [self._follow_up(new) for new in one.follow_ups] if one.follow_ups else False
+        bodies = [(new, self._body(packed_body(new.payload))) for new in one.follow_ups]
+        follow_ups = [entry(new, body) for new, body in bodies] or False
         if isinstance(decision, ToDone):
             result = 0 if decision.result is None else self._body(packed_result(decision.result))
             return one.id, one.delivery, _DONE, attempt, follow_ups, result
+        if isinstance(decision, ToCancelled):
+            return one.id, one.delivery, _CANCELLED, attempt, follow_ups
         charge = _CHARGES[decision.charge]
         if isinstance(decision, ToReady):
             return one.id, one.delivery, _READY, attempt, follow_ups, decision.delay, charge
         why = decision.failure
         error = why.type.rpartition(".")[2]
         evidence = self._body(codec.encode(why))
-        letter = (decision.reason, charge, evidence, why.cause, error, why.category)
+        letter = (decision.reason, charge, evidence, why.cause, error, why.category, decision.route, decision.otherwise)
         return one.id, one.delivery, _DEAD, attempt, follow_ups, *letter
-
-    def _follow_up(self, new: NewItem) -> tuple[str, str, Millis, int]:
-        return new.id, new.queue, new.delay, self._body(packed_body(new.payload))
 
 
 async def settle(
@@ -81,11 +82,15 @@ def _otherwise(item_id: str, verdict: int, current: int) -> Answer:
         return Answer(item_id, Verdict.ALREADY)
     if verdict == _GIVEN_AWAY:
         return Answer(item_id, Verdict.REFUSED, f"lease was given away: delivery {current} is current")
+    if verdict == _KEPT:
+        return Answer(item_id, Verdict.KEPT)
+    if verdict == _CANCELLED_INSTEAD:
+        return Answer(item_id, Verdict.APPLIED, "cancelled")
     return Answer(item_id, Verdict.REFUSED, "no such item")
 
 
 async def extend(session: Session, held: Sequence[Held], ttl: Millis) -> Extended:
     if not held:
         return Extended()
-    lost = await session.run("extend", [packed([(one.id, one.delivery) for one in held]), ttl])
-    return Extended(tuple([held[place - 1].id for place in lost]))
+    lost, unwanted = await session.run("extend", [packed([(one.id, one.delivery) for one in held]), ttl])
+    return Extended(tuple([held[place - 1].id for place in lost]), tuple([held[place - 1].id for place in unwanted]))

@@ -1,4 +1,4 @@
-"""What lies beside the queue on Redis: documents, the journal, queue settings, who is alive and who leads."""
+"""What lies beside the queue on Redis: documents, the journal, who is alive and who leads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from redrive.core import codec
 from redrive.core.item import Millis
-from redrive.core.verbs import Document, DocumentWrite, Entry, NewEntry, QueueChange, WorkerBeat, WorkerFacts
+from redrive.core.verbs import Document, DocumentWrite, Entry, NewEntry, WorkerBeat, WorkerFacts
 from redrive.errors import Conflict
 from redrive.stores.redis.rows import STAMP
 from redrive.stores.redis.search import as_bytes
@@ -15,11 +15,6 @@ from redrive.stores.redis.session import Session
 DAY: Millis = 24 * 60 * 60 * 1000
 _LENGTH = 8
 """Digits of the length of what stands before the body of an entry."""
-
-
-async def configure(session: Session, queue: str, change: QueueChange) -> None:
-    paused = "" if change.paused is None else int(change.paused)
-    await session.run("configure", [queue, paused, change.by, change.reason])
 
 
 async def beat(session: Session, worker: str, facts: WorkerFacts, ttl: Millis) -> None:

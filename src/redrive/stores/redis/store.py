@@ -26,6 +26,8 @@ from redrive.core.verbs import (
     DocumentWrite,
     Entry,
     Extended,
+    Gate,
+    GateWrite,
     Held,
     IdPage,
     LeaseRequest,
@@ -34,9 +36,11 @@ from redrive.core.verbs import (
     Page,
     PutResult,
     QueueChange,
+    QueueSettings,
     Settled,
     Settlement,
     StoreInfo,
+    Swept,
     Tally,
     Tombstone,
     WorkerBeat,
@@ -50,14 +54,17 @@ from redrive.stores.checks import (
     check_act,
     check_change,
     check_entries,
+    check_follow_ups,
+    check_gate,
     check_new,
     check_not_within,
     check_page,
+    check_route,
     check_text,
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.redis import amend, boot, checkup, find, lease, settle, shelf
+from redrive.stores.redis import amend, boot, checkup, find, lease, limits, retention, settle, shelf
 from redrive.stores.redis import options as said
 from redrive.stores.redis.options import Address, Options
 from redrive.stores.redis.session import Session
@@ -187,7 +194,7 @@ class RedisStore:
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
             if settlement.follow_ups:
-                check_new(settlement.follow_ups)
+                check_follow_ups(settlement.follow_ups)
         session = await self._here()
         packed = await bodies.packed_settlements(settlements, self._options.compress_above)
         return await lease.settle_then(session, packed, then)
@@ -241,7 +248,29 @@ class RedisStore:
 
     async def configure(self, queue: str, change: QueueChange) -> None:
         check_change(queue, change)
-        await shelf.configure(await self._here(), queue, change)
+        await limits.configure(await self._here(), queue, change)
+
+    async def configure_route(self, route: str, capacity: int | None) -> None:
+        check_route(route, capacity)
+        await limits.configure_route(await self._here(), route, capacity)
+
+    async def settings(self, queue: str) -> QueueSettings:
+        return await limits.settings(await self._here(), queue)
+
+    async def set_gate(self, write: GateWrite) -> Gate:
+        check_gate(write)
+        return await limits.set_gate(await self._here(), write)
+
+    async def gates(self) -> tuple[Gate, ...]:
+        return await limits.gates(await self._here())
+
+    async def gate(self, name: str) -> Gate | None:
+        return await limits.gate(await self._here(), name)
+
+    async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
+        check_act(by)
+        check_page(limit)
+        return await retention.sweep(await self._here(), limit, by, cursor)
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         check_text("worker", worker)

@@ -1,4 +1,7 @@
-"""`amend` and `prune` on SQLite: sets of items, in a few statements however many they are."""
+"""`amend` and `prune` on SQLite: sets of items, in a few statements however many they are.
+
+Those that are bound to others are also gone through one by one, in rebind.py.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from redrive.core.verbs import (
     Discard,
     Replay,
     Restore,
+    Skip,
     Skipped,
     Tombstone,
     refusal,
@@ -24,11 +28,12 @@ from redrive.core.verbs import (
 from redrive.errors import Conflict
 from redrive.stores import audit, packing
 from redrive.stores.base import PAGE_LIMIT
-from redrive.stores.sqlite import faults
+from redrive.stores.sqlite import faults, rebind, tied
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import DISPOSITIONS, STATES, Row
 from redrive.stores.sqlite.search import short_of_time
 from redrive.stores.sqlite.shelf import append_act
+from redrive.stores.sqlite.tied import BINDING, Tied
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
@@ -62,17 +67,20 @@ class Place(NamedTuple):
     state: State
     disposition: Disposition | None
     cause: str | None
+    route: str | None
+    ties: int
 
     @property
     def kind(self) -> Kind:
-        """The counter it is counted in."""
+        """The counter it is counted in, unless it has a hold."""
         return _KINDS[self.state if self.disposition is None else self.disposition]
 
 
 def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
     places, missing = _meant(tx, selection, expect)
-    meant = codec.encode([place.seq for place in places]).decode()
-    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (meant, by.request_id))}
+    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (_numbers(places), by.request_id))}
+    bound = {item.seq: item for item in tied.read(tx, [place.seq for place in places if place.ties & BINDING])}
+    refusals = rebind.Refusals(tx, change)
     changed: list[Place] = []
     already: list[str] = []
     skipped = [Skipped(item_id, "no such item") for item_id in missing]
@@ -80,21 +88,26 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
         if place.seq in before:
             already.append(place.id)
             continue
-        reason = refusal(change, place.state, place.disposition)
+        reason = refusal(change, place.state, place.disposition) or refusals.of(bound.get(place.seq))
         if reason is None:
             changed.append(place)
         else:
             skipped.append(Skipped(place.id, reason))
     if changed:
-        _change(tx, changed, selection, change, by)
+        _change(tx, changed, bound, change, by)
+        _record(tx, changed, selection, change, by)
     return Amended(tuple([place.id for place in changed]), tuple(already), tuple(skipped))
+
+
+def _numbers(places: list[Place]) -> str:
+    return tied.numbers([place.seq for place in places])
 
 
 def _meant(tx: Tx, selection: Selection, expect: int | None) -> tuple[list[Place], list[str]]:
     """The items, and the ids that were named but do not exist."""
     if isinstance(selection, Ids):
         named = tuple(dict.fromkeys(selection.ids))
-        places = [_of(row) for row in tx.execute(_FIND["named"], (codec.encode(named).decode(),))]
+        places = [place_of(row) for row in tx.execute(_FIND["named"], (codec.encode(named).decode(),))]
         _expect(len(places), expect)
         there = {place.id for place in places}
         return places, [item_id for item_id in named if item_id not in there]
@@ -116,35 +129,56 @@ def _oldest(tx: Tx, selection: Selection, limit: int) -> list[Place]:
     letters = select.pins_dead(selection)
     where, values = compiled(selection, tx.now, letters=letters)
     statement = _FIND["oldest_letters" if letters else "oldest"].replace("{where}", where)
-    return [_of(row) for row in tx.execute(statement, (*values, limit))]
+    return [place_of(row) for row in tx.execute(statement, (*values, limit))]
 
 
-def _of(row: Row) -> Place:
-    seq, item_id, queue, state, disposition, cause = row
-    return Place(seq, item_id, queue, STATES[state], DISPOSITIONS.get(disposition), cause)
+def place_of(row: Row) -> Place:
+    seq, item_id, queue, state, disposition, *rest = row
+    return Place(seq, item_id, queue, STATES[state], DISPOSITIONS.get(disposition), *rest)
 
 
-def _change(tx: Tx, places: list[Place], selection: Selection, change: Change, by: Act) -> None:
-    seqs = codec.encode([place.seq for place in places]).decode()
+def _change(tx: Tx, places: list[Place], bound: dict[int, Tied], change: Change, by: Act) -> None:
+    ours = [bound[place.seq] for place in places if place.seq in bound]
     match change:
         case Replay(budget, delay):
+            seqs = _numbers(places)
             tx.execute(_SQL["replay"], (tx.now + delay, tx.now, budget == "once", seqs))
             tx.execute(_SQL["drop_letters"], (seqs,))
             tx.woken.update([place.queue for place in places])
-            after: Kind = "ready"
+            _recount(tx, places, "ready")
+            rebind.replayed(tx, ours)
         case Archive() | Discard() | Restore():
             disposition = _LAID[type(change)]
-            tx.execute(_SQL["lay"], (disposition, seqs))
-            after = _KINDS[disposition]
+            tx.execute(_SQL["lay"], (disposition, _numbers(places)))
+            _recount(tx, places, _KINDS[disposition])
+            if isinstance(change, Discard):
+                rebind.discarded(tx, ours)
         case Cancel():
-            tx.execute(_SQL["cancel"], (tx.now, seqs))
-            after = "cancelled"
+            _cancel(tx, places, ours, by)
+        case Skip():
+            rebind.skipped(tx, ours)
         case _:
             assert_never(change)
-    _recount(tx, places, after)
+
+
+def _cancel(tx: Tx, places: list[Place], bound: list[Tied], by: Act) -> None:
+    """A ready item ends; one that runs is asked to."""
+    running = {place.seq for place in places if place.state is State.LEASED}
+    rebind.ask(tx, running, f"{by.actor}: {by.reason}")
+    ready = [place for place in places if place.seq not in running]
+    ended = [item for item in bound if item.seq not in running]
+    # Before anything moves: what they count as depends on their lines.
+    for item in ended:
+        tx.moved(item.queue, tied.kind_of(tx, item), "ready")
+    tx.execute(_SQL["cancel"], (tx.now, _numbers(ready)))
+    _recount(tx, ready, "cancelled")
+    rebind.cancelled(tx, ended)
+
+
+def _record(tx: Tx, places: list[Place], selection: Selection, change: Change, by: Act) -> None:
     record = audit.AuditRecord(audit.word(change), selection, tuple([place.id for place in places]), change)
     position = append_act(tx, audit.entry(record, by), record.change)
-    tx.execute(_SQL["record_deeds"], (position, seqs))
+    tx.execute(_SQL["record_deeds"], (position, _numbers(places)))
 
 
 def _recount(tx: Tx, places: list[Place], after: Kind | None) -> None:
@@ -154,7 +188,9 @@ def _recount(tx: Tx, places: list[Place], after: Kind | None) -> None:
             tx.count(queue, after, count)
     for place in places:
         if place.cause is not None:
-            tx.count_cause(place.cause, place.queue, (after == "open") - (place.kind == "open"))
+            opened = (after == "open") - (place.kind == "open")
+            tx.count_cause(place.cause, place.queue, opened)
+            tx.count_route(place.route or "", opened)
 
 
 def prunable(selection: Selection) -> Selection:
@@ -173,14 +209,17 @@ def prune(tx: Tx, selection: Selection, limit: int, by: Act, among: Ids | None =
             if not faults.is_interrupt(error):
                 raise
             return None
+    return remove(tx, doomed, selection, by)
+
+
+def remove(tx: Tx, doomed: list[Place], selection: Selection, by: Act) -> tuple[Tombstone, ...]:
     if not doomed:
         return ()
     tombstones = [_tombstone(tx, place, by) for place in doomed]
     rows = [(t.id, t.queue, t.state, t.payload_sha256, t.at, t.actor, t.reason) for t in tombstones]
     tx.executemany(_PRUNE["bury"], rows)
-    seqs = codec.encode([place.seq for place in doomed]).decode()
-    for name in ("items", "payloads", "results", "letters", "attempts", "deeds"):
-        tx.execute(_PRUNE[name], (seqs,))
+    for name in ("items", "payloads", "results", "letters", "attempts", "deeds", "terms"):
+        tx.execute(_PRUNE[name], (_numbers(doomed),))
     _recount(tx, doomed, None)
     record = audit.AuditRecord("prune", selection, tuple([place.id for place in doomed]))
     append_act(tx, audit.entry(record, by), record.change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,10 +26,11 @@ _NOTHING = Terms()
 
 
 class _Wait(NamedTuple):
-    """What a new item waits for, and whether it is to die at once."""
+    """What a new item waits for; whether it dies with one of them, and whether it does so at once."""
 
-    missing: tuple[str, ...] = ()
-    doomed: bool = False
+    missing: tuple[str, ...]
+    dies: bool
+    doomed: bool
 
 
 def put(tx: Tx, numbered: Sequence[Numbered], *, admit: bool) -> tuple[list[Numbered], list[Duplicate]]:
@@ -37,7 +39,7 @@ def put(tx: Tx, numbered: Sequence[Numbered], *, admit: bool) -> tuple[list[Numb
     waits = _waits(tx, added)
     _insert(tx, added, waits, admit=admit)
     for seq, wait in waits.items():
-        edges.add(tx, seq, wait.missing, die=_terms(dict(added)[seq]).on_dead == "die")
+        edges.add(tx, seq, wait.missing, die=wait.dies)
     bonds.doom(tx, [seq for seq, wait in waits.items() if wait.doomed])
     return added, duplicates
 
@@ -81,7 +83,8 @@ def _waits(tx: Tx, added: Sequence[Numbered]) -> dict[int, _Wait]:
                 missing.append(awaited)
                 lost = lost or state in edges.LOST
         if missing:
-            found[seq] = _Wait(tuple(missing), doomed=lost and _terms(new).on_dead == "die")
+            dies = _terms(new).on_dead == "die"
+            found[seq] = _Wait(tuple(missing), dies=dies, doomed=dies and lost)
     return found
 
 
@@ -89,30 +92,34 @@ def _insert(tx: Tx, added: Sequence[Numbered], waits: dict[int, _Wait], *, admit
     joining = Joining(tx)
     rows: list[tuple[object, ...]] = []
     notes: list[tuple[object, ...]] = []
+    kinds: Counter[tuple[str, Kind]] = Counter()
     for seq, new in added:
         what, now = _terms(new), tx.now
-        hold, gap, kind = (AFTER, "", "held") if seq in waits else (0, "", "ready")
-        if what.order_key:
-            line = joining.join((new.queue, what.order_key), seq, seq)
-            if line.head == seq:
-                gap = line.gap
-            else:
-                hold, kind = hold or ORDER, "parked" if line.status == "parked" else "held"
+        hold, gap, kind = _placed(joining, seq, new, waits=seq in waits)
         noted = what != _NOTHING
         ties = terms.ties(what) | (NOTED if noted else 0)
         rows.append((seq, new.id, new.queue, now, terms.due(new, now), now, NUMBERS[new.priority], hold, ties))
         if noted:
             notes.append((seq, codec.encode(what), what.order_key, seq, what.limit_key, gap))
-        _count(tx, new.queue, kind, admit=admit)
+        kinds[new.queue, kind] += 1
     tx.executemany(_SQL["insert_bound"], rows)
     tx.executemany(_TERMS["insert"], notes)
     joining.write()
+    for (queue, kind), count in kinds.items():
+        tx.declare(queue)
+        tx.count(queue, kind, count)
+        if kind == "ready":
+            tx.woken.add(queue)
+        if admit:
+            tx.admit(queue, count)
 
 
-def _count(tx: Tx, queue: str, kind: Kind, *, admit: bool) -> None:
-    tx.declare(queue)
-    tx.count(queue, kind, 1)
-    if kind == "ready":
-        tx.woken.add(queue)
-    if admit:
-        tx.admit(queue, 1)
+def _placed(joining: Joining, seq: int, new: NewItem, *, waits: bool) -> tuple[int, str, Kind]:
+    """Its hold, the gap it is let past, and what it counts as."""
+    key = _terms(new).order_key
+    if key:
+        line = joining.join((new.queue, key), seq, seq)
+        if line.head != seq:
+            return AFTER if waits else ORDER, "", "parked" if line.status == "parked" else "held"
+        return (AFTER, line.gap, "held") if waits else (0, line.gap, "ready")
+    return (AFTER, "", "held") if waits else (0, "", "ready")

@@ -27,7 +27,7 @@ from redrive.stores.statements import load
 WINDOW = 1000
 MOST_PAGES = 1000
 """So many damaged places are counted; SQLite looks no further."""
-REPAIRABLE = frozenset({"counters", "causes", "sequence"})
+REPAIRABLE = frozenset({"counters", "causes", "routes", "sequence"})
 """What is kept beside the rows and follows from them."""
 _FIRST = -(2**63)
 _SQL = load(ENGINE, "upkeep")
@@ -84,6 +84,7 @@ _TRUTHS: dict[str, tuple[_Truth, ...]] = {
         _Truth("letters", "dead_without_letter", "dead items without a letter"),
         _Truth("payloads", "no_payload", "items without a payload"),
         _Truth("tombstones", "pruned_but_there", "items that were pruned and are there"),
+        _Truth("holds", "hold_misfits", "items with a hold for nothing, or without one although they wait"),
         _Truth("payloads", "payload_bodies", "items whose payload is damaged", _payload_fits),
     ),
     "letter": (
@@ -99,8 +100,23 @@ _TRUTHS: dict[str, tuple[_Truth, ...]] = {
         _Truth("history", "attempt_alone", "attempts without an item"),
         _Truth("history", "attempt_bodies", "attempts whose evidence is damaged", _attempt_fits),
     ),
+    "terms": (
+        _Truth("terms", "terms_alone", "terms without an item"),
+        _Truth("lines", "line_misfits", "items that live and have no place under their order key"),
+    ),
     "deed": (_Truth("history", "deed_alone", "acts on items that do not exist, or without their entry"),),
 }
+
+
+_BONDS = (
+    _Truth("lines", "head_misfits", "order keys whose head is not there, or is not what keeps the others back"),
+    _Truth("lines", "waiting_misfits", "order keys that count another number than waits"),
+    _Truth("lines", "follower_alone", "items that wait under an order key and are not there, or not ready"),
+    _Truth("slots", "slot_misfits", "limit keys that count another number than runs"),
+    _Truth("slots", "aside_misfits", "items that were set aside and are not there, or not held"),
+    _Truth("dependencies", "edge_misfits", "items that wait for others and are not there, or not ready"),
+    _Truth("dedupe", "dedupe_misfits", "dedupe keys that are held by an item which does not live"),
+)
 
 
 def check(connection: Connection, binding: Binding, path: str, *, quick: bool) -> Checkup:
@@ -128,6 +144,9 @@ class _Check:
         if self._known_shape:
             with self._telling("its counters"):
                 self._look_at_counts()
+            with self._telling("what binds items"):
+                for truth in _BONDS:
+                    self._look_for(truth)
             for table, truths in _TRUTHS.items():
                 with self._telling(f"the table {table}"):
                     self._look_at_rows(table, truths)
@@ -204,10 +223,10 @@ class _Check:
                 self._items += rows
             last = end
 
-    def _look_for(self, truth: _Truth, last: int, end: int) -> None:
+    def _look_for(self, truth: _Truth, *window: int) -> None:
         if truth.judge is not None and self._quick:
             return
-        for name, *facts in self._connection.execute(_SQL[truth.statement], (last, end)):
+        for name, *facts in self._connection.execute(_SQL[truth.statement], window):
             if truth.judge is None or not truth.judge(*facts):
                 self._found.add(truth.kind, truth.text, str(name))
 
@@ -236,12 +255,19 @@ class _Counts(NamedTuple):
     counted: dict[str, Counter[str]]
     kept_causes: dict[tuple[str, str], int]
     counted_causes: dict[tuple[str, str], int]
+    kept_routes: dict[str, int]
+    counted_routes: dict[str, int]
     last: Any
     highest: int
 
     def compare(self, found: Findings) -> None:
         found.add_counters(self.kept, self.counted)
         found.add_causes(self.kept_causes, self.counted_causes)
+        for route in sorted(self.kept_routes.keys() | self.counted_routes.keys()):
+            has, there = self.kept_routes.get(route, 0), self.counted_routes.get(route, 0)
+            if has != there:
+                told = f"{route}: {has} (there are {there})"
+                found.add("routes", "routes whose count differs from their open letters", told)
         if not isinstance(self.last, int) or self.last < self.highest:
             found.add("sequence", f"the last number given is kept as {self.last}, and an item has {self.highest}")
 
@@ -254,6 +280,8 @@ def _read_counts(connection: Connection) -> _Counts:
         _counted(connection),
         _causes(connection, "kept_causes"),
         _causes(connection, "counted_causes"),
+        dict(connection.execute(_SQL["kept_routes"]).fetchall()),
+        dict(connection.execute(_SQL["counted_routes"]).fetchall()),
         last,
         highest,
     )
@@ -270,7 +298,7 @@ def _kept(connection: Connection) -> dict[str, dict[str, int]]:
 
 def _counted(connection: Connection) -> dict[str, Counter[str]]:
     counted: dict[str, Counter[str]] = {}
-    for name in ("counted_items", "counted_letters"):
+    for name in ("counted_items", "counted_held", "counted_letters"):
         for queue, counter, count in connection.execute(_SQL[name]):
             counted.setdefault(queue, Counter())[counter] += count
     return counted
@@ -305,4 +333,6 @@ def _write_counts(connection: Connection, counts: _Counts) -> None:
     connection.execute(_SQL["forget_causes"])
     rows = [(cause, queue, count) for (cause, queue), count in counts.counted_causes.items()]
     connection.executemany(_SQL["set_cause"], rows)
+    connection.execute(_SQL["forget_routes"])
+    connection.executemany(_SQL["set_route"], list(counts.counted_routes.items()))
     connection.execute(_SQL["set_last_number"], (counts.highest,))

@@ -9,7 +9,9 @@ from typing import assert_never
 
 from redrive.core import select
 from redrive.core.item import Instant
-from redrive.core.select import And, Ids, Match, Not, Op, Or, Selection
+from redrive.core.lanes import PRIORITIES
+from redrive.core.select import And, Ids, Match, Not, Op, Or, Selection, glob_match
+from redrive.core.terms import HOLDS
 from redrive.errors import ConfigError
 from redrive.stores.sqlite.rows import short
 
@@ -42,7 +44,11 @@ _COLUMNS = {
     "replays": "i.replays",
     "age": "i.enqueued_at",
     "died": "l.died_at",
+    "route": "l.route",
+    "key": "(select nullif(t.order_key, '') from terms t where t.seq = i.seq)",
 }
+_NUMBERED: dict[str, tuple[str, ...]] = {"priority": tuple(PRIORITIES), "hold": HOLDS}
+"""Words that are kept as numbers: their places here. The empty one is none."""
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
 
 
@@ -84,6 +90,8 @@ def _match(field: str, op: Op, value: Value, now: Instant, letters: bool) -> Com
     if kind is None:
         raise ConfigError(f"there is no field {field!r}", field="filter", hint=f"fields are {', '.join(select.FIELDS)}")
     if kind in {"text", "word"}:
+        if field in _NUMBERED:
+            return _word(field, op, str(value)) if isinstance(value, str) else _FALSE
         return _text(field, op, value, letters) if isinstance(value, str) and _storable(value) else _FALSE
     if not isinstance(value, int) or op == "glob":
         return _FALSE
@@ -92,6 +100,15 @@ def _match(field: str, op: Op, value: Value, now: Instant, letters: bool) -> Com
     if op == "=" and not _INT64[0] <= value <= _INT64[1]:
         return _FALSE
     return f"{_COLUMNS[field]} {op} ?", (max(_INT64[0], min(value, _INT64[1])),)
+
+
+def _word(field: str, op: Op, value: str) -> Compiled:
+    places = [
+        place
+        for place, word in enumerate(_NUMBERED[field])
+        if word and (glob_match(value, word) if op == "glob" else op == "=" and value == word)
+    ]
+    return (f"i.{field} in ({', '.join(map(str, places))})", ()) if places else _FALSE
 
 
 def _text(field: str, op: Op, value: str, letters: bool) -> Compiled:  # noqa: FBT001
@@ -111,6 +128,8 @@ def _text(field: str, op: Op, value: str, letters: bool) -> Compiled:  # noqa: F
         if "." in value:
             return "(l.error_short = ? and l.error = ?)", (short(value), value)
         return "l.error_short = ?", (value,)
+    if field == "key":
+        return "i.seq in (select t.seq from terms t where t.order_key = ? and t.order_key <> '')", (value,)
     return f"{column} = ?", (value,)
 
 

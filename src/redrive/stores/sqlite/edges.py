@@ -55,9 +55,7 @@ def doom(tx: Tx, seqs: Iterable[int]) -> list[tuple[Tied, str]]:
 
 
 def dying_with(tx: Tx, items: Iterable[Tied]) -> list[int]:
-    found = [
-        seq for item in items if item.has(AWAITED) for (seq,) in tx.execute(_SQL["doomed"], (item.id,)).fetchall()
-    ]
+    found = [seq for item in items if item.has(AWAITED) for (seq,) in tx.execute(_SQL["doomed"], (item.id,)).fetchall()]
     return list(dict.fromkeys(found))
 
 
@@ -71,9 +69,7 @@ def _die(tx: Tx, items: list[Tied]) -> None:
         if item.has(DEDUPED):
             keys.release(tx, item, "dead")
     tx.executemany(_SQL["die"], [(tx.now, item.seq) for item in items])
-    letters = [
-        (item.seq, item.queue, terms.DEPENDENCY, tx.now, *names, terms.DEPENDENCY_BYTES, "") for item in items
-    ]
+    letters = [(item.seq, item.queue, terms.DEPENDENCY, tx.now, *names, terms.DEPENDENCY_BYTES, "") for item in items]
     tx.executemany(_SETTLE["insert_letter"], letters)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redrive.core import codec
-from redrive.core.item import Attempt, Deed, Failure, History, Instant, Item
-from redrive.core.verbs import CauseTally, QueueTally, Tally, Tombstone
+from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Instant, Item
+from redrive.core.lanes import is_retry
+from redrive.core.verbs import CauseTally, QueueSettings, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
+from redrive.stores.sqlite import edges, limits
+from redrive.stores.sqlite.limits import Firsts
 from redrive.stores.sqlite.rows import Row, item_of, tombstone_of
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
@@ -26,7 +29,14 @@ def get(tx: Tx, item_id: str) -> History:
     item = item_of(row)
     attempts = tuple([codec.decode(body, Attempt) for (body,) in tx.execute(_GET["attempts"], (item.seq,))])
     deeds = tuple([Deed(*deed) for deed in tx.execute(_GET["deeds"], (item.seq,))])
-    return History(item, attempts, row[27], deeds)
+    return History(item, attempts, row[-1], deeds, _blocked_by(tx, item) if item.hold else ())
+
+
+def _blocked_by(tx: Tx, item: Item) -> tuple[str, ...]:
+    """Longest enqueued first; what was pruned is older than anything."""
+    ahead = tx.execute(_GET["head"], (item.seq,)).fetchall()
+    found = {(seq, item_id) for item_id, seq in (*ahead, *edges.missing(tx, item.seq))}
+    return tuple([item_id for _, item_id in sorted(found)[:BLOCKERS]])
 
 
 def tombstone(tx: Tx, item_id: str) -> Tombstone | None:
@@ -45,26 +55,45 @@ def id_at(_: Tx, row: Row) -> str:
 
 def tally(tx: Tx) -> Tally:
     queues = []
-    for name, ready, leased, done, *lying, cancelled, paused, by, reason in tx.execute(_TALLY["queues"]).fetchall():
+    for name, ready, leased, done, *lying, cancelled, held, parked, kept, paused, by, reason in tx.execute(
+        _TALLY["queues"]
+    ).fetchall():
         opened, archived, trash = lying
-        oldest = _oldest_due(tx, name) if ready else None
+        settings = QueueSettings() if kept is None else codec.decode(kept, QueueSettings)
+        oldest = _earliest(_firsts(tx, name)) if ready else None
         counts = (ready, leased, done, opened, archived, trash, cancelled)
-        queues.append(QueueTally(name, *counts, oldest, paused != 0, by, reason))
-    return Tally(tx.now, tuple(queues))
+        queues.append(QueueTally(name, *counts, oldest, paused != 0, by, reason, held, parked, settings))
+    routes = [RouteTally(*row) for row in tx.execute(_TALLY["routes"])]
+    # Letters without a route are counted nowhere: they are what is left.
+    unrouted = sum([queue.open for queue in queues]) - sum([route.open for route in routes])
+    return Tally(tx.now, tuple(queues), (*([RouteTally("", unrouted)] if unrouted else []), *routes))
 
 
-def _oldest_due(tx: Tx, queue: str) -> Instant | None:
+def _firsts(tx: Tx, queue: str) -> Firsts:
     levels = [0, *(level for (level,) in tx.execute(_LEASE["levels"], (queue, queue)))]
-    times = [tx.execute(_TALLY["oldest_due"], (queue, level)).fetchone()[0] for level in levels]
-    return min((when for when in times if when is not None), default=None)
+    times = [(is_retry(n), tx.execute(_TALLY["oldest_due"], (queue, n)).fetchone()[0]) for n in levels]
+    plain, retry = [
+        min([when for was_tried, when in times if when is not None and was_tried == tried], default=None)
+        for tried in (False, True)
+    ]
+    return Firsts(plain, retry)
+
+
+def _earliest(firsts: Firsts) -> Instant | None:
+    return min([when for when in firsts if when is not None], default=None)
 
 
 def next_due(tx: Tx, queues: Iterable[str]) -> Instant | None:
-    """The earliest due time, past or to come, among what is ready in these queues and not paused."""
+    """The earliest time, past or to come, at which something of these queues is due and may be given."""
     times: list[Instant] = []
     for queue in queues:
         row = tx.execute(_LEASE["queue"], (queue, queue)).fetchone()
-        first = None if row is None or row[0] else _oldest_due(tx, queue)
+        if row is None or row[0]:
+            continue
+        _, _, kept, running = row
+        first = _earliest(firsts := _firsts(tx, queue))
+        if kept is not None:
+            first = limits.next_change(tx, queue, codec.decode(kept, QueueSettings), running, firsts)
         if first is not None:
             times.append(first)
     return min(times, default=None)

@@ -1,4 +1,4 @@
-"""`lease` on SQLite: due order, suspects alone, and the same answer to the same nonce."""
+"""`lease` on SQLite: in the order of core.lanes, suspects alone, within all limits, one answer to one nonce."""
 
 from __future__ import annotations
 
@@ -6,33 +6,52 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from redrive.core import codec
-from redrive.core.item import Item
-from redrive.core.verbs import LeaseRequest, Leases, Want
+from msgspec.structs import replace
+
+from redrive.core import codec, lanes
+from redrive.core.item import Item, Terms
+from redrive.core.verbs import LeaseRequest, Leases, QueueSettings, Want
 from redrive.errors import StoreError
 from redrive.stores import damage
 from redrive.stores.bodies import Judged
 from redrive.stores.memo import Memo
 from redrive.stores.packing import fault
-from redrive.stores.sqlite.rows import CRC, PACKING, Row, judged_item, leased_item
+from redrive.stores.sqlite import limits, slots
+from redrive.stores.sqlite.limits import Room
+from redrive.stores.sqlite.rows import CRC, PACKING, TIES, Row, judged_item, leased_item
 from redrive.stores.sqlite.settle import settle
+from redrive.stores.sqlite.tied import numbers
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "lease")
 _GET = load("sqlite", "get")
-_BODY, _SEQ, _DUE = 2, 3, 5
+_TERMS = load("sqlite", "terms")
+_BODY, _SEQ = 2, 3
 """Places in lease.pick."""
 _STATE, _DELIVERIES = 4, 8
 """Places in get.by_seq."""
 
+MOST_ASIDE = 1_000
+"""So many are set aside in one call: it ends, however many of one limit key wait."""
+
+_Waiting = tuple[int, int, str | None]
+"""(due, seq, limit key) of a due item."""
+
 
 class _Lane(NamedTuple):
-    """One want of an unpaused queue, with the crash counts among its ready items on both sides of its line."""
+    """One want of an unpaused queue, with the levels among its ready items on both sides of its line."""
 
     want: Want
     plain: tuple[int, ...]
     suspect: tuple[int, ...]
+    settings: QueueSettings | None
+    running: int
+
+    def room(self, tx: Tx) -> Room:
+        if self.settings is None:
+            return Room(self.want.limit)
+        return limits.room(tx, self.want.queue, self.settings, self.want.limit, self.running)
 
 
 def lease(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
@@ -41,7 +60,7 @@ def lease(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
     row = tx.execute(_SQL["last_nonce"], (request.worker, request.nonce)).fetchone()
     if row is not None:
         return Leases(_given_before(tx, memo, codec.decode(row[0], list[int])))
-    leases = Leases() if _holds_a_suspect(tx, request.worker) else _give(tx, memo, request)
+    leases = Leases() if _holds_a_suspect(tx, request.worker) else _Giving(tx, memo, request).give()
     if leases.items:
         given = [number for item in leases.items for number in (item.seq, item.deliveries)]
         tx.execute(_SQL["keep_nonce"], (request.worker, request.nonce, tx.now, codec.encode(given)))
@@ -67,17 +86,140 @@ def _holds_a_suspect(tx: Tx, worker: str) -> bool:
     return tx.execute(_SQL["holds_alone"], (worker,)).fetchone() is not None
 
 
-def _give(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
-    lanes = [lane for want in request.wants if (lane := _lane(tx, want)) is not None]
-    suspect = _first_suspect(tx, lanes)
-    if suspect is not None and request.holding <= 0:
-        row, want = suspect
-        return Leases(tuple(_hand_over(tx, memo, [row], want, request.worker, alone=True)))
-    items: list[Item] = []
-    for lane in lanes:
-        rows = _due(tx, lane.want.queue, lane.plain, lane.want.limit)
-        items += _hand_over(tx, memo, rows, lane.want, request.worker, alone=False)
-    return Leases(tuple(items), suspects_due=suspect is not None)
+class _Giving:
+    """One request that gives something new."""
+
+    def __init__(self, tx: Tx, memo: Memo, request: LeaseRequest) -> None:
+        self._tx = tx
+        self._memo = memo
+        self._request = request
+        self._aside = 0
+
+    def give(self) -> Leases:
+        tx, request = self._tx, self._request
+        found = [lane for want in request.wants if (lane := _lane(tx, want)) is not None]
+        suspect = self._first_suspect(found)
+        if suspect is not None and request.holding <= 0:
+            row, lane = suspect
+            self._spend(lane, firsts=0, retries=1)
+            return Leases(tuple(self._hand_over([row], lane.want, alone=True)))
+        items: list[Item] = []
+        for lane in found:
+            items += self._plain(lane)
+        return Leases(tuple(items), suspects_due=suspect is not None)
+
+    def _spend(self, lane: _Lane, firsts: int, retries: int) -> None:
+        if lane.settings is not None:
+            limits.spend(self._tx, lane.want.queue, lane.settings, firsts, retries)
+
+    # --- suspects ---
+
+    def _first_suspect(self, found: list[_Lane]) -> tuple[Row, _Lane] | None:
+        for lane in found:
+            if not lane.suspect:
+                continue
+            room = lane.room(self._tx)
+            while room.limit and room.retries and self._aside < MOST_ASIDE:
+                due = [row for n in lane.suspect for row in due_of(self._tx, lane.want.queue, n, 1)]
+                if not due:
+                    break
+                if first := self._within_keys(lane, [min(due)]):
+                    return self._rows(first)[0], lane
+        return None
+
+    # --- the others ---
+
+    def _plain(self, lane: _Lane) -> list[Item]:
+        if not lane.plain:
+            return []
+        tx, want = self._tx, lane.want
+        if lane.settings is None and lane.plain == (0,):
+            rows = tx.execute(_SQL["pick"], (want.queue, 0, tx.now, want.limit)).fetchall()
+            return self._hand_over(rows, want, alone=False)
+        room = lane.room(tx)
+        items: list[Item] = []
+        given = retries = 0
+        while given < room.limit:
+            picked = self._choose(lane, room, given, retries)
+            kept = self._within_keys(lane, [row for _, row in picked])
+            items += self._hand_over(self._rows(kept), want, alone=False)
+            given += len(kept)
+            left = set(kept)
+            retries += sum([lanes.is_retry(level) for level, row in picked if row in left])
+            # Where some were set aside, others are chosen in their stead.
+            if len(kept) == len(picked) or self._aside >= MOST_ASIDE:
+                break
+        self._spend(lane, given - retries, retries)
+        return items
+
+    def _choose(self, lane: _Lane, room: Room, given: int, retries: int) -> list[tuple[int, _Waiting]]:
+        """With their levels, in the order in which they are to be given."""
+        want, limit = lane.want, room.limit - given
+        due = {n: due_of(self._tx, want.queue, n, limit) for n in lane.plain}
+        share = None if want.retries is None else max(0, want.retries - retries)
+        waiting = {n: [row[:2] for row in rows] for n, rows in due.items()}
+        levels = lanes.choose(
+            waiting, limit, retries=share, most_retries=room.retries - retries, turn=want.turn + given
+        )
+        rows = {n: iter(found) for n, found in due.items()}
+        return [(n, next(rows[n])) for n in levels]
+
+    def _within_keys(self, lane: _Lane, rows: list[_Waiting]) -> list[_Waiting]:
+        """Those whose limit key has room. The others are set aside: until one of the key ends, nobody looks at them."""
+        most = None if lane.settings is None else lane.settings.max_per_key
+        if most is None or not any(key for _, _, key in rows):
+            return rows
+        queue, running = lane.want.queue, dict[str, int]()
+        kept: list[_Waiting] = []
+        full: list[tuple[str, int]] = []
+        for row in rows:
+            _, seq, key = row
+            if key:
+                now = running[key] if key in running else slots.running(self._tx, (queue, key))
+                running[key] = min(most, now + 1)
+                if now >= most:
+                    full.append((key, seq))
+                    continue
+            kept.append(row)
+        slots.set_aside(self._tx, queue, full)
+        self._aside += len(full)
+        return kept
+
+    # --- handing over ---
+
+    def _rows(self, chosen: list[_Waiting]) -> list[Row]:
+        return self._tx.execute(_SQL["chosen"], (numbers([row[1] for row in chosen]),)).fetchall() if chosen else []
+
+    def _hand_over(self, rows: list[Row], want: Want, *, alone: bool) -> list[Item]:
+        """Counted before it is given: a crash between here and the handler is already in the books."""
+        if not rows:
+            return []
+        tx, worker = self._tx, self._request.worker
+        now, until = tx.now, tx.now + want.ttl
+        tx.execute(_SQL["mark"], (worker, now, until, alone, numbers([row[_SEQ] for row in rows])))
+        tx.moved(want.queue, "ready", "leased", len(rows))
+        tied = [row[_SEQ] for row in rows if row[TIES]]
+        notes = _notes(tx, want.queue, tied) if tied else None
+        items: list[Item] = []
+        for row in rows:
+            item = leased_item(row, worker, now, until, alone)
+            if notes is not None and item.seq in notes:
+                terms, gap = notes[item.seq]
+                item = replace(item, terms=terms, gap=gap)
+            body, crc, packing = row[_BODY], row[CRC], row[PACKING]
+            # Nearly all are small and sound; whatever else there is to say, `fault` says.
+            if packing == 0 and type(body) is bytes and zlib.crc32(body) == crc:
+                items.append(item)
+            else:
+                items += usable(tx, self._memo, [(item, fault(body, crc, packing))])
+        return items
+
+
+def _notes(tx: Tx, queue: str, seqs: list[int]) -> dict[int, tuple[Terms | None, str]]:
+    """Terms and gap of those that have any. A place under its limit key is taken by whoever has one."""
+    rows = tx.execute(_TERMS["of"], (numbers(seqs),)).fetchall()
+    slots.enter(tx, [(queue, key) for _, _, _, key in rows if key])
+    return {seq: (None if body is None else codec.decode(body, Terms), gap) for seq, body, gap, _ in rows}
 
 
 def _lane(tx: Tx, want: Want) -> _Lane | None:
@@ -86,52 +228,20 @@ def _lane(tx: Tx, want: Want) -> _Lane | None:
     row = tx.execute(_SQL["queue"], (want.queue, want.queue)).fetchone()
     if row is None or row[0]:
         return None
+    _, least, kept, running = row
+    settings = None if kept is None else codec.decode(kept, QueueSettings)
     line = want.max_crashes - 1
-    if row[1] is None:
-        return _Lane(want, (0,), ()) if line > 0 else _Lane(want, (), (0,))
-    levels = [0, *(level for (level,) in tx.execute(_SQL["levels"], (want.queue, want.queue)))]
-    return _Lane(want, tuple(n for n in levels if n < line), tuple(n for n in levels if n >= line))
+    if least is None:
+        return _Lane(want, (0,), (), settings, running) if line > 0 else _Lane(want, (), (0,), settings, running)
+    levels = [0, *(n for (n,) in tx.execute(_SQL["levels"], (want.queue, want.queue)))]
+    plain = tuple([n for n in levels if lanes.crashes_of(n) < line])
+    suspect = tuple([n for n in levels if lanes.crashes_of(n) >= line])
+    return _Lane(want, plain, suspect, settings, running)
 
 
-def _first_suspect(tx: Tx, lanes: list[_Lane]) -> tuple[Row, Want] | None:
-    for lane in lanes:
-        if lane.suspect:
-            rows = _due(tx, lane.want.queue, lane.suspect, 1)
-            if rows:
-                return rows[0], lane.want
-    return None
-
-
-def _due(tx: Tx, queue: str, levels: tuple[int, ...], limit: int) -> list[Row]:
-    """The earliest due of these crash counts; each count is in due order by its index."""
-    pick = _SQL["pick"]
-    rows: list[Row] = []
-    for level in levels:
-        rows += tx.execute(pick, (queue, level, tx.now, limit)).fetchall()
-    if len(levels) > 1:
-        rows.sort(key=lambda row: (row[_DUE], row[_SEQ]))
-    return rows[:limit]
-
-
-def _hand_over(tx: Tx, memo: Memo, rows: list[Row], want: Want, worker: str, *, alone: bool) -> list[Item]:
-    """Counted before it is given: a crash between here and the handler is already in the books."""
-    if not rows:
-        return []
-    now, until = tx.now, tx.now + want.ttl
-    seqs = codec.encode([row[_SEQ] for row in rows]).decode()
-    tx.execute(_SQL["mark"], (worker, now, until, alone, seqs))
-    tx.count(want.queue, "ready", -len(rows))
-    tx.count(want.queue, "leased", len(rows))
-    items: list[Item] = []
-    for row in rows:
-        item = leased_item(row, worker, now, until, alone)
-        body, crc, packing = row[_BODY], row[CRC], row[PACKING]
-        # Nearly all are small and sound; whatever else there is to say, `fault` says.
-        if packing == 0 and type(body) is bytes and zlib.crc32(body) == crc:
-            items.append(item)
-        else:
-            items += usable(tx, memo, [(item, fault(body, crc, packing))])
-    return items
+def due_of(tx: Tx, queue: str, level: int, limit: int) -> list[_Waiting]:
+    """The first due of a level."""
+    return tx.execute(_SQL["waiting"], (queue, level, tx.now, limit)).fetchall()
 
 
 def usable(tx: Tx, memo: Memo, judged: Iterable[Judged]) -> tuple[Item, ...]:

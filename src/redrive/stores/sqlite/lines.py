@@ -132,14 +132,14 @@ def advance(tx: Tx, heads: Sequence[tuple[Tied, str]]) -> None:
     kept: list[tuple[object, ...]] = []
     left: list[tuple[object, ...]] = []
     freed: list[tuple[int]] = []
-    for item, gap in heads:
+    for item, new_gap in heads:
         row = tx.execute(_SQL["next"], item.line).fetchone()
         if row is None or row[0] != item.seq:
             continue
         *facts, place, seq, hold = row
         line = Line(*facts)
         _recount(tx, item.queue, line, "flowing")
-        gap = gap or line.gap
+        gap = new_gap or line.gap
         if seq is None:
             keep(tx, item.line, Line(gap=gap))
             continue

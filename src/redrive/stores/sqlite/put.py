@@ -29,7 +29,7 @@ def put(tx: Tx, items: Sequence[NewItem], *, admit: bool = True) -> PutResult:
     (last,) = tx.execute(_SQL["last_seq"]).fetchone()
     numbered = list(enumerate(items, last + 1))
     new_to_us = _unpruned(tx, numbered)
-    if any([new.terms is not None or new.priority is not Priority.NORMAL for _, new in new_to_us]):
+    if any(new.terms is not None or new.priority is not Priority.NORMAL for _, new in new_to_us):
         added, duplicates = bind.put(tx, new_to_us, admit=admit)
     else:
         added, duplicates = _put_plain(tx, new_to_us, last, admit=admit), []

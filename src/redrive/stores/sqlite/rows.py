@@ -8,15 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from redrive.core import codec
-from redrive.core.item import Failure, Item, Letter
+from redrive.core.item import Failure, Item, Letter, Priority, Terms
+from redrive.core.lanes import PRIORITIES
 from redrive.core.states import Disposition, State
+from redrive.core.terms import HOLDS
 from redrive.core.verbs import Tombstone
 from redrive.stores.bodies import Judged, flawed
 from redrive.stores.packing import Packed, fault
 
 Row = tuple[Any, ...]
 
-CRC, PACKING = 13, 14
+CRC, PACKING, TIES, PRIORITY = 13, 14, 15, 16
 """Where lease.pick has them."""
 
 STATES = {str(state): state for state in State}
@@ -33,9 +35,10 @@ def judged_item(row: Row) -> Judged:
     """From the columns of get.sql."""
     item_id, queue, body, seq, state = row[:5]
     crc, reason, died_at, disposition, failure, packing, result_packing = row[20:27]
+    route, priority, hold, parked, terms, gap, cancel = row[27:34]
     letter = None
     if reason is not None:
-        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure))
+        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure), route)
     (enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last_chance, alone) = row[5:15]
     (worker, leased_at, lease_until, ended_at, result) = row[15:20]
     item = Item(
@@ -60,13 +63,20 @@ def judged_item(row: Row) -> Judged:
         ended_at,
         Packed(result, result_packing) if result_packing else result,
         letter,
+        "",
+        PRIORITIES[priority],
+        "parked:order" if hold and parked else HOLDS[hold],
+        gap or "",
+        cancel or "",
+        None if terms is None else codec.decode(terms, Terms),
     )
     return item, fault(body, crc, packing)
 
 
 def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Item:  # noqa: FBT001 - on the hot path
     """From the columns of lease.pick, which has counted already."""
-    item_id, queue, body, seq, put_at, due, renewed, given, attempt, errors, crashes, replays, last, _, packing = row
+    item_id, queue, body, seq, put_at, due, renewed, given, attempt, errors, crashes, replays, last = row[:CRC]
+    packing, priority = row[PACKING], row[PRIORITY]
     return Item(
         item_id,
         queue,
@@ -86,6 +96,7 @@ def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Ite
         worker,
         now,
         until,
+        priority=PRIORITIES[priority] if priority else Priority.NORMAL,
     )
 
 

@@ -6,53 +6,65 @@ from collections import Counter
 from collections.abc import Sequence
 
 from redrive.core import codec
-from redrive.core.decide import Charge, ToDead, ToDone, ToReady
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Millis, NewItem
+from redrive.core.terms import CANCEL
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
 from redrive.stores.memo import Memo
 from redrive.stores.packing import Packed
+from redrive.stores.sqlite import bonds, slots, tied
 from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.rows import Row, short
+from redrive.stores.sqlite.tied import BINDING
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "settle")
 _EXTEND = load("sqlite", "extend")
+_TERMS = load("sqlite", "terms")
 
 _MOST_ATTEMPTS = ATTEMPTS_FIRST + ATTEMPTS_LAST
 _CHARGES = {Charge.ERROR: (1, 0, 0), Charge.CRASH: (0, 1, 0), Charge.NOTHING: (0, 0, 1)}
+_FREE = (0, 0, 0)
+_STATES: dict[Kind, str] = {"done": "done", "ready": "ready", "open": "dead", "cancelled": "cancelled"}
 
 
 class _Plan:
-    """What a set of settlements writes, gathered so that each table is written once however many they are."""
+    """What a set of settlements writes, gathered so that each table is written once however many they are.
 
-    def __init__(self, now: Instant) -> None:
+    `ties`: those which the statements do not move, so that whoever has one is looked at.
+    """
+
+    def __init__(self, now: Instant, ties: int) -> None:
         self._now = now
-        self._seqs: list[int] = []
-        self._queues: dict[Kind, list[str]] = {"done": [], "ready": [], "open": []}
+        self._ties = ties
+        self._queues: dict[Kind, list[str]] = {"done": [], "ready": [], "open": [], "cancelled": []}
         self._done: dict[int, list[int]] = {}
         self._ready: list[tuple[object, ...]] = []
-        self._dead: list[tuple[object, ...]] = []
-        self._causes: list[tuple[str, str]] = []
+        self._ended: list[tuple[object, ...]] = []
+        self._opened: list[tuple[str, str, str]] = []
         self._results: list[tuple[int, bytes]] = []
         self._letters: list[tuple[object, ...]] = []
         self._attempts: list[tuple[int, int, bytes]] = []
         self._follow_ups: list[NewItem] = []
 
-    def add(self, settlement: Settlement, seq: int, queue: str) -> None:
+    def add(self, settlement: Settlement, seq: int, queue: str, kind: Kind) -> None:
+        """`kind`: what it counts as then."""
         decision, delivery = settlement.decision, settlement.delivery
+        self._queues[kind].append(queue)
         if isinstance(decision, ToDone):
-            self._queues["done"].append(queue)
             self._done.setdefault(delivery, []).append(seq)
             if decision.result is not None:
                 self._results.append((seq, decision.result))
-        elif isinstance(decision, ToReady):
-            self._queues["ready"].append(queue)
-            self._ready.append((self._now + decision.delay, *_CHARGES[decision.charge], seq, delivery))
         else:
-            self._queues["open"].append(queue)
-            self._dead.append((self._now, *_CHARGES[decision.charge], seq, delivery))
-            self._add_letter(decision, seq, queue)
+            charge = _FREE if isinstance(decision, ToCancelled) else _CHARGES[decision.charge]
+            fence = (*charge, seq, delivery, self._ties)
+            if kind == "ready":
+                self._ready.append((self._now + _delay(decision), *fence))
+            else:
+                self._ended.append((_STATES[kind], self._now, *fence))
+            if kind == "open" and isinstance(decision, ToDead):
+                self._add_letter(decision, seq, queue)
         if settlement.attempt is not None:
             self._attempts.append((seq, delivery, codec.encode(settlement.attempt)))
         if settlement.follow_ups:
@@ -61,15 +73,15 @@ class _Plan:
     def _add_letter(self, decision: ToDead, seq: int, queue: str) -> None:
         failure = decision.failure
         names = (failure.cause, failure.type, short(failure.type), failure.category, failure.rule)
-        self._letters.append((seq, queue, decision.reason, self._now, *names, codec.encode(failure)))
-        self._causes.append((failure.cause, queue))
+        self._letters.append((seq, queue, decision.reason, self._now, *names, codec.encode(failure), decision.route))
+        self._opened.append((failure.cause, queue, decision.route))
 
     def end(self, tx: Tx) -> bool:
         """Moves the items. False if one of them was not held by the delivery that says so."""
         moved = 0
         for delivery, seqs in self._done.items():
-            moved += tx.change(_SQL["to_done"], (self._now, delivery, codec.encode(seqs).decode()))
-        for name, rows in (("to_ready", self._ready), ("to_dead", self._dead)):
+            moved += tx.change(_SQL["to_done"], (self._now, delivery, self._ties, tied.numbers(seqs)))
+        for name, rows in (("to_ready", self._ready), ("to_end", self._ended)):
             if rows:
                 moved += tx.change_many(_SQL[name], rows)
         return moved == sum([len(queues) for queues in self._queues.values()])
@@ -78,22 +90,29 @@ class _Plan:
         """What goes with the moves: counters, results, letters, evidence, follow-ups."""
         for kind, queues in self._queues.items():
             for queue, count in Counter(queues).items():
-                tx.count(queue, "leased", -count)
-                tx.count(queue, kind, count)
+                tx.moved(queue, "leased", kind, count)
         tx.woken.update(self._queues["ready"])
-        for cause, queue in self._causes:
+        for cause, queue, route in self._opened:
             tx.count_cause(cause, queue, 1)
+            tx.count_route(route, 1)
         if self._results:
             _add_results(tx, self._results)
         if self._letters:
             tx.executemany(_SQL["insert_letter"], self._letters)
         if self._attempts:
             _add_attempts(tx, self._attempts)
-        put(tx, self._follow_ups)
+        put(tx, self._follow_ups, admit=False)
+
+
+def _delay(decision: Decision) -> Millis:
+    """Of what is ready again."""
+    if isinstance(decision, ToDead):
+        return decision.otherwise
+    return 0 if isinstance(decision, ToDone | ToCancelled) else decision.delay
 
 
 def settle(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
-    """First as if all were held, which the statements check; only if one was not is each looked at."""
+    """First as if all were held and bound to nobody, which the statements check; only if not is each looked at."""
     plan = _plan(tx, memo, settlements)
     if plan is not None:
         tx.execute("savepoint held")
@@ -104,43 +123,104 @@ def settle(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> tuple[Answe
         if held:
             plan.finish(tx)
             return tuple([Answer(settlement.id, Verdict.APPLIED) for settlement in settlements])
-    plan, answers = _judged(tx, settlements)
-    plan.end(tx)
-    plan.finish(tx)
-    return answers
+    return _Judging(tx).settle(settlements)
 
 
 def _plan(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> _Plan | None:
-    """None if this process does not remember where one of the items lies."""
-    plan = _Plan(tx.now)
+    """None if this process does not remember where one of the items lies, or more than the items must be asked."""
+    plan = _Plan(tx.now, BINDING)
     for settlement in settlements:
         place = memo.place(settlement.id)
         if place is None:
             return None
-        plan.add(settlement, *place)
+        decision = settlement.decision
+        if isinstance(decision, ToDone):
+            kind: Kind = "done"
+        elif isinstance(decision, ToDead):
+            if decision.route:
+                return None
+            kind = "open"
+        else:
+            kind = "cancelled" if isinstance(decision, ToCancelled) else "ready"
+        plan.add(settlement, *place, kind)
     return plan
 
 
-def _judged(tx: Tx, settlements: Sequence[Settlement]) -> tuple[_Plan, tuple[Answer, ...]]:
-    plan = _Plan(tx.now)
-    answers: list[Answer] = []
-    ended: set[int] = set()
-    for settlement in settlements:
-        row = tx.execute(_SQL["held"], (settlement.id,)).fetchone()
-        verdict, reason = _verdict(row, settlement.delivery, ended)
-        answers.append(Answer(settlement.id, verdict, reason))
-        if verdict is Verdict.APPLIED:
-            seq, queue, _, _ = row
-            ended.add(seq)
-            plan.add(settlement, seq, queue)
-    return plan, tuple(answers)
+class _Judging:
+    """Settlements of which each is looked at."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._plan = _Plan(tx.now, 0)
+        self._ended: set[int] = set()
+        self._bound: dict[int, Kind] = {}
+        self._asked: list[tuple[int]] = []
+        self._rooms: dict[str, int | None] = {}
+
+    def settle(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        tx = self._tx
+        answers = tuple([self._judge(settlement) for settlement in settlements])
+        bound = tied.read(tx, self._bound) if self._bound else []
+        moved = [(item, _STATES[self._bound[item.seq]]) for item in bound]
+        self._plan.end(tx)
+        bonds.give_keys_back(tx, moved)
+        self._plan.finish(tx)
+        if self._asked:
+            tx.executemany(_TERMS["drop_request"], self._asked)
+            tx.executemany(_TERMS["unmark_asked"], self._asked)
+        if moved:
+            slots.leave(tx, bound)
+            bonds.ended(tx, moved)
+        return answers
+
+    def _judge(self, settlement: Settlement) -> Answer:
+        row = self._tx.execute(_SQL["held"], (settlement.id,)).fetchone()
+        verdict, reason = _verdict(row, settlement.delivery, self._ended)
+        if verdict is not Verdict.APPLIED:
+            return Answer(settlement.id, verdict, reason)
+        seq, queue, _, _, ties = row
+        asked = ties & CANCEL != 0
+        kind = self._kind(settlement.decision, asked=asked)
+        self._ended.add(seq)
+        self._plan.add(settlement, seq, queue, kind)
+        if ties & BINDING:
+            self._bound[seq] = kind
+        if asked and kind == "cancelled":
+            return Answer(settlement.id, verdict, "cancelled")
+        if asked:
+            self._asked.append((seq,))
+        kept = kind == "ready" and isinstance(settlement.decision, ToDead)
+        return Answer(settlement.id, Verdict.KEPT if kept else verdict)
+
+    def _kind(self, decision: Decision, *, asked: bool) -> Kind:
+        """What it counts as then. Who was asked to cancel does not become ready again."""
+        if isinstance(decision, ToDone):
+            return "done"
+        if isinstance(decision, ToCancelled):
+            return "cancelled"
+        if isinstance(decision, ToDead) and self._has_room(decision.route):
+            return "open"
+        return "cancelled" if asked else "ready"
+
+    def _has_room(self, route: str) -> bool:
+        """Counts what this call lays there."""
+        if not route:
+            return True
+        if route not in self._rooms:
+            row = self._tx.execute(_SQL["route"], (route,)).fetchone()
+            self._rooms[route] = None if row is None else row[0] - self._tx.counted_route(route)
+        left = self._rooms[route]
+        if left is None:
+            return True
+        self._rooms[route] = left - 1
+        return left > 0
 
 
 def _verdict(row: Row | None, delivery: int, ended: set[int]) -> tuple[Verdict, str]:
     """`ended` are items that an earlier settlement of the same call ends."""
     if row is None:
         return Verdict.REFUSED, "no such item"
-    seq, _, state, deliveries = row
+    seq, _, state, deliveries, _ = row
     if deliveries != delivery:
         return Verdict.REFUSED, f"lease was given away: delivery {deliveries} is current"
     return (Verdict.ALREADY if state != "leased" or seq in ended else Verdict.APPLIED), ""
@@ -165,9 +245,12 @@ def _add_attempts(tx: Tx, attempts: list[tuple[int, int, bytes]]) -> None:
 
 
 def extend(tx: Tx, held: Sequence[Held], ttl: Millis) -> Extended:
-    rows = [(tx.now + ttl, one.id, one.delivery, tx.now) for one in held]
+    """First as if nobody had asked for a cancel, which the statement checks."""
+    rows = [(tx.now + ttl, one.id, one.delivery, tx.now, CANCEL) for one in held]
     if not rows or tx.change_many(_EXTEND["prolong"], rows) == len(rows):
         return Extended()
+    tx.executemany(_EXTEND["prolong"], [(*row[:-1], 0) for row in rows])
     still = _EXTEND["held"]
-    lost = [one.id for one in held if tx.execute(still, (one.id, one.delivery, tx.now)).fetchone() is None]
-    return Extended(tuple(lost))
+    found = [(one.id, tx.execute(still, (one.id, one.delivery, tx.now)).fetchone()) for one in held]
+    lost = tuple([item_id for item_id, row in found if row is None])
+    return Extended(lost, tuple([item_id for item_id, row in found if row is not None and row[0] & CANCEL]))

@@ -1,4 +1,4 @@
-"""What lies beside the queue on SQLite: documents, the journal, queue settings, who is alive and who leads."""
+"""What lies beside the queue on SQLite: documents, the journal, who is alive and who leads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from redrive.core import codec
 from redrive.core.item import Millis
-from redrive.core.verbs import Document, DocumentWrite, Entry, NewEntry, QueueChange, WorkerBeat, WorkerFacts
+from redrive.core.verbs import Document, DocumentWrite, Entry, NewEntry, WorkerBeat, WorkerFacts
 from redrive.errors import Conflict
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
@@ -17,7 +17,6 @@ _DOCUMENTS = load("sqlite", "documents")
 _JOURNAL = load("sqlite", "journal")
 _BEAT = load("sqlite", "beat")
 _ELECT = load("sqlite", "elect")
-_CONFIGURE = load("sqlite", "configure")
 
 
 def document(tx: Tx, kind: str, key: str) -> Document | None:
@@ -63,16 +62,6 @@ def append_act(tx: Tx, new: NewEntry, change: str) -> int:
 
 def journal(tx: Tx, topic: str, after: int, limit: int) -> tuple[Entry, ...]:
     return tuple([Entry(*row) for row in tx.execute(_JOURNAL["read"], (topic, after, max(0, limit)))])
-
-
-def configure(tx: Tx, queue: str, change: QueueChange) -> None:
-    tx.declare(queue)
-    if change.paused is None:
-        return
-    by, reason = (change.by, change.reason) if change.paused else ("", "")
-    tx.execute(_CONFIGURE["pause"], (change.paused, by, reason, queue))
-    if not change.paused:
-        tx.woken.add(queue)
 
 
 def beat(tx: Tx, worker: str, facts: WorkerFacts, ttl: Millis) -> None:

@@ -28,6 +28,8 @@ from redrive.core.verbs import (
     DocumentWrite,
     Entry,
     Extended,
+    Gate,
+    GateWrite,
     Held,
     IdPage,
     LeaseRequest,
@@ -36,9 +38,11 @@ from redrive.core.verbs import (
     Page,
     PutResult,
     QueueChange,
+    QueueSettings,
     Settled,
     Settlement,
     StoreInfo,
+    Swept,
     Tally,
     Tombstone,
     WorkerBeat,
@@ -52,14 +56,17 @@ from redrive.stores.checks import (
     check_act,
     check_change,
     check_entries,
+    check_follow_ups,
+    check_gate,
     check_new,
     check_not_within,
     check_page,
+    check_route,
     check_text,
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.sqlite import amend, find, ground, lease, reclaim, settle, shelf
+from redrive.stores.sqlite import amend, configure, find, ground, lease, limits, reclaim, settle, shelf, sweep
 from redrive.stores.sqlite import ballast as reserve
 from redrive.stores.sqlite.ballast import BallastSize
 from redrive.stores.sqlite.binding import BindingName, check_name, choose
@@ -196,8 +203,7 @@ class SqliteStore:
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
             if settlement.follow_ups:
-                check_new(settlement.follow_ups)
-
+                check_follow_ups(settlement.follow_ups)
         packed = await bodies.packed_settlements(settlements, self._compress_above)
         session = await self._here()
         memo = session.memo
@@ -213,7 +219,8 @@ class SqliteStore:
         return settled
 
     async def _given(self, session: Session, leases: Leases) -> Leases:
-        session.memo.remember(leases.items)
+        # Who has terms is looked at when it ends.
+        session.memo.remember([item for item in leases.items if item.terms is None])
         return Leases(await self._unpacked(session, leases.items), leases.suspects_due)
 
     async def _unpacked(self, session: Session, items: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -299,7 +306,29 @@ class SqliteStore:
 
     async def configure(self, queue: str, change: QueueChange) -> None:
         check_change(queue, change)
-        await self._write(lambda tx: shelf.configure(tx, queue, change))
+        await self._write(lambda tx: configure.configure(tx, queue, change))
+
+    async def configure_route(self, route: str, capacity: int | None) -> None:
+        check_route(route, capacity)
+        await self._write(lambda tx: configure.configure_route(tx, route, capacity))
+
+    async def settings(self, queue: str) -> QueueSettings:
+        return await self._read(lambda tx: configure.settings(tx, queue))
+
+    async def set_gate(self, write: GateWrite) -> Gate:
+        check_gate(write)
+        return await self._write(lambda tx: limits.set_gate(tx, write))
+
+    async def gates(self) -> tuple[Gate, ...]:
+        return await self._read(limits.gates)
+
+    async def gate(self, name: str) -> Gate | None:
+        return await self._read(lambda tx: limits.gate_of(tx, name))
+
+    async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
+        check_act(by)
+        check_page(limit)
+        return await self._act(lambda tx: sweep.sweep(tx, limit, by, cursor))
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         check_text("worker", worker)

@@ -93,11 +93,17 @@ class Tx:
         self.execute(_SQL["declare"], (queue,))
 
     def flush(self) -> None:
-        for queue, counts in self._counts.items():
+        for queue, counts in sorted(self._counts.items()):
             if any(counts):
                 for settings, fill in self.execute(_SQL["move"], (*counts, queue)).fetchall():
                     if settings is not None:
                         self._obey(queue, codec.decode(settings, QueueSettings), fill, counts)
+        self._counts.clear()
+        if self._causes:
+            self._flush_letters()
+
+    def _flush_letters(self) -> None:
+        """Routes have no letters without causes."""
         for (cause, queue), by in self._causes.items():
             if by:
                 self.execute(_SQL["cause"], (cause, queue, by))
@@ -108,7 +114,6 @@ class Tx:
                 self.execute(_SQL["route"], (route, by))
             if by < 0:
                 self.execute(_SQL["forget_routes"], (route,))
-        self._counts.clear()
         self._causes.clear()
         self._routes.clear()
 

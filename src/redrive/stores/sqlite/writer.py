@@ -41,13 +41,17 @@ def _file(path: str) -> tuple[int, int] | None:
 
 
 class PutJob(Job[PutResult]):
-    """A put, known as one so that several can be done as one."""
+    """A put, known as one so that several can be done as one, unless its items wait for others.
 
-    __slots__ = ("items",)
+    Two puts may wait for items of each other, which only one of them can do when each goes alone.
+    """
+
+    __slots__ = ("items", "waits")
 
     def __init__(self, items: Sequence[NewItem]) -> None:
         super().__init__(lambda tx: put(tx, items))
         self.items = items
+        self.waits = any(new.terms is not None and new.terms.after for new in items)
 
 
 class ActJob(Job[T]):
@@ -228,7 +232,7 @@ class Writer(Lane):
         If that fails, it is as if it had not been tried, and each goes alone. An id that two of them bring makes them
         go alone too: only one of them adds it.
         """
-        puts = [job for job in jobs if isinstance(job, PutJob)]
+        puts = [job for job in jobs if isinstance(job, PutJob) and not job.waits]
         ids = [new.id for job in puts for new in job.items]
         if len(puts) < 2 or len(set(ids)) < len(ids):
             return set()
@@ -248,12 +252,17 @@ class Writer(Lane):
 
     def _put_claimed(self, connection: Connection, claimed: list[PutJob]) -> set[str]:
         tx = Tx(connection, self.time.now())
-        already = set(put(tx, [new for job in claimed for new in job.items]).already)
+        result = put(tx, [new for job in claimed for new in job.items])
         self._flush(tx)
+        already = set(result.already)
+        twins = {one.id: one for one in result.duplicates}
         for job in claimed:
             ids = [new.id for new in job.items]
-            added = tuple([item_id for item_id in ids if item_id not in already])
-            job.result = PutResult(added, tuple([item_id for item_id in ids if item_id in already]))
+            job.result = PutResult(
+                tuple([item_id for item_id in ids if item_id not in already and item_id not in twins]),
+                tuple([item_id for item_id in ids if item_id in already]),
+                tuple([twins[item_id] for item_id in ids if item_id in twins]),
+            )
         return tx.woken
 
     def commit(self, connection: Connection) -> None:

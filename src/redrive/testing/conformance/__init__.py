@@ -24,23 +24,32 @@ from __future__ import annotations
 import pytest
 
 _PARTS = (
+    "after",
     "amend",
+    "cancel",
     "configure",
+    "dedupe",
     "documents",
     "extend",
     "find",
+    "gates",
     "history",
     "journal",
     "kit",
     "large",
     "lease",
     "life",
+    "limits",
     "machine",
     "model",
+    "order",
+    "priority",
     "prune",
     "put",
     "races",
     "reclaim",
+    "retention",
+    "routes",
     "settle",
     "steps",
     "suspects",
@@ -52,21 +61,30 @@ _PARTS = (
 # Before the parts are imported: pytest explains only asserts that it has rewritten.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
+from redrive.testing.conformance.after import *  # noqa: E402,F403
 from redrive.testing.conformance.amend import *  # noqa: E402,F403
+from redrive.testing.conformance.cancel import *  # noqa: E402,F403
 from redrive.testing.conformance.configure import *  # noqa: E402,F403
+from redrive.testing.conformance.dedupe import *  # noqa: E402,F403
 from redrive.testing.conformance.documents import *  # noqa: E402,F403
 from redrive.testing.conformance.extend import *  # noqa: E402,F403
 from redrive.testing.conformance.find import *  # noqa: E402,F403
 from redrive.testing.conformance.fixtures import clock, world  # noqa: E402
+from redrive.testing.conformance.gates import *  # noqa: E402,F403
 from redrive.testing.conformance.history import *  # noqa: E402,F403
 from redrive.testing.conformance.journal import *  # noqa: E402,F403
 from redrive.testing.conformance.large import *  # noqa: E402,F403
 from redrive.testing.conformance.lease import *  # noqa: E402,F403
 from redrive.testing.conformance.life import *  # noqa: E402,F403
+from redrive.testing.conformance.limits import *  # noqa: E402,F403
+from redrive.testing.conformance.order import *  # noqa: E402,F403
+from redrive.testing.conformance.priority import *  # noqa: E402,F403
 from redrive.testing.conformance.prune import *  # noqa: E402,F403
 from redrive.testing.conformance.put import *  # noqa: E402,F403
 from redrive.testing.conformance.races import *  # noqa: E402,F403
 from redrive.testing.conformance.reclaim import *  # noqa: E402,F403
+from redrive.testing.conformance.retention import *  # noqa: E402,F403
+from redrive.testing.conformance.routes import *  # noqa: E402,F403
 from redrive.testing.conformance.settle import *  # noqa: E402,F403
 from redrive.testing.conformance.steps import *  # noqa: E402,F403
 from redrive.testing.conformance.suspects import *  # noqa: E402,F403

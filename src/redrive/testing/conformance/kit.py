@@ -14,10 +14,23 @@ from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar, Unpack
 
 import pytest
+from msgspec import structs
 
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
-from redrive.core.item import Attempt, Ending, Failure, Frame, History, Item, Millis, NewItem
-from redrive.core.select import Ids
+from redrive.core.item import (
+    Attempt,
+    Ending,
+    Failure,
+    Frame,
+    History,
+    Instant,
+    Item,
+    Millis,
+    NewItem,
+    Priority,
+    Terms,
+)
+from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
 from redrive.core.verbs import (
     Act,
@@ -26,6 +39,8 @@ from redrive.core.verbs import (
     Held,
     LeaseRequest,
     Leases,
+    QueueChange,
+    QueueSettings,
     QueueTally,
     Replay,
     Settled,
@@ -66,6 +81,8 @@ class Asked(TypedDict, total=False):
     max_crashes: int
     holding: int
     nonce: str
+    retries: int | None
+    turn: int
     wants: Sequence[Want]
 
 
@@ -120,6 +137,28 @@ class World:
 
     async def item(self, item_id: str) -> Item:
         return (await self.store.get(item_id)).item
+
+    async def blocked_by(self, item_id: str) -> tuple[str, ...]:
+        return (await self.store.get(item_id)).blocked_by
+
+    async def holds(self, *items: NewItem) -> list[str]:
+        """What keeps each of them back."""
+        return [(await self.item(item.id)).hold for item in items]
+
+    async def set(self, change: QueueChange, queue: str = QUEUE) -> None:
+        await self.store.configure(queue, change)
+
+    async def end(self, item: NewItem, make: Callable[[Item], Settlement]) -> None:
+        """Lease exactly this item and settle it so."""
+        await self.finish(make(await self.grab(item.id, item.queue)))
+
+    async def sound(self) -> None:
+        """What the store keeps agrees with its items: it says so itself, and a full count does."""
+        items = (await self.store.find(EVERYTHING, 1_000)).items
+        for row in (await self.store.tally()).queues:
+            bare = structs.replace(row, paused=False, paused_by="", paused_reason="", settings=QueueSettings())
+            assert bare == counted(items, row.queue)
+        assert (await self.store.check()).findings == ()
 
     async def letter(self, cause: str = "c1", queue: str = QUEUE, reason: str = "max_attempts") -> Item:
         """A new item that died of `cause`."""
@@ -200,8 +239,17 @@ def fresh(prefix: str = "i") -> str:
     return f"{prefix}-{next(_numbers):06d}"
 
 
-def new(payload: bytes = b'{"to": "a"}', queue: str = QUEUE, delay: Millis = 0, item_id: str | None = None) -> NewItem:
-    return NewItem(item_id or fresh(), queue, payload, delay)
+def new(
+    payload: bytes = b'{"to": "a"}',
+    queue: str = QUEUE,
+    delay: Millis = 0,
+    item_id: str | None = None,
+    *,
+    at: Instant | None = None,
+    priority: Priority = Priority.NORMAL,
+    terms: Terms | None = None,
+) -> NewItem:
+    return NewItem(item_id or fresh(), queue, payload, delay, at, priority, terms)
 
 
 def news(count: int, queue: str = QUEUE) -> tuple[NewItem, ...]:
@@ -217,10 +265,12 @@ def asking(
     max_crashes: int = 3,
     holding: int = 0,
     nonce: str | None = None,
+    retries: int | None = None,
+    turn: int = 0,
     wants: Sequence[Want] = (),
 ) -> LeaseRequest:
     """A lease request; every call makes a new nonce unless one is given."""
-    asked = tuple(wants) or (Want(queue, limit, ttl, max_crashes),)
+    asked = tuple(wants) or (Want(queue, limit, ttl, max_crashes, retries, turn),)
     return LeaseRequest(worker, asked, nonce or fresh("nonce"), holding)
 
 

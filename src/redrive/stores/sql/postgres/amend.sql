@@ -1,8 +1,14 @@
 -- amend: moves items nobody holds. The caller has checked each against core.verbs.refusal in the same transaction.
 -- Inputs: ids or numbers of items as arrays. Outputs: what amend and prune need to know of items.
 -- Atomicity: one transaction with letters, counters, causes, the audit entry and the deeds. Whoever changes an item or
--- its letter holds the lock of its course. Locks are taken by number, and what is judged is read by a later statement:
--- it sees what whoever held the lock before has committed.
+-- its letter holds the lock of its course. First the lines of the items are locked, then their courses by number; and
+-- what is judged is read by a later statement: it sees what whoever held the lock before has committed.
+
+-- :name lock_lines
+select {schema}.lock_lines(%b::bigint[]);
+
+-- :name named
+select i.seq from {schema}.item i where i.id = any(%b::text[]);
 
 -- :name lock_named
 select c.seq, i.id from {schema}.item i join {schema}.course c on c.seq = i.seq
@@ -14,25 +20,30 @@ for update of c;
 select c.seq from {schema}.course c where c.seq = any(%b::bigint[]) order by c.seq for update;
 
 -- :name states
-select c.seq, c.queue, c.state, l.disposition, l.cause
+select c.seq, c.queue, c.state, case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
+       l.disposition, l.cause, l.route, c.ties::bigint
 from {schema}.course c left join {schema}.letter l on l.seq = c.seq
 where c.seq = any(%b::bigint[]);
 
 -- :name places
 -- Of these those that match.
-select c.seq, i.id, c.queue, c.state, l.disposition, l.cause
+select c.seq, i.id, c.queue, c.state, case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
+       l.disposition, l.cause, l.route, c.ties::bigint
 from {schema}.course c
 join {schema}.item i on i.seq = c.seq
 left join {schema}.letter l on l.seq = c.seq
+{joins}
 where c.seq = any(%b::bigint[]) and ({where})
 order by c.seq;
 
 -- :name counted
 -- The first that match, and how many match in all.
-select c.seq, i.id, c.queue, c.state, l.disposition, l.cause, count(*) over ()
+select c.seq, i.id, c.queue, c.state, case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
+       l.disposition, l.cause, l.route, c.ties::bigint, count(*) over ()
 from {schema}.course c
 join {schema}.item i on i.seq = c.seq
 left join {schema}.letter l on l.seq = c.seq
+{joins}
 where ({where})
 order by c.seq
 limit %b::bigint;
@@ -54,7 +65,169 @@ where seq = any(%b::bigint[]);
 update {schema}.letter set disposition = %b where seq = any(%b::bigint[]);
 
 -- :name cancel
-update {schema}.course set state = 'cancelled', ended_at = %b::bigint where seq = any(%b::bigint[]);
+update {schema}.course set state = 'cancelled', ended_at = %b::bigint, hold = 0 where seq = any(%b::bigint[]);
+
+-- :name untie
+select {schema}.untie(
+    %b::bigint, %b::bigint[], array_fill(4::smallint, array[cardinality(%b::bigint[])]), %b::bigint[], false
+);
+
+-- :name ask
+-- Those that run are asked to be cancelled.
+with asked as (
+    insert into {schema}.terms as t (seq, cancel) select seq, %b from unnest(%b::bigint[]) as seq
+    on conflict (seq) do update set cancel = excluded.cancel
+    returning t.seq
+)
+update {schema}.course c set ties = c.ties | 96 from asked a where c.seq = a.seq;
+
+-- :name retake
+-- Dedupe keys of letters that shall run again, in their order. Gives those that others hold, and by whom.
+select k.seq, k.holder
+from (
+    select array_agg(o.seq order by o.nth) as seqs, array_agg(i.id order by o.nth) as ids,
+           array_agg(t.scope order by o.nth) as scopes, array_agg(t.dedupe_key order by o.nth) as keys,
+           array_agg(t.until order by o.nth) as untils
+    from unnest(%b::bigint[]) with ordinality as o (seq, nth)
+    join {schema}.terms t on t.seq = o.seq and t.dedupe_key <> ''
+    join {schema}.item i on i.seq = o.seq
+) a
+cross join lateral {schema}.take_keys(%b::bigint, a.seqs, a.ids, a.scopes, a.keys, a.untils) k
+where a.seqs is not null;
+
+-- :name blocking
+-- Those of these letters that are the head of their line.
+select t.seq from {schema}.terms t
+join {schema}.item i on i.seq = t.seq
+join {schema}.line l on l.queue = i.queue and l.key = t.order_key and l.head = t.seq
+where t.seq = any(%b::bigint[]);
+
+-- :name call_rejoin
+select {schema}.rejoin(%b::bigint[], %b::bigint[]);
+
+-- :name call_let_go
+select {schema}.let_go(%b::bigint[], %b);
+
+-- :name rejoin
+-- Letters that are ready again, in this order: back to their places in lines, or to the tail, and waiting for whatever
+-- of `after` is not done. keyless: those that run without their dedupe key. Counts them where they are then.
+create or replace function {schema}.rejoin(seqs bigint[], keyless bigint[]) returns void
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    r record;
+    l {schema}.line;
+begin
+    update {schema}.course c
+    set ties = case when t.dedupe_key = '' or c.seq = any (keyless) then c.ties & ~2 else c.ties | 2 end
+    from {schema}.terms t where t.seq = c.seq and c.seq = any (seqs);
+    for r in
+        select o.seq, i.id, i.queue, t.order_key, t.after
+        from unnest(seqs) with ordinality as o (seq, nth)
+        join {schema}.item i on i.seq = o.seq
+        join {schema}.terms t on t.seq = o.seq
+        order by o.nth
+    loop
+        if r.order_key <> '' then
+            insert into {schema}.line as n (queue, key, last) values (r.queue, r.order_key, 1)
+            on conflict (queue, key) do update
+            set last = n.last + 1, gap = case when n.gap = r.id then '' else n.gap end
+            returning n.* into l;
+            if l.head = r.seq then
+                perform {schema}.unpark(l);
+            elsif l.head is null then
+                update {schema}.line n set head = r.seq where n.queue = l.queue and n.key = l.key;
+                update {schema}.terms t
+                set place = l.last, gap = case when l.gap = '' then t.gap else l.gap end where t.seq = r.seq;
+            else
+                insert into {schema}.follower (queue, key, place, seq) values (l.queue, l.key, l.last, r.seq);
+                update {schema}.line n set waiting = n.waiting + 1 where n.queue = l.queue and n.key = l.key;
+                update {schema}.terms t set place = l.last where t.seq = r.seq;
+            end if;
+        end if;
+        if cardinality(r.after) > 0 then
+            perform 1 from {schema}.item i join {schema}.course c on c.seq = i.seq
+            where i.id = any (r.after) order by c.seq for no key update of c;
+            perform {schema}.await_all(
+                array[r.seq], array[r.seq], array_fill(1, array[cardinality(r.after)]), r.after, '{}'
+            );
+        end if;
+    end loop;
+    update {schema}.course c
+    set hold = case when exists (select 1 from {schema}.edge e where e.waiting = c.seq) then 1
+                    when exists (
+                        select 1 from {schema}.terms t join {schema}.line n on n.queue = c.queue and n.key = t.order_key
+                        where t.seq = c.seq and n.head is distinct from c.seq
+                    ) then 2 else 0 end
+    where c.seq = any (seqs);
+    insert into {schema}.counter (queue, ready, held, parked)
+    select b.queue, count(*) filter (where b.kind = 'ready'), count(*) filter (where b.kind = 'held'),
+           count(*) filter (where b.kind = 'parked')
+    from (
+        select c.queue, {schema}.bucket(c.seq, c.queue, c.hold, c.ties) as kind
+        from {schema}.course c where c.seq = any (seqs)
+    ) b
+    group by b.queue;
+end
+$function$;
+
+-- :name unpark
+-- Its dead head is none any more: the line flows, and what was parked waits as before.
+create or replace function {schema}.unpark(of_line {schema}.line) returns void
+language plpgsql volatile parallel unsafe
+as $function$
+begin
+    update {schema}.line n set status = 0 where n.queue = of_line.queue and n.key = of_line.key;
+    if of_line.status = 2 and of_line.waiting > 0 then
+        insert into {schema}.counter (queue, held, parked) values (of_line.queue, of_line.waiting, -of_line.waiting);
+    end if;
+end
+$function$;
+
+-- :name let_go
+-- Letters that let go on what waits behind them, with a gap or without; or that are no gap any more. Their lines are
+-- locked. Gives the queues in which something became ready.
+create or replace function {schema}.let_go(seqs bigint[], leaves_gap boolean) returns text[]
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    r record;
+    follower record;
+    new_gap text;
+    freed bigint[] := '{}';
+begin
+    for r in
+        select o.seq, i.id, n as line
+        from unnest(seqs) as o (seq)
+        join {schema}.item i on i.seq = o.seq
+        join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
+        join {schema}.line n on n.queue = i.queue and n.key = t.order_key
+        where n.head = o.seq or n.gap = i.id
+    loop
+        if (r.line).head is distinct from r.seq then
+            update {schema}.line n set gap = '' where n.queue = (r.line).queue and n.key = (r.line).key;
+        else
+            perform {schema}.unpark(r.line);
+            new_gap := case when leaves_gap then r.id when (r.line).gap = r.id then '' else (r.line).gap end;
+            select f.place, f.seq into follower from {schema}.follower f
+            where f.queue = (r.line).queue and f.key = (r.line).key order by f.place limit 1;
+            delete from {schema}.follower f
+            where f.queue = (r.line).queue and f.key = (r.line).key and f.place = follower.place;
+            update {schema}.line n
+            set head = follower.seq, gap = new_gap,
+                waiting = n.waiting - case when follower.seq is null then 0 else 1 end
+            where n.queue = (r.line).queue and n.key = (r.line).key;
+            update {schema}.terms t set gap = new_gap where t.seq = follower.seq and new_gap <> '';
+            freed := freed || case when follower.seq is null then '{}' else array[follower.seq] end;
+        end if;
+        delete from {schema}.line n
+        where n.queue = (r.line).queue and n.key = (r.line).key and n.head is null and n.gap = '';
+    end loop;
+    return {schema}.rehold(freed);
+end
+$function$;
 
 -- :name record_deeds
 insert into {schema}.deed (seq, position) select seq, %b::bigint from unnest(%b::bigint[]) as seq;

@@ -1,12 +1,12 @@
 -- extend: prolongs leases that are still held.
 -- Inputs: numbers (0: look it up by id), ids, deliveries, each once, and for how long from now.
--- Outputs: places (from 1) of the lost.
+-- Outputs: places (from 1) of the lost, and with `asked` those that somebody wants cancelled.
 -- Atomicity: one statement; repeating it changes nothing more.
 
 -- :name function
 create or replace function {schema}.extend(
     pinned bigint, seqs bigint[], ids text[], given integer[], ttl bigint
-) returns table (place bigint)
+) returns table (place bigint, asked boolean)
 language plpgsql volatile parallel unsafe
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -19,6 +19,7 @@ as $function$
 declare
     now_at bigint := {schema}.now_ms(pinned);
     held bigint[];
+    asked_of bigint[];
 begin
     if ids is not null then
         seqs := array(
@@ -34,14 +35,18 @@ begin
             select * from unnest(seqs, given) with ordinality as n (seq, delivery, place) order by n.seq
         ) o
         where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until > now_at
-        returning o.place
+        returning o.place, c.ties
     )
-    select coalesce(array_agg(p.place), '{}') into held from prolonged p;
+    select coalesce(array_agg(p.place), '{}'), array_agg(p.place) filter (where p.ties & 32 <> 0)
+    into held, asked_of from prolonged p;
     return query
-    select o.place from generate_series(1, cardinality(seqs)::bigint) as o (place)
+    select o.place, false from generate_series(1, cardinality(seqs)::bigint) as o (place)
     where o.place <> all (held) order by o.place;
+    if asked_of is not null then
+        return query select o.place, true from unnest(asked_of) as o (place);
+    end if;
 end
 $function$;
 
 -- :name call
-select place from {schema}.extend(%b::bigint, %b, %b, %b, %b);
+select place, asked from {schema}.extend(%b::bigint, %b, %b, %b, %b);

@@ -13,16 +13,21 @@ begin
     -- Of a few it is not worth writing them all anew.
     if (select count(*) - count(distinct c.queue) from {schema}.counter c) >= 100 then
         with gone as (delete from {schema}.counter c returning c.*)
-        insert into {schema}.counter (queue, ready, leased, done, open, archived, trash, cancelled)
+        insert into {schema}.counter (queue, ready, leased, done, open, archived, trash, cancelled, held, parked)
         select g.queue, sum(g.ready), sum(g.leased), sum(g.done), sum(g.open), sum(g.archived), sum(g.trash),
-               sum(g.cancelled)
+               sum(g.cancelled), sum(g.held), sum(g.parked)
         from gone g group by g.queue;
     end if;
-    if (select count(*) - count(distinct (c.cause, c.queue)) from {schema}.cause c) >= 100 then
+    if (select count(*) - count(distinct (c.cause, c.queue, c.route)) from {schema}.cause c) >= 100 then
         with gone as (delete from {schema}.cause c returning c.*)
-        insert into {schema}.cause (cause, queue, n)
-        select g.cause, g.queue, sum(g.n) from gone g group by g.cause, g.queue having sum(g.n) <> 0;
+        insert into {schema}.cause (cause, queue, route, n)
+        select g.cause, g.queue, g.route, sum(g.n) from gone g group by g.cause, g.queue, g.route having sum(g.n) <> 0;
     end if;
+    -- Limit keys of which nothing runs any more. A lease or a settle that has one in its hands makes it anew.
+    delete from {schema}.slot s using (
+        select o.queue, o.key from {schema}.slot o where o.running = 0 limit 1000 for no key update skip locked
+    ) o
+    where s.queue = o.queue and s.key = o.key and s.running = 0;
 end
 $function$;
 

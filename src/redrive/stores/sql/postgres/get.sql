@@ -10,12 +10,15 @@ select seq, 0::bigint as place from {schema}.item where id = %b
 with found as materialized ({found})
 select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed_at, c.deliveries, c.attempt,
        c.errors, c.crashes, c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until, c.ended_at,
-       r.body, i.crc, l.reason, l.died_at, l.disposition, l.failure, i.packing, r.packing, found.place
+       r.body, i.crc, l.reason, l.died_at, l.disposition, l.failure, i.packing, r.packing, l.route, c.priority, c.hold,
+       n.status, t.body, t.gap, t.cancel, found.place
 from found
 join {schema}.item i on i.seq = found.seq
 join {schema}.course c on c.seq = found.seq
 left join {schema}.result r on r.seq = found.seq
 left join {schema}.letter l on l.seq = found.seq
+left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
+left join {schema}.line n on n.queue = i.queue and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
 order by found.place desc, found.seq desc;
 
 -- :name names
@@ -28,14 +31,31 @@ order by found.place desc, found.seq desc;
 with found as materialized ({found})
 select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed_at, c.deliveries, c.attempt,
        c.errors, c.crashes, c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until, c.ended_at,
-       r.body, i.crc, l.reason, l.died_at, l.disposition, l.failure, i.packing, r.packing, c.omitted,
+       r.body, i.crc, l.reason, l.died_at, l.disposition, l.failure, i.packing, r.packing, l.route, c.priority, c.hold,
+       n.status, t.body, t.gap, t.cancel, c.omitted,
        array(select a.body from {schema}.attempt a where a.seq = found.seq order by a.delivery),
+       array(
+           select b.id from (
+               select h.seq, h.id from {schema}.item h
+               where h.seq = case when c.hold in (1, 2) and n.head <> c.seq then n.head end
+               union
+               select a.seq, o.id
+               from unnest(case when c.hold in (1, 2) then t.after end) as o (id)
+               left join {schema}.item a on a.id = o.id
+               left join {schema}.course d on d.seq = a.seq
+               left join {schema}.tombstone s on s.id = o.id
+               where coalesce(d.state, s.state, '') <> 'done'
+           ) b
+           order by b.seq nulls first, b.id limit %b
+       ),
        d.at, d.change, d.actor, d.reason, d.request_id
 from found
 join {schema}.item i on i.seq = found.seq
 join {schema}.course c on c.seq = found.seq
 left join {schema}.result r on r.seq = found.seq
 left join {schema}.letter l on l.seq = found.seq
+left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
+left join {schema}.line n on n.queue = i.queue and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
 cross join lateral (
     select array_agg(j.at order by j.position) as at, array_agg(j.change order by j.position) as change,
            array_agg(j.actor order by j.position) as actor, array_agg(j.reason order by j.position) as reason,

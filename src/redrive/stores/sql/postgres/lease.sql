@@ -1,40 +1,133 @@
--- lease: due items of unpaused queues to one worker, in due order; a suspect alone.
--- Inputs: the request as arrays, one element per want, with a line (crashes from which on an item is a suspect) and a
---   floor (due time and number up to which the caller has seen everything taken) for each.
+-- lease: due items of unpaused queues to one worker, as core.lanes orders them and limits let them; a suspect alone.
+-- Inputs: the request as arrays, one element per want, with a line (crashes from which on an item is a suspect), a
+--   floor (due time and number up to which the caller has seen everything taken), how many of them may be retries (-1:
+--   any number) and whose turn it is for each.
 -- Outputs: rows with note 0 are leases in order; one with note 1 says that a suspect waits.
--- Atomicity: one statement. Rows that somebody else is taking are passed over, never waited for.
+-- Atomicity: one statement. Rows that somebody else is taking are passed over, never waited for. Where a queue has a
+--   limit or stands behind a gate, leases wait for each other: their rows are locked before anything else.
 -- The planner is kept to the indexes and to one plan, whatever the statistics say: they are always old here.
 
 -- :name levels
--- The crash counts among the ready of a queue, from one on, by skipping through the index.
-create or replace function {schema}.levels(of_queue text, from_crashes integer) returns integer[]
+-- The levels among the ready of a queue, from one on, by skipping through the index.
+create or replace function {schema}.levels(of_queue text, from_level integer) returns integer[]
 language sql stable parallel safe
 as $function$
-    with recursive level (n) as (
-        select (select c.crashes from {schema}.course c
-                where c.state = 'ready' and c.queue = of_queue and c.crashes >= from_crashes
-                order by c.crashes limit 1)
+    with recursive step (n) as (
+        select (select c.level from {schema}.course c
+                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level >= from_level
+                order by c.level limit 1)
         union all
-        select (select c.crashes from {schema}.course c
-                where c.state = 'ready' and c.queue = of_queue and c.crashes > level.n
-                order by c.crashes limit 1)
-        from level where level.n is not null
+        select (select c.level from {schema}.course c
+                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level > step.n
+                order by c.level limit 1)
+        from step where step.n is not null
     )
-    select coalesce(array_agg(n), '{}') from level where n is not null
+    select coalesce(array_agg(n), '{}') from step where n is not null
+$function$;
+
+-- :name doors
+-- The settings of these queues. What their limits are counted by is locked, so that nobody else counts meanwhile.
+create or replace function {schema}.doors(of_queues text[]) returns {schema}.queue[]
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    settings {schema}.queue[] := array(select q from {schema}.queue q where q.name = any (of_queues));
+    limited text[];
+    gated text[];
+begin
+    if cardinality(settings) > 0 then
+        select array_agg(s.name) filter (where s.max_running is not null or s.rate_count is not null),
+               array_agg(s.gate) filter (where s.gate <> '')
+        into limited, gated from unnest(settings) as s;
+        if limited is not null then
+            perform 1 from {schema}.pace p where p.queue = any (limited) order by p.queue for no key update;
+        end if;
+        if gated is not null then
+            perform 1 from {schema}.gate g
+            where g.name = any (gated) and (g.interval is not null or g.share is not null)
+            order by g.name for no key update;
+        end if;
+    end if;
+    return settings;
+end
+$function$;
+
+-- :name room
+-- How much may be given of a queue now, and how many of it retries: as core.meters counts. Its rows are locked.
+create or replace function {schema}.room(
+    now_at bigint, s {schema}.queue, asked bigint, out most bigint, out most_retries bigint
+)
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    at_us bigint := now_at * 1000;
+    between_us bigint;
+    g {schema}.gate;
+begin
+    most := asked;
+    most_retries := 2147483647;
+    if s.max_running is not null then
+        most := least(most, s.max_running - (
+            select coalesce(sum(k.leased), 0)::bigint from {schema}.counter k where k.queue = s.name
+        ));
+    end if;
+    if s.rate_count is not null then
+        between_us := greatest(1, s.rate_per * 1000 / s.rate_count);
+        most := least(most, (
+            select (at_us + coalesce(s.rate_burst, greatest(1, s.rate_count * 1000 / s.rate_per)) * between_us
+                    - greatest(p.full_at, at_us)) / between_us
+            from {schema}.pace p where p.queue = s.name
+        ));
+    end if;
+    if s.gate <> '' then
+        select * into g from {schema}.gate o where o.name = s.gate;
+        if g.interval is not null then
+            most := least(most, (at_us + g.burst * g.interval - greatest(g.next_at, at_us)) / g.interval);
+        elsif g.share is not null then
+            most_retries := g.credit / 1000 + greatest(0, (at_us + g.floor - greatest(g.floor_at, at_us)) / g.floor);
+        end if;
+    end if;
+    most := greatest(most, 0);
+end
+$function$;
+
+-- :name spend
+-- So many first attempts and retries of a queue were given.
+create or replace function {schema}.spend(now_at bigint, s {schema}.queue, firsts bigint, retries bigint) returns void
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    at_us bigint := now_at * 1000;
+begin
+    if s.rate_count is not null then
+        update {schema}.pace p
+        set full_at = greatest(p.full_at, at_us)
+            + (firsts + retries) * greatest(1, s.rate_per * 1000 / s.rate_count)
+        where p.queue = s.name;
+    end if;
+    if s.gate <> '' then
+        update {schema}.gate g
+        set next_at = case when g.interval is null then g.next_at
+                           else greatest(g.next_at, at_us) + (firsts + retries) * g.interval end,
+            credit = case when g.interval is not null or g.share is null then g.credit
+                          else least(g.cap, g.credit - 1000 * least(retries, g.credit / 1000) + firsts * g.share) end,
+            floor_at = case when g.interval is not null or g.share is null or retries <= g.credit / 1000 then g.floor_at
+                            else greatest(g.floor_at, at_us) + (retries - g.credit / 1000) * g.floor end
+        where g.name = s.gate and (g.interval is not null or g.share is not null);
+    end if;
+end
 $function$;
 
 -- :name hand_over
--- The earliest due of one queue with these crash counts, counted before they are given: a crash between here and the
+-- The earliest due of one queue in level 0, counted before they are given: a crash between here and the
 -- handler is in the books already. What lies below the floor is looked for only if there is nothing above it: entries
 -- of what was taken stay in the index as long as anybody has an old snapshot, and need not be passed each time.
 create or replace function {schema}.hand_over(
-    now_at bigint, who text, request text, of_queue text, levels integer[], most integer, ttl bigint,
-    alone_as smallint, floor_due bigint, floor_seq bigint
-) returns table (
-    note smallint, seq bigint, id text, queue text, body bytea, crc bigint, packing smallint, enqueued_at bigint,
-    due_at bigint, renewed_at bigint, deliveries integer, attempt integer, errors integer, crashes integer,
-    replays integer, last_chance boolean, alone smallint, worker text, leased_at bigint, lease_until bigint
-)
+    now_at bigint, who text, request text, of_queue text, most bigint, ttl bigint, floor_due bigint, floor_seq bigint
+) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
@@ -42,23 +135,17 @@ begin
     loop
         return query
         with picked as materialized (
-            select p.seq
-            from unnest(levels) as l (crashes)
-            cross join lateral (
-                select c.seq, c.due_at
-                from {schema}.course c
-                where c.state = 'ready' and c.queue = of_queue and c.crashes = l.crashes and c.due_at <= now_at
-                  and (c.due_at, c.seq) > (case when l.crashes = 0 then floor_due else -1 end, floor_seq)
-                order by c.due_at, c.seq
-                limit most
-                for no key update of c skip locked
-            ) p
-            order by p.due_at, p.seq
+            select c.seq
+            from {schema}.course c
+            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = 0 and c.due_at <= now_at
+              and (c.due_at, c.seq) > (floor_due, floor_seq)
+            order by c.due_at, c.seq
             limit most
+            for no key update of c skip locked
         ), given as (
             update {schema}.course c
             set state = 'leased', deliveries = c.deliveries + 1, attempt = c.attempt + 1, worker = who,
-                leased_at = now_at, lease_until = now_at + ttl, alone = alone_as
+                leased_at = now_at, lease_until = now_at + ttl, alone = 0
             from picked p
             where c.seq = p.seq
             returning c.*
@@ -75,12 +162,20 @@ begin
         ), counted as (
             insert into {schema}.counter (queue, ready, leased)
             select of_queue, -count(*), count(*) from given having count(*) > 0
+        ), running as (
+            insert into {schema}.slot as s (queue, key, running)
+            select of_queue, t.limit_key, count(*)
+            from given g join {schema}.terms t on t.seq = case when g.ties & 16 <> 0 then g.seq end
+            group by t.limit_key order by t.limit_key
+            on conflict (queue, key) do update set running = s.running + excluded.running
         )
         select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
                c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
-               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until
+               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
+               c.priority, t.body, t.gap, t.cancel
         from given c
         join {schema}.item i on i.seq = c.seq
+        left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
         order by c.due_at, c.seq;
         exit when found or floor_due < 0;
         floor_due := -1;
@@ -88,15 +183,92 @@ begin
 end
 $function$;
 
+-- :name lease_through
+-- What a request gets of queues with these settings.
+create or replace function {schema}.lease_through(
+    settings {schema}.queue[], now_at bigint, who text, request text, holding bigint, queues text[], limits integer[],
+    ttls bigint[], lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[]
+) returns setof {schema}.given
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    suspect_waits boolean := false;
+    mixed boolean[] := '{}';
+    serving boolean[] := '{}';
+    is_open boolean;
+    is_mixed boolean;
+    s {schema}.queue;
+    got bigint;
+    said {schema}.given;
+begin
+    -- Not even a worker's own mistake may put a neighbour beside a suspect.
+    if exists (select 1 from {schema}.course c where c.worker = who and c.alone = 1) then
+        return;
+    end if;
+    for want in 1 .. cardinality(queues) loop
+        select limits[want] > 0 and coalesce(not q.paused, true),
+               exists (select 1 from {schema}.course c
+                       where c.state = 'ready' and c.hold = 0 and c.queue = queues[want] and c.level > 0)
+        into is_open, is_mixed
+        from (values (1)) as one (n) left join unnest(settings) as q on q.name = queues[want];
+        serving[want] := is_open;
+        mixed[want] := is_mixed;
+        if suspect_waits or not is_open or not (is_mixed or lines[want] <= 0) then
+            continue;
+        end if;
+        select q.* into s from unnest(settings) as q where q.name = queues[want];
+        if holding <= 0 then
+            return query
+            select * from {schema}.give_suspect(
+                s, now_at, who, request, queues[want], ttls[want], greatest(lines[want], 0) * 6
+            );
+            if found then
+                return;
+            end if;
+        else
+            suspect_waits := {schema}.suspect_waits(s, now_at, queues[want], greatest(lines[want], 0) * 6);
+        end if;
+    end loop;
+    for want in 1 .. cardinality(queues) loop
+        if not serving[want] or lines[want] <= 0 then
+            continue;
+        end if;
+        select q.* into s from unnest(settings) as q where q.name = queues[want];
+        if mixed[want] or s.max_per_key is not null then
+            return query
+            select * from {schema}.give_chosen(
+                s, now_at, who, request, queues[want], limits[want], ttls[want], lines[want] * 6, retries[want],
+                turns[want], floor_dues[want], floor_seqs[want]
+            );
+            continue;
+        end if;
+        got := limits[want];
+        if s.max_running is not null or s.rate_count is not null or s.gate <> '' then
+            got := (select r.most from {schema}.room(now_at, s, got) as r);
+        end if;
+        return query
+        select * from {schema}.hand_over(
+            now_at, who, request, queues[want], got, ttls[want], floor_dues[want], floor_seqs[want]
+        );
+        get diagnostics got = row_count;
+        if got > 0 and (s.rate_count is not null or s.gate <> '') then
+            perform {schema}.spend(now_at, s, got, 0);
+        end if;
+    end loop;
+    if suspect_waits then
+        said.note := 1;
+        return next said;
+    end if;
+end
+$function$;
+
 -- :name function
 create or replace function {schema}.lease(
     pinned bigint, who text, request text, holding bigint, queues text[], limits integer[], ttls bigint[],
-    lines integer[], floor_dues bigint[], floor_seqs bigint[]
-) returns table (
-    note smallint, seq bigint, id text, queue text, body bytea, crc bigint, packing smallint, enqueued_at bigint,
-    due_at bigint, renewed_at bigint, deliveries integer, attempt integer, errors integer, crashes integer,
-    replays integer, last_chance boolean, alone smallint, worker text, leased_at bigint, lease_until bigint
-)
+    lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[],
+    settings {schema}.queue[] default null
+) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -106,82 +278,32 @@ set enable_mergejoin = off
 set jit = off
 as $function$
 #variable_conflict use_column
-declare
-    now_at bigint;
-    suspect_waits boolean := false;
-    serving boolean[] := '{}';
-    crashed boolean[] := '{}';
-    open boolean;
-    any_crashed boolean;
-    suspects integer[];
 begin
+    settings := coalesce(settings, {schema}.doors(queues));
     -- A repeat of a request whose answer was lost waits here for the end of the first, and then finds what it gave.
     perform pg_advisory_xact_lock(hashtextextended(who, hashtext('{schema}.lease')));
-    now_at := {schema}.now_ms(pinned);
     if exists (select 1 from {schema}.nonce n where n.worker = who and n.nonce = request) then
         return query
         select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
                c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
-               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until
+               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
+               c.priority, t.body, t.gap, t.cancel
         from {schema}.nonce n
         cross join unnest(n.seqs, n.deliveries) with ordinality as o (seq, delivery, place)
         join {schema}.course c on c.seq = o.seq
         join {schema}.item i on i.seq = o.seq
+        left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
         where n.worker = who and c.deliveries = o.delivery and c.lease_until is not null
         order by o.place;
         return;
     end if;
-    -- Not even a worker's own mistake may put a neighbour beside a suspect.
-    if exists (select 1 from {schema}.course c where c.worker = who and c.alone = 1) then
-        return;
-    end if;
-    for want in 1 .. cardinality(queues) loop
-        select limits[want] > 0
-               and not exists (select 1 from {schema}.queue q where q.name = queues[want] and q.paused),
-               exists (select 1 from {schema}.course c
-                       where c.state = 'ready' and c.queue = queues[want] and c.crashes > 0)
-        into open, any_crashed;
-        serving := serving || open;
-        crashed := crashed || any_crashed;
-        if suspect_waits or not open or not (any_crashed or lines[want] <= 0) then
-            continue;
-        end if;
-        suspects := {schema}.levels(queues[want], greatest(lines[want], 0));
-        if holding <= 0 then
-            return query
-            select * from {schema}.hand_over(
-                now_at, who, request, queues[want], suspects, 1, ttls[want], 1::smallint, -1, 0
-            );
-            if found then
-                return;
-            end if;
-        end if;
-        suspect_waits := holding > 0 and exists (
-            select 1 from unnest(suspects) as l (crashes)
-            join {schema}.course c on c.crashes = l.crashes
-            where c.state = 'ready' and c.queue = queues[want] and c.due_at <= now_at
-        );
-    end loop;
-    for want in 1 .. cardinality(queues) loop
-        if serving[want] and lines[want] > 0 then
-            return query
-            select * from {schema}.hand_over(
-                now_at, who, request, queues[want],
-                case when crashed[want] then array(
-                    select n from unnest({schema}.levels(queues[want], 0)) as l (n) where n < lines[want]
-                ) else '{0}' end,
-                limits[want], ttls[want], 0::smallint, floor_dues[want], floor_seqs[want]
-            );
-        end if;
-    end loop;
-    if suspect_waits then
-        return query
-        select 1::smallint, null::bigint, null::text, null::text, null::bytea, null::bigint, null::smallint,
-               null::bigint, null::bigint, null::bigint, null::integer, null::integer, null::integer, null::integer,
-               null::integer, null::boolean, null::smallint, null::text, null::bigint, null::bigint;
-    end if;
+    return query
+    select * from {schema}.lease_through(
+        settings, {schema}.now_ms(pinned), who, request, holding, queues, limits, ttls, lines, floor_dues, floor_seqs,
+        retries, turns
+    );
 end
 $function$;
 
 -- :name call
-select * from {schema}.lease(%b::bigint, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b);
+select * from {schema}.lease(%b::bigint, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b);

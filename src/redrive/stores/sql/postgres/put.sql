@@ -1,11 +1,22 @@
 -- put: new items, all or none; an id that exists or was pruned is left alone.
--- Inputs: the items as arrays, in order. Outputs: the places (from 1) of those that were there already.
--- Atomicity: one statement. Two puts of the same id wait for each other, and one of them finds it there.
+-- Inputs: the items as arrays, in order. Those with terms are named by their place (from 1) in bound_places, with one
+--   element of each array up to term_bodies; what they wait for is in after_places and after_ids. Null: none has any.
+--   refuses: whether a full queue refuses.
+-- Outputs: rows with note 0 are places of those that were there already, with 1 of those whose dedupe key another
+--   (`other`) holds. One row with note 2 (`other` is the unknown item it waits for) or 3 (the queue `other` is full, and
+--   `place` were too many) says that nothing was added.
+-- Atomicity: one statement. Two puts of the same id wait for each other, and one of them finds it there. Locks come in
+--   this order: queues with a capacity, lines, awaited courses by number, dedupe keys. In a caller's own transaction
+--   they are kept until it ends: whoever puts under the same key, and the end of the line's head or of an awaited item,
+--   waits for that. Workers do not: leases lock none of them.
 
 -- :name function
 create or replace function {schema}.put(
-    pinned bigint, ids text[], queues text[], delays bigint[], crcs bigint[], packings smallint[], bodies bytea[]
-) returns table (place bigint)
+    pinned bigint, ids text[], queues text[], delays bigint[], crcs bigint[], packings smallint[], bodies bytea[],
+    ats bigint[], priorities smallint[], bound_places integer[], order_keys text[], limit_keys text[], scopes text[],
+    dedupe_keys text[], windows bigint[], dies smallint[], term_bodies bytea[], after_places integer[],
+    after_ids text[], refuses boolean
+) returns table (place bigint, note smallint, other text, fill bigint, capacity bigint)
 language plpgsql volatile parallel unsafe
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -21,7 +32,17 @@ declare
         select nextval('{schema}.item_seq') from generate_series(1, cardinality(ids))
     );
     added bigint[];
+    any_buried boolean;
+    any_limited boolean;
 begin
+    if cardinality(bound_places) > 0 then
+        return query
+        select * from {schema}.put_bound(
+            now_at, numbers, ids, queues, delays, crcs, packings, bodies, ats, priorities, bound_places, order_keys,
+            limit_keys, scopes, dedupe_keys, windows, dies, term_bodies, after_places, after_ids, refuses
+        );
+        return;
+    end if;
     if cardinality(ids) >= 50 then
         -- As if all were new, which makes the insert itself cheaper. Of a few it is not worth a subtransaction.
         begin
@@ -44,7 +65,12 @@ begin
         select coalesce(array_agg(seq), '{}') into added from new;
     end if;
     -- After the insert, which waits for a prune of the same id: only then is its tombstone to be seen.
-    if exists (select 1 from {schema}.tombstone) then
+    select exists (select 1 from {schema}.tombstone),
+           refuses and exists (
+               select 1 from {schema}.queue q where q.capacity is not null and q.name = any (queues)
+           )
+    into any_buried, any_limited;
+    if any_buried then
         with gone as (
             delete from {schema}.item i
             using unnest(added) as o (seq)
@@ -53,28 +79,289 @@ begin
         )
         select array(select unnest(added) except select seq from gone) into added;
     end if;
+    if any_limited then
+        return query
+        select o.more, 3::smallint, o.queue, o.fill, o.capacity
+        from {schema}.crowded(array(
+            select n.queue from unnest(numbers, queues) with ordinality as n (seq, queue, nth)
+            where n.seq = any (added) order by n.nth
+        )) as o;
+        if found then
+            delete from {schema}.item i using unnest(added) as o (seq) where i.seq = o.seq;
+            return;
+        end if;
+    end if;
     if cardinality(added) = cardinality(ids) then
-        insert into {schema}.course (seq, queue, state, due_at, renewed_at)
-        select o.seq, o.queue, 'ready', now_at + o.delay, now_at
-        from unnest(numbers, queues, delays) as o (seq, queue, delay);
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority)
+        select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0)
+        from unnest(numbers, queues, delays, ats, priorities) as o (seq, queue, delay, at, priority);
         insert into {schema}.counter (queue, ready)
         select o.queue, count(*) from unnest(queues) as o (queue) group by o.queue;
         return;
     end if;
     with new as (
-        insert into {schema}.course (seq, queue, state, due_at, renewed_at)
-        select o.seq, o.queue, 'ready', now_at + o.delay, now_at
-        from unnest(numbers, queues, delays) as o (seq, queue, delay)
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority)
+        select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0)
+        from unnest(numbers, queues, delays, ats, priorities) as o (seq, queue, delay, at, priority)
         where o.seq = any (added)
         returning queue
     )
     insert into {schema}.counter (queue, ready)
     select queue, count(*) from new group by queue;
     return query
-    select o.place from unnest(numbers) with ordinality as o (seq, place)
+    select o.place, 0::smallint, null::text, null::bigint, null::bigint
+    from unnest(numbers) with ordinality as o (seq, place)
     where o.seq <> all (added) order by o.place;
 end
 $function$;
 
+-- :name crowded
+-- The first of these queues (named once for each new item) that has no room for them. Their rows stay locked, so that
+-- nobody else fills them meanwhile.
+create or replace function {schema}.crowded(of_queues text[])
+returns table (more bigint, queue text, fill bigint, capacity bigint)
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+begin
+    perform 1 from {schema}.queue q
+    where q.capacity is not null and q.name = any (of_queues)
+    order by q.name for no key update;
+    return query
+    select n.more, q.name, k.fill, q.capacity
+    from (
+        select o.name, count(*) as more, min(o.nth) as nth
+        from unnest(of_queues) with ordinality as o (name, nth) group by o.name
+    ) n
+    join {schema}.queue q on q.name = n.name and q.capacity is not null
+    cross join lateral (
+        select coalesce(sum(c.ready + c.held + c.parked + c.leased), 0)::bigint as fill
+        from {schema}.counter c where c.queue = n.name
+    ) k
+    where k.fill + n.more > q.capacity
+    order by n.nth limit 1;
+end
+$function$;
+
+-- :name put_bound
+-- As put, where some have terms. First what others may hold is locked; then it is judged by new statements, which see
+-- what was committed meanwhile. A refusal undoes what was written here and leaves the caller's transaction whole.
+create or replace function {schema}.put_bound(
+    now_at bigint, numbers bigint[], ids text[], queues text[], delays bigint[], crcs bigint[], packings smallint[],
+    bodies bytea[], ats bigint[], priorities smallint[], bound_places integer[], order_keys text[], limit_keys text[],
+    scopes text[], dedupe_keys text[], windows bigint[], dies smallint[], term_bodies bytea[], after_places integer[],
+    after_ids text[], refuses boolean
+) returns table (place bigint, note smallint, other text, fill bigint, capacity bigint)
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    added bigint[];
+    twins bigint[] := '{}';
+    holders text[] := '{}';
+    doomed bigint[] := '{}';
+    refused record;
+begin
+    begin
+        if refuses then
+            perform 1 from {schema}.queue q
+            where q.capacity is not null and q.name = any (queues)
+            order by q.name for no key update;
+        end if;
+        insert into {schema}.line as l (queue, key, last)
+        select queues[o.place], o.key, count(*) from unnest(bound_places, order_keys) as o (place, key)
+        where o.key <> '' group by 1, 2 order by 1, 2
+        on conflict (queue, key) do update set last = l.last + excluded.last;
+        if cardinality(after_ids) > 0 then
+            perform 1 from {schema}.item i join {schema}.course c on c.seq = i.seq
+            where i.id = any (after_ids) order by c.seq for no key update of c;
+        end if;
+        with new as (
+            insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
+            select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body
+            from unnest(numbers, ids, queues, crcs, packings, bodies) as o (seq, id, queue, crc, packing, body)
+            on conflict (id) do nothing
+            returning seq
+        )
+        select coalesce(array_agg(seq), '{}') into added from new;
+        with gone as (
+            delete from {schema}.item i using unnest(added) as o (seq)
+            where i.seq = o.seq and exists (select 1 from {schema}.tombstone t where t.id = i.id)
+            returning i.seq
+        )
+        select array(select unnest(added) except select seq from gone) into added;
+        if exists (select 1 from unnest(dedupe_keys) as o (key) where o.key <> '') then
+            select coalesce(array_agg(k.seq), '{}'), coalesce(array_agg(k.holder), '{}') into twins, holders
+            from (
+                select array_agg(numbers[o.place] order by o.place) as seqs, array_agg(ids[o.place] order by o.place) as ids,
+                       array_agg(o.scope order by o.place) as scopes, array_agg(o.key order by o.place) as keys,
+                       array_agg(case when o.span >= 0 then now_at + o.span end order by o.place) as untils
+                from unnest(bound_places, scopes, dedupe_keys, windows) as o (place, scope, key, span)
+                where o.key <> '' and numbers[o.place] = any (added)
+            ) a
+            cross join lateral {schema}.take_keys(now_at, a.seqs, a.ids, a.scopes, a.keys, a.untils) k
+            where a.seqs is not null;
+            delete from {schema}.item i using unnest(twins) as o (seq) where i.seq = o.seq;
+            added := array(select unnest(added) except select unnest(twins));
+        end if;
+        if cardinality(after_ids) > 0 then
+            select o.place::bigint as place, 2::smallint as note, o.id as other, 0::bigint as fill, 0::bigint as capacity
+            into refused
+            from unnest(after_places, after_ids) with ordinality as o (place, id, nth)
+            where numbers[o.place] = any (added)
+              and not exists (select 1 from {schema}.item i where i.id = o.id)
+              and not exists (select 1 from {schema}.tombstone t where t.id = o.id)
+            order by o.nth limit 1;
+            if found then
+                raise exception 'refused' using errcode = 'RD001';
+            end if;
+        end if;
+        if refuses then
+            select o.more as place, 3::smallint as note, o.queue as other, o.fill, o.capacity into refused
+            from {schema}.crowded(array(
+                select n.queue from unnest(numbers, queues) with ordinality as n (seq, queue, nth)
+                where n.seq = any (added) order by n.nth
+            )) as o;
+            if found then
+                raise exception 'refused' using errcode = 'RD001';
+            end if;
+        end if;
+        if cardinality(after_ids) > 0 then
+            doomed := {schema}.await_all(
+                numbers, added, after_places, after_ids,
+                array(select numbers[o.place] from unnest(bound_places, dies) as o (place, dies) where o.dies = 1)
+            );
+        end if;
+        perform {schema}.enter_bound(
+            now_at, numbers, queues, delays, ats, priorities, added, bound_places, order_keys, limit_keys, scopes,
+            dedupe_keys, windows, dies, term_bodies, after_places, after_ids
+        );
+        if cardinality(doomed) > 0 then
+            perform {schema}.die(now_at, doomed);
+            perform {schema}.untie(now_at, doomed, array_fill(2::smallint, array[cardinality(doomed)]), '{}', false);
+        end if;
+    exception when sqlstate 'RD001' then
+        return query select refused.place, refused.note, refused.other, refused.fill, refused.capacity;
+        return;
+    end;
+    return query
+    select o.place, 0::smallint, null::text, null::bigint, null::bigint
+    from unnest(numbers) with ordinality as o (seq, place)
+    where o.seq <> all (added) and o.seq <> all (twins)
+    union all
+    select array_position(numbers, o.seq)::bigint, 1::smallint, o.holder, null::bigint, null::bigint
+    from unnest(twins, holders) as o (seq, holder)
+    order by 1;
+end
+$function$;
+
+-- :name await_all
+-- Who of the added waits for whom. Gives those that wait for one that is dead or cancelled, and die with it.
+create or replace function {schema}.await_all(
+    numbers bigint[], added bigint[], after_places integer[], after_ids text[], dying bigint[]
+) returns bigint[]
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    doomed bigint[];
+begin
+    with asked as materialized (
+        select distinct numbers[o.place] as waiting, coalesce(i.seq, 0) as awaited,
+               coalesce(c.state, t.state, 'ready') as state
+        from unnest(after_places, after_ids) as o (place, id)
+        left join {schema}.item i on i.id = o.id
+        left join {schema}.course c on c.seq = i.seq
+        left join {schema}.tombstone t on t.id = o.id
+        where numbers[o.place] = any (added)
+    ), bound as (
+        insert into {schema}.edge (awaited, waiting)
+        select distinct a.awaited, a.waiting from asked a where a.state <> 'done'
+    ), marked as (
+        update {schema}.course c set ties = c.ties | 8
+        from (select distinct awaited from asked where state <> 'done') a
+        where c.seq = a.awaited and c.ties & 8 = 0
+    )
+    select coalesce(array_agg(distinct a.waiting), '{}') into doomed
+    from asked a where a.state in ('dead', 'cancelled') and a.waiting = any (dying);
+    return doomed;
+end
+$function$;
+
+-- :name enter_bound
+-- Courses, terms and places in lines of the added, and their counters.
+create or replace function {schema}.enter_bound(
+    now_at bigint, numbers bigint[], queues text[], delays bigint[], ats bigint[], priorities smallint[],
+    added bigint[], bound_places integer[], order_keys text[], limit_keys text[], scopes text[], dedupe_keys text[],
+    windows bigint[], dies smallint[], term_bodies bytea[], after_places integer[], after_ids text[]
+) returns void
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+begin
+    with bound as materialized (
+        select numbers[o.place] as seq, queues[o.place] as queue, o.*,
+               row_number() over (partition by queues[o.place], o.order_key order by o.place) as nth,
+               count(*) over (partition by queues[o.place], o.order_key) as all_of,
+               numbers[o.place] = any (added) as enters
+        from unnest(
+            bound_places, order_keys, limit_keys, scopes, dedupe_keys, windows, dies, term_bodies
+        ) as o (place, order_key, limit_key, scope, dedupe_key, span, dies, body)
+    ), lined as materialized (
+        select b.*, l.last - b.all_of + b.nth as at_place, l.gap, l.status,
+               l.head is null and row_number() over (partition by b.queue, b.order_key order by b.place) = 1 as leads
+        from bound b join {schema}.line l on l.queue = b.queue and l.key = b.order_key
+        where b.enters and b.order_key <> ''
+    ), follows as (
+        insert into {schema}.follower (queue, key, place, seq)
+        select n.queue, n.order_key, n.at_place, n.seq from lined n where not n.leads
+    ), led as (
+        update {schema}.line l
+        set head = coalesce(n.head, l.head), waiting = l.waiting + n.behind
+        from (
+            select queue, order_key, max(seq) filter (where leads) as head, count(*) filter (where not leads) as behind
+            from lined group by queue, order_key
+        ) n
+        where l.queue = n.queue and l.key = n.order_key
+    ), kept as (
+        insert into {schema}.terms (
+            seq, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap
+        )
+        select b.seq, b.order_key, coalesce(n.at_place, 0), b.limit_key, b.scope, b.dedupe_key,
+               case when b.span >= 0 then now_at + b.span end,
+               array(select a.id from unnest(after_places, after_ids) with ordinality as a (place, id, nth)
+                     where a.place = b.place order by a.nth),
+               b.dies = 1, b.body, case when n.leads then n.gap else '' end
+        from bound b left join lined n on n.seq = b.seq
+        where b.enters
+    ), entered as (
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, hold, ties)
+        select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0),
+               case when exists (select 1 from {schema}.edge e where e.waiting = o.seq) then 1
+                    when not n.leads then 2 else 0 end,
+               case when b.order_key <> '' then 1 else 0 end + case when b.dedupe_key <> '' then 2 else 0 end
+               + case when b.place = any (after_places) then 4 else 0 end
+               + case when exists (select 1 from {schema}.edge e where e.awaited = o.seq) then 8 else 0 end
+               + case when b.limit_key <> '' then 16 else 0 end + case when b.seq is null then 0 else 64 end
+        from unnest(numbers, queues, delays, ats, priorities) as o (seq, queue, delay, at, priority)
+        left join bound b on b.seq = o.seq
+        left join lined n on n.seq = o.seq
+        where o.seq = any (added)
+        returning seq, queue, hold
+    )
+    insert into {schema}.counter (queue, ready, held, parked)
+    select e.queue, count(*) filter (where e.hold = 0),
+           count(*) filter (where e.hold > 0 and (n.leads is not false or n.status <> 2)),
+           count(*) filter (where e.hold > 0 and n.leads is false and n.status = 2)
+    from entered e left join lined n on n.seq = e.seq
+    group by e.queue;
+    -- Of those that were not added after all, nothing is left.
+    delete from {schema}.line l using unnest(bound_places, order_keys) as o (place, key)
+    where l.queue = queues[o.place] and l.key = o.key and l.head is null and l.gap = '';
+end
+$function$;
+
 -- :name call
-select place from {schema}.put(%b::bigint, %b, %b, %b, %b, %b, %b);
+select place, note, other, fill, capacity from {schema}.put(
+    %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true
+);

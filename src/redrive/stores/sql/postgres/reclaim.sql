@@ -7,11 +7,7 @@
 -- :name function
 create or replace function {schema}.reclaim(
     pinned bigint, queues text[], ttl bigint, most bigint, ids text[], force boolean
-) returns table (
-    note smallint, seq bigint, id text, queue text, body bytea, crc bigint, packing smallint, enqueued_at bigint,
-    due_at bigint, renewed_at bigint, deliveries integer, attempt integer, errors integer, crashes integer,
-    replays integer, last_chance boolean, alone smallint, worker text, leased_at bigint, lease_until bigint
-)
+) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -62,9 +58,11 @@ begin
     )
     select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
                c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
-               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until
+               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
+               c.priority, t.body, t.gap, t.cancel
     from taken c
     join {schema}.item i on i.seq = c.seq
+    left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
     order by c.place;
 end
 $function$;

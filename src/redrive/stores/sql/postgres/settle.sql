@@ -1,30 +1,33 @@
 -- settle: ends leases, each only if its delivery is the current one of a leased item; then leases anew.
--- Inputs: the settlements as arrays: number (0: look it up by id), delivery, kind (0 done, 1 ready, 2 dead, 9 only to be
---   judged), delay, charge (1 error, 2 crash, 3 the attempt is given back); kinds null: all are done and nothing else.
+-- Inputs: the settlements as arrays: number (0: look it up by id), delivery, kind (0 done, 1 ready, 2 dead, 4 cancelled,
+--   9 only to be judged), delay (of the dead: for how long it stays if its route is full), charge (1 error, 2 crash, 3
+--   the attempt is given back); kinds null: all are done and nothing else. ordered: whether one may have an order key.
 --   Results, attempts, letters and follow-ups name the place (from 1) of their settlement. Then a lease request.
 -- Outputs: rows with note 2 are settlements that were not applied: their place in seq, and in deliveries the current
---   delivery (null: no such item). The others are those of lease.
--- Atomicity: one statement with attempts, letters, counters, follow-ups and the next lease. One refusal fails nothing.
---   Rows are locked in the order of their numbers, as everywhere, so that no two wait for each other.
+--   delivery (null: no such item). Note 3: something became ready in that queue, or there is room in it. Note 4: the
+--   place of one that was cancelled instead, note 5: of one that was kept. The others are those of lease.
+-- Atomicity: one statement with attempts, letters, counters, follow-ups, all that waited, and the next lease. One refusal
+--   fails nothing. Locks come in this order: limits and gates of the next lease, lines, routes with a capacity, courses
+--   by number, and then as in bonds.sql. The end of an item waits for somebody's open transaction that puts to its line
+--   or waits for it.
 -- That an item is leased is told by lease_until, which no index knows: so only its number can lead to it.
 
 -- :name function
 create or replace function {schema}.settle(
-    pinned bigint, seqs bigint[], ids text[], ended integer[],
+    pinned bigint, seqs bigint[], ids text[], ended integer[], ordered boolean,
     kinds smallint[], delays bigint[], charges smallint[],
     result_places integer[], result_packings smallint[], result_bodies bytea[],
     attempt_places integer[], attempt_bodies bytea[],
     letter_places integer[], letter_reasons text[], letter_causes text[], letter_errors text[],
-    letter_shorts text[], letter_categories text[], letter_rules text[], letter_failures bytea[],
+    letter_shorts text[], letter_categories text[], letter_rules text[], letter_routes text[], letter_failures bytea[],
     new_places integer[], new_ids text[], new_queues text[], new_delays bigint[], new_crcs bigint[],
-    new_packings smallint[], new_bodies bytea[],
+    new_packings smallint[], new_bodies bytea[], new_ats bigint[], new_priorities smallint[],
+    new_bound_places integer[], new_order_keys text[], new_limit_keys text[], new_scopes text[],
+    new_dedupe_keys text[], new_windows bigint[], new_dies smallint[], new_term_bodies bytea[],
+    new_after_places integer[], new_after_ids text[],
     who text, request text, holding bigint, queues text[], limits integer[], ttls bigint[],
-    lines integer[], floor_dues bigint[], floor_seqs bigint[]
-) returns table (
-    note smallint, seq bigint, id text, queue text, body bytea, crc bigint, packing smallint, enqueued_at bigint,
-    due_at bigint, renewed_at bigint, deliveries integer, attempt integer, errors integer, crashes integer,
-    replays integer, last_chance boolean, alone smallint, worker text, leased_at bigint, lease_until bigint
-)
+    lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[]
+) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -37,8 +40,18 @@ as $function$
 declare
     now_at bigint := {schema}.now_ms(pinned);
     count_of integer := cardinality(seqs);
-    applied integer[];
+    settings {schema}.queue[];
+    applied integer[] := '{}';
+    tied bigint[];
+    tied_ends smallint[];
+    woken text[];
+    freed text[];
+    otherwise integer[];
+    said {schema}.given;
 begin
+    if who is not null then
+        settings := {schema}.doors(queues);
+    end if;
     if ids is not null then
         seqs := array(
             select coalesce(nullif(o.seq, 0), (select i.seq from {schema}.item i where i.id = o.id), 0)
@@ -46,9 +59,10 @@ begin
             order by o.place
         );
     end if;
-    if count_of = 0 then
-        applied := '{}';
-    elsif kinds is null then
+    if ordered then
+        perform {schema}.lock_lines(seqs);
+    end if;
+    if count_of > 0 and kinds is null then
         with moved as (
             update {schema}.course c
             set state = 'done', ended_at = now_at, lease_until = null, alone = 0
@@ -56,18 +70,26 @@ begin
                 select * from unnest(seqs, ended) with ordinality as n (seq, delivery, place) order by n.seq
             ) o
             where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until is not null
-            returning c.queue, o.place
+            returning c.queue, o.place, c.seq, c.ties
         ), counted as (
             insert into {schema}.counter (queue, leased, done)
             select m.queue, -count(*), count(*) from moved m group by m.queue
         )
-        select coalesce(array_agg(m.place), '{}') into applied from moved m;
-    else
+        select coalesce(array_agg(m.place), '{}'), array_agg(m.seq) filter (where m.ties <> 0),
+               array_agg(0::smallint) filter (where m.ties <> 0),
+               array(select q.name from {schema}.queue q
+                     where q.max_running is not null and q.name in (select n.queue from moved n))
+        into applied, tied, tied_ends, woken from moved m;
+    elsif count_of > 0 then
+        if exists (select 1 from unnest(letter_routes) as o (route) where o.route <> '') then
+            kinds := {schema}.keep_from_routes(seqs, ended, kinds, letter_places, letter_routes);
+        end if;
         with moved as (
             update {schema}.course c
-            set state = case o.kind when 0 then 'done' when 1 then 'ready' else 'dead' end,
-                due_at = case o.kind when 1 then now_at + o.delay else c.due_at end,
-                ended_at = case o.kind when 1 then c.ended_at else now_at end,
+            set state = case when o.kind in (1, 3) and c.ties & 32 = 0 then 'ready'
+                             when o.kind = 0 then 'done' when o.kind = 2 then 'dead' else 'cancelled' end,
+                due_at = case when o.kind in (1, 3) and c.ties & 32 = 0 then now_at + o.delay else c.due_at end,
+                ended_at = case when o.kind in (1, 3) and c.ties & 32 = 0 then c.ended_at else now_at end,
                 errors = c.errors + case o.charge when 1 then 1 else 0 end,
                 crashes = c.crashes + case o.charge when 2 then 1 else 0 end,
                 attempt = c.attempt - case o.charge when 3 then 1 else 0 end,
@@ -78,45 +100,144 @@ begin
                 order by n.seq
             ) o
             where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until is not null and o.kind < 9
-            returning c.queue, o.kind, o.place
+            returning c.queue, o.kind, o.place, c.seq, c.ties,
+                      case when o.kind in (1, 3) and c.ties & 32 <> 0 then 4
+                           when o.kind = 3 then 1 else o.kind end as ending
         ), counted as (
-            insert into {schema}.counter (queue, leased, done, ready, open)
-            select m.queue, -count(*), count(*) filter (where m.kind = 0), count(*) filter (where m.kind = 1),
-                   count(*) filter (where m.kind = 2)
+            insert into {schema}.counter (queue, leased, done, ready, open, cancelled)
+            select m.queue, -count(*), count(*) filter (where m.ending = 0), count(*) filter (where m.ending = 1),
+                   count(*) filter (where m.ending = 2), count(*) filter (where m.ending = 4)
             from moved m group by m.queue
         )
-        select coalesce(array_agg(m.place), '{}') into applied from moved m;
+        select coalesce(array_agg(m.place), '{}'), array_agg(m.seq) filter (where m.ties <> 0),
+               array_agg(m.ending::smallint) filter (where m.ties <> 0),
+               array(select q.name from {schema}.queue q
+                     where q.max_running is not null and q.name in (select n.queue from moved n)),
+               array_agg(case when m.kind = 3 and m.ending = 1 then m.place else -m.place end)
+                   filter (where m.kind = 3 or m.ending <> m.kind)
+        into applied, tied, tied_ends, woken, otherwise from moved m;
         perform {schema}.keep_evidence(
-            now_at, seqs, ended, applied, result_places, result_packings, result_bodies, attempt_places, attempt_bodies,
-            letter_places, letter_reasons, letter_causes, letter_errors, letter_shorts, letter_categories, letter_rules,
-            letter_failures
+            now_at, seqs, ended, applied, kinds, result_places, result_packings, result_bodies, attempt_places,
+            attempt_bodies, letter_places, letter_reasons, letter_causes, letter_errors, letter_shorts,
+            letter_categories, letter_rules, letter_routes, letter_failures
         );
         if cardinality(new_places) > 0 then
-            perform {schema}.put(
-                now_at, array_agg(o.id), array_agg(o.queue), array_agg(o.delay), array_agg(o.crc),
-                array_agg(o.packing), array_agg(o.body)
-            )
-            from (
-                select * from unnest(new_places, new_ids, new_queues, new_delays, new_crcs, new_packings, new_bodies)
-                     with ordinality as n (place, id, queue, delay, crc, packing, body, nth)
-                where n.place = any (applied) order by n.nth
-            ) o
-            having count(*) > 0;
+            perform {schema}.free_keys(now_at, tied, tied_ends);
+            perform {schema}.follow_up(
+                now_at, applied, new_places, new_ids, new_queues, new_delays, new_crcs, new_packings, new_bodies,
+                new_ats, new_priorities, new_bound_places, new_order_keys, new_limit_keys, new_scopes,
+                new_dedupe_keys, new_windows, new_dies, new_term_bodies
+            );
+        end if;
+    end if;
+    if tied is not null then
+        freed := {schema}.untie(now_at, tied, tied_ends, '{}', true);
+        woken := woken || freed;
+        if cardinality(freed) > 0 and who is not null then
+            -- What became free may lie below the floors.
+            floor_dues := array_fill(-1::bigint, array[cardinality(queues)]);
         end if;
     end if;
     if cardinality(applied) < count_of then
-        return query
-        select 2::smallint, o.place, null::text, null::text, null::bytea, null::bigint, null::smallint,
-               null::bigint, null::bigint, null::bigint, c.deliveries, null::integer, null::integer, null::integer,
-               null::integer, null::boolean, null::smallint, null::text, null::bigint, null::bigint
-        from unnest(seqs) with ordinality as o (seq, place)
-        left join {schema}.course c on c.seq = o.seq
-        where o.place <> all (applied);
+        for said.seq, said.deliveries in
+            select o.place, c.deliveries from unnest(seqs) with ordinality as o (seq, place)
+            left join {schema}.course c on c.seq = o.seq
+            where o.place <> all (applied)
+        loop
+            said.note := 2;
+            return next said;
+        end loop;
+    end if;
+    said := null;
+    if otherwise is not null then
+        for said.note, said.seq in
+            select case when o.place > 0 then 5 else 4 end, abs(o.place) from unnest(otherwise) as o (place)
+        loop
+            return next said;
+        end loop;
+    end if;
+    said := null;
+    if cardinality(woken) > 0 then
+        for said.note, said.queue in select distinct 3, o.name from unnest(woken) as o (name) loop
+            return next said;
+        end loop;
     end if;
     if who is not null then
         return query
         select * from {schema}.lease(
-            now_at, who, request, holding, queues, limits, ttls, lines, floor_dues, floor_seqs
+            now_at, who, request, holding, queues, limits, ttls, lines, floor_dues, floor_seqs, retries, turns, settings
+        );
+    end if;
+end
+$function$;
+
+-- :name keep_from_routes
+-- Those that would die to a route that is full stay live: their kind becomes 3. Letters of one call are counted one
+-- after the other, and of those only the ones that will be applied. The routes stay locked until the end.
+create or replace function {schema}.keep_from_routes(
+    seqs bigint[], ended integer[], kinds smallint[], letter_places integer[], letter_routes text[]
+) returns smallint[]
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    place integer;
+begin
+    perform 1 from {schema}.route r where r.name = any (letter_routes) order by r.name for no key update;
+    if not found then
+        return kinds;
+    end if;
+    perform 1 from {schema}.course c where c.seq = any (seqs) order by c.seq for no key update;
+    for place in
+        select a.place
+        from (
+            select o.place, o.route, row_number() over (partition by o.route order by o.place) as nth
+            from unnest(letter_places, letter_routes) as o (place, route)
+            join {schema}.course c on c.seq = seqs[o.place]
+            where c.deliveries = ended[o.place] and c.lease_until is not null
+        ) a
+        join {schema}.route r on r.name = a.route
+        where a.nth + (
+            select coalesce(sum(k.n), 0) from {schema}.cause k where k.route = a.route
+        ) > r.capacity
+    loop
+        kinds[place] := 3;
+    end loop;
+    return kinds;
+end
+$function$;
+
+-- :name follow_up
+-- Puts the follow-ups of what was applied. They find room in any queue.
+create or replace function {schema}.follow_up(
+    now_at bigint, applied integer[], places integer[], ids text[], queues text[], delays bigint[], crcs bigint[],
+    packings smallint[], bodies bytea[], ats bigint[], priorities smallint[], bound_places integer[],
+    order_keys text[], limit_keys text[], scopes text[], dedupe_keys text[], windows bigint[], dies smallint[],
+    term_bodies bytea[]
+) returns void
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    meant integer[] := array(
+        select o.nth from unnest(places) with ordinality as o (place, nth) where o.place = any (applied) order by o.nth
+    );
+    bound integer[] := array(
+        select o.nth from unnest(bound_places) with ordinality as o (place, nth) where o.place = any (meant)
+        order by o.nth
+    );
+begin
+    if cardinality(meant) > 0 then
+        perform {schema}.put(
+            now_at, array(select ids[n] from unnest(meant) as n), array(select queues[n] from unnest(meant) as n),
+            array(select delays[n] from unnest(meant) as n), array(select crcs[n] from unnest(meant) as n),
+            array(select packings[n] from unnest(meant) as n), array(select bodies[n] from unnest(meant) as n),
+            array(select ats[n] from unnest(meant) as n), array(select priorities[n] from unnest(meant) as n),
+            array(select array_position(meant, bound_places[n]) from unnest(bound) as n),
+            array(select order_keys[n] from unnest(bound) as n), array(select limit_keys[n] from unnest(bound) as n),
+            array(select scopes[n] from unnest(bound) as n), array(select dedupe_keys[n] from unnest(bound) as n),
+            array(select windows[n] from unnest(bound) as n), array(select dies[n] from unnest(bound) as n),
+            array(select term_bodies[n] from unnest(bound) as n), '{}', '{}', false
         );
     end if;
 end
@@ -125,11 +246,11 @@ $function$;
 -- :name keep_evidence
 -- What goes with the moves: results, attempts (of many the first 20 and the last 180), letters and their causes.
 create or replace function {schema}.keep_evidence(
-    now_at bigint, seqs bigint[], ended integer[], applied integer[],
+    now_at bigint, seqs bigint[], ended integer[], applied integer[], kinds smallint[],
     result_places integer[], result_packings smallint[], result_bodies bytea[],
     attempt_places integer[], attempt_bodies bytea[],
     letter_places integer[], letter_reasons text[], letter_causes text[], letter_errors text[],
-    letter_shorts text[], letter_categories text[], letter_rules text[], letter_failures bytea[]
+    letter_shorts text[], letter_categories text[], letter_rules text[], letter_routes text[], letter_failures bytea[]
 ) returns void
 language plpgsql volatile parallel unsafe
 as $function$
@@ -174,19 +295,20 @@ begin
     if cardinality(letter_places) > 0 then
         with died as (
             insert into {schema}.letter (
-                seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure
+                seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, route, failure
             )
-            select c.seq, c.queue, o.reason, now_at, 'open', o.cause, o.error, o.short, o.category, o.rule, o.failure
+            select c.seq, c.queue, o.reason, now_at, 'open', o.cause, o.error, o.short, o.category, o.rule, o.route,
+                   o.failure
             from unnest(
                 letter_places, letter_reasons, letter_causes, letter_errors, letter_shorts, letter_categories,
-                letter_rules, letter_failures
-            ) as o (place, reason, cause, error, short, category, rule, failure)
+                letter_rules, letter_routes, letter_failures
+            ) as o (place, reason, cause, error, short, category, rule, route, failure)
             join {schema}.course c on c.seq = seqs[o.place]
-            where o.place = any (applied)
-            returning cause, queue
+            where o.place = any (applied) and kinds[o.place] = 2
+            returning cause, queue, route
         )
-        insert into {schema}.cause (cause, queue, n)
-        select d.cause, d.queue, count(*) from died d group by d.cause, d.queue;
+        insert into {schema}.cause (cause, queue, route, n)
+        select d.cause, d.queue, d.route, count(*) from died d group by d.cause, d.queue, d.route;
     end if;
 end
 $function$;
@@ -194,12 +316,13 @@ $function$;
 -- :name call
 select * from {schema}.settle(
     %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b
 );
 
 -- :name finish
 -- All are done, on their first try and without results: what nearly every batch of a healthy queue is.
 select * from {schema}.settle(
-    %b::bigint, %b, %b, %b, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-    null, null, null, null, null, null, null, null, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b
+    %b::bigint, %b, %b, %b, %b, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+    null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+    null, null, null, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b
 );

@@ -28,6 +28,6 @@ select greatest(
 )::bigint;
 
 -- :name unfolded
--- Rows of counters beyond one for each queue, and one for each cause in a queue.
+-- Rows of counters beyond one for each queue, and one for each cause in a queue and route.
 select (select count(*) - count(distinct queue) from {schema}.counter)
-     + (select count(*) - count(distinct (cause, queue)) from {schema}.cause);
+     + (select count(*) - count(distinct (cause, queue, route)) from {schema}.cause);

@@ -1,60 +1,112 @@
 -- tally (and wait): summed counters of every declared queue, and its earliest due time by index.
--- Inputs: the pinned instant or null; queues. Outputs: one row per queue, by name; a span or null.
+-- Inputs: the pinned instant or null; queues. Outputs: one row per queue, by name; one per route; a span or null.
 -- Atomicity: one statement, so one picture.
 
 -- :name queues
--- An index serves each number of crashes of a queue in due order, so the earliest of a queue is the least of a few. From
--- one such level to the next is one step in that index.
+-- An index serves each level of a queue in due order, so the earliest of a queue is the least of a few. From one level to
+-- the next is one step in that index. Routes are rows whose name is null.
 with recursive counted as (
     select queue as name, sum(ready)::bigint as ready, sum(leased)::bigint as leased, sum(done)::bigint as done,
            sum(open)::bigint as open, sum(archived)::bigint as archived, sum(trash)::bigint as trash,
-           sum(cancelled)::bigint as cancelled
+           sum(cancelled)::bigint as cancelled, sum(held)::bigint as held, sum(parked)::bigint as parked
     from {schema}.counter group by queue
-), level (name, crashes) as (
-    (select queue, crashes from {schema}.course where state = 'ready' order by queue, crashes limit 1)
+), step (name, level) as (
+    (select queue, level from {schema}.course where state = 'ready' and hold = 0 order by queue, level limit 1)
     union all
-    select next.queue, next.crashes
-    from level cross join lateral (
-        select c.queue, c.crashes from {schema}.course c
-        where c.state = 'ready' and (c.queue, c.crashes) > (level.name, level.crashes)
-        order by c.queue, c.crashes limit 1
+    select next.queue, next.level
+    from step cross join lateral (
+        select c.queue, c.level from {schema}.course c
+        where c.state = 'ready' and c.hold = 0 and (c.queue, c.level) > (step.name, step.level)
+        order by c.queue, c.level limit 1
     ) next
 ), due (name, at) as (
-    select level.name, min(first.due_at)
-    from level cross join lateral (
+    select step.name, min(first.due_at)
+    from step cross join lateral (
         select c.due_at from {schema}.course c
-        where c.state = 'ready' and c.queue = level.name and c.crashes = level.crashes
+        where c.state = 'ready' and c.hold = 0 and c.queue = step.name and c.level = step.level
         order by c.due_at limit 1
     ) first
-    group by level.name
+    group by step.name
+), routed as (
+    select route, sum(n)::bigint as open from {schema}.cause group by route
 )
 select clock.now, q.*
 from (select {schema}.now_ms(%b::bigint) as now) clock
 left join (
     select name, coalesce(k.ready, 0), coalesce(k.leased, 0), coalesce(k.done, 0), coalesce(k.open, 0),
            coalesce(k.archived, 0), coalesce(k.trash, 0), coalesce(k.cancelled, 0), due.at,
-           coalesce(s.paused, false), coalesce(s.paused_by, ''), coalesce(s.paused_reason, '')
+           coalesce(s.paused, false), coalesce(s.paused_by, ''), coalesce(s.paused_reason, ''),
+           coalesce(k.held, 0), coalesce(k.parked, 0), null::text, null::bigint,
+           s.max_running, s.max_per_key, s.rate_count, s.rate_per, s.rate_burst, s.capacity, s.order_mode, s.policy,
+           s.gate, s.keep, s.keep_results, s.retry_share
     from counted k full join {schema}.queue s using (name) left join due using (name)
-) q on true
-order by q.name;
-
--- :name oldest_due
--- Of the queue `name`.
-with recursive level (crashes) as (
-    select min(c.crashes) from {schema}.course c where c.state = 'ready' and c.queue = name
     union all
-    select (
-        select min(c.crashes) from {schema}.course c
-        where c.state = 'ready' and c.queue = name and c.crashes > level.crashes
-    ) from level where level.crashes is not null
-)
-select min((
-    select min(c.due_at) from {schema}.course c
-    where c.state = 'ready' and c.queue = name and c.crashes = level.crashes
-)) from level where level.crashes is not null
+    select null, coalesce(k.open, 0), null, null, null, null, null, null, null, null, null, null, null, null,
+           name, s.capacity, null, null, null, null, null, null, null, null, null, null, null, null
+    from (select route as name, open from routed) k full join {schema}.route s using (name)
+    where coalesce(k.open, 0) <> 0 or s.capacity is not null
+) q on true
+order by 2, 16;
 
 -- :name patience
--- How long until something of these queues is due that is not paused.
-select min(({oldest_due})) - {schema}.now_ms(%b::bigint)
-from unnest(%b::text[]) as asked (name)
-where not exists (select from {schema}.queue s where s.name = asked.name and s.paused);
+-- How long until something of these queues may be leased; null if nothing will be by itself.
+select min({schema}.opens_at({schema}.now_ms(%b::bigint), asked.name)) - {schema}.now_ms(%b::bigint)
+from unnest(%b::text[]) as asked (name);
+
+-- :name earliest
+-- The earliest due of a queue among first attempts or among retries.
+create or replace function {schema}.earliest(of_queue text, out first_due bigint, out retry_due bigint)
+language sql stable parallel safe
+as $function$
+    select min(d.at) filter (where l.level / 3 % 2 = 0), min(d.at) filter (where l.level / 3 % 2 = 1)
+    from unnest({schema}.levels(of_queue, 0)) as l (level)
+    cross join lateral (
+        select c.due_at from {schema}.course c
+        where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level
+        order by c.due_at limit 1
+    ) d (at)
+$function$;
+
+-- :name opens_at
+-- When something of a queue may be leased, by its due times, its rate and its gate.
+create or replace function {schema}.opens_at(now_at bigint, of_queue text) returns bigint
+language plpgsql stable parallel safe
+as $function$
+#variable_conflict use_column
+declare
+    s {schema}.queue;
+    g {schema}.gate;
+    due record;
+    opens bigint;
+begin
+    select * into due from {schema}.earliest(of_queue);
+    if due.first_due is null and due.retry_due is null then
+        return null;
+    end if;
+    select * into s from {schema}.queue q where q.name = of_queue;
+    if not found then
+        return least(due.first_due, due.retry_due);
+    end if;
+    if s.paused or s.max_running <= (
+        select coalesce(sum(k.leased), 0) from {schema}.counter k where k.queue = of_queue
+    ) then
+        return null;
+    end if;
+    if s.rate_count is not null then
+        opens := (
+            select p.full_at - (coalesce(s.rate_burst, greatest(1, s.rate_count * 1000 / s.rate_per)) - 1)
+                   * greatest(1, s.rate_per * 1000 / s.rate_count)
+            from {schema}.pace p where p.queue = of_queue
+        );
+    end if;
+    if s.gate <> '' then
+        select * into g from {schema}.gate o where o.name = s.gate;
+        if g.interval is not null then
+            opens := greatest(opens, g.next_at - (g.burst - 1) * g.interval);
+        elsif g.share is not null and g.credit < 1000 and due.retry_due is not null then
+            due.retry_due := greatest(due.retry_due, (g.floor_at + 999) / 1000);
+        end if;
+    end if;
+    return greatest(least(due.first_due, due.retry_due), (opens + 999) / 1000);
+end
+$function$;

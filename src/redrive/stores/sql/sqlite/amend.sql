@@ -21,7 +21,7 @@ delete from letter where seq in (select value from json_each(?));
 update letter set disposition = ? where seq in (select value from json_each(?));
 
 -- :name cancel
-update item set state = 'cancelled', ended_at = ? where seq in (select value from json_each(?));
+update item set state = 'cancelled', ended_at = ?, hold = 0 where seq in (select value from json_each(?));
 
 -- :name record_deeds
 insert into deed (position, seq) select ?, value from json_each(?);

@@ -1,10 +1,10 @@
 -- extend: prolongs leases that are still held.
--- Inputs: new end, id, delivery, now. Outputs: rows still held (0: lost).
+-- Inputs: new end, id, delivery, now, the ties it may not have. Outputs: rows still held (0: lost), and their ties.
 -- Atomicity: one savepoint; repeating it changes nothing more.
 
 -- :name prolong
 update item set lease_until = max(lease_until, ?)
-where id = ? and deliveries = ? and state = 'leased' and lease_until > ?;
+where id = ? and deliveries = ? and state = 'leased' and lease_until > ? and ties & ? = 0;
 
 -- :name held
-select 1 from item where id = ? and deliveries = ? and state = 'leased' and lease_until > ?;
+select ties from item where id = ? and deliveries = ? and state = 'leased' and lease_until > ?;

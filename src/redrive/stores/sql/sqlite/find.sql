@@ -35,14 +35,14 @@ limit ?;
 
 -- :name oldest
 -- For amend and prune: with state and disposition, earliest enqueued first.
-select i.seq, i.id, i.queue, i.state, l.disposition, l.cause
+select i.seq, i.id, i.queue, i.state, l.disposition, l.cause, l.route, i.ties
 from item i left join letter l on l.seq = i.seq
 where ({where})
 order by i.seq
 limit ?;
 
 -- :name oldest_letters
-select i.seq, i.id, i.queue, i.state, l.disposition, l.cause
+select i.seq, i.id, i.queue, i.state, l.disposition, l.cause, l.route, i.ties
 from letter l join item i on i.seq = l.seq
 where ({where})
 order by l.seq
@@ -53,6 +53,6 @@ select count(*) from item i left join letter l on l.seq = i.seq where ({where});
 
 -- :name named
 -- For amend: the items of a JSON array of ids, in its order.
-select i.seq, i.id, i.queue, i.state, l.disposition, l.cause
+select i.seq, i.id, i.queue, i.state, l.disposition, l.cause, l.route, i.ties
 from json_each(?) named cross join item i on i.id = named.value left join letter l on l.seq = i.seq
 order by named.key;

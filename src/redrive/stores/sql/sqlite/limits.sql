@@ -35,6 +35,9 @@ update item set hold = 0 where hold = 3 and seq in (select seq from aside where 
 -- :name take_all_back
 delete from aside where queue = ?;
 
+-- :name rate
+select rate_at from queue where name = ?;
+
 -- :name spend_rate
 update queue set rate_at = ? where name = ?;
 

@@ -25,3 +25,7 @@ delete from attempt where seq in (select value from json_each(?));
 
 -- :name deeds
 delete from deed where seq in (select value from json_each(?));
+
+-- :name terms
+-- A dedupe key whose window lasts stays held, and an edge to what was cancelled stays too.
+delete from terms where seq in (select value from json_each(?));

@@ -3,25 +3,30 @@
 -- Atomicity: one savepoint with attempts, letters, counters, follow-ups and the next lease.
 
 -- :name held
-select seq, queue, state, deliveries from item where id = ?;
+select seq, queue, state, deliveries, ties from item where id = ?;
+
+-- :name route
+-- How many more letters it has room for; null for any.
+select capacity - open from route where name = ?;
 
 -- :name to_done
--- All that ended their n-th delivery: n, and their numbers as a JSON array.
+-- All that ended their n-th delivery: n, the ties that none of them may have, and their numbers as a JSON array.
 update item
 set state = 'done', ended_at = ?, lease_until = null, alone = 0
-where state = 'leased' and deliveries = ? and seq in (select value from json_each(?));
+where state = 'leased' and deliveries = ? and ties & ? = 0 and seq in (select value from json_each(?));
 
 -- :name to_ready
 update item
 set state = 'ready', due_at = ?, lease_until = null, alone = 0,
     errors = errors + ?, crashes = crashes + ?, attempt = attempt - ?
-where seq = ? and deliveries = ? and state = 'leased';
+where seq = ? and deliveries = ? and state = 'leased' and ties & ? = 0;
 
--- :name to_dead
+-- :name to_end
+-- Dead or cancelled.
 update item
-set state = 'dead', ended_at = ?, lease_until = null, alone = 0,
+set state = ?, ended_at = ?, lease_until = null, alone = 0,
     errors = errors + ?, crashes = crashes + ?, attempt = attempt - ?
-where seq = ? and deliveries = ? and state = 'leased';
+where seq = ? and deliveries = ? and state = 'leased' and ties & ? = 0;
 
 -- :name insert_result
 insert into result (seq, body) values (?, ?);
@@ -30,8 +35,9 @@ insert into result (seq, body) values (?, ?);
 insert into result (seq, body, packing) values (?, ?, ?);
 
 -- :name insert_letter
-insert into letter (seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure)
-values (?, ?, ?, ?, 'open', ?, ?, ?, ?, ?, ?);
+insert into letter (seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure,
+                    route)
+values (?, ?, ?, ?, 'open', ?, ?, ?, ?, ?, ?, ?);
 
 -- :name insert_attempt
 insert into attempt (seq, delivery, body) values (?, ?, ?)

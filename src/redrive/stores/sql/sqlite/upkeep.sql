@@ -69,6 +69,73 @@ where l.seq > ? and l.seq <= ?
     and (i.seq is null or i.state <> 'dead' or i.queue <> l.queue
         or l.disposition not in ('open', 'archived', 'trash'));
 
+-- :name hold_misfits
+-- A hold on what is not ready; a hold for nothing, or none although it waits for others.
+select i.id from item i
+where i.seq > ? and i.seq <= ? and (
+    (i.hold <> 0 and i.state <> 'ready')
+    or (i.hold = 1) <> exists (select 1 from edge where edge.waiting = i.seq)
+    or (i.hold = 3 and not exists (
+        select 1 from aside a join terms t on t.seq = i.seq
+        where a.queue = i.queue and a.key = t.limit_key and a.seq = i.seq
+    ))
+);
+
+-- :name line_misfits
+-- Live items with an order key that are neither its head nor among its followers, or followers without a hold.
+select i.id from terms t join item i on i.seq = t.seq
+left join line n on n.queue = i.queue and n.key = t.order_key
+left join follower f on f.queue = i.queue and f.key = t.order_key and f.place = t.place and f.seq = t.seq
+where t.seq > ? and t.seq <= ? and t.order_key <> '' and i.state in ('ready', 'leased')
+    and (n.head is i.seq) + (f.seq is not null and i.state = 'ready' and i.hold in (1, 2)) <> 1;
+
+-- :name terms_alone
+select '#' || seq from terms
+where seq > ? and seq <= ? and not exists (select 1 from item where item.seq = terms.seq);
+
+-- --- what binds items to others: each statement is one state ---
+
+-- :name head_misfits
+select n.queue || ': ' || n.key from line n left join item i on i.seq = n.head
+where case
+    when n.head is null then n.waiting <> 0 or n.gap = ''
+    when n.status = 'flowing' then ifnull(i.state, '') not in ('ready', 'leased')
+    else ifnull(i.state, '') <> 'dead'
+end;
+
+-- :name waiting_misfits
+select n.queue || ': ' || n.key from line n
+where n.waiting <> (select count(*) from follower f where f.queue = n.queue and f.key = n.key);
+
+-- :name follower_alone
+select coalesce(i.id, '#' || f.seq) from follower f
+left join item i on i.seq = f.seq
+left join line n on n.queue = f.queue and n.key = f.key
+where i.seq is null or i.state <> 'ready' or n.head is null;
+
+-- :name slot_misfits
+with there (queue, key, n) as (
+    select i.queue, t.limit_key, count(*) from item i join terms t on t.seq = i.seq
+    where i.state = 'leased' and t.limit_key <> '' group by 1, 2
+)
+select t.queue || ': ' || t.key from there t left join slot s on s.queue = t.queue and s.key = t.key
+where s.running is not t.n
+union all
+select s.queue || ': ' || s.key from slot s
+where not exists (select 1 from there t where t.queue = s.queue and t.key = s.key);
+
+-- :name aside_misfits
+select coalesce(i.id, '#' || a.seq) from aside a left join item i on i.seq = a.seq
+where i.seq is null or i.state <> 'ready' or i.hold <> 3;
+
+-- :name edge_misfits
+select coalesce(i.id, '#' || e.waiting) from edge e left join item i on i.seq = e.waiting
+where i.seq is null or i.state <> 'ready';
+
+-- :name dedupe_misfits
+select d.key from dedupe d left join item i on i.seq = d.seq
+where (d.until is null) <> (ifnull(i.state, '') in ('ready', 'leased'));
+
 -- --- bodies: read only when there is time for it ---
 
 -- :name payload_bodies
@@ -90,10 +157,19 @@ where a.seq > ? and a.seq <= ?;
 -- --- what is kept beside the rows: one transaction ---
 
 -- :name kept_counters
-select name, ready, leased, done, open, archived, trash, cancelled from queue;
+select name, ready, held, parked, leased, done, open, archived, trash, cancelled from queue;
 
 -- :name counted_items
-select queue, state, count(*) from item where state <> 'dead' group by queue, state;
+select queue, state, count(*) from item where state <> 'dead' and not (state = 'ready' and hold <> 0)
+group by queue, state;
+
+-- :name counted_held
+select i.queue, case when n.status = 'parked' and n.head <> i.seq then 'parked' else 'held' end, count(*)
+from item i
+left join terms t on t.seq = i.seq
+left join line n on n.queue = i.queue and n.key = t.order_key
+where i.state = 'ready' and i.hold <> 0
+group by 1, 2;
 
 -- :name counted_letters
 select queue, disposition, count(*) from letter group by queue, disposition;
@@ -103,6 +179,12 @@ select cause, queue, n from cause;
 
 -- :name counted_causes
 select cause, queue, count(*) from letter where disposition = 'open' group by cause, queue;
+
+-- :name kept_routes
+select name, open from route where open <> 0;
+
+-- :name counted_routes
+select route, count(*) from letter where disposition = 'open' and route <> '' group by route;
 
 -- :name last_number
 select coalesce((select n from sequence where name = 'item'), 0), coalesce((select max(seq) from item), 0);
@@ -114,7 +196,7 @@ insert into queue (name) values (?) on conflict (name) do nothing;
 
 -- :name set_counters
 update queue
-set ready = ?, leased = ?, done = ?, open = ?, archived = ?, trash = ?, cancelled = ?
+set ready = ?, held = ?, parked = ?, leased = ?, done = ?, open = ?, archived = ?, trash = ?, cancelled = ?
 where name = ?;
 
 -- :name forget_causes
@@ -122,6 +204,12 @@ delete from cause;
 
 -- :name set_cause
 insert into cause (cause, queue, n) values (?, ?, ?);
+
+-- :name forget_routes
+update route set open = 0;
+
+-- :name set_route
+insert into route (name, open) values (?, ?) on conflict (name) do update set open = excluded.open;
 
 -- :name set_last_number
 insert into sequence (name, n) values ('item', ?) on conflict (name) do update set n = max(n, excluded.n);

@@ -1,0 +1,223 @@
+"""What binding items to others costs: each figure stands beside that of plain items, taken in one breath.
+
+Costs and not rates, because what is asked for is `at most 1.5 times`. One key is serial by nature, so there one item at
+a time is compared with one item at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from bench.harness import ANSWER, ROOT, CannotMeasure, Child, cpu_seconds
+from bench.lab import PLAIN, Lab, Reading, check
+from bench.load import PAYLOAD, QUEUE
+from redrive.core import codec
+from redrive.core.decide import ToDone
+from redrive.core.item import Dedupe, Item, NewItem, Terms
+from redrive.core.meters import Rate
+from redrive.core.verbs import LeaseRequest, QueueChange, Settlement, Want
+from redrive.engine.ids import new_id, new_ids
+from redrive.stores.url import store_from_url
+
+MOST = 1.5
+NOISE = 1.1
+KEYS = 10_000
+ONE_KEY = 100_000
+CHUNK = 1_000
+PUTS = 20_000
+SERIAL = 1_500
+TTL = 600_000
+FAR = 1_000_000
+"""A limit that nobody comes near."""
+SCHEDULES = 10_000
+SETTLED = 3.0
+"""Seconds after which a leader has read all there is to read."""
+WATCHED = 20.0
+BEFORE = "BENCH_BEFORE"
+"""In the environment: a checkout of redrive without these features, to be measured against."""
+
+Make = Callable[[int, str], Terms | None]
+"""The terms of the n-th item, behind the one with that id."""
+
+
+def plain(_number: int, _behind: str) -> None:
+    return None
+
+
+def ordered(lab: Lab) -> list[Reading]:
+    return _used(lab, f"ordered, {KEYS:,} keys", lambda number, _: Terms(order_key=f"key-{number % KEYS}"))
+
+
+def dedupe(lab: Lab) -> list[Reading]:
+    return _used(lab, "dedupe", lambda number, _: Terms(dedupe=Dedupe(f"key-{number}")))
+
+
+def after(lab: Lab) -> list[Reading]:
+    """Every second one waits for the one before it."""
+    return _used(lab, "after", lambda number, behind: Terms(after=(behind,)) if number % 2 else None)
+
+
+def limits(lab: Lab) -> list[Reading]:
+    change = QueueChange(max_running=FAR, max_per_key=FAR, rate=Rate(FAR, burst=FAR), capacity=100 * FAR)
+    return _used(lab, "limits, not reached", lambda number, _: Terms(limit_key=f"key-{number % 1_000}"), change)
+
+
+def _used(lab: Lab, what: str, make: Make, change: QueueChange | None = None) -> list[Reading]:
+    """A drain by a worker, and puts, each against plain ones."""
+    count = lab.drain_size()
+    bound = 1e6 / float(lab.work(_filled(lab, what, make, count, change))["rate"])
+    base = 1e6 / float(lab.work(_filled(lab, "plain", plain, count))["rate"])
+    puts, plain_puts = asyncio.run(_puts(lab, make, change))
+    return [
+        Reading(f"drain, {what}", bound, "µs an item", "plain", base, at_most=MOST),
+        Reading(f"put of {CHUNK:,}, {what}", puts, "µs an item", "plain", plain_puts, at_most=MOST),
+    ]
+
+
+def _filled(
+    lab: Lab, what: str, make: Make, count: int, change: QueueChange | None = None, *, store: str = "queue"
+) -> str:
+    name = "".join(letter if letter.isalnum() else "-" for letter in f"{what} {count}")
+    return lab.prepared(name, lambda url: asyncio.run(_fill(url, make, count, change)), store)
+
+
+async def _fill(url: str, make: Make, count: int, change: QueueChange | None) -> None:
+    store = await store_from_url(url).open()
+    try:
+        await store.configure(QUEUE, change or QueueChange())
+        for first in range(0, count, CHUNK):
+            await store.put(_items(make, first))
+        (row,) = (await store.tally()).queues
+    finally:
+        await store.close()
+    check(row.ready + row.held, count, "put")
+
+
+def _items(make: Make, first: int) -> list[NewItem]:
+    body = codec.encode(PAYLOAD)
+    ids = new_ids(CHUNK)
+    behind = ("", *ids)
+    return [
+        NewItem(item_id, QUEUE, body, terms=make(first + number, behind[number])) for number, item_id in enumerate(ids)
+    ]
+
+
+async def _puts(lab: Lab, make: Make, change: QueueChange | None) -> tuple[float, float]:
+    """Microseconds an item, bound and plain, by turns."""
+    spent = [0.0, 0.0]
+    names, makes = ("bound", "unbound"), (make, plain)
+    stores = [await store_from_url(lab.engine.empty(name)).open() for name in names]
+    try:
+        await stores[0].configure(QUEUE, change or QueueChange())
+        for first in range(0, PUTS, CHUNK):
+            for side in (0, 1) if first // CHUNK % 2 else (1, 0):
+                items = _items(makes[side], first)
+                start = time.perf_counter()
+                await stores[side].put(items)
+                spent[side] += time.perf_counter() - start
+    finally:
+        for store in stores:
+            await store.close()
+        for name in names:
+            lab.engine.drop(name)
+    return spent[0] / PUTS * 1e6, spent[1] / PUTS * 1e6
+
+
+# --- one key ----------------------------------------------------------------------------------------------------------
+
+
+class Serial:
+    """One item at a time: each write settles one and leases the next."""
+
+    def __init__(self, url: str) -> None:
+        self._store = store_from_url(url)
+        self._held: tuple[Item, ...] = ()
+
+    async def __aenter__(self) -> Self:
+        await self._store.open()
+        self._held = (await self._store.lease(self._request())).items
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._store.close()
+
+    async def step(self) -> float:
+        settlements = [Settlement(item.id, item.deliveries, ToDone()) for item in self._held]
+        request = self._request()
+        start = time.perf_counter()
+        settled = await self._store.settle(settlements, request)
+        took = time.perf_counter() - start
+        self._held = settled.leases.items if settled.leases is not None else ()
+        if len(self._held) != 1:
+            raise CannotMeasure(f"{len(self._held)} were leased, not 1")
+        return took
+
+    @staticmethod
+    def _request() -> LeaseRequest:
+        return LeaseRequest("bench", (Want(QUEUE, 1, TTL, 3),), new_id())
+
+
+def ordered_one(lab: Lab) -> list[Reading]:
+    """Also without the fsync, behind which all else could hide."""
+    bound = _filled(lab, "one key", lambda _number, _behind: Terms(order_key="key"), ONE_KEY)
+    base = _filled(lab, "plain", plain, ONE_KEY, store="beside")
+    readings = [_serial(f"one key, {ONE_KEY:,} waiting", bound, base)]
+    with lab.engine.lax(bound) as lax, lab.engine.lax(base) as lax_base:
+        readings.append(_serial(f"one key, {ONE_KEY:,} waiting, without waiting for the disk", lax, lax_base))
+    return readings
+
+
+def _serial(line: str, bound: str, base: str) -> Reading:
+    async def both() -> tuple[float, float]:
+        spent = [0.0, 0.0]
+        async with Serial(bound) as one, Serial(base) as other:
+            for turn in range(SERIAL):
+                for side in (0, 1) if turn % 2 else (1, 0):
+                    spent[side] += await (one, other)[side].step()
+        return spent[0] / SERIAL * 1e6, spent[1] / SERIAL * 1e6
+
+    ours, theirs = asyncio.run(both())
+    return Reading(line, ours, "µs an item", "plain, one at a time", theirs, at_most=MOST)
+
+
+# --- unused, and idle ---------------------------------------------------------------------------------------------
+
+
+def unused(lab: Lab) -> list[Reading]:
+    """A plain drain by this code and by that of a checkout from before, each with a store of its own making."""
+    root = os.environ.get(BEFORE)
+    if root is None:
+        raise CannotMeasure(f"the row unused needs {BEFORE}=<a checkout of redrive without these features>")
+    count = lab.drain_size()
+    base = _plain_drain(lab, count, Path(root))
+    ours = _plain_drain(lab, count, ROOT)
+    return [Reading("drain, features unused", ours, "µs an item", "without them", base, at_most=NOISE)]
+
+
+def _plain_drain(lab: Lab, count: int, root: Path) -> float:
+    config = PLAIN | {"url": lab.engine.empty("queue"), "concurrency": lab.concurrency, "fill": count}
+    with Child("drain", lab.scratch, config, root=root) as child:
+        return 1e6 / float(child.line(ANSWER)["rate"])
+
+
+def schedules_idle(lab: Lab) -> list[Reading]:
+    """CPU of a worker that leads so many schedules of which none is due, and of its server."""
+    url = lab.engine.empty("schedules")
+    with Child("schedules", lab.scratch, {"url": url, "count": SCHEDULES}) as leader:
+        leader.line(ANSWER)
+        time.sleep(SETTLED)
+        before, served, start = cpu_seconds(leader.pid), lab.engine.server_cpu(), time.monotonic()
+        time.sleep(WATCHED)
+        spent = sum(seconds - before.get(thread, 0.0) for thread, seconds in cpu_seconds(leader.pid).items())
+        took, server = time.monotonic() - start, lab.engine.server_cpu() - served
+    lab.engine.drop("schedules")
+    line = f"{SCHEDULES:,} idle schedules, share of a core"
+    readings = [Reading(line, spent / took * 100, "%", at_most=1.0)]
+    if server:
+        readings.append(Reading(f"server of {line}", server / took * 100, "%"))
+    return readings

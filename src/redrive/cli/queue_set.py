@@ -1,0 +1,176 @@
+"""`redrive queue set | pause | resume`: what an operator may change while everything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import click
+
+from redrive.app import Redrive
+from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
+from redrive.cli.output import on_terminal, say, tabbed, write_json
+from redrive.cli.queue import row_of
+from redrive.cli.standing import limits
+from redrive.cli.status import settings_object
+from redrive.core.verbs import QueueSettings
+from redrive.errors import ConfigError
+from redrive.office.letters import check_reason
+from redrive.office.settings import QueueOptions, queue_change
+
+NONE = "none"
+ABOUT_SET = """Change what limits a queue, for every worker, from their next lease on. `none` lifts a limit.
+
+\b
+Examples:
+  redrive queue set emails --max-running 10 --rate 100/min --reason 'the mail server is slow'
+  redrive queue set emails --rate none --reason 'it is fast again'
+  redrive queue set payments --order park --max-per-key 1 --reason INC-88
+
+It stays until it is changed again, or until a release of the code declares another value than the one before did.
+Prints the settings that are not as a new queue has them; in a pipe as NAME and VALUE, separated by tabs.
+"""
+ABOUT_PAUSE = """Stop workers from taking items of a queue. What runs goes on; enqueue goes on.
+
+\b
+Examples:
+  redrive queue pause emails --reason 'the mail server is down'
+"""
+ABOUT_RESUME = """Let workers take items of a queue again.
+
+\b
+Examples:
+  redrive queue resume emails
+  redrive queue resume emails --reason 'the mail server is back'
+"""
+
+
+def _count(text: str, option: str) -> int:
+    try:
+        return int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        hint = f"use a whole number of at least 1, or {NONE} for no limit"
+        raise ConfigError(f"{text!r} is not a number", field=option, hint=hint) from None
+
+
+def _share(text: str, option: str) -> float:
+    try:
+        return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        hint = f"use a number such as 0.3, a percentage such as 30%, or {NONE}"
+        raise ConfigError(f"{text!r} is not a share", field=option, hint=hint) from None
+
+
+def _text(text: str, _option: str) -> str:
+    return text
+
+
+# Option, what it reads, and what it says of itself.
+OPTIONS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
+    "max_running": ("N", _count, "How many run at once, over all workers."),
+    "max_per_key": ("N", _count, "How many run at once for each limit key."),
+    "rate": ("RATE", _text, "How fast they are given out, as in 100/min or 5 per 10s."),
+    "capacity": ("N", _count, "How many may wait or run before enqueue refuses."),
+    "order": ("WORD", _text, "Behind a dead head of an order key: block, park or skip."),
+    "policy": ("NAME", _text, "The policy by this name in the workers' code."),
+    "gate": ("NAME", _text, "The gate it stands behind."),
+    "keep": ("DURATION", _text, "How long finished items are kept, as in 7d."),
+    "keep_results": ("DURATION", _text, "How long results are kept."),
+    "retry_share": ("SHARE", _share, "Of a worker's slots, what retries may take while first attempts wait."),
+}
+
+
+def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name, (metavar, _, about) in reversed(OPTIONS.items()):
+        command = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, help=about)(command)
+    return command
+
+
+@click.command("set", help=ABOUT_SET, context_settings=HELP_NAMES)
+@click.argument("name", metavar="QUEUE")
+@_setting_options
+@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
+@json_option
+@store_option
+@verbose_option
+def set_queue(*, name: str, reason: str, as_json: bool, store: str, **said: str | None) -> None:
+    settings = _settings(said)
+    if not settings:
+        raise click.UsageError("say what to set, as in --max-running 10", ctx=click.get_current_context())
+    why = check_reason(reason)
+    now = visit(store, lambda app: _set(app, name, why, settings))
+    if as_json:
+        write_json(settings_object(now))
+        return
+    tabbed((word.replace("_", "-"), value) for word, value in limits(now).items())
+    if not limits(now) and on_terminal():
+        say("as a new queue has them")
+
+
+def _settings(said: dict[str, str | None]) -> QueueOptions:
+    """Read and checked before the store is looked for; errors name the option as it was typed."""
+    settings: dict[str, Any] = {}
+    for name, text in said.items():
+        if text is None:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if text.strip().lower() != NONE:
+            value = OPTIONS[name][1](text, option)
+        elif name != "order":
+            value = None
+        else:
+            raise ConfigError("a queue always has one", field=option, hint="block is what a new queue has")
+        try:
+            queue_change({name: value})
+        except ConfigError as error:
+            message = error.message.removeprefix(f"{name}: ")
+            raise ConfigError(message, field=option, hint=error.hint.replace("None", NONE)) from None
+        settings[name] = value
+    return cast("QueueOptions", settings)
+
+
+async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions) -> QueueSettings:
+    row_of((await app.tally()).queues, name)
+    await app.configure(name, reason=reason, **settings)
+    return row_of((await app.tally()).queues, name).settings
+
+
+@click.command("pause", help=ABOUT_PAUSE, context_settings=HELP_NAMES)
+@click.argument("name", metavar="QUEUE")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; shown by status, kept in the audit.")
+@json_option
+@store_option
+@verbose_option
+def pause(*, name: str, reason: str, as_json: bool, store: str) -> None:
+    why = check_reason(reason)
+
+    async def act(app: Redrive) -> None:
+        row_of((await app.tally()).queues, name)
+        await app.pause(name, reason=why)
+
+    visit(store, act)
+    _told(name, as_json=as_json, paused=True)
+
+
+@click.command("resume", help=ABOUT_RESUME, context_settings=HELP_NAMES)
+@click.argument("name", metavar="QUEUE")
+@click.option("--reason", metavar="TEXT", default="resumed", help="Why; kept in the audit.")
+@json_option
+@store_option
+@verbose_option
+def resume(*, name: str, reason: str, as_json: bool, store: str) -> None:
+    why = check_reason(reason)
+
+    async def act(app: Redrive) -> None:
+        row_of((await app.tally()).queues, name)
+        await app.resume(name, reason=why)
+
+    visit(store, act)
+    _told(name, as_json=as_json, paused=False)
+
+
+def _told(name: str, *, as_json: bool, paused: bool) -> None:
+    if as_json:
+        write_json({"queue": name, "paused": paused})
+    else:
+        say(f"{'paused' if paused else 'resumed'} {name}")

@@ -1,0 +1,92 @@
+"""How the queues stand: all that `status` and `queue` know, read at one time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Struct
+
+from redrive.app import Redrive
+from redrive.core import durations, rates
+from redrive.core.item import Instant, Millis
+from redrive.core.verbs import CauseTally, QueueSettings, QueueTally, RouteTally, StoreInfo, WorkerBeat
+from redrive.office.gates import GateView
+
+TOP_CAUSES = 5
+
+
+class Standing(Struct, frozen=True):
+    at: Instant
+    info: StoreInfo
+    queues: tuple[QueueTally, ...]
+    routes: tuple[RouteTally, ...]
+    gates: tuple[GateView, ...]
+    causes: tuple[CauseTally, ...]
+    workers: tuple[WorkerBeat, ...]
+
+    def live(self) -> Counter[str]:
+        """Live workers by queue."""
+        return Counter(queue for beat in self.workers if beat.alive for queue in beat.facts.queues)
+
+    def due_for(self, row: QueueTally) -> Millis | None:
+        """How long the longest waiting item has been due; None when nothing is."""
+        if not row.ready or row.oldest_due is None or row.oldest_due > self.at:
+            return None
+        return self.at - row.oldest_due
+
+    def unattended(self, row: QueueTally) -> bool:
+        """Work to do, or held by somebody who is gone, and nobody there. A paused queue is left alone on purpose."""
+        to_do = row.leased > 0 or (self.due_for(row) is not None and not row.paused)
+        return to_do and not self.live()[row.queue]
+
+    def reached(self, row: QueueTally) -> tuple[str, ...]:
+        """The limits that keep the queue from taking or giving more now."""
+        settings, found = row.settings, []
+        if settings.capacity is not None and fill(row) >= settings.capacity:
+            found.append("FULL")
+        if settings.max_running is not None and row.leased >= settings.max_running:
+            found.append("AT MAX RUNNING")
+        if settings.gate and any(gate.name == settings.gate and gate.state != "closed" for gate in self.gates):
+            found.append(f"GATE {settings.gate} OPEN")
+        return tuple(found)
+
+    def full_routes(self) -> tuple[RouteTally, ...]:
+        return tuple(row for row in self.routes if row.capacity is not None and row.open >= row.capacity)
+
+
+def fill(row: QueueTally) -> int:
+    """What counts against a capacity."""
+    return row.ready + row.held + row.parked + row.leased
+
+
+async def read(app: Redrive) -> Standing:
+    tally = await app.tally()
+    gated = any(row.settings.gate for row in tally.queues)
+    gates = await app.gates() if gated else ()
+    causes = await app.causes(limit=TOP_CAUSES)
+    return Standing(tally.at, app.info(), tally.queues, tally.routes, gates, causes, await app.workers())
+
+
+def limits(settings: QueueSettings) -> dict[str, str]:
+    """The settings that are not as a new queue has them, as `queue set` takes them."""
+    words: dict[str, str | None] = {
+        "max_running": _number(settings.max_running),
+        "max_per_key": _number(settings.max_per_key),
+        "rate": None if settings.rate is None else rates.format(settings.rate),
+        "capacity": _number(settings.capacity),
+        "order": None if settings.order == "block" else settings.order,
+        "policy": settings.policy or None,
+        "gate": settings.gate or None,
+        "keep": _duration(settings.keep),
+        "keep_results": _duration(settings.keep_results),
+        "retry_share": None if settings.retry_share is None else f"{settings.retry_share:g}",
+    }
+    return {name: word for name, word in words.items() if word is not None}
+
+
+def _number(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _duration(value: Millis | None) -> str | None:
+    return None if value is None else durations.format(value)

@@ -1,0 +1,267 @@
+"""Fires recurring work: every tick of every schedule becomes one item, exactly once, whoever fires it.
+
+Every worker has a scheduler and the store elects one of them; being elected only saves work. What makes a tick happen
+once is its id. The leader claims a stretch of time before it fires the ticks in it, by comparing and setting one
+document: one that was asleep, and came back after somebody else took over, is refused there. One that died after the
+claim leaves it to the next, who fires the same ticks again, under the same ids.
+
+Idle schedules cost one small read a second, however many they are; no schedules at all, one every five seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+
+from redrive import events as ev
+from redrive.core import codec
+from redrive.core.item import Instant, Millis, NewItem
+from redrive.core.schedule import CHANGES, CLOCK, KIND, PROGRESS, Kept, Plan, Progress, next_tick, plan, tick_item
+from redrive.core.verbs import Document, DocumentWrite
+from redrive.engine.steady import Steady
+from redrive.errors import BadSchedule, Conflict, RedriveError, StoreCorrupt, StoreError
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
+
+NAME = "scheduler"
+TTL: Millis = 15_000
+"""For so long the others leave it to the leader; far less than what makes a tick a missed one."""
+RENEW: Millis = 5_000
+POLL: Millis = 1_000
+IDLE: Millis = 5_000
+READ_CLOCK: Millis = 10_000
+AT_ONCE = 500
+BREATH = 100
+"""So many schedules are looked at before others get a turn of the loop."""
+
+
+class Scheduler:
+    def __init__(self, store: Store, owner: str, *, events: ev.Events, clock: Clock) -> None:
+        self._store = store
+        self._owner = owner
+        self._events = events
+        self._clock = clock
+        self._steady = Steady("scheduler", events, clock)
+        self._time = _StoreTime(store, clock)
+        self._leads_until: Millis | None = None
+        self._book: _Book | None = None
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(await self._steady(self.turn))
+
+    async def turn(self) -> Millis:
+        """Fire what is due; says how long there is nothing to do. May be repeated after any failure."""
+        changes = await self._store.document(CLOCK, CHANGES)
+        if changes is None:
+            return IDLE
+        if not await self._leads():
+            return RENEW
+        if self._book is None:
+            self._book = await self._take_over()
+        if self._book.version != changes.version:
+            await self._book.load(changes.version)
+        now = await self._time.now()
+        try:
+            await self._book.fire(now)
+        except Conflict:
+            # Somebody else leads: what we hold in memory is the past.
+            self._leads_until = self._book = None
+            return RENEW
+        due = self._book.next_due
+        return POLL if due is None else max(1, min(POLL, due - await self._time.now()))
+
+    async def _leads(self) -> bool:
+        asked = self._clock.monotonic()
+        if self._leads_until is not None and self._leads_until - asked > TTL - RENEW:
+            return True
+        if self._leads_until is not None and asked > self._leads_until:
+            self._book = None
+        leads = await self._store.elect(NAME, self._owner, TTL)
+        self._leads_until = asked + TTL if leads else None
+        self._book = self._book if leads else None
+        return leads
+
+    async def _take_over(self) -> _Book:
+        await self._time.read()
+        document = await self._store.document(CLOCK, PROGRESS)
+        return _Book(self._store, document, self._events)
+
+
+class _StoreTime:
+    """The store's clock, read every few seconds and counted on in between; late by as much as an answer takes."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._read_at: Millis | None = None
+        self._offset: Millis = 0
+
+    async def now(self) -> Instant:
+        monotonic = self._clock.monotonic()
+        if self._read_at is None or monotonic - self._read_at >= READ_CLOCK:
+            await self.read()
+        return self._clock.monotonic() + self._offset
+
+    async def read(self) -> None:
+        at = (await self._store.tally()).at
+        self._read_at = self._clock.monotonic()
+        self._offset = at - self._read_at
+
+
+class _Entry:
+    """A schedule in the leader's memory. `dealt`: ticks up to then are dealt with. `due`: when to look at it again."""
+
+    __slots__ = ("dealt", "due", "kept", "owes", "version")
+
+    def __init__(self, kept: Kept, version: int, dealt: Instant) -> None:
+        self.kept = kept
+        self.version = version
+        self.dealt = max(dealt, kept.since)
+        self.due = None if kept.paused_at is not None else next_tick(kept.schedule, self.dealt)
+        self.owes = False
+
+
+class _Book:
+    """What a leader knows: the schedules by name, the next of them first, and how far it has come."""
+
+    def __init__(self, store: Store, progress: Document | None, events: ev.Events) -> None:
+        self._store = store
+        self._events = events
+        self._written = 0 if progress is None else progress.version
+        self._progress = Progress() if progress is None else codec.decode(progress.body, Progress)
+        self._entries: dict[str, _Entry] = {}
+        self._heap: list[tuple[Instant, str]] = []
+        self._owing = 0
+        self.version: int | None = None
+
+    @property
+    def next_due(self) -> Instant | None:
+        return self._heap[0][0] if self._heap else None
+
+    # -- knowing the schedules -------------------------------------------------------------------------------------
+
+    async def load(self, version: int) -> None:
+        """What was written since `version` was read is seen too, or the version moves once more."""
+        known, entries = self._entries, dict[str, _Entry]()
+        for number, document in enumerate(await self._store.documents(KIND)):
+            if number % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
+            old = known.get(document.key)
+            entry = old if old is not None and old.version == document.version else self._entry(document, old)
+            if entry is not None:
+                entries[document.key] = entry
+        self._entries = entries
+        self._owing = sum(entry.owes for entry in entries.values())
+        self._heap = [(entry.due, name) for name, entry in entries.items() if entry.due is not None]
+        heapq.heapify(self._heap)
+        self.version = version
+
+    def _entry(self, document: Document, old: _Entry | None) -> _Entry | None:
+        """One that is changed goes on from where it was. A new leader goes on from where all ticks were dealt with:
+        what was claimed after that comes under the same ids again.
+        """
+        try:
+            kept = codec.decode(document.body, Kept)
+            return _Entry(kept, document.version, self._progress.to if old is None else old.dealt)
+        except (StoreCorrupt, BadSchedule) as error:
+            # One that cannot be read here must not stop the others.
+            self._events.emit(ev.StoreFailed("scheduler", f"schedule {document.key!r}: {error}"))
+            return None
+
+    # -- firing ----------------------------------------------------------------------------------------------------
+
+    async def fire(self, now: Instant) -> None:
+        """Raises Conflict if somebody else has claimed since we did."""
+        due = self._due(now)
+        if not due:
+            return
+        claimed = self._progress.claimed
+        plans = []
+        for number, entry in enumerate(due):
+            if number % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
+            plans.append(plan(entry.kept.schedule, entry.dealt, claimed, now))
+        await self._claim(now)
+        refused = await self._put_all(due, plans)
+        for entry, what in zip(due, plans, strict=True):
+            self._dealt(entry, now, what, refused.get(entry.kept.schedule.name))
+        self._move_on(due, now)
+
+    def _due(self, now: Instant) -> list[_Entry]:
+        """They stay in the heap until they are dealt with: whatever fails on the way, they are still due then."""
+        names = []
+        while self._heap and self._heap[0][0] <= now:
+            names.append(heapq.heappop(self._heap)[1])
+        due = [self._entries[name] for name in names]
+        self._push(due)
+        return due
+
+    def _push(self, entries: Sequence[_Entry]) -> None:
+        for entry in entries:
+            if entry.due is not None:
+                heapq.heappush(self._heap, (entry.due, entry.kept.schedule.name))
+
+    def _move_on(self, due: Sequence[_Entry], now: Instant) -> None:
+        while self._heap and self._heap[0][0] <= now:
+            heapq.heappop(self._heap)
+        self._push(due)
+        # Written with the next claim: until then whoever takes over repeats this round, and changes nothing by it.
+        owed = [entry.dealt for entry in self._entries.values() if entry.owes] if self._owing else []
+        self._progress = Progress(min(owed, default=now), self._progress.claimed)
+
+    async def _claim(self, now: Instant) -> None:
+        progress = Progress(self._progress.to, max(now, self._progress.claimed))
+        write = DocumentWrite(CLOCK, PROGRESS, codec.encode(progress), self._written)
+        (document,) = await self._store.write_documents([write])
+        self._written, self._progress = document.version, progress
+
+    async def _put_all(self, due: Sequence[_Entry], plans: Sequence[Plan]) -> dict[str, str]:
+        """Names of schedules whose items were refused, and why. Together if possible: all or none of a put is taken."""
+        refused: dict[str, str] = {}
+        batch: list[tuple[str, list[NewItem]]] = []
+        for entry, what in zip(due, plans, strict=True):
+            schedule = entry.kept.schedule
+            batch.append((schedule.name, [tick_item(schedule, tick) for tick in what.fire]))
+            if sum(len(items) for _, items in batch) >= AT_ONCE:
+                refused |= await self._put(batch)
+                batch = []
+        return refused | await self._put(batch)
+
+    async def _put(self, batch: Sequence[tuple[str, list[NewItem]]]) -> dict[str, str]:
+        items = [item for _, some in batch for item in some]
+        if not items:
+            return {}
+        try:
+            result = await self._store.put(items)
+        except StoreError:
+            raise
+        except RedriveError as error:
+            if len(batch) == 1:
+                return {batch[0][0]: error.message}
+            refused: dict[str, str] = {}
+            for one in batch:
+                refused |= await self._put([one])
+            return refused
+        for twin in result.duplicates:
+            name = twin.id.rpartition("@")[0]
+            self._events.emit(ev.TicksMissed(name, 1, 0, f"its dedupe key is held by {twin.of}"))
+        return {}
+
+    def _dealt(self, entry: _Entry, now: Instant, what: Plan, refused: str | None) -> None:
+        schedule = entry.kept.schedule
+        if refused is not None:
+            # A full queue takes them later; those that are too late by then go by the catch-up rule.
+            entry.due = now + POLL
+            if not entry.owes:
+                self._owing += 1
+                entry.owes = True
+                self._events.emit(ev.TicksMissed(schedule.name, len(what.fire), 0, f"refused for now: {refused}"))
+            return
+        self._owing -= entry.owes
+        entry.dealt, entry.owes = now, False
+        entry.due = next_tick(schedule, now)
+        if what.missed:
+            reason = f"nobody could fire them in time; its rule is {schedule.catch_up!r}"
+            self._events.emit(ev.TicksMissed(schedule.name, what.missed, what.late, reason))

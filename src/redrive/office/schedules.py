@@ -1,0 +1,206 @@
+"""Schedules as people manage them: listed, paused, resumed, removed and run by hand, on the record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from redrive.core import codec
+from redrive.core.item import Instant, NewItem
+from redrive.core.schedule import (
+    CHANGES,
+    CLOCK,
+    KIND,
+    PROGRESS,
+    Kept,
+    Progress,
+    Schedule,
+    last_ticks,
+    next_tick,
+    tick_id,
+)
+from redrive.core.verbs import Act, Document, DocumentWrite
+from redrive.engine.ids import new_id
+from redrive.errors import Conflict, NotFound
+from redrive.office.gates import audit_entry
+from redrive.office.letters import check_actor, check_reason, default_actor
+from redrive.stores.base import Store
+
+AT_ONCE = 500
+FEW = 20
+BREATH = 100
+
+
+class ScheduleView(Struct, frozen=True):
+    """`next_at` is None while it is paused. `last_at` is the latest tick that was dealt with, `last_item` the id of its
+    item; one that its catch-up rule left out has none.
+    """
+
+    name: str
+    queue: str
+    when: str
+    catch_up: str
+    next_at: Instant | None
+    last_at: Instant | None
+    last_item: str
+    paused: bool
+    paused_at: Instant | None
+    paused_by: str
+    paused_reason: str
+    schedule: Schedule
+
+
+class Schedules:
+    def __init__(self, store: Store, *, actor: str | None = None) -> None:
+        self._store = store
+        self._actor = actor or default_actor()
+
+    async def list(self) -> tuple[ScheduleView, ...]:
+        """All of them, by name."""
+        now, dealt = await self._times()
+        views = []
+        for number, document in enumerate(await self._store.documents(KIND)):
+            if number % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
+            views.append(_view(codec.decode(document.body, Kept), now, dealt))
+        return tuple(views)
+
+    async def get(self, name: str) -> ScheduleView:
+        """Raises NotFound."""
+        document = await self._document(name)
+        return _view(codec.decode(document.body, Kept), *await self._times())
+
+    async def pause(self, name: str, *, reason: str, actor: str | None = None) -> ScheduleView:
+        """No ticks until it is resumed; those that come meanwhile are not made up for."""
+        by = self._act(reason, actor)
+
+        def paused(kept: Kept, now: Instant) -> Kept:
+            return replace(kept, paused_at=now, paused_by=by.actor, paused_reason=by.reason)
+
+        return await self._change(name, paused, "schedule pause", by)
+
+    async def resume(self, name: str, *, reason: str, actor: str | None = None) -> ScheduleView:
+        """Goes on with the next tick."""
+
+        def resumed(kept: Kept, now: Instant) -> Kept:
+            return kept if kept.paused_at is None else Kept(kept.schedule, now)
+
+        return await self._change(name, resumed, "schedule resume", self._act(reason, actor))
+
+    async def remove(self, name: str, *, reason: str, actor: str | None = None) -> None:
+        """Its items stay. One that an app still declares comes back when that app is opened."""
+        by = self._act(reason, actor)
+        while True:
+            document = await self._document(name)
+            try:
+                await _write(self._store, [DocumentWrite(KIND, name, None, document.version)])
+            except Conflict:
+                continue
+            break
+        await self._store.append([audit_entry("schedule remove", name, by)])
+
+    async def run(self, name: str, *, reason: str, actor: str | None = None) -> str:
+        """Once more, now, besides its ticks and also while it is paused. The id of the item."""
+        by = self._act(reason, actor)
+        schedule = codec.decode((await self._document(name)).body, Kept).schedule
+        item_id = f"{name}@run-{new_id()[:12]}"
+        item = NewItem(item_id, schedule.queue, schedule.payload, priority=schedule.priority, terms=schedule.terms)
+        result = await self._store.put([item])
+        if result.duplicates:
+            held = result.duplicates[0].of
+            raise Conflict(f"schedule {name!r} runs already: its dedupe key is held by {held}", hint="wait for it")
+        await self._store.append([audit_entry("schedule run", name, by)])
+        return item_id
+
+    async def _change(self, name: str, change: Callable[[Kept, Instant], Kept], word: str, by: Act) -> ScheduleView:
+        while True:
+            document = await self._document(name)
+            now, dealt = await self._times()
+            kept = change(codec.decode(document.body, Kept), now)
+            try:
+                await _write(self._store, [DocumentWrite(KIND, name, codec.encode(kept), document.version)])
+            except Conflict:
+                continue
+            await self._store.append([audit_entry(word, name, by)])
+            return _view(kept, now, dealt)
+
+    async def _document(self, name: str) -> Document:
+        document = await self._store.document(KIND, name)
+        if document is None:
+            near = get_close_matches(name, [each.key for each in await self._store.documents(KIND)], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "list them with redrive schedule list"
+            raise NotFound(f"no schedule {name!r}", hint=hint)
+        return document
+
+    async def _times(self) -> tuple[Instant, Instant]:
+        """Now, and up to when ticks have been dealt with."""
+        document = await self._store.document(CLOCK, PROGRESS)
+        progress = Progress() if document is None else codec.decode(document.body, Progress)
+        return (await self._store.tally()).at, progress.claimed
+
+    def _act(self, reason: str, actor: str | None) -> Act:
+        return Act(self._actor if actor is None else check_actor(actor), check_reason(reason), new_id())
+
+
+async def declare_schedules(store: Store, schedules: Sequence[Schedule]) -> None:
+    """As the code says. One that is there already keeps its pause, and counts anew only if it was changed."""
+    for start in range(0, len(schedules), AT_ONCE):
+        chunk = schedules[start : start + AT_ONCE]
+        while True:
+            writes = await _differing(store, chunk)
+            try:
+                await _write(store, writes)
+            except Conflict:
+                continue
+            break
+
+
+async def _differing(store: Store, schedules: Sequence[Schedule]) -> list[DocumentWrite]:
+    if len(schedules) <= FEW:
+        found = [await store.document(KIND, schedule.name) for schedule in schedules]
+        there = {document.key: document for document in found if document is not None}
+    else:
+        there = {document.key: document for document in await store.documents(KIND)}
+    writes = []
+    now: Instant | None = None
+    for schedule in schedules:
+        document = there.get(schedule.name)
+        kept = None if document is None else codec.decode(document.body, Kept)
+        if kept is not None and kept.schedule == schedule:
+            continue
+        if now is None:
+            now = (await store.tally()).at
+        after = Kept(schedule, now) if kept is None else replace(kept, schedule=schedule, since=now)
+        expect = 0 if document is None else document.version
+        writes.append(DocumentWrite(KIND, schedule.name, codec.encode(after), expect))
+    return writes
+
+
+async def _write(store: Store, writes: Sequence[DocumentWrite]) -> None:
+    """With the document that tells schedulers to look again."""
+    if writes:
+        await store.write_documents([*writes, DocumentWrite(CLOCK, CHANGES, b"{}")])
+
+
+def _view(kept: Kept, now: Instant, dealt: Instant) -> ScheduleView:
+    schedule = kept.schedule
+    upto = min(dealt, now if kept.paused_at is None else kept.paused_at)
+    last, _ = last_ticks(schedule, kept.since, upto, 1)
+    return ScheduleView(
+        name=schedule.name,
+        queue=schedule.queue,
+        when=schedule.when,
+        catch_up=schedule.catch_up,
+        next_at=None if kept.paused_at is not None else next_tick(schedule, now),
+        last_at=last[0] if last else None,
+        last_item=tick_id(schedule.name, last[0]) if last else "",
+        paused=kept.paused_at is not None,
+        paused_at=kept.paused_at,
+        paused_by=kept.paused_by,
+        paused_reason=kept.paused_reason,
+        schedule=schedule,
+    )

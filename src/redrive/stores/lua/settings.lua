@@ -1,0 +1,7 @@
+#!lua flags=no-writes
+-- settings: what is kept of a queue.
+-- Inputs:    the queue
+-- Outputs:   its settings; nil if it is not declared
+-- Atomicity: one read
+
+return call('HGET', P .. 'queues', ARGV[2])

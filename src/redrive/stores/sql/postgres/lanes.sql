@@ -1,0 +1,295 @@
+-- lanes: lease where more than plain first attempts wait, or where a limit key may be full. Twin of core.lanes.choose.
+-- Inputs: the queue's settings (null: none), what was asked for. Outputs: rows as those of lease.
+-- Atomicity: within the statement of lease or settle. What is looked at is locked, and passed over by others.
+
+-- :name choose
+-- The next of a queue, in the order in which core.lanes.choose gives them: numbers, and which of them are retries. A
+-- lane is a priority, first attempts or retries; each is in due order.
+create or replace function {schema}.choose(
+    now_at bigint, of_queue text, below_level integer, most bigint, retries bigint, most_retries bigint, turn bigint,
+    floor_due bigint, floor_seq bigint, out seqs bigint[], out tried boolean[]
+)
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    numbers bigint[];
+    dues bigint[];
+    heads integer[];
+    tails integer[];
+    turns constant integer[] := array[[1, 0, 2], [0, 2, 1], [2, 0, 1]];
+    turn_of integer;
+    lane integer;
+    other integer;
+    taken integer := 0;
+    given integer := 0;
+    may integer;
+begin
+    seqs := '{}';
+    tried := '{}';
+    with due as materialized (
+        select l.level, p.due_at, p.seq
+        from unnest({schema}.levels(of_queue, 0)) as l (level)
+        cross join lateral (
+            select c.seq, c.due_at
+            from {schema}.course c
+            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level and c.due_at <= now_at
+              and (c.due_at, c.seq) > (case when l.level = 0 then floor_due else -1 end, floor_seq)
+            order by c.due_at, c.seq
+            limit most
+            for no key update of c skip locked
+        ) p
+        where l.level < below_level
+    ), sorted as (
+        select d.seq, d.due_at, d.level % 3 * 2 + d.level / 3 % 2 as lane,
+               row_number() over (order by d.level % 3 * 2 + d.level / 3 % 2, d.due_at, d.seq) as nth
+        from due d
+    )
+    select coalesce(array_agg(o.seq order by o.nth), '{}'), coalesce(array_agg(o.due_at order by o.nth), '{}'),
+           array(select (select coalesce(min(n.nth), 1) from sorted n where n.lane = l) from generate_series(0, 5) l),
+           array(select (select coalesce(max(n.nth), 0) from sorted n where n.lane = l) from generate_series(0, 5) l)
+    into numbers, dues, heads, tails from sorted o;
+    foreach may in array array[
+        case when retries is null then most_retries else least(retries, most_retries) end, most_retries
+    ] loop
+        <<one_by_one>>
+        while taken < most loop
+            turn_of := case (turn + taken) % 20 when 9 then 2 when 19 then 3 else 1 end;
+            lane := null;
+            for nth in 1 .. 3 loop
+                lane := turns[turn_of][nth] * 2 + 1;
+                other := lane + 1;
+                if given < may and heads[other] <= tails[other] and (
+                    heads[lane] > tails[lane]
+                    or (dues[heads[other]], numbers[heads[other]]) < (dues[heads[lane]], numbers[heads[lane]])
+                ) then
+                    lane := other;
+                end if;
+                exit when heads[lane] <= tails[lane];
+                lane := null;
+            end loop;
+            exit one_by_one when lane is null;
+            seqs[taken + 1] := numbers[heads[lane]];
+            tried[taken + 1] := lane % 2 = 0;
+            heads[lane] := heads[lane] + 1;
+            taken := taken + 1;
+            given := given + case when lane % 2 = 0 then 1 else 0 end;
+        end loop;
+    end loop;
+end
+$function$;
+
+-- :name set_aside
+-- Of these items, which this transaction has locked, those whose limit key has no room get the hold `limit`. Gives the
+-- others in their order. Their slots stay locked until the end, so that nobody gives one back unseen.
+create or replace function {schema}.set_aside(of_queue text, most_of_key bigint, seqs bigint[]) returns bigint[]
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    full_of bigint[];
+begin
+    insert into {schema}.slot as s (queue, key, running)
+    select distinct of_queue, t.limit_key, 0
+    from unnest(seqs) as o (seq) join {schema}.terms t on t.seq = o.seq and t.limit_key <> ''
+    order by t.limit_key
+    on conflict (queue, key) do update set running = s.running;
+    with asked as materialized (
+        select o.seq, t.limit_key as key, row_number() over (partition by t.limit_key order by o.nth) as nth
+        from unnest(seqs) with ordinality as o (seq, nth)
+        join {schema}.terms t on t.seq = o.seq and t.limit_key <> ''
+    ), late as materialized (
+        select a.seq, a.key from asked a join {schema}.slot s on s.queue = of_queue and s.key = a.key
+        where s.running + a.nth > most_of_key
+    ), kept as (
+        insert into {schema}.aside (queue, key, seq) select of_queue, l.key, l.seq from late l
+    ), held as (
+        update {schema}.course c set hold = 3 from late l where c.seq = l.seq returning c.seq
+    ), counted as (
+        insert into {schema}.counter (queue, ready, held)
+        select of_queue, -count(*), count(*) from held having count(*) > 0
+    )
+    select coalesce(array_agg(h.seq), '{}') into full_of from held h;
+    return array(
+        select o.seq from unnest(seqs) with ordinality as o (seq, nth) where o.seq <> all (full_of) order by o.nth
+    );
+end
+$function$;
+
+-- :name give
+-- These items, which this transaction has locked, in this order.
+create or replace function {schema}.give(
+    now_at bigint, who text, request text, of_queue text, seqs bigint[], ttl bigint, alone_as smallint
+) returns setof {schema}.given
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+begin
+    return query
+    with given as (
+        update {schema}.course c
+        set state = 'leased', deliveries = c.deliveries + 1, attempt = c.attempt + 1, worker = who,
+            leased_at = now_at, lease_until = now_at + ttl, alone = alone_as
+        from unnest(seqs) with ordinality as o (seq, nth)
+        where c.seq = o.seq
+        returning c.*, o.nth
+    ), kept as (
+        insert into {schema}.nonce as n (worker, nonce, at, seqs, deliveries)
+        select who, request, now_at, array_agg(g.seq order by g.nth), array_agg(g.deliveries order by g.nth)
+        from given g having count(*) > 0
+        on conflict (worker) do update
+        set nonce = excluded.nonce, at = excluded.at,
+            seqs = case when n.nonce = excluded.nonce then n.seqs || excluded.seqs else excluded.seqs end,
+            deliveries = case when n.nonce = excluded.nonce then n.deliveries || excluded.deliveries
+                              else excluded.deliveries end
+    ), counted as (
+        insert into {schema}.counter (queue, ready, leased)
+        select of_queue, -count(*), count(*) from given having count(*) > 0
+    ), running as (
+        insert into {schema}.slot as s (queue, key, running)
+        select of_queue, t.limit_key, count(*)
+        from given g join {schema}.terms t on t.seq = case when g.ties & 16 <> 0 then g.seq end
+        group by t.limit_key order by t.limit_key
+        on conflict (queue, key) do update set running = s.running + excluded.running
+    )
+    select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
+           c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
+           c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
+           c.priority, t.body, t.gap, t.cancel
+    from given c
+    join {schema}.item i on i.seq = c.seq
+    left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
+    order by c.nth;
+end
+$function$;
+
+-- :name give_chosen
+-- Round by round: as long as some of what was chosen had to be set aside, others are chosen in their place.
+create or replace function {schema}.give_chosen(
+    s {schema}.queue, now_at bigint, who text, request text, of_queue text, asked bigint, ttl bigint,
+    below_level integer, retries bigint, turn bigint, floor_due bigint, floor_seq bigint
+) returns setof {schema}.given
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    most bigint := asked;
+    most_retries bigint := 2147483647;
+    chosen record;
+    free_ones bigint[];
+    given bigint := 0;
+    tried bigint := 0;
+    passed bigint := 0;
+    round_tried bigint;
+begin
+    if s.max_running is not null or s.rate_count is not null or s.gate <> '' then
+        select * into most, most_retries from {schema}.room(now_at, s, asked);
+        if most = 0 then
+            return;
+        end if;
+    end if;
+    loop
+        select * into chosen from {schema}.choose(
+            now_at, of_queue, below_level, most - given,
+            case when retries >= 0 then greatest(retries - tried, 0) end, most_retries - tried, turn + given,
+            floor_due, floor_seq
+        );
+        if cardinality(chosen.seqs) = 0 then
+            exit when floor_due < 0;
+            floor_due := -1;
+            continue;
+        end if;
+        free_ones := chosen.seqs;
+        if s.max_per_key is not null then
+            free_ones := {schema}.set_aside(of_queue, s.max_per_key, chosen.seqs);
+        end if;
+        select count(*) into round_tried
+        from unnest(chosen.seqs, chosen.tried) as o (seq, tried) where o.tried and o.seq = any (free_ones);
+        return query select * from {schema}.give(now_at, who, request, of_queue, free_ones, ttl, 0::smallint);
+        given := given + cardinality(free_ones);
+        tried := tried + round_tried;
+        passed := passed + cardinality(chosen.seqs) - cardinality(free_ones);
+        exit when given >= most or passed >= 1000 or cardinality(free_ones) = cardinality(chosen.seqs);
+    end loop;
+    if given > 0 and (s.rate_count is not null or s.gate <> '') then
+        perform {schema}.spend(now_at, s, given - tried, tried);
+    end if;
+end
+$function$;
+
+-- :name give_suspect
+-- The first due suspect, alone: one of the levels from this one on.
+create or replace function {schema}.give_suspect(
+    s {schema}.queue, now_at bigint, who text, request text, of_queue text, ttl bigint, from_level integer
+) returns setof {schema}.given
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    suspects integer[] := {schema}.levels(of_queue, from_level);
+    room record;
+    first record;
+begin
+    if cardinality(suspects) = 0 then
+        return;
+    end if;
+    if s.max_running is not null or s.rate_count is not null or s.gate <> '' then
+        select * into room from {schema}.room(now_at, s, 1);
+        if room.most < 1 or room.most_retries < 1 then
+            return;
+        end if;
+    end if;
+    for passed in 0 .. 1000 loop
+        select p.seq, p.level into first
+        from unnest(suspects) as l (level)
+        cross join lateral (
+            select c.seq, c.due_at, c.level
+            from {schema}.course c
+            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level and c.due_at <= now_at
+            order by c.due_at, c.seq
+            limit 1
+            for no key update of c skip locked
+        ) p
+        order by p.due_at, p.seq
+        limit 1;
+        if not found then
+            return;
+        end if;
+        exit when s.max_per_key is null
+            or cardinality({schema}.set_aside(of_queue, s.max_per_key, array[first.seq])) > 0;
+    end loop;
+    return query select * from {schema}.give(now_at, who, request, of_queue, array[first.seq], ttl, 1::smallint);
+    if found and (s.rate_count is not null or s.gate <> '') then
+        perform {schema}.spend(now_at, s, 1 - first.level / 3 % 2, first.level / 3 % 2);
+    end if;
+end
+$function$;
+
+-- :name suspect_waits
+-- Whether one is due that could be given to a worker that holds nothing else.
+create or replace function {schema}.suspect_waits(
+    s {schema}.queue, now_at bigint, of_queue text, from_level integer
+) returns boolean
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    room record;
+begin
+    if s.max_running is not null or s.rate_count is not null or s.gate <> '' then
+        select * into room from {schema}.room(now_at, s, 1);
+        if room.most < 1 or room.most_retries < 1 then
+            return false;
+        end if;
+    end if;
+    return exists (
+        select 1 from unnest({schema}.levels(of_queue, from_level)) as l (level)
+        join {schema}.course c on c.level = l.level
+        where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.due_at <= now_at
+          and (s.max_per_key is null or not exists (
+              select 1 from {schema}.terms t join {schema}.slot o on o.queue = of_queue and o.key = t.limit_key
+              where t.seq = case when c.ties & 16 <> 0 then c.seq end and o.running >= s.max_per_key
+          ))
+    );
+end
+$function$;

@@ -1,0 +1,115 @@
+"""`amend` of items that are bound to others: back into their lines, keys taken again, and who goes on after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from redrive.core.terms import DEDUPED, ORDERED, WAITS, dedupe_place
+from redrive.core.verbs import Change, Replay, Skip
+from redrive.stores.sqlite import bonds, edges, keys, lines, slots, tied
+from redrive.stores.sqlite.lines import Joining
+from redrive.stores.sqlite.tied import AFTER, ORDER, Tied
+from redrive.stores.sqlite.tx import Kind, Tx
+from redrive.stores.statements import load
+
+_TERMS = load("sqlite", "terms")
+
+
+class Refusals:
+    """What others have against a change that is legal for the item itself."""
+
+    def __init__(self, tx: Tx, change: Change) -> None:
+        self._tx = tx
+        self._change = change
+        self._claimed: dict[keys.Place, str] = {}
+
+    def of(self, item: Tied | None) -> str | None:
+        if isinstance(self._change, Skip):
+            ours = item is not None and item.has(ORDERED) and lines.is_head(self._tx, item)
+            return None if ours else "it keeps nothing back: it is not the head of an order key"
+        if isinstance(self._change, Replay) and item is not None and item.has(DEDUPED):
+            return self._twin(item, force=self._change.force)
+        return None
+
+    def _twin(self, item: Tied, *, force: bool) -> str | None:
+        """Also one that goes back by the same act."""
+        place = dedupe_place(item.queue, item.terms)
+        if place is None:
+            return None
+        holder = self._claimed.get(place) or keys.holder(self._tx, place)
+        if holder is not None and not force:
+            return f"its dedupe key is held by {holder}"
+        self._claimed.setdefault(place, item.id)
+        return None
+
+
+def replayed(tx: Tx, items: Iterable[Tied]) -> None:
+    """Ready by now, and counted so; one after the other."""
+    for item in items:
+        if item.has(DEDUPED):
+            _take_key(tx, item)
+        waits = item.has(WAITS) and _wait_again(tx, item)
+        hold, kind = _back_in_line(tx, item, waits=waits) if item.has(ORDERED) else (AFTER if waits else 0, "held")
+        if hold:
+            tied.set_hold(tx, item.seq, hold)
+            tx.moved(item.queue, "ready", kind)
+
+
+def _take_key(tx: Tx, item: Tied) -> None:
+    """If it is free: one that goes back in spite of its twin runs without."""
+    place = dedupe_place(item.queue, item.terms)
+    if place is not None and keys.holder(tx, place) is None:
+        keys.take(tx, place, item.seq, item.id)
+
+
+def _wait_again(tx: Tx, item: Tied) -> bool:
+    terms = item.terms
+    missing = [one for one in dict.fromkeys(terms.after) if edges.fate(tx, one) != "done"]
+    edges.add(tx, item.seq, missing, die=terms.on_dead == "die")
+    return bool(missing)
+
+
+def _back_in_line(tx: Tx, item: Tied, *, waits: bool) -> tuple[int, Kind]:
+    """A dead head at its place, everybody else at the tail. The hold it has there, and what that counts as."""
+    lines.close_gap(tx, item)
+    if lines.is_head(tx, item):
+        lines.turn(tx, item, "flowing")
+    else:
+        place = lines.next_place(tx)
+        tx.execute(_TERMS["place"], (place, item.seq))
+        joining = Joining(tx)
+        line = joining.join(item.line, item.seq, place)
+        joining.write()
+        if line.head != item.seq:
+            return AFTER if waits else ORDER, "parked" if line.status == "parked" else "held"
+        if line.gap:
+            tx.execute(_TERMS["gap"], (line.gap, item.seq))
+    # Kept by its line before it died: only what it waits for can hold a head.
+    return AFTER if waits else 0, "held"
+
+
+def discarded(tx: Tx, letters: Iterable[Tied]) -> None:
+    for letter in letters:
+        if letter.has(ORDERED):
+            lines.close_gap(tx, letter)
+            lines.advance(tx, [(letter, "")])
+
+
+def skipped(tx: Tx, letters: Iterable[Tied]) -> None:
+    lines.advance(tx, [(letter, letter.id) for letter in letters])
+
+
+def ask(tx: Tx, seqs: Iterable[int], text: str) -> None:
+    """Running items are to be cancelled."""
+    for seq in seqs:
+        tx.execute(_TERMS["ask"], (seq, text))
+        tx.execute(_TERMS["mark_asked"], (seq,))
+
+
+def cancelled(tx: Tx, items: Sequence[Tied]) -> None:
+    """They were ready."""
+    moved = [(item, "cancelled") for item in items]
+    for item in items:
+        slots.take_back(tx, item)
+    bonds.give_keys_back(tx, moved)
+    bonds.ended(tx, moved)

@@ -1,0 +1,437 @@
+"""Each tick is one item, whoever fires it: several schedulers, leaders that sleep or die, stores that fail, clocks that
+change, and nobody there for hours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from redrive.core import codec
+from redrive.core.item import Instant, Item
+from redrive.core.schedule import CHANGES, CLOCK, KIND, Schedule, make_schedule, tick_of
+from redrive.core.select import Ids, Match
+from redrive.core.verbs import Act, Cancel, DocumentWrite, QueueChange
+from redrive.engine.schedule import Scheduler
+from redrive.errors import Conflict, NotFound
+from redrive.events import Event, Events, StoreFailed, TicksMissed
+from redrive.office.schedules import Schedules, declare_schedules
+from redrive.stores.audit import AuditRecord
+from redrive.testing.faults import Fault, FaultyStore
+from tests.support.lab import Lab, Shared
+
+SECOND = 1000
+HOUR = 3_600_000
+_owners = count(1)
+
+
+def schedule(name: str = "beat", queue: str = "q", **options: Any) -> Schedule:
+    return make_schedule(name, queue, b'"tick"', **({"every": "10s"} | options if "cron" not in options else options))
+
+
+class Crew:
+    """Schedulers over the lab's store, each with a way to it that can be broken."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.store = Shared(lab.store, lab.clock)
+        self.office = Schedules(self.store, actor="ann")
+        self.told: list[Event] = []
+        self.began = lab.clock.now()
+        self.stores: list[FaultyStore] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def join(self) -> FaultyStore:
+        store = FaultyStore(self.store)
+        events = Events()
+        events.subscribe(self.told.append)
+        scheduler = Scheduler(store, f"scheduler-{next(_owners)}", events=events, clock=self.lab.clock)
+        self.stores.append(store)
+        self.tasks.append(asyncio.create_task(scheduler.run()))
+        await self.lab.quiet()
+        return store
+
+    def of(self, kind: type[TicksMissed]) -> list[TicksMissed]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+    async def kill(self, number: int = 0) -> None:
+        self.tasks[number].cancel()
+        await asyncio.wait({self.tasks[number]})
+
+    async def leave(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*self.tasks, return_exceptions=True):
+            assert ended is None or isinstance(ended, asyncio.CancelledError), ended
+
+    async def items(self, name: str = "beat") -> list[Item]:
+        """In the order of their ticks."""
+        found = (await self.lab.store.find(Match("id", "glob", f"{name}@*"), 1000)).items
+        return sorted(found, key=lambda item: item.id)
+
+    async def fired(self, name: str = "beat") -> list[Instant]:
+        ticks = []
+        for item in await self.items(name):
+            tick = tick_of(item.id)
+            assert tick is not None
+            assert item.due_at == max(tick, item.enqueued_at), "never early"
+            ticks.append(tick)
+        return ticks
+
+    def ticks(self, every: int = 10 * SECOND, *, after: Instant | None = None) -> list[Instant]:
+        """All that should have been fired until now."""
+        start = self.began if after is None else after
+        return list(range((start // every + 1) * every, self.lab.clock.now() + 1, every))
+
+
+@pytest.fixture
+async def crew(lab: Lab) -> AsyncIterator[Crew]:
+    made = Crew(lab)
+    try:
+        yield made
+    finally:
+        await made.leave()
+
+
+@pytest.fixture
+async def quick_crew(memory_lab: Lab) -> AsyncIterator[Crew]:
+    """For what the store has no part in."""
+    made = Crew(memory_lab)
+    try:
+        yield made
+    finally:
+        await made.leave()
+
+
+# -- exactly once --------------------------------------------------------------------------------------------------
+
+
+async def test_three_schedulers_fire_each_tick_once_and_in_time(crew: Crew) -> None:
+    await declare_schedules(crew.store, [schedule()])
+    for _ in range(3):
+        await crew.join()
+    await crew.lab.pass_time("65s")
+    assert await crew.fired() == crew.ticks()
+    assert len(await crew.fired()) == 6
+    puts = [len(store.calls_of("put")) for store in crew.stores]
+    assert sorted(puts) == [0, 0, 6], "the leader alone does the work"
+    assert all(item.enqueued_at - item.due_at < 5 for item in await crew.items())
+    assert crew.told == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("verb", ["document", "elect", "tally", "write_documents", "put"])
+async def test_a_leader_that_sleeps_for_three_leases_does_no_harm(crew: Crew, verb: str, when: Any) -> None:
+    """It comes back in the middle of what it was doing, believing that no time has passed."""
+    await declare_schedules(crew.store, [schedule(catch_up="skip")])
+    leader = await crew.join()
+    await crew.join()
+    await crew.join()
+    await crew.lab.pass_time("15s")
+    hold = leader.hold(verb, when)
+    await crew.lab.until(hold.reached.is_set)
+    await crew.lab.pass_time("45s")
+    hold.release()
+    await crew.lab.pass_time("60s")
+    assert await crew.fired() == crew.ticks()
+    assert crew.told == []
+
+
+@pytest.mark.parametrize("point", range(1, 9))
+async def test_a_leader_that_dies_anywhere_leaves_nothing_undone(crew: Crew, point: int) -> None:
+    await declare_schedules(crew.store, [schedule(catch_up="skip")])
+    store = await crew.join()
+    await crew.lab.pass_time("9s")
+    task = crew.tasks[0]
+    store.crash_at(store.points + point, lambda _: task.cancel() and None)
+    await crew.join()
+    await crew.lab.pass_time("61s")
+    assert task.done()
+    assert await crew.fired() == crew.ticks()
+    assert crew.told == []
+
+
+async def test_one_that_comes_back_does_not_fire_what_was_removed_meanwhile(crew: Crew) -> None:
+    await declare_schedules(crew.store, [schedule(), schedule("other", every="10s")])
+    leader = await crew.join()
+    await crew.join()
+    await crew.lab.pass_time("15s")
+    hold = leader.hold("write_documents")
+    await crew.lab.until(hold.reached.is_set)
+    await crew.lab.pass_time("30s")
+    await crew.office.remove("beat", reason="no longer needed")
+    removed = crew.lab.clock.now()
+    await crew.lab.pass_time("20s")
+    hold.release()
+    await crew.lab.pass_time("20s")
+    assert max(await crew.fired()) <= removed
+    assert await crew.fired("other") == crew.ticks()
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("verb", ["document", "documents", "elect", "tally", "write_documents", "put"])
+async def test_a_store_that_fails_delays_ticks_and_loses_none(quick_crew: Crew, verb: str, fault: Fault) -> None:
+    crew = quick_crew
+    await declare_schedules(crew.store, [schedule(catch_up="skip"), schedule("slow", every="1m", catch_up="skip")])
+    first = await crew.join()
+    await crew.join()
+    for number in (1, 2, 3, 5, 8):
+        first.at(verb, number, fault)
+    await crew.lab.pass_time("2m")
+    assert await crew.fired() == crew.ticks()
+    assert await crew.fired("slow") == crew.ticks(60 * SECOND)
+    assert crew.of(TicksMissed) == []
+
+
+async def test_a_pruned_tick_is_not_fired_again(crew: Crew) -> None:
+    """Whoever takes over repeats the last round; its ids stay taken."""
+    await declare_schedules(crew.store, [schedule()])
+    await crew.join()
+    await crew.lab.pass_time("11s")
+    (item,) = await crew.items()
+    act = Act("ann", "test", "request")
+    await crew.store.amend(Ids((item.id,)), Cancel(), act)
+    assert len(await crew.store.prune(Ids((item.id,)), 10, act)) == 1
+    await crew.kill()
+    await crew.join()
+    await crew.lab.pass_time("30s")
+    assert await crew.fired() == crew.ticks()[1:]
+
+
+# -- missed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rule", "kept"), [("skip", 0), ("last", 1), ("all", 5)])
+async def test_what_nobody_was_there_to_fire_goes_by_the_rule(crew: Crew, rule: str, kept: int) -> None:
+    lab = crew.lab
+    await declare_schedules(crew.store, [schedule(every="1h", catch_up=rule)])
+    await crew.join()
+    await lab.pass_time("61m")
+    await crew.kill()
+    lab.clock.advance("5h")
+    await crew.join()
+    await lab.pass_time("61m")
+    ticks = crew.ticks(HOUR)
+    assert len(ticks) == 7
+    assert await crew.fired() == [ticks[0], *ticks[6 - kept : 6], ticks[6]]
+    (missed,) = crew.of(TicksMissed)
+    assert (missed.schedule, missed.missed, missed.fired) == ("beat", 5, kept)
+    assert rule in missed.reason
+
+
+async def test_ticks_from_before_it_was_there_are_not_missed(crew: Crew) -> None:
+    await declare_schedules(crew.store, [schedule(every="1h", catch_up="all")])
+    await crew.join()
+    await crew.lab.pass_time("61m")
+    await declare_schedules(crew.store, [schedule("late", every="1m", catch_up="all")])
+    began = crew.lab.clock.now()
+    await crew.kill()
+    await crew.join()
+    await crew.lab.pass_time("150s")
+    assert await crew.fired("late") == crew.ticks(60 * SECOND, after=began)
+    assert crew.told == []
+
+
+async def test_a_full_queue_gets_its_ticks_later(crew: Crew) -> None:
+    """What it cannot take is not lost and stops nobody else."""
+    lab = crew.lab
+    await crew.store.configure("full", QueueChange(capacity=2))
+    full = schedule("full", "full", every="10s", catch_up="all")
+    await declare_schedules(crew.store, [full, schedule()])
+    await crew.join()
+    await lab.pass_time("55s")
+    assert len(await crew.fired("full")) == 2
+    assert await crew.fired() == crew.ticks()
+    assert [event.fired for event in crew.of(TicksMissed)] == [0]
+    await crew.store.configure("full", QueueChange(capacity=None))
+    await lab.pass_time("2s")
+    assert await crew.fired("full") == crew.ticks()
+    await crew.kill()
+    await crew.join()
+    await lab.pass_time("30s")
+    assert await crew.fired("full") == crew.ticks()
+
+
+async def test_while_one_runs_the_next_can_be_left_out(crew: Crew) -> None:
+    await declare_schedules(crew.store, [schedule(every="10s", dedupe_key="beat")])
+    await crew.join()
+    await crew.lab.pass_time("35s")
+    assert await crew.fired() == crew.ticks()[:1]
+    assert [(event.missed, event.fired) for event in crew.of(TicksMissed)] == [(1, 0), (1, 0)]
+    assert "held by beat@" in crew.of(TicksMissed)[0].reason
+
+
+# -- clocks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("day", "walls"),
+    [
+        ((2026, 3, 29), ["03:00+0200"]),
+        ((2026, 10, 25), ["02:30+0200"]),
+        ((2026, 6, 1), ["02:30+0200"]),
+    ],
+)
+async def test_local_times_come_once_a_day_also_when_clocks_change(
+    quick_crew: Crew, day: tuple[int, int, int], walls: list[str]
+) -> None:
+    crew, zone = quick_crew, ZoneInfo("Europe/Berlin")
+    midnight = int(datetime(*day, tzinfo=zone).timestamp()) * 1000
+    crew.lab.clock.advance(midnight - crew.lab.clock.now())
+    await declare_schedules(crew.store, [schedule(cron="30 2 * * *", timezone="Europe/Berlin")])
+    await crew.join()
+    await crew.lab.pass_time("20h")
+    fired = [datetime.fromtimestamp(tick / 1000, zone) for tick in await crew.fired()]
+    assert [wall.strftime("%H:%M%z") for wall in fired] == walls
+
+
+async def test_a_clock_that_is_ahead_makes_no_tick_early(quick_crew: Crew) -> None:
+    """The store's clock says when something is due; here the scheduler's guess of it is a minute ahead."""
+    crew = quick_crew
+    await declare_schedules(crew.store, [schedule()])
+    store = FaultyStore(crew.store)
+    scheduler = Scheduler(store, "ahead", events=Events(), clock=crew.lab.clock)
+    await scheduler.turn()
+    scheduler._time._offset += 60 * SECOND
+    await scheduler.turn()
+    items = await crew.items()
+    assert len(items) == 6
+    assert [item.due_at for item in items] == [crew.began // SECOND * SECOND + n * 10_000 for n in range(1, 7)]
+    assert all(item.due_at > crew.lab.clock.now() for item in items)
+
+
+# -- managing ------------------------------------------------------------------------------------------------------
+
+
+async def test_declaring_again_changes_nothing_and_other_content_counts_anew(crew: Crew) -> None:
+    plain = schedule(every="1h")
+    await declare_schedules(crew.store, [plain])
+    before = await crew.store.document(KIND, "beat"), await crew.store.document(CLOCK, CHANGES)
+    crew.lab.clock.advance("5m")
+    await declare_schedules(crew.store, [plain])
+    assert before == (await crew.store.document(KIND, "beat"), await crew.store.document(CLOCK, CHANGES))
+    await crew.office.pause("beat", reason="holiday")
+    await declare_schedules(crew.store, [schedule(every="2h")])
+    view = await crew.office.get("beat")
+    assert (view.when, view.paused, view.paused_by, view.paused_reason) == ("every 2h", True, "ann", "holiday")
+
+
+async def test_a_paused_one_rests_and_what_came_meanwhile_is_not_made_up_for(crew: Crew) -> None:
+    lab = crew.lab
+    await declare_schedules(crew.store, [schedule(every="10s", catch_up="all")])
+    await crew.join()
+    await lab.pass_time("15s")
+    view = await crew.office.pause("beat", reason="too loud", actor="bob")
+    assert (view.next_at, view.paused, view.paused_by, view.paused_reason) == (None, True, "bob", "too loud")
+    await lab.pass_time("5m")
+    assert len(await crew.fired()) == 1
+    assert (await crew.office.get("beat")).last_at == (await crew.fired())[-1]
+    resumed = lab.clock.now()
+    assert (await crew.office.resume("beat", reason="quiet now")).next_at == crew.ticks()[-1] + 10 * SECOND
+    await lab.pass_time("25s")
+    assert (await crew.fired())[1:] == crew.ticks(after=resumed)
+    assert crew.of(TicksMissed) == []
+
+
+async def test_the_list_says_when_it_was_and_when_it_will_be(crew: Crew) -> None:
+    await declare_schedules(crew.store, [schedule(), schedule("nightly", cron="0 2 * * *", timezone="Europe/Berlin")])
+    assert [(view.name, view.last_at) for view in await crew.office.list()] == [("beat", None), ("nightly", None)]
+    await crew.join()
+    await crew.lab.pass_time("12s")
+    beat, nightly = await crew.office.list()
+    (item,) = await crew.items()
+    assert (beat.last_at, beat.last_item, beat.next_at) == (item.due_at, item.id, item.due_at + 10 * SECOND)
+    assert (nightly.when, nightly.last_item) == ("0 2 * * * Europe/Berlin", "")
+    assert nightly.next_at == int(datetime(2026, 1, 1, 1, tzinfo=UTC).timestamp()) * 1000
+
+
+async def test_running_by_hand_is_one_more_and_on_the_record(crew: Crew) -> None:
+    await declare_schedules(crew.store, [schedule(every="1d", priority="high")])
+    item_id = await crew.office.run("beat", reason="cannot wait")
+    item = await crew.lab.item(item_id)
+    assert (item.queue, item.payload, item.priority) == ("q", b'"tick"', "high")
+    assert item_id.startswith("beat@run-")
+    await crew.office.pause("beat", reason="one is enough")
+    await crew.office.remove("beat", reason="over")
+    acts = [(entry.actor, entry.reason, entry.body) for entry in await crew.store.journal("audit")]
+    assert [(actor, reason) for actor, reason, _ in acts] == [
+        ("ann", "cannot wait"),
+        ("ann", "one is enough"),
+        ("ann", "over"),
+    ]
+    records = [codec.decode(body, AuditRecord) for *_, body in acts]
+    assert [record.change for record in records] == ["schedule run", "schedule pause", "schedule remove"]
+    assert {record.changed for record in records} == {("beat",)}
+    assert (await crew.lab.item(item_id)).id == item_id, "its items stay"
+
+
+async def test_by_hand_too_it_does_not_run_beside_itself(crew: Crew) -> None:
+    await declare_schedules(crew.store, [schedule(every="1d", dedupe_key="one")])
+    first = await crew.office.run("beat", reason="now")
+    with pytest.raises(Conflict, match=first):
+        await crew.office.run("beat", reason="again")
+
+
+async def test_an_unknown_name_is_told_with_the_nearest(crew: Crew) -> None:
+    await declare_schedules(crew.store, [schedule("nightly", every="1d")])
+    for call in (crew.office.pause, crew.office.resume, crew.office.remove, crew.office.run):
+        with pytest.raises(NotFound, match="did you mean 'nightly'"):
+            await call("nightli", reason="typo")
+    with pytest.raises(NotFound):
+        await crew.office.get("else")
+
+
+async def test_changes_by_two_at_once_both_count(quick_crew: Crew) -> None:
+    crew = quick_crew
+    await declare_schedules(crew.store, [schedule("a", every="1d"), schedule("b", every="1d")])
+    await asyncio.gather(
+        crew.office.pause("a", reason="x"),
+        crew.office.pause("a", reason="y"),
+        crew.office.pause("b", reason="z"),
+        declare_schedules(crew.store, [schedule("a", every="2d"), schedule("c", every="1d")]),
+    )
+    views = {view.name: view for view in await crew.office.list()}
+    assert views["a"].paused_reason in ("x", "y")
+    assert (views["a"].when, views["b"].paused_reason, views["c"].paused) == ("every 2d", "z", False)
+
+
+# -- cost ----------------------------------------------------------------------------------------------------------
+
+
+async def test_ten_thousand_idle_schedules_cost_one_read_a_second(quick_crew: Crew) -> None:
+    crew = quick_crew
+    await declare_schedules(crew.store, [schedule(f"s{number}", every="1000d") for number in range(10_000)])
+    leader, other = await crew.join(), await crew.join()
+    await crew.lab.pass_time("30s")
+    before = len(leader.calls), len(other.calls)
+    await crew.lab.pass_time("60s")
+    verbs = [call.verb for call in leader.calls[before[0] :]]
+    assert {verb: verbs.count(verb) for verb in set(verbs)} == {"document": 60, "elect": 12, "tally": 6}
+    assert len(other.calls) - before[1] == 24
+
+
+async def test_without_schedules_there_is_one_read_every_five_seconds(quick_crew: Crew) -> None:
+    store = await quick_crew.join()
+    await quick_crew.lab.pass_time("60s")
+    assert len(store.calls) == len(store.calls_of("document")) == 13
+
+
+async def test_one_that_cannot_be_read_does_not_stop_the_others(quick_crew: Crew) -> None:
+    crew = quick_crew
+    await declare_schedules(crew.store, [schedule()])
+    broken = codec.encode({"schedule": {"name": "x", "queue": "q", "payload": "", "cron": "no"}, "since": 0})
+    for key, body in (("bad", b"{"), ("odd", broken)):
+        await crew.store.write_documents([DocumentWrite(KIND, key, body)])
+    await crew.join()
+    await crew.lab.pass_time("25s")
+    assert await crew.fired() == crew.ticks()
+    texts = [event.error for event in crew.told if isinstance(event, StoreFailed)]
+    assert len(texts) == 2
+    assert "'bad'" in texts[0]
+    assert "cron" in texts[1]

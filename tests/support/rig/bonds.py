@@ -1,0 +1,160 @@
+"""R3: the part of the scenario in which items are bound to others: lines, twins, dependencies, limits, gates, routes.
+
+Some of it goes through handlers; what a worker rarely meets (a full route, a cancelled run) is done by hand, leasing
+and settling as a worker does, and written down like a handler's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from redrive import Dead, Item, Policy, Redrive
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead
+from redrive.core.item import Attempt, Dedupe, Ending, NewItem, Priority, Terms
+from redrive.core.meters import Rate
+from redrive.core.select import Ids
+from redrive.core.verbs import Act, Cancel, GateWrite, Held, LeaseRequest, QueueChange, Settlement, Want
+from redrive.errors import Conflict
+from redrive.stores.base import Store
+from redrive.testing.conformance.kit import failure
+from tests.support.rig import records as r
+from tests.support.rig.handlers import Scribe
+from tests.support.rig.log import Log, now_ns
+
+TTL = 60_000
+QUEUES = ("lines", "gated", "hand", "swept")
+
+
+def register_bonds(app: Redrive, scribe: Scribe, policy: Policy) -> None:
+    """`lines`: the head of line `a` is refused until somebody replays it."""
+
+    @app.handler("lines", policy=policy, concurrency=3)
+    async def lines(item: Item) -> None:
+        scribe.start(item)
+        if item.id == "a-1" and not item.replays:
+            scribe.end(item, "dead")
+            raise Dead("refused")
+        scribe.end(item, "done")
+
+    @app.handler("gated", policy=policy, concurrency=3)
+    async def gated(item: Item) -> None:
+        scribe.start(item)
+        scribe.end(item, "done" if item.errors else "failed")
+        if not item.errors:
+            raise ConnectionError("works the second time")
+
+    @app.handler("hand", policy=policy, concurrency=3)
+    async def left_over(item: Item) -> None:
+        scribe.start(item)
+        scribe.end(item, "done")
+
+    @app.handler("swept", policy=policy, concurrency=3)
+    async def swept(item: Item) -> str:
+        scribe.start(item)
+        scribe.end(item, "done")
+        return "soon forgotten"
+
+
+def bound_items() -> Iterator[NewItem]:
+    for number in (1, 2, 3):
+        yield NewItem(f"a-{number}", "lines", b"null", terms=Terms(order_key="a", limit_key="tenant"))
+        yield NewItem(f"b-{number}", "lines", b"null", terms=Terms(order_key="b", limit_key="tenant"))
+    yield NewItem("twin-1", "lines", b"null", terms=Terms(dedupe=Dedupe("only one")))
+    yield NewItem("twin-2", "lines", b"null", terms=Terms(dedupe=Dedupe("only one")))
+    yield NewItem("windowed", "lines", b"null", terms=Terms(dedupe=Dedupe("for a while", "store", 1_000)))
+    # Of a line that waits for its dead head, and of one that is done at once.
+    yield NewItem("waits", "gated", b"null", terms=Terms(after=("a-2", "twin-1")))
+    yield NewItem("dies", "gated", b"null", terms=Terms(after=("a-1",), on_dead="die"))
+    yield NewItem("dies-too", "gated", b"null", terms=Terms(after=("dies",), on_dead="die", order_key="c"))
+    yield NewItem("behind", "gated", b"null", priority=Priority.LOW, terms=Terms(order_key="c"))
+    yield NewItem("urgent", "gated", b"null", priority=Priority.HIGH)
+    yield NewItem("swept", "swept", b"null")
+    for number in (1, 2, 3):
+        yield NewItem(f"hand-{number}", "hand", b"null", terms=Terms(limit_key="hand"))
+
+
+async def put_bound(store: Store, log: Log) -> None:
+    """With every setting a queue can have. Two puts: a dependency may be older than who waits for it."""
+    await store.configure_route("bad", 1)
+    await store.configure("lines", QueueChange(order="park", max_per_key=1, max_running=3, capacity=100))
+    await store.configure("gated", QueueChange(gate="dep", rate=Rate(1_000)))
+    await store.configure("swept", QueueChange(keep=0, keep_results=0))
+    try:
+        await store.set_gate(GateWrite("dep", 0, interval=1, share=500, cap=5_000))
+        await store.set_gate(GateWrite("dep", 1, share=500, cap=5_000))
+    except Conflict:
+        pass  # a repeat after an unknown outcome: it is there
+    items = list(bound_items())
+    for part in (items[:8], items[8:]):
+        for item in part:
+            log(r.Invoke(item.id, item.queue, now_ns()))
+        result = await store.put(part)
+        told = {twin.id for twin in result.duplicates}
+        for item in part:
+            log(r.Told(item.id, "fail" if item.id in told else "ok", now_ns()))
+
+
+class Hand:
+    """Leases and settles what lies in the queue `hand`, as a worker of this process."""
+
+    def __init__(self, store: Store, scribe: Scribe) -> None:
+        self._store = store
+        self._scribe = scribe
+        self._name = f"hand-{os.getpid()}"
+        self._asked = 0
+        scribe.log(r.Worker(self._name, os.getpid(), now_ns()))
+
+    async def work(self) -> None:
+        await self._store.configure("hand", QueueChange(max_per_key=3))
+        items = await self._lease(3)
+        for item in items:
+            self._scribe.start(item)
+        first, second, third = items
+        await self._store.amend(Ids((third.id,)), Cancel(), self._act("cancel"))
+        extended = await self._store.extend([Held(third.id, third.deliveries)], TTL)
+        assert extended.cancel_requested == (third.id,)
+        for item, how in ((first, "failed"), (second, "failed"), (third, "cancelled")):
+            self._scribe.end(item, how)
+        to_route = ToDead("refused", Charge.ERROR, failure(), "bad", otherwise=1)
+        # One finds room in its route. The other stays live, and is done by the handler of the queue.
+        await self._store.settle(
+            [
+                self._settlement(first, to_route, Ending.FAILED),
+                self._settlement(second, to_route, Ending.FAILED),
+                self._settlement(third, ToCancelled("asked to"), Ending.CANCELLED),
+            ]
+        )
+
+    async def sweep(self) -> None:
+        """All there is, in small bites."""
+        cursor = 0
+        while True:
+            swept = await self._store.sweep(10, self._act("sweep"), cursor)
+            if swept.next is None:
+                return
+            cursor = swept.next
+
+    async def _lease(self, limit: int) -> tuple[Item, ...]:
+        self._asked += 1
+        want = Want("hand", limit, TTL, max_crashes=3)
+        return (await self._store.lease(LeaseRequest(self._name, (want,), f"{self._name}-{self._asked}"))).items
+
+    def _settlement(self, item: Item, decision: Decision, ending: Ending) -> Settlement:
+        why = None if ending is Ending.CANCELLED else failure()
+        record = Attempt(item.deliveries, item.attempt, self._name, item.leased_at or 0, 1, ending, why)
+        return Settlement(item.id, item.deliveries, decision, record)
+
+    def _act(self, what: str) -> Act:
+        return Act("scenario", f"to see a {what}", f"{what}-{os.getpid()}")
+
+
+async def mend(app: Redrive) -> bool:
+    """Send back or throw away the letters that keep others waiting: whether there were any."""
+    back = [item.id for item in await app.letters.find("queue:lines disposition:open")]
+    away = [item.id for item in await app.letters.find("queue:gated disposition:open")]
+    for item_id in back:
+        await app.letters.replay(item_id, reason="the endpoint is back")
+    for item_id in away:
+        await app.letters.discard(item_id, reason="what it needed is not to be had")
+    return bool(back or away)

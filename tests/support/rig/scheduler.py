@@ -1,0 +1,44 @@
+"""A process that does nothing but fire schedules: `python -m tests.support.rig.scheduler <store URL> <log folder>`.
+
+It leads for half a second instead of fifteen, so that a proof need not wait long for the next to take over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from redrive.engine import schedule
+from redrive.engine.schedule import Scheduler
+from redrive.events import Events
+from redrive.stores.clock import SystemClock
+from redrive.stores.url import store_from_url
+from tests.support.rig import records as r
+from tests.support.rig.fleet import Fleet
+from tests.support.rig.log import Log, now_ns
+from tests.support.rig.worker import die_with_parent
+
+LEADS = 0.5
+"""Seconds."""
+
+
+class Schedulers(Fleet):
+    def __init__(self, url: str, logs: Path) -> None:
+        super().__init__(url, logs, lease=LEADS)
+        self._command = [sys.executable, "-m", "tests.support.rig.scheduler", url, str(logs)]
+
+
+async def main(url: str, logs: Path) -> None:
+    schedule.TTL, schedule.RENEW = int(LEADS * 1000), int(LEADS * 300)
+    schedule.POLL, schedule.IDLE = 50, 50
+    pid = os.getpid()
+    store = await store_from_url(url).open()
+    Log(logs / f"events-{pid}.log")(r.Worker(f"scheduler-{pid}", pid, now_ns()))
+    await Scheduler(store, f"scheduler-{pid}", events=Events(), clock=SystemClock()).run()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
