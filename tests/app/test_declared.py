@@ -11,7 +11,7 @@ import pytest
 
 from redrive import Policy, Rate, Redrive
 from redrive.core.decide import Charge, ToDead
-from redrive.core.item import Failure
+from redrive.core.item import Attempt, Ending, Failure
 from redrive.core.verbs import QueueChange, QueueSettings, Settlement
 from redrive.errors import BadSchedule, ConfigError, UnknownQueue
 from redrive.testing.faults import Fault, FaultyStore
@@ -160,7 +160,8 @@ async def test_a_route_with_more_letters_than_declared_is_left_as_it_was(
     await app.enqueue_many("q", [1, 2])
     for item in await lab.ghost("q"):
         dead = ToDead("rule", Charge.ERROR, FAILURE, "network")
-        await lab.store.settle([Settlement(item.id, item.deliveries, dead)])
+        attempt = Attempt(item.deliveries, item.attempt, "ghost", 0, 0, Ending.DEAD, FAILURE)
+        await lab.store.settle([Settlement(item.id, item.deliveries, dead, attempt)])
     with caplog.at_level(logging.WARNING, "redrive"):
         await release(lab, lambda app: app.route("network", capacity=1)).open()
     assert "route 'network'" in caplog.text

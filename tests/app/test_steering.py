@@ -55,8 +55,7 @@ async def test_bad_settings_change_nothing(memory_lab: Lab, settings: dict[str, 
     assert raised.value.field == field
     with pytest.raises(ConfigError, match="a reason is needed"):
         await app.configure("q", reason=" ", max_running=1)
-    with pytest.raises(UnknownQueue, match="did you mean 'q1'"):
-        app.queue("q1")
+    with pytest.raises(UnknownQueue, match="did you mean 'q'"):
         await app.configure("q2", reason="r", max_running=1)
     assert await app.letters.audit() == ()
 
@@ -137,7 +136,7 @@ async def test_what_is_over_cannot_be_cancelled(lab: Lab) -> None:
     for force in (False, True):
         done = await app.cancel([item_id, "no-such"], reason="r", force=force)
         assert done.changed == ()
-        assert [each.id for each in done.skipped] == [item_id, "no-such"]
+        assert {each.id for each in done.skipped} == {item_id, "no-such"}
 
 
 async def test_a_letter_that_blocks_its_key_can_be_passed(lab: Lab) -> None:

@@ -20,14 +20,29 @@ def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
 
 
 COMMANDS = list(every_command(root.cli))
+GROUPS = ("queue", "item", "letters", "route", "gate", "schedule", "worker", "db")
 
 
 def test_the_tree_has_what_is_built_and_nothing_else() -> None:
     leaves = {" ".join(path) for path in COMMANDS}
-    groups = {"", "letters", "worker", "db"}
-    letters = {"letters list", "letters show", "letters replay"}
+    groups = {"", *GROUPS}
+    queues = {"queue list", "queue show", "queue set", "queue pause", "queue resume"}
+    items = {"item show", "item cancel"}
+    letters = {"letters list", "letters show", "letters replay", "letters skip"}
+    limits = {"route list", "route set", "gate list", "gate show", "gate open", "gate close"}
+    schedules = {f"schedule {verb}" for verb in ("list", "show", "run", "pause", "resume", "remove")}
     database = {"db status", "db check", "db backup", "db migrate", "db sql"}
-    assert leaves - groups == {"status", *letters, "worker run", *database, "version"}
+    assert leaves - groups == {
+        "status",
+        "version",
+        "worker run",
+        *queues,
+        *items,
+        *letters,
+        *limits,
+        *schedules,
+        *database,
+    }
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -42,7 +57,9 @@ def test_every_command_has_help_with_examples(
     assert told.err == ""
 
 
-@pytest.mark.parametrize("path", [(), ("letters",), ("worker",), ("db",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "path", [(), ("queue",), ("item",), ("letters",), ("route",), ("gate",), ("schedule",), ("db",)], ids=" ".join
+)
 def test_a_group_alone_shows_its_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     told = here(capsys, *path)
     assert (told.code, told.err) == (Exit.DONE, "")
@@ -67,7 +84,7 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["letter"], "did you mean 'letters'?"),
         (["letters", "replya"], "did you mean 'replay'?"),
-        (["xyzzy"], "there are status, letters, worker, db, version"),
+        (["xyzzy"], "there are status, queue, item, letters, route, gate, schedule, worker, db, version"),
         (["status", "--jsno"], "--json"),
         (["letters", "list", "--limit", "0"], "--limit"),
         (["letters", "list", "extra"], "extra"),
@@ -79,6 +96,30 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["letters", "replay", "--where", " ", "--reason", "x"], "disposition:open"),
         (["letters", "replay", "abcd", "--reason", "  "], "reason"),
         (["letters", "replay", "abcd", "--reason", "x", "--delay", "soon"], "--delay"),
+        (["queue", "set", "q", "--reason", "x"], "say what to set"),
+        (["queue", "set", "q", "--max-running", "3"], "--reason"),
+        (["queue", "set", "q", "--max-running", "0", "--reason", "x"], "--max-running"),
+        (["queue", "set", "q", "--max-running", "many", "--reason", "x"], "none for no limit"),
+        (["queue", "set", "q", "--max-per-key", "-1", "--reason", "x"], "--max-per-key"),
+        (["queue", "set", "q", "--rate", "fast", "--reason", "x"], "--rate: 'fast' is not a rate"),
+        (["queue", "set", "q", "--capacity", "1.5", "--reason", "x"], "--capacity"),
+        (["queue", "set", "q", "--order", "blok", "--reason", "x"], "did you mean 'block'?"),
+        (["queue", "set", "q", "--order", "none", "--reason", "x"], "a queue always has one"),
+        (["queue", "set", "q", "--keep", "long", "--reason", "x"], "--keep"),
+        (["queue", "set", "q", "--retry-share", "150%", "--reason", "x"], "--retry-share"),
+        (["queue", "set", "q", "--retry-share", "some", "--reason", "x"], "30%"),
+        (["queue", "set", "q", "--gate", "a b", "--reason", "x"], "--gate"),
+        (["queue", "set", "q", "--rate", "1/s", "--reason", " "], "reason"),
+        (["queue", "pause", "q"], "--reason"),
+        (["queue", "resume", "q", "--reason", " "], "reason"),
+        (["item", "cancel", "--reason", "x"], "ID"),
+        (["item", "cancel", "abcd"], "--reason"),
+        (["letters", "skip", "abcd"], "--reason"),
+        (["letters", "skip", "--reason", "x"], "--where"),
+        (["route", "set", "r", "--reason", "x"], "--capacity"),
+        (["route", "set", "r", "--capacity", "0", "--reason", "x"], "none for no limit"),
+        (["gate", "open", "g"], "--reason"),
+        (["schedule", "pause", "s"], "--reason"),
         (["worker", "run", "tasks:app", "--grace", "-1s"], "--grace"),
         (["worker", "run", "tasks:app", "--queues", " , "], "--queues"),
         (["worker", "run", "tasks:app", "--store", "memory:"], "--store"),

@@ -38,9 +38,9 @@ def test_in_a_pipe_each_line_starts_with_its_kind(
     store, jobs, mail, cause = lines
     assert (store[1], store[3]) == (ENGINES[on_store.partition(":")[0]], "power-loss")
     assert jobs[1:9] == ["jobs", "2", "0", "0", "0", "0", "0", "0"]
-    assert jobs[10:] == ["0", "NO WORKER"]
+    assert jobs[10:] == ["0", "0", "0", "NO WORKER"]
     assert mail[1:5] == ["mail", "0", "0", "2"]
-    assert mail[11] == "-"
+    assert mail[13] == "-"
     assert cause[2:4] == ["2", "mail"]
     assert cause[5:] == ["ValueError", "no such mailbox"]
 
@@ -88,6 +88,14 @@ def test_a_missing_database_is_not_made(tmp_path: Path, capsys: pytest.CaptureFi
         ["letters", "list"],
         ["letters", "show", "abcd"],
         ["letters", "replay", "abcd", "--reason", "x"],
+        ["letters", "skip", "abcd", "--reason", "x"],
+        ["item", "show", "abcd"],
+        ["item", "cancel", "abcd", "--reason", "x"],
+        ["queue", "list"],
+        ["queue", "set", "q", "--rate", "1/s", "--reason", "x"],
+        ["route", "list"],
+        ["gate", "list"],
+        ["schedule", "list"],
     ):
         told = here(capsys, *args)
         assert (told.code, told.out) == (Exit.STORE, "")

@@ -12,14 +12,18 @@ from redrive.stores.url import store_from_url
 from tests.proofs.test_r24_limits import MOST, PER_KEY, no_leaks
 from tests.support.rig import records as r
 from tests.support.rig.bound import Bound, most_at_once, overtakes
-from tests.support.rig.size import LIMITED, LINES, Size, proof_size
+from tests.support.rig.size import LIMITED, LINES, Lines, Size, proof_size
 
+KILLED = {
+    "ordered": {**LINES, Size.SMOKE: Lines(keys=8, items=6, kills=1)},
+    "limited": {**LIMITED, Size.SMOKE: Lines(keys=4, items=8, kills=1)},
+}
 WORKERS = {Size.SMOKE: 2, Size.SHORT: 4, Size.FULL: 8}
 SECONDS = {Size.SMOKE: 50, Size.SHORT: 200, Size.FULL: 3_000}
 
 
 async def ordered(url: str, logs: Path, size: Size) -> None:
-    run = Bound(url, logs, "ordered", LINES[size], seed=24)
+    run = Bound(url, logs, "ordered", KILLED["ordered"][size], seed=24)
     faults = await run.play(QueueChange(order="block"), workers=WORKERS[size], limit=SECONDS[size])
     assert faults == {}
     assert overtakes(run.records) == []
@@ -27,7 +31,7 @@ async def ordered(url: str, logs: Path, size: Size) -> None:
 
 
 async def limited(url: str, logs: Path, size: Size) -> None:
-    run = Bound(url, logs, "limited", LIMITED[size], seed=24)
+    run = Bound(url, logs, "limited", KILLED["limited"][size], seed=24)
     change = QueueChange(max_running=MOST, max_per_key=PER_KEY)
     faults = await run.play(change, workers=WORKERS[size], limit=SECONDS[size])
     assert faults == {}

@@ -31,7 +31,7 @@ Outcome = tuple[tuple[Answer, ...], Any, int]
 _FENCE, _DONE_FENCE = "elseif m[DELIVERIES] ~= one[2] then", "if deliveries ~= delivery then"
 _HELD, _DONE_HELD = "elseif m[STATE] ~= 'leased' then", "if state ~= 'leased' or again then"
 _GIVEN_AWAY = "otherwise(index, GIVEN_AWAY, m[DELIVERIES])"
-_LETTER = "m[LETTER] = {one[6], time, 'open', one[9], one[10], one[11]}"
+_LETTER = "m[LETTER] = {one[6], time, 'open', one[9], one[10], one[11], one[12]}"
 _EVIDENCE = "set(P .. 'failure', id, body(one[8]))"
 
 # --- second steps -----------------------------------------------------------------------------------------------------
@@ -158,36 +158,36 @@ PLANTS: dict[str, Plant] = {
     "FollowsUpAlthoughRefused": Plant((Edit("settle", _GIVEN_AWAY, f"{_GIVEN_AWAY} follow(one[5] or {{}})"),)),
     "ExtendsById": Plant((Edit("extend", "m[DELIVERIES] ~= held[2] or", ""),)),
     "ExtendRevives": Plant((Edit("extend", "or m[LEASE_UNTIL] <= time then", "then"),)),
-    "ExtendShortens": Plant((Edit("extend", "elseif until_then > m[LEASE_UNTIL] then", "else"),)),
+    "ExtendShortens": Plant((Edit("extend", "if until_then > m[LEASE_UNTIL] then", "if true then"),)),
     "ExtendMovesNoEntry": Plant((Edit("extend", "lay(id, m)", "set(ITEM, id, packed(m))"),)),
     "ReplayResetsTheFence": Plant((Edit("amend", "m[ATTEMPT], m[ERRORS]", "m[DELIVERIES] = 0 m[ATTEMPT], m[ERRORS]"),)),
     "LeavesItReady": Plant(
         (
-            Edit("leasing", "remove(ready_key(queue, crashes), member)", ""),
+            Edit("leasing", "remove(ready_key(queue, level), member)", ""),
             Edit("leasing", "left ~= -1 or state ~= 'ready' or", "left ~= -1 or"),
         )
     ),
     "CountsOnFailureOnly": Plant((Edit("leasing", "deliveries, attempt + 1, errors", "deliveries, attempt, errors"),)),
     "LeasesByAnotherClock": Plant(
-        (Edit("leasing", "time, 'LIMIT', 0, limit), {}", "time + 500, 'LIMIT', 0, limit), {}"),)
+        (Edit("choosing", "'-inf', time, 'LIMIT', 0, limit)", "'-inf', time + 500, 'LIMIT', 0, limit)"),)
     ),
     "IgnoresTheNonce": Plant((Edit("leasing", "if before and before[1] == request[2] then", "if false then"),)),
-    "GivesSuspectsInCompany": Plant((Edit("leasing", "crashes < line and made.plain or made.suspect", "made.plain"),)),
+    "GivesSuspectsInCompany": Plant(
+        (Edit("leasing", "math.floor(number / 6) < line and made.plain or made.suspect", "made.plain"),)
+    ),
     "GivesMoreBesideASuspect": Plant((Edit("leasing", "if holds_a_suspect(request[1]) then", "if false then"),)),
-    "LosesSightOfTheCrashed": Plant((Edit("prelude", "filled[key] = level", ""),)),
+    "LosesSightOfTheCrashed": Plant((Edit("prelude", "filled[key] = listed", ""),)),
     "LeasesFromThePaused": Plant((Edit("leasing", "if not declared or declared[1] then", "if not declared then"),)),
     "LeasesTheNewestFirst": Plant(
         (
             Edit(
-                "leasing",
-                "call('ZRANGEBYSCORE', ready_key(queue, crashes), '-inf', time, 'LIMIT', 0, limit), {}",
-                "call('ZREVRANGEBYSCORE', ready_key(queue, crashes), time, '-inf', 'LIMIT', 0, limit), {}",
+                "choosing",
+                "call('ZRANGEBYSCORE', ready_key(queue, level), '-inf', time, 'LIMIT', 0, limit)",
+                "call('ZREVRANGEBYSCORE', ready_key(queue, level), time, '-inf', 'LIMIT', 0, limit)",
             ),
         )
     ),
-    "LeasesTheUnscathedFirst": Plant(
-        (Edit("leasing", "if a[1] ~= b[1] then", "if a[4] ~= b[4] then return a[4] < b[4] end if a[1] ~= b[1] then"),)
-    ),
+    "LeasesTheUnscathedFirst": Plant((Edit("choosing", "comes_first(row, best[best.at])", "rows.level < best.level"),)),
     "ReclaimsTheUnexpired": Plant(
         (
             Edit("reclaim", "ARGV[6] == '1' and math.huge or time", "math.huge"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.core import lanes
+from redrive.core.lanes import Waiting
 from redrive.core.verbs import Verdict
-from redrive.stores.sqlite import SqliteStore, lease, settle
+from redrive.stores.sqlite import SqliteStore, settle
 from redrive.stores.sqlite.rows import Row
-from redrive.stores.sqlite.tx import Tx
 from redrive.stores.sqlite.writer import Writer
 from tests.stores import broken_ways as ways
 from tests.stores.planting import Edit, Plant
@@ -19,13 +20,11 @@ def _commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Writer, "commit", lambda _, connection: connection.execute("rollback"))
 
 
-def _due_by_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = lease._due  # noqa: SLF001 - bent
+def _by_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(waiting: dict[int, Waiting], limit: int, **_: object) -> list[int]:
+        return [level for level in sorted(waiting) for _ in waiting[level]][:limit]
 
-    def due(tx: Tx, queue: str, levels: tuple[int, ...], limit: int) -> list[Row]:
-        return [row for level in levels for row in right(tx, queue, (level,), limit)][:limit]
-
-    monkeypatch.setattr(lease, "_due", due)
+    monkeypatch.setattr(lanes, "choose", choose)
 
 
 def _believes_any_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +49,7 @@ def _settles_by(condition: str) -> tuple[Edit, ...]:
     return (
         Edit("settle/to_done", "state = 'leased' and deliveries = ?", condition),
         Edit("settle/to_ready", _FENCE, condition),
-        Edit("settle/to_dead", _FENCE, condition),
+        Edit("settle/to_end", _FENCE, condition),
     )
 
 
@@ -65,11 +64,11 @@ PLANTS: dict[str, Plant] = {
     "CountsOnFailureOnly": Plant(
         (Edit("lease/mark", "attempt = attempt + 1,", ""), Edit("lease/pick", "i.attempt + 1", "i.attempt"))
     ),
-    "LeasesByAnotherClock": Plant((Edit("lease", "i.due_at <= ?", "i.due_at <= ? + 500"),)),
+    "LeasesByAnotherClock": Plant((Edit("lease/pick", "i.due_at <= ?", "i.due_at <= ? + 500"),)),
     "IgnoresTheNonce": Plant((Edit("lease", "worker = ? and nonce = ?", "worker = ? and nonce = ? and false"),)),
     "GivesMoreBesideASuspect": Plant((Edit("lease", "state = 'leased' and alone = 1", "false"),)),
     "LeasesFromThePaused": Plant((Edit("lease/queue", "select paused,", "select 0,"),)),
-    "LeasesTheUnscathedFirst": Plant(patches=(_due_by_crashes,)),
+    "LeasesTheUnscathedFirst": Plant(patches=(_by_crashes,)),
     "ReclaimsTheUnexpired": Plant(
         (
             Edit("reclaim/expired", "lease_until <= ?", "? is not null"),

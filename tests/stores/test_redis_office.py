@@ -347,7 +347,7 @@ async def test_amend_skips_what_was_leased_meanwhile(world: World, monkeypatch: 
     amended = await world.store.amend(parse("state:ready queue:emails"), Cancel(), act())
     assert amended.changed == ids(items[2:])
     assert [(skipped.id, skipped.reason) for skipped in amended.skipped] == [
-        (item.id, "it is leased; only a ready item can be cancelled") for item in items[:2]
+        (item.id, "it was leased meanwhile") for item in items[:2]
     ]
 
 

@@ -349,7 +349,8 @@ async def test_reconciling_goes_on_where_it_was_left(
         await (await store._here())._mender.stop()  # noqa: SLF001 - killed in the middle
         left = admin.hget("{redrive}:boot", "cursor")
         assert left != b"0"
-        run = await (await store._here()).run("reconcile", [1, store_run(admin), "other", 100, 1_000])  # noqa: SLF001
+        step = [boot.SCHEMA, store_run(admin), "other", 100, 1_000]
+        run = await (await store._here()).run("reconcile", step)  # noqa: SLF001 - as somebody else
         assert run[0] == 2
         assert admin.hget("{redrive}:boot", "cursor") == left
         admin.hset("{redrive}:boot", "until", 0)

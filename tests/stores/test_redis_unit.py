@@ -269,8 +269,8 @@ async def test_the_server_has_the_clock(address: str, server: Server) -> None:
 
 
 async def test_a_newer_redrive_s_namespace_is_refused(world: World, server: Server, address: str) -> None:
-    server.client.hset(server.key("boot"), "schema", 2)
-    with pytest.raises(StoreTooNew, match="schema 2, this one knows 1"):
+    server.client.hset(server.key("boot"), "schema", boot.SCHEMA + 1)
+    with pytest.raises(StoreTooNew, match=f"schema {boot.SCHEMA + 1}, this one knows {boot.SCHEMA}"):
         await store_from_url(address).open()
 
 

@@ -142,7 +142,8 @@ def _lines(standing: Standing) -> list[list[str]]:
         lines.append(["cause", cause.cause, str(cause.count), cause.queue, last, cause.error, cause.text])
     for route in standing.routes:
         room = MISSING if route.capacity is None else str(route.capacity)
-        lines.append(["route", route.route or MISSING, str(route.open), room])
+        if route.route:
+            lines.append(["route", route.route, str(route.open), room])
     return lines
 
 

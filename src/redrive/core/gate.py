@@ -88,10 +88,11 @@ class GateState(Struct, frozen=True):
 
 
 class GateBody(Struct, frozen=True):
-    """What the store keeps for us with the gate."""
+    """What the store keeps for us with the gate. By `mark` a writer knows its own write again."""
 
     config: GateConfig = GateConfig()
     state: GateState = GateState()
+    mark: str = ""
 
 
 class Seen(Struct, frozen=True):
@@ -214,7 +215,9 @@ def released(state: GateState, now: Instant, *, by: str, why: str) -> GateState:
     return GateState(since=now, why=why, by=by, opened=state.opened, half_since=now)
 
 
-def write(name: str, expect: int, before: GateState, state: GateState, config: GateConfig) -> GateWrite:
+def write(
+    name: str, expect: int, before: GateState, state: GateState, config: GateConfig, *, mark: str = ""
+) -> GateWrite:
     """What the store is to do so that leases follow the state. A new or longer interval begins with nothing."""
     interval = None
     if state.open:
@@ -228,7 +231,7 @@ def write(name: str, expect: int, before: GateState, state: GateState, config: G
         cap=config.retry_burst * _SHARE,
         floor=state.floor or config.retry_floor * 1000,
         shut=shut or state.longer_from != before.longer_from,
-        body=codec.encode(GateBody(config, state)),
+        body=codec.encode(GateBody(config, state, mark)),
     )
 
 

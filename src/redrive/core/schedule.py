@@ -8,7 +8,8 @@ however often, it becomes one item. Intervals count from the epoch: every 10 min
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
@@ -42,6 +43,7 @@ _CRON_LIMIT = 200
 _SHORTEST: Millis = 1_000
 _CRON_FIELDS = 5
 _FIRST_SPAN: Millis = 3_600_000
+_zones: dict[str, tzinfo] = {}
 
 
 class Schedule(Struct, frozen=True):
@@ -163,9 +165,27 @@ def _simulator(cron: str, begin: datetime) -> Iterator[datetime]:
         raise BadSchedule(f"{shown(cron)} cannot be read: {str(error).lower()}", field="cron", hint=hint) from None
 
 
+def unprepared(schedules: Iterable[Schedule]) -> frozenset[str]:
+    """Time zones that `prepare` has to be called for: reading them takes files, and an event loop may not wait."""
+    return frozenset([each.timezone for each in schedules if each.cron and each.timezone not in _zones])
+
+
+def prepare(zones: Iterable[str]) -> None:
+    """In a thread. What cannot be read is told to whoever needs it."""
+    import cronsim  # noqa: F401 - loaded for what comes
+
+    for name in zones:
+        with suppress(BadSchedule):
+            zone(name)
+
+
 def zone(name: str) -> tzinfo:
-    if name == "UTC":
-        return UTC
+    if name not in _zones:
+        _zones[name] = UTC if name == "UTC" else _read_zone(name)
+    return _zones[name]
+
+
+def _read_zone(name: str) -> tzinfo:
     import zoneinfo
 
     try:

@@ -18,6 +18,7 @@ from redrive.core import gate as g
 from redrive.core import outcome as o
 from redrive.core.item import Failure, Instant, Millis
 from redrive.core.verbs import Gate, QueueSettings
+from redrive.engine.ids import new_id
 from redrive.engine.runner import Run
 from redrive.engine.steady import Steady
 from redrive.errors import Conflict, StoreCorrupt, StoreError
@@ -89,7 +90,7 @@ class Gates:
             await asyncio.wait_for(self.flush(), LAST_WORDS / 1000)
 
     async def flush(self) -> None:
-        for name in tuple(self._unjudged):
+        for name in self._told.keys() | self._unjudged.keys():
             await self._tell(name)
 
     async def _tell(self, name: str) -> None:
@@ -98,11 +99,14 @@ class Gates:
             body = self._body(gate)
             told = self._told.setdefault(name, _Told())
             told.judge(self._unjudged.pop(name, ()), body.config)
-            if told.nothing or self._can_wait(name, told, body):
+            if told.nothing:
+                del self._told[name]
+                return
+            if self._can_wait(name, told, body):
                 return
             state = g.step(body.state, body.config, told.seen(), told.now)
             if state == body.state or await self._set(name, gate, body, state):
-                self._told[name] = _Told()
+                del self._told[name]
                 return
             # Somebody else wrote in between: what they saw comes first, and ours is added to it.
             await self._clock.sleep(int(random.random() * min(tries, 10) * JITTER))  # noqa: S311
@@ -113,7 +117,7 @@ class Gates:
 
     async def _set(self, name: str, gate: Gate | None, body: g.GateBody, state: g.GateState) -> bool:
         expect = 0 if gate is None else gate.version
-        write = g.write(name, expect, body.state, state, body.config)
+        write = g.write(name, expect, body.state, state, body.config, mark=new_id())
         try:
             await self._steady(lambda: self._store.set_gate(write))
         except Conflict:

@@ -7,7 +7,6 @@ rests nineteen times as long as a bite took, so that it never has more than abou
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 
 from redrive.core.item import Millis
 from redrive.core.verbs import Act, Swept
@@ -40,8 +39,7 @@ class Maintainer:
         while True:
             # Spread, so that a fleet that started together does not ask together.
             await self._clock.sleep(int(ROUND * (0.75 + random.random() / 4)))  # noqa: S311
-            with suppress(AttributeError):
-                await self.round()
+            await self.round()
 
     async def round(self) -> None:
         """Once through the store, as long as this worker is the maintainer."""

@@ -12,12 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from redrive import events as ev
 from redrive.core import codec
 from redrive.core.item import Instant, Millis, NewItem
-from redrive.core.schedule import CHANGES, CLOCK, KIND, PROGRESS, Kept, Plan, Progress, next_tick, plan, tick_item
+from redrive.core.schedule import (
+    CHANGES,
+    CLOCK,
+    KIND,
+    PROGRESS,
+    Kept,
+    Plan,
+    Progress,
+    Schedule,
+    next_tick,
+    plan,
+    prepare,
+    tick_item,
+    unprepared,
+)
 from redrive.core.verbs import Document, DocumentWrite
 from redrive.engine.steady import Steady
 from redrive.errors import BadSchedule, Conflict, RedriveError, StoreCorrupt, StoreError
@@ -34,6 +48,13 @@ READ_CLOCK: Millis = 10_000
 AT_ONCE = 500
 BREATH = 100
 """So many schedules are looked at before others get a turn of the loop."""
+
+
+async def ready(schedules: Iterable[Schedule]) -> None:
+    """Have what cron texts and time zones need read beside the loop."""
+    zones = unprepared(schedules)
+    if zones:
+        await asyncio.to_thread(prepare, zones)
 
 
 class Scheduler:
@@ -66,9 +87,9 @@ class Scheduler:
         try:
             await self._book.fire(now)
         except Conflict:
-            # Somebody else leads: what we hold in memory is the past.
+            # Somebody else led meanwhile: what we hold in memory is the past. Asked at once whether it is still so.
             self._leads_until = self._book = None
-            return RENEW
+            return 1
         due = self._book.next_due
         return POLL if due is None else max(1, min(POLL, due - await self._time.now()))
 
@@ -76,8 +97,6 @@ class Scheduler:
         asked = self._clock.monotonic()
         if self._leads_until is not None and self._leads_until - asked > TTL - RENEW:
             return True
-        if self._leads_until is not None and asked > self._leads_until:
-            self._book = None
         leads = await self._store.elect(NAME, self._owner, TTL)
         self._leads_until = asked + TTL if leads else None
         self._book = self._book if leads else None
@@ -145,11 +164,20 @@ class _Book:
     async def load(self, version: int) -> None:
         """What was written since `version` was read is seen too, or the version moves once more."""
         known, entries = self._entries, dict[str, _Entry]()
+        new: list[tuple[Document, Kept]] = []
         for number, document in enumerate(await self._store.documents(KIND)):
             if number % BREATH == BREATH - 1:
                 await asyncio.sleep(0)
             old = known.get(document.key)
-            entry = old if old is not None and old.version == document.version else self._entry(document, old)
+            if old is not None and old.version == document.version:
+                entries[document.key] = old
+            else:
+                new += self._read(document)
+        await ready([kept.schedule for _, kept in new])
+        for number, (document, kept) in enumerate(new):
+            if number % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
+            entry = self._entry(document, kept, known.get(document.key))
             if entry is not None:
                 entries[document.key] = entry
         self._entries = entries
@@ -158,17 +186,26 @@ class _Book:
         heapq.heapify(self._heap)
         self.version = version
 
-    def _entry(self, document: Document, old: _Entry | None) -> _Entry | None:
+    def _read(self, document: Document) -> list[tuple[Document, Kept]]:
+        try:
+            return [(document, codec.decode(document.body, Kept))]
+        except StoreCorrupt as error:
+            self._left_out(document, error)
+            return []
+
+    def _entry(self, document: Document, kept: Kept, old: _Entry | None) -> _Entry | None:
         """One that is changed goes on from where it was. A new leader goes on from where all ticks were dealt with:
         what was claimed after that comes under the same ids again.
         """
         try:
-            kept = codec.decode(document.body, Kept)
             return _Entry(kept, document.version, self._progress.to if old is None else old.dealt)
-        except (StoreCorrupt, BadSchedule) as error:
-            # One that cannot be read here must not stop the others.
-            self._events.emit(ev.StoreFailed("scheduler", f"schedule {document.key!r}: {error}"))
+        except BadSchedule as error:
+            self._left_out(document, error)
             return None
+
+    def _left_out(self, document: Document, error: RedriveError) -> None:
+        """One that cannot be read here must not stop the others."""
+        self._events.emit(ev.StoreFailed("scheduler", f"schedule {document.key!r}: {error}"))
 
     # -- firing ----------------------------------------------------------------------------------------------------
 

@@ -68,5 +68,5 @@ class Settings:
         self._read_at[queue] = self._clock.monotonic()
         try:
             self._known[queue] = await self._store.settings(queue)
-        except (StoreError, AttributeError):
+        except StoreError:
             return

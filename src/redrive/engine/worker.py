@@ -1,8 +1,8 @@
 """The worker: leases in batches, runs handlers, settles in batches; the write that settles also leases the next.
 
 One pump does all writing. Beside it run the keeper (prolongs leases), the reaper (takes over expired ones), the
-deadline sweep, the maintainer (retention) and the beat. A store that fails is asked again with growing pauses; what has
-ended is kept until the store answers.
+deadline sweep and the beat; the gates, the scheduler and the maintainer (retention). A store that fails is asked again
+with growing pauses; what has ended is kept until the store answers.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler
 from redrive.engine.report import Reporter, attempt_of
 from redrive.engine.runner import Run, Runner, Why
+from redrive.engine.schedule import Scheduler
 from redrive.engine.settings import Settings
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
@@ -122,7 +123,9 @@ class Worker:
         keeper = Keeper(name, store, slots, reaper=reaper, events=events, clock=clock)
         deadlines = sweep_deadlines(slots, self._handlers, clock)
         maintainer = Maintainer(name, store, events, clock)
-        return [keeper.run(), reaper.run(), deadlines, maintainer.run(), self._gates.run(), self._beat()]
+        scheduler = Scheduler(store, name, events=events, clock=clock)
+        keeping = [keeper.run(), reaper.run(), deadlines, self._beat()]
+        return [*keeping, self._gates.run(), scheduler.run(), maintainer.run()]
 
     async def _until_over(self, ends: set[asyncio.Task[None]], parts: Sequence[asyncio.Task[None]]) -> None:
         """Until one of `ends` is over; a part that fails ends the worker, loudly."""

@@ -100,7 +100,7 @@ async def _change(store: Store, name: str, gate: Gate | None, change: Next, now:
     while True:
         body = g.body_of(gate)
         after = change(body, now)
-        if gate is not None and after == body:
+        if gate is not None and (after.config, after.state) == (body.config, body.state):
             return gate
         expect = 0 if gate is None else gate.version
         try:

@@ -25,6 +25,7 @@ from redrive.core.schedule import (
 )
 from redrive.core.verbs import Act, Document, DocumentWrite
 from redrive.engine.ids import new_id
+from redrive.engine.schedule import ready
 from redrive.errors import Conflict, NotFound
 from redrive.office.gates import audit_entry
 from redrive.office.letters import check_actor, check_reason, default_actor
@@ -62,17 +63,20 @@ class Schedules:
     async def list(self) -> tuple[ScheduleView, ...]:
         """All of them, by name."""
         now, dealt = await self._times()
+        all_kept = [codec.decode(document.body, Kept) for document in await self._store.documents(KIND)]
+        await ready([kept.schedule for kept in all_kept])
         views = []
-        for number, document in enumerate(await self._store.documents(KIND)):
+        for number, kept in enumerate(all_kept):
             if number % BREATH == BREATH - 1:
                 await asyncio.sleep(0)
-            views.append(_view(codec.decode(document.body, Kept), now, dealt))
+            views.append(_view(kept, now, dealt))
         return tuple(views)
 
     async def get(self, name: str) -> ScheduleView:
         """Raises NotFound."""
-        document = await self._document(name)
-        return _view(codec.decode(document.body, Kept), *await self._times())
+        kept = codec.decode((await self._document(name)).body, Kept)
+        await ready([kept.schedule])
+        return _view(kept, *await self._times())
 
     async def pause(self, name: str, *, reason: str, actor: str | None = None) -> ScheduleView:
         """No ticks until it is resumed; those that come meanwhile are not made up for."""
@@ -126,6 +130,7 @@ class Schedules:
             except Conflict:
                 continue
             await self._store.append([audit_entry(word, name, by)])
+            await ready([kept.schedule])
             return _view(kept, now, dealt)
 
     async def _document(self, name: str) -> Document:

@@ -23,8 +23,8 @@ from tests.support.rig.size import Lines
 from tests.support.rig.survey import Survey, survey
 from tests.support.rig.verdict import judge
 
-LEASE = 1.5
-"""Seconds. A worker that is alive must not lose its leases on a busy machine: that would be no proof of anything."""
+LEASE = 1.0
+"""Seconds: so long nobody gets what a killed worker held."""
 LETTERS = And((Match("state", "=", "dead"), Match("disposition", "=", "open")))
 ACTS = (Replay, Replay, Discard, Skip)
 

@@ -36,7 +36,7 @@ Result = dict[str, Any]
 SOME = 8
 MUTATING = (
     *("put", "lease", "settle", "extend", "reclaim", "amend", "prune"),
-    *("configure", "configure_route", "set_gate", "sweep"),
+    *("configure", "configure_route", "set_gate", "sweep", "write_documents"),
 )
 READS = ("select", "pragma", "explain", "analyze")
 TRACEABLE = "?binding=stdlib"

@@ -157,10 +157,10 @@ def register_bound(app: Redrive, scribe: Scribe, lease: float) -> None:
         except asyncio.CancelledError:
             scribe.end(item, "cancelled")
             raise
-        if luck < 5 and item.queue == "ordered" and not item.replays:
+        if luck < 15 and item.queue == "ordered" and not item.replays:
             scribe.end(item, "dead")
             raise Dead("as its id says")
-        if luck < 25 and not item.errors:
+        if luck < 40 and not item.errors:
             scribe.end(item, "failed")
             raise ConnectionError("works the second time")
         scribe.end(item, "done")

@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 -- amend: moves items that nobody holds, as far as that is legal.
 -- Inputs:    change; how many must exist, or empty; actor, reason, request id; delay; "1" if the next error is final;
---            where it lies afterwards, or empty; "1" to replay although another has its dedupe key; a map from what an item is to why the change is not legal then, or
+--            where it lies afterwards, or empty; "1" to replay although another has its dedupe key; "1" if
+--            only ready items are meant; a map from what an item is to why the change is not legal then, or
 --            empty; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
---            (it keeps nothing back), a list of the item that has its dedupe key, or what it is, in words, for which the map has
+--            (it keeps nothing back), 5 (it was leased meanwhile), a list of the item that has its dedupe key, or what it is, in words, for which the map has
 --            a reason; or the number of those that exist if that is another; or nil, if an item that could be changed is not
 --            what it was judged by: then nothing was changed
 -- Atomicity: one script, with the acts in the items' histories and the audit entry
@@ -14,9 +15,9 @@
 local change, expect = ARGV[2], ARGV[3]
 local actor, reason, request = ARGV[4], ARGV[5], ARGV[6]
 local delay, last_chance, lies = tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9]
-local force, refusals = ARGV[10] == '1', cmsgpack.unpack(ARGV[11])
-local meta, head, tail = ARGV[12], ARGV[13], ARGV[14]
-local FIRST_ITEM = 15
+local force, only_ready, refusals = ARGV[10] == '1', ARGV[11] == '1', cmsgpack.unpack(ARGV[12])
+local meta, head, tail = ARGV[13], ARGV[14], ARGV[15]
+local FIRST_ITEM = 16
 local at = now()
 
 -- Acts on an item stand one behind the other, each after its length in 8 digits. Only what may hold the request id is
@@ -122,7 +123,7 @@ local function alter(id, m)
 end
 
 -- Why not, for reasons that are not in what it is; nil for none. A replay takes the dedupe key here, so that the next sees it.
-local KEEPS_NOTHING_BACK = 4
+local KEEPS_NOTHING_BACK, LEASED_MEANWHILE = 4, 5
 local function hindrance(id, m)
   if change == 'skip' then
     local line = its_line(m)
@@ -154,6 +155,9 @@ for index, id in ipairs(ids) do
       answers[index] = 1
     elseif refusals[kind] ~= '' then
       answers[index] = kind
+    elseif only_ready and m[STATE] == 'leased' then
+      -- Workers that go on taking from the front must not keep anybody from changing the rest.
+      answers[index] = LEASED_MEANWHILE
     elseif judged_by ~= '' and judged_by ~= records[index] then
       return false
     else

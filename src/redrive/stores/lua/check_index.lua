@@ -8,6 +8,8 @@
 
 local key, before_id = P .. ARGV[4], tonumber(ARGV[5])
 local strays = {}
+local listing = string.match(ARGV[4], '^(%a+)')
+local is_binding = BINDING[listing] or listing == 'asides' or listing == 'parked' or listing == 'windows'
 if call('TYPE', key).ok == 'none' then
   return {'0', strays}
 end
@@ -19,7 +21,13 @@ end
 local records = fetch(P .. 'item', ids)
 for index, id in ipairs(ids) do
   local member, score = scanned[2][2 * index - 1], tonumber(scanned[2][2 * index])
-  if not belongs(id, unpacked(records[index]), key, score, member) then
+  local fits = nil
+  if is_binding then
+    fits = is_reasonable(ARGV[4], score, member)
+  else
+    fits = belongs(id, unpacked(records[index]), key, score, member)
+  end
+  if not fits then
     strays[#strays + 1] = member
   end
 end

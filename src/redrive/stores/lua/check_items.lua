@@ -36,9 +36,28 @@ local function look_at_places(id, m, place)
     tell('record_damaged', id)
   elseif place == MISPLACED then
     tell('not_in_index', id)
+  elseif place then
+    tell('not_in_' .. place, id)
   elseif m[STATE] == 'ready' and (m[HOLD] or 0) == 0 and level_of(m) > 0
     and call('SISMEMBER', P .. 'levels:' .. m[QUEUE], level_of(m)) == 0 then
     tell('not_in_index', id)
+  end
+end
+
+local function hold_of(id, m)
+  if tied(m, WAITS) and call('EXISTS', P .. 'waits:' .. id) == 1 then
+    return HELD_AFTER
+  end
+  local line = tied(m, ORDERED) and list_of(call('HGET', P .. 'lines:' .. m[QUEUE], m[TERMS][ORDER_KEY]))
+  if line and line[2] ~= id then
+    return HELD_ORDER
+  end
+  return m[HOLD] == HELD_LIMIT and HELD_LIMIT or 0
+end
+
+local function look_at_hold(id, m)
+  if m[HOLD] and m[HOLD] ~= (m[STATE] == 'ready' and hold_of(id, m) or 0) then
+    tell('hold_misfits', id)
   end
 end
 
@@ -77,6 +96,7 @@ for index = 1, #scanned[2], 2 do
   if m then
     look_at_state(id, m)
     look_at_places(id, m, places[id])
+    look_at_hold(id, m)
     look_at_queue(m[QUEUE])
     look_beside(id, m)
   else

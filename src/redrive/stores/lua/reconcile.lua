@@ -21,7 +21,7 @@ local function look_at_items(cursor)
   end
   for id, verdict in pairs(misplaced(records)) do
     local m = records[id]
-    if verdict == MISPLACED then
+    if verdict ~= IMPOSSIBLE then
       add(P .. 'items', m[SEQ], id)
       places(id, m, add)
       mended = mended + 1
@@ -50,12 +50,6 @@ local function sets()
   end
   table.sort(keys)
   return keys
-end
-
-local function is_mine(id, key, score, member)
-  local kept = call('HGET', ITEM, id)
-  local m = unpacked(kept)
-  return kept and (not m or belongs(id, m, key, score, member))
 end
 
 local function look_at_set(key, cursor)

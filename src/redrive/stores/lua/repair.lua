@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- repair: makes what is kept beside the items follow from them again. No item is touched.
--- Inputs:    four lists, each after its length: ids of items that are not where they would be looked for; index and member in turn of
---            entries that no item has; queues that are not declared; causes and queues joined by NUL
+-- repair: makes what is kept beside the items follow from them again. No item is moved but from one hold to another.
+-- Inputs:    lists, each after its length: ids of items that are not where they would be looked for; index and member in
+--            turn of entries that no item has; queues that are not declared; causes and queues joined by NUL; routes; hash and
+--            field in turn of lines and dedupe keys that do not fit, or `aside`, queue and limit key
 -- Outputs:   none
 -- Atomicity: one script, which looks again at each: what has been put right meanwhile, or has gone, stays as it is
--- Uses: ledger lines truth
+-- Uses: ledger lines ties truth
 
 local at = 2
 local function next_list()
@@ -16,49 +17,109 @@ local function next_list()
   return list
 end
 
-for _, id in ipairs(next_list()) do
+local misplaced_ids, strays, undeclared = next_list(), next_list(), next_list()
+local causes, routes, unfit = next_list(), next_list(), next_list()
+
+for _, id in ipairs(misplaced_ids) do
   local m = load(id)
   if m and misplaced({[id] = m})[id] ~= IMPOSSIBLE then
     add(P .. 'items', m[SEQ], id)
     places(id, m, add)
+    if m[HOLD] == HELD_LIMIT then
+      add(P .. 'asides:' .. m[QUEUE], 0, m[TERMS][LIMIT_KEY])
+    end
     if m[STATE] == 'ready' then
       wake(m[QUEUE])
     end
   end
 end
 
--- What is there but cannot be read may be meant by any entry: it stays to be found.
-local function is_mine(id, key, score, member)
-  local kept = call('HGET', P .. 'item', id)
-  local m = unpacked(kept)
-  return kept and (not m or belongs(id, m, key, score, member))
-end
-
-local strays = next_list()
 for index = 1, #strays, 2 do
-  local key, member = sound(P .. strays[index], 'zset'), strays[index + 1]
+  local name, member = strays[index], strays[index + 1]
+  local key = sound(P .. name, 'zset')
   local score = tonumber(call('ZSCORE', key, member) or '')
   -- In some indexes the number of the item stands before its id.
-  if score and not is_mine(member, key, score, member) and not is_mine(id_at(member), key, score, member) then
+  local is_its = score and (is_mine(member, key, score, member) or is_mine(id_at(member), key, score, member))
+  if score and not is_its and not is_reasonable(name, score, member) then
     remove(key, member)
   end
 end
 
-for _, queue in ipairs(next_list()) do
+for _, queue in ipairs(undeclared) do
   if call('HEXISTS', sound(P .. 'queues', 'hash'), queue) == 0 then
     set(P .. 'queues', queue, cmsgpack.pack({false, '', ''}))
   end
 end
 
 sound(P .. 'causes', 'zset')
-for _, cause in ipairs(next_list()) do
+for _, cause in ipairs(causes) do
   sound(P .. 'letters:cq:open:' .. cause, 'zset')
   recounted[cause] = true
+end
+sound(P .. 'routes', 'zset')
+for _, route in ipairs(routes) do
+  sound(P .. 'letters:r:open:' .. route, 'zset')
+  routed[route] = true
 end
 
 local highest = tonumber(call('ZREVRANGE', sound(P .. 'items', 'zset'), 0, 0, 'WITHSCORES')[2] or 0)
 local last = tonumber(call('HGET', sound(P .. 'sequence', 'hash'), 'item') or 0)
 if not last or last < highest then
   set(P .. 'sequence', 'item', string.format('%.0f', highest))
+end
+write()
+
+local function mend_line(queue, key)
+  local kept = list_of(call('HGET', P .. 'lines:' .. queue, key))
+  if not kept or #kept ~= 4 then
+    unset(P .. 'lines:' .. queue, key)
+    write()
+  end
+  local line = line_of(queue, key)
+  if not has_head(queue, key, {line.last, line.head, line.status, line.gap}) then
+    local id, m = advance(line)
+    if id then
+      hold_again(id, m)
+    end
+  end
+  -- Whether it is listed as parked follows.
+  line.was = line.status == PARKED and FLOWING or PARKED
+end
+
+for index = 1, #unfit, 2 do
+  local name, field = unfit[index], unfit[index + 1]
+  local queue = string.match(name, '^lines:(.*)$')
+  if queue then
+    mend_line(queue, field)
+  elseif name == 'aside' then
+    local its_queue, limit_key = string.match(field, '^([^%z]*)%z(.*)$')
+    if call('EXISTS', P .. 'aside:' .. field) == 1 then
+      add(P .. 'asides:' .. its_queue, 0, limit_key)
+    end
+  else
+    local holder = list_of(call('HGET', sound(P .. 'dedupe', 'hash'), field))
+    if holder and holder[2] then
+      add(P .. 'windows', holder[2], field)
+    elseif not holder or not has_holder(field, holder) then
+      unset(P .. 'dedupe', field)
+    end
+  end
+end
+write()
+
+-- At last, for what they wait for is known only now.
+for _, id in ipairs(misplaced_ids) do
+  local m = load(id)
+  if m and m[TIES] and m[STATE] == 'ready' and m[HOLD] ~= HELD_LIMIT then
+    local before = m[HOLD]
+    hold_again(id, m)
+    if m[HOLD] ~= before then
+      local after = m[HOLD]
+      m[HOLD] = before
+      lift(id, m)
+      m[HOLD] = after
+      lay(id, m)
+    end
+  end
 end
 write()

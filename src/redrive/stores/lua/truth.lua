@@ -1,7 +1,7 @@
 -- Whether the indexes are what the items say, for the scripts that check and mend.
 -- Inputs:    misplaced(records), records by id; belongs(id, record, key, score, member); places(id, record, note)
--- Outputs:   by id, 1 for an item that is not in all its indexes, or not at its place, and 2 for a record that cannot be;
---            whether an entry of an index is its item's
+-- Outputs:   by id, 1 for an item that is not in all its indexes, or not at its place, 2 for a record that cannot be, and the
+--            kind of set, such as 'slot', for one that is not in a set that binds it to others; whether an entry is its item's
 -- Atomicity: reads.
 
 -- The number of an awaited item; that of one that was pruned is known only where it is waited for.
@@ -79,6 +79,7 @@ local function scores(key, list)
 end
 
 local MISPLACED, IMPOSSIBLE = 1, 2
+local BINDING = {followers = true, slot = true, aside = true, waits = true, awaited = true}
 
 local function misplaced(records)
   local found = {}
@@ -93,9 +94,10 @@ local function misplaced(records)
   end
   for key, list in pairs(members) do
     local there = scores(key, list)
+    local kind = string.match(key, '^(%a+):', #P + 1)
     for index, id in ipairs(owners[key]) do
       if there[index] ~= wanted[key][index] then
-        found[id] = found[id] or MISPLACED
+        found[id] = found[id] or BINDING[kind] and kind or MISPLACED
       end
     end
   end
@@ -114,4 +116,46 @@ local function belongs(id, m, key, score, member)
     pcall(places, id, m, compare)
   end
   return hit
+end
+
+-- What is there but cannot be read may be meant by any entry: it stays to be found.
+local function is_mine(id, key, score, member)
+  local kept = call('HGET', ITEM, id)
+  local m = unpacked(kept)
+  return kept and (not m or belongs(id, m, key, score, member)) and true or false
+end
+
+-- Whether an entry of a set that binds items, or that lists such sets, has a reason to be there.
+local function is_reasonable(name, score, member)
+  local kind, rest = string.match(name, '^(%a+):?(.*)$')
+  if kind == 'asides' then
+    return call('EXISTS', P .. 'aside:' .. rest .. '\0' .. member) == 1
+  elseif kind == 'parked' then
+    local line = list_of(call('HGET', P .. 'lines:' .. rest, member))
+    return line and line[3] == PARKED or false
+  elseif kind == 'windows' then
+    local holder = list_of(call('HGET', P .. 'dedupe', member))
+    return holder and holder[2] == score or false
+  end
+  return is_mine(kind == 'waits' and rest or member, P .. name, score, member)
+end
+
+-- Whether a line has a head that lives, or that keeps it back.
+local function has_head(queue, key, line)
+  local m = line[2] ~= '' and load(line[2])
+  if not m then
+    return line[2] == '' and line[4] ~= '' and call('EXISTS', P .. 'followers:' .. queue .. '\0' .. key) == 0
+  end
+  local is_its = m[TERMS] and m[TERMS][ORDER_KEY] == key and m[QUEUE] == queue
+  local state = m[STATE]
+  return is_its and (line[3] == FLOWING and (state == 'ready' or state == 'leased') or line[3] ~= FLOWING and state == 'dead')
+end
+
+-- Whether a dedupe key is held by an item that lives, or has a window that is listed.
+local function has_holder(field, holder)
+  if holder[2] then
+    return tonumber(call('ZSCORE', P .. 'windows', field) or '') == holder[2]
+  end
+  local m = load(holder[1])
+  return m and (m[STATE] == 'ready' or m[STATE] == 'leased') and tied(m, DEDUPED)
 end

@@ -12,7 +12,7 @@ from heapq import nsmallest
 from msgspec import UNSET
 
 from redrive.core import select
-from redrive.core.decide import ToDead
+from redrive.core.decide import ToCancelled, ToDead
 from redrive.core.item import Deed, History, Instant, Item, Millis, NewItem
 from redrive.core.select import Ids, Selection
 from redrive.core.states import State
@@ -129,7 +129,7 @@ class MemoryStore(Beside):
         moved.append((item, after))
         if settlement.attempt is not None:
             self._table.add_attempt(item.id, settlement.attempt)
-        if item.cancel and after.state is State.CANCELLED:
+        if after.state is State.CANCELLED and not isinstance(decision, ToCancelled):
             return Answer(item.id, Verdict.APPLIED, "cancelled")
         return Answer(item.id, Verdict.APPLIED if room else Verdict.KEPT)
 

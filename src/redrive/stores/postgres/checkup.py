@@ -103,6 +103,10 @@ _TABLES: dict[str, _Table] = {
             _Truth("states", "items that are leased to nobody, or not leased and yet held"),
             _Truth("states", "items that ended at no time, or have an end and go on"),
             _Truth("letters", "dead items without a letter"),
+            _Truth("holds", "items that have a hold although they are not ready"),
+            _Truth("holds", "items whose terms are not there, or are nobody's"),
+            _Truth("dependencies", "items that wait for others without a hold, or have one for nothing"),
+            _Truth("lines", "items that live and have no place under their order key"),
         )
     ),
     "letter": _Table(
@@ -119,6 +123,18 @@ _TABLES: dict[str, _Table] = {
     ),
     "deed": _Table((_Truth("history", "acts on items that do not exist, or without their entry"),)),
 }
+
+
+_BONDS: tuple[_Truth, ...] = (
+    _Truth("lines", "order keys whose head is not there, or is not what keeps the others back"),
+    _Truth("lines", "order keys that count another number than waits under them"),
+    _Truth("lines", "items that wait under an order key and are not held"),
+    _Truth("slots", "limit keys that count another number than runs"),
+    _Truth("slots", "items that were set aside for a limit key and are not held, or are held and were not"),
+    _Truth("dedupe", "dedupe keys that are held by an item which does not live, or not by the one that lives"),
+    _Truth("dependencies", "items that wait for what is done, or wait although they have ended"),
+)
+"""By the numbers that check.bonds gives."""
 
 
 async def check(session: Session, *, quick: bool) -> Checkup:
@@ -140,6 +156,9 @@ class _Check:
         with self._telling("its counters"):
             rows = await self._session.read(self._session.sql("check", "counts"))
             _compare(_sorted_out(rows), self._found)
+        with self._telling("what binds its items"):
+            for number, name in await self._session.read(self._session.sql("check", "bonds")):
+                self._found.add(*_BONDS[number], name)
         for name, table in _TABLES.items():
             with self._telling(f"the table {name}"):
                 await self._look_at_rows(name, table.truths)
@@ -231,13 +250,17 @@ async def _unfit(bodies: _Bodies, rows: list[Row]) -> list[str]:
     return await aside(lambda: [name for name, *facts in rows if not bodies.fits(*facts)])
 
 
+_Cause = tuple[str, str, str]
+"""Cause, queue and route, by which open letters are counted."""
+
+
 class _Counts(NamedTuple):
     """What is kept beside the rows, and what the rows say, of one picture."""
 
     kept: dict[str, Counter[str]]
     counted: dict[str, Counter[str]]
-    kept_causes: dict[tuple[str, str], int]
-    counted_causes: dict[tuple[str, str], int]
+    kept_causes: Counter[_Cause]
+    counted_causes: Counter[_Cause]
     last: int
     highest: int
 
@@ -246,10 +269,10 @@ def _sorted_out(rows: list[Row]) -> _Counts:
     """From the rows of check.counts."""
     kept: dict[str, Counter[str]] = {}
     counted: dict[str, Counter[str]] = {}
-    kept_causes: dict[tuple[str, str], int] = {}
-    counted_causes: dict[tuple[str, str], int] = {}
+    kept_causes: Counter[_Cause] = Counter()
+    counted_causes: Counter[_Cause] = Counter()
     numbers = {"last": 0, "highest": 0}
-    for what, name, other, count in rows:
+    for what, name, other, route, count in rows:
         match what:
             case "kept":
                 kept.setdefault(name, Counter())[other] = count
@@ -258,17 +281,36 @@ def _sorted_out(rows: list[Row]) -> _Counts:
             case "counted":
                 counted.setdefault(name, Counter())[other] = count
             case "kept causes":
-                kept_causes[name, other] = count
+                kept_causes[name, other, route] = count
             case "counted causes":
-                counted_causes[name, other] = count
+                counted_causes[name, other, route] = count
             case _:
                 numbers[what] = count
     return _Counts(kept, counted, kept_causes, counted_causes, numbers["last"], numbers["highest"])
 
 
+def _by_queue(causes: Counter[_Cause]) -> Counter[tuple[str, str]]:
+    summed: Counter[tuple[str, str]] = Counter()
+    for (cause, queue, _), count in causes.items():
+        summed[cause, queue] += count
+    return summed
+
+
+def _by_route(causes: Counter[_Cause]) -> Counter[str]:
+    summed: Counter[str] = Counter()
+    for (_, _, route), count in causes.items():
+        summed[route] += count
+    return summed
+
+
 def _compare(counts: _Counts, found: Findings) -> None:
     found.add_counters(counts.kept, counts.counted)
-    found.add_causes(counts.kept_causes, counts.counted_causes)
+    found.add_causes(_by_queue(counts.kept_causes), _by_queue(counts.counted_causes))
+    has, there = _by_route(counts.kept_causes), _by_route(counts.counted_causes)
+    for route in sorted(has.keys() | there.keys()):
+        if has[route] != there[route]:
+            told = f"{route or 'none'}: {has[route]} (there are {there[route]})"
+            found.add("causes", "routes whose count differs from their open letters", told)
     if counts.last < counts.highest:
         found.add("sequence", f"the last number given is kept as {counts.last}, and an item has {counts.highest}")
 
@@ -294,9 +336,8 @@ async def _repair(session: Session, tx: Tx) -> tuple[Finding, ...]:
         has, there = counts.kept.get(queue, Counter()), counts.counted.get(queue, Counter())
         for kind in KINDS:
             tx.count(queue, kind, there[kind] - has[kind])
-    for cause, queue in counts.kept_causes.keys() | counts.counted_causes.keys():
-        key = (cause, queue)
-        tx.count_cause(cause, queue, counts.counted_causes.get(key, 0) - counts.kept_causes.get(key, 0))
+    for key in counts.kept_causes.keys() | counts.counted_causes.keys():
+        tx.count_cause(*key, counts.counted_causes[key] - counts.kept_causes[key])
     if counts.last < counts.highest:
         await tx.execute(session.sql("check", "set_last_number"), (counts.highest,))
     return found.told()

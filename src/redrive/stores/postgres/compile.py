@@ -6,6 +6,7 @@ Names of failures are compared as their columns hold them (rows.shown, rows.inde
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple, assert_never
 
@@ -47,16 +48,21 @@ _COLUMNS = {
     "replays": "c.replays",
     "age": "i.enqueued_at",
     "died": "l.died_at",
+    "route": "l.route",
+    "priority": "case c.priority when 1 then 'high' when 2 then 'low' else 'normal' end",
+    "hold": "case c.hold when 1 then 'after' when 2 then 'order' when 3 then 'limit' end",
+    "key": "nullif(t.order_key, '')",
 }
 _OF_LETTERS = {**_COLUMNS, "queue": "l.queue", "state": "'dead'"}
-_INDEXED = frozenset({"cause", "category"})
+_INDEXED = frozenset({"cause", "category", "route"})
+_ALIAS = re.compile(r"\b([a-z])\.")
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
 
 
 def tables(selection: Selection, *, letters: bool) -> frozenset[str]:
     """The aliases of the tables that the condition reads."""
     columns = _OF_LETTERS if letters else _COLUMNS
-    read = {columns[field][0] for field in select.fields_of(selection) if field in columns}
+    read = {alias for field in select.fields_of(selection) for alias in _ALIAS.findall(columns.get(field, ""))}
     return frozenset(read | {"i"} if _names(selection) else read)
 
 
@@ -138,6 +144,9 @@ def _text(field: str, column: str, op: Op, value: str) -> Compiled:
         if "." in value:
             return Compiled("(l.error_short = %b and l.error = %b)", (indexed(short(value)), shown(value)))
         return Compiled("l.error_short = %b", (indexed(value),))
+    if field == "route" and value:
+        # The index has only letters that have a route, and must be seen to serve.
+        return Compiled("(l.route = %b and l.route <> '')", (indexed(value),))
     if field in select.LETTER_FIELDS:
         return Compiled(f"{column} = %b", (indexed(value) if field in _INDEXED else shown(value),))
     return _FALSE if "\0" in value else Compiled(f"{column} = %b", (value,))

@@ -9,38 +9,39 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from redrive.core import codec, select
-from redrive.core.item import Attempt, Deed, Failure, History, Millis
+from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Millis
 from redrive.core.select import Selection
-from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, Tally, Tombstone
+from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.postgres.compile import Compiled, Value, compiled, storable, tables
-from redrive.stores.postgres.rows import Row, item_of, tombstone_of
+from redrive.stores.postgres.rows import Row, item_of, settings_of, tombstone_of
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.walk import Walk, walk_of
 
 _LAST = 2**63 - 1
-_PLACE = 27
+_PLACE = 34
 """Where get.whole has the place, after what item_of reads; get.history has `omitted` there."""
 
 
 async def get(session: Session, item_id: str) -> History:
     statement = session.sql("get", "history").replace("{found}", session.sql("get", "by_id"))
-    rows = await session.read(statement, (item_id,)) if storable((item_id,)) else []
+    rows = await session.read(statement, (item_id, BLOCKERS)) if storable((item_id,)) else []
     if not rows:
         pruned = await tombstone(session, item_id) is not None
         raise NotFound(f"no item {item_id!r}", hint="it was pruned; its tombstone is left" if pruned else "")
     (row,) = rows
-    omitted, attempts, *deeds = row[_PLACE:]
+    omitted, attempts, blockers, *deeds = row[_PLACE:]
     done = zip(*deeds, strict=True) if deeds[0] is not None else ()
     return History(
         item_of(row),
         tuple([codec.decode(body, Attempt) for body in attempts]),
         omitted,
         tuple([Deed(*deed) for deed in done]),
+        tuple(blockers),
     )
 
 
@@ -97,7 +98,7 @@ def matching(
     way = "letters" if letters else "items"
     asked = (compiled(selection, pinned, letters=letters), *also)
     read = tables(selection, letters=letters)
-    joined = [("i", "item"), ("c", "course") if letters else ("l", "letter")]
+    joined = [("i", "item"), ("c", "course") if letters else ("l", "letter"), ("t", "terms")]
     joins = " ".join(session.sql("find", f"{way}_join_{table}") for alias, table in joined if alias in read)
     where = filled(session, " and ".join(one.text for one in asked))
     text = session.sql("find", name).replace("{joins}", joins).replace("{where}", where)
@@ -123,14 +124,37 @@ async def ids(session: Session, selection: Selection, limit: int, cursor: str | 
 
 async def tally(session: Session) -> Tally:
     rows = await session.read(session.sql("tally", "queues"), (session.pinned(),))
-    return Tally(rows[0][0], tuple([QueueTally(*row[1:]) for row in rows if row[1] is not None]))
+    queues = [_queue(row) for row in rows if row[1] is not None]
+    routes = [RouteTally(row[15], row[2], row[16]) for row in rows if row[15] is not None]
+    return Tally(rows[0][0], tuple(queues), tuple(routes))
+
+
+def _queue(row: Row) -> QueueTally:
+    """From a row of tally.queues."""
+    name, ready, leased, done, opened, archived, trash, cancelled, oldest, paused, by, reason, held, parked = row[1:15]
+    return QueueTally(
+        name,
+        ready,
+        leased,
+        done,
+        opened,
+        archived,
+        trash,
+        cancelled,
+        oldest,
+        paused,
+        by,
+        reason,
+        held,
+        parked,
+        settings_of(row[17:]),
+    )
 
 
 async def patience(session: Session, queues: Iterable[str]) -> Millis | None:
     """How long until something of these queues is due; 0 or less: now. None if nothing will be by itself."""
-    statement = session.sql("tally", "patience").replace("{oldest_due}", session.sql("tally", "oldest_due"))
-    named = storable(queues)
-    ((span,),) = await session.read(statement, (session.pinned(), named))
+    pinned = session.pinned()
+    ((span,),) = await session.read(session.sql("tally", "patience"), (pinned, pinned, storable(queues)))
     return None if span is None else int(span)
 
 

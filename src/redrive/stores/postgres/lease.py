@@ -6,7 +6,9 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redrive.core.item import Instant, Item
+from redrive.core import codec
+from redrive.core.item import Instant, Item, Terms
+from redrive.core.lanes import PRIORITIES, level_of
 from redrive.core.states import State
 from redrive.core.verbs import LeaseRequest
 from redrive.stores.bodies import Judged
@@ -19,19 +21,27 @@ if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
     from redrive.stores.postgres.wire import Row
 
-GIVEN, SUSPECT_WAITS, NOT_APPLIED = 0, 1, 2
+GIVEN, SUSPECT_WAITS, NOT_APPLIED, WOKEN, CANCELLED, KEPT = 0, 1, 2, 3, 4, 5
 """What a row of lease.sql and settle.sql says, by its first column."""
 
 _MOST = 2**31 - 1
+MOST_ORDERED = 16_384
+"""What was leased and never settled here must not be remembered for ever."""
 _NO_FLOOR = (-1, 0)
 
 
 class Answer(NamedTuple):
-    """Of `settle` and `lease`: what was given, and the places that were not applied with the current delivery."""
+    """Of `settle` and `lease`: what was given, and the places that were not applied with the current delivery.
+
+    `woken`: queues in which something became free. `cancelled` and `kept`: places of what ended otherwise than decided.
+    """
 
     judged: list[Judged]
     suspect_waits: bool
     refused: dict[int, int | None]
+    woken: set[str]
+    cancelled: set[int]
+    kept: set[int]
 
 
 async def lease(session: Session, request: LeaseRequest) -> tuple[list[Judged], bool]:
@@ -50,6 +60,11 @@ def given(session: Session, request: LeaseRequest, look: Look, answer: Answer) -
     if answer.judged:
         memo.gave(request.worker)
         memo.remember(item for item, _ in answer.judged)
+        if len(session.ordered) > MOST_ORDERED:
+            session.ordered.clear()
+        session.ordered.update(
+            [item.id for item, _ in answer.judged if item.terms is not None and item.terms.order_key]
+        )
     else:
         memo.gave_nothing(request.worker, request.nonce)
     session.floors.learn(request, look, [item for item, _ in answer.judged])
@@ -68,26 +83,29 @@ def wanted(request: LeaseRequest, look: Look) -> tuple[Any, ...]:
         integers([min(want.max_crashes - 1, _MOST) for want in wants]),
         bigints([due for due, _ in look.floors]),
         bigints([seq for _, seq in look.floors]),
+        integers([-1 if want.retries is None else max(0, min(want.retries, _MOST)) for want in wants]),
+        bigints([want.turn for want in wants]),
     )
 
 
 def read(rows: Iterable[Row]) -> Answer:
     judged: list[Judged] = []
     refused: dict[int, int | None] = {}
-    suspect_waits = False
+    noted: dict[int, set[Any]] = {SUSPECT_WAITS: set(), WOKEN: set(), CANCELLED: set(), KEPT: set()}
     for row in rows:
-        if row[0] == GIVEN:
+        note = row[0]
+        if note == GIVEN:
             judged.append(_judged(row))
-        elif row[0] == NOT_APPLIED:
+        elif note == NOT_APPLIED:
             refused[row[1]] = row[10]
         else:
-            suspect_waits = True
-    return Answer(judged, suspect_waits, refused)
+            noted[note].add(row[3] if note == WOKEN else row[1])
+    return Answer(judged, bool(noted[SUSPECT_WAITS]), refused, noted[WOKEN], noted[CANCELLED], noted[KEPT])
 
 
 def _judged(row: Row) -> Judged:
     (_, seq, item_id, queue, body, crc, packing, put_at, due, renewed, deliveries, attempt) = row[:12]
-    (errors, crashes, replays, last_chance, alone, worker, leased_at, until) = row[12:]
+    (errors, crashes, replays, last_chance, alone, worker, leased_at, until, priority, terms, gap, cancel) = row[12:]
     item = Item(
         item_id,
         queue,
@@ -107,6 +125,10 @@ def _judged(row: Row) -> Judged:
         worker,
         leased_at,
         until,
+        priority=PRIORITIES[priority],
+        gap=gap or "",
+        cancel=cancel or "",
+        terms=None if terms is None else codec.decode(terms, Terms),
     )
     # Nearly all are small and sound; whatever else there is to say, `fault` says.
     if packing == 0 and zlib.crc32(body) == crc:
@@ -147,11 +169,16 @@ class Floors:
         now = self._now()
         return Look([self._floor(want.queue, now) for want in request.wants], now)
 
+    def drop(self, queues: Iterable[str]) -> None:
+        """Something that had waited for others may be leased there, and lies where its due time puts it."""
+        for queue in queues:
+            self._floors.pop(queue, None)
+
     def _floor(self, queue: str, now: float) -> Floor:
         return self._floors.get(queue, _NO_FLOOR) if now < self._until.get(queue, 0.0) else _NO_FLOOR
 
     def learn(self, request: LeaseRequest, look: Look, items: list[Item]) -> None:
-        last = {item.queue: item for item in items if item.crashes == 0 and not item.alone}
+        last = {item.queue: item for item in items if level_of(item) == 0 and not item.alone}
         took = self._now() - look.began
         for want, floor in zip(request.wants, look.floors, strict=True):
             item = last.get(want.queue)

@@ -7,16 +7,19 @@ slower up to 500 items at a time, the same at 1,000, a fifth faster at 5,000.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redrive.core.item import Millis, NewItem
-from redrive.core.verbs import PutResult
-from redrive.errors import ConfigError
-from redrive.stores.checks import taken
+from redrive.core import codec
+from redrive.core.item import Millis, NewItem, Priority, Terms
+from redrive.core.lanes import NUMBERS
+from redrive.core.terms import dedupe_place
+from redrive.core.verbs import Duplicate, PutResult
+from redrive.errors import ConfigError, QueueFull
+from redrive.stores.checks import taken, unknown_dependency
 from redrive.stores.packing import Packed, checksum
-from redrive.stores.postgres.arrays import Array, bigints, bodies, smallints, texts
-from redrive.stores.postgres.within import put_within, there_within
+from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints, texts
+from redrive.stores.postgres.within import Rows, put_within, there_within
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
@@ -34,8 +37,15 @@ LONGEST_DELAY: Millis = 2**62
 def check_delays(items: Sequence[NewItem]) -> None:
     """Before it travels together with what others put, which must not fail for it."""
     for new in items:
-        if new.delay > LONGEST_DELAY:
-            raise ConfigError(f"{new.delay} ms cannot be stored (item {new.id})", field="delay", hint="wait less long")
+        _check_span("delay", new.delay, new.id)
+        _check_span("at", new.at or 0, new.id)
+        if new.terms is not None and new.terms.dedupe is not None:
+            _check_span("dedupe_window", new.terms.dedupe.window or 0, new.id)
+
+
+def _check_span(field: str, span: Millis, item_id: str) -> None:
+    if span > LONGEST_DELAY:
+        raise ConfigError(f"{span} ms cannot be stored (item {item_id})", field=field, hint="wait less long")
 
 
 def is_heavy(items: Sequence[NewItem]) -> bool:
@@ -46,25 +56,16 @@ async def put(session: Session, items: Sequence[NewItem]) -> PutResult:
     if not items:
         return PutResult()
     rows = await session.call(session.sql("put", "call"), (session.pinned(), *columns(items)))
+    result = _result(items, rows)
     session.wake({new.queue for new in items})
-    return _result(items, [place for (place,) in rows])
+    return result
 
 
 async def put_joined(session: Session, items: Sequence[NewItem], within: object) -> PutResult:
     """In the caller's transaction, which alone knows when there will be something to wake anybody for."""
     if not items:
         return PutResult()
-    payloads = [new.payload for new in items]
-    values = (
-        session.pinned(),
-        [new.id for new in items],
-        [new.queue for new in items],
-        [new.delay for new in items],
-        [crc_of(body) for body in payloads],
-        [packing_of(body) for body in payloads],
-        [bytes(body) for body in payloads],
-    )
-    result = _result(items, await put_within(within, session.schema, values))
+    result = _result(items, await put_within(within, session.schema, (session.pinned(), *plain_columns(items))))
     await _check_same(session.schema, items, result, within)
     return result
 
@@ -83,26 +84,98 @@ async def _check_same(schema: str, items: Sequence[NewItem], result: PutResult, 
                 raise taken(new.id, queue, new.queue)
 
 
-def _result(items: Sequence[NewItem], places: Collection[int]) -> PutResult:
-    """From the places (from 1) of those that were there already."""
-    if not places:
+ALREADY, DUPLICATE, UNKNOWN, FULL = 0, 1, 2, 3
+"""What a row of put.sql says, by its second column."""
+
+
+def _result(items: Sequence[NewItem], rows: Rows) -> PutResult:
+    """From the places (from 1) of those that were not added. Raises if none was."""
+    if not rows:
         return PutResult(tuple([new.id for new in items]))
-    there = frozenset(places)
-    added = tuple([new.id for place, new in enumerate(items, 1) if place not in there])
-    already = tuple([new.id for place, new in enumerate(items, 1) if place in there])
-    return PutResult(added, already)
+    there: set[int] = set()
+    twins: dict[int, str] = {}
+    for place, note, other, fill, capacity in rows:
+        if note == FULL:
+            raise QueueFull(other, fill=fill, capacity=capacity, more=place)
+        if note == UNKNOWN:
+            raise unknown_dependency(items[place - 1].id, other)
+        if note == DUPLICATE:
+            twins[place] = other
+        else:
+            there.add(place)
+    places = list(enumerate(items, 1))
+    return PutResult(
+        tuple([new.id for place, new in places if place not in there and place not in twins]),
+        tuple([new.id for place, new in places if place in there]),
+        tuple([Duplicate(new.id, twins[place]) for place, new in places if place in twins]),
+    )
 
 
-def columns(items: Sequence[NewItem]) -> tuple[Array, ...]:
+Made = Callable[[Sequence[Any]], Any]
+"""Of the values of a column, what is sent."""
+
+
+class _Ways(NamedTuple):
+    """How each kind of column is made: in one go for our own connections, as lists for those of others."""
+
+    texts: Made
+    bigints: Made
+    integers: Made
+    smallints: Made
+    bodies: Made
+
+
+_OURS = _Ways(texts, bigints, integers, smallints, bodies)
+_PLAIN = _Ways(list, list, list, list, lambda values: [bytes(value) for value in values])
+
+
+def columns(items: Sequence[NewItem]) -> tuple[Any, ...]:
     """As put.sql takes them."""
+    return _columns(items, _OURS)
+
+
+def plain_columns(items: Sequence[NewItem]) -> tuple[Any, ...]:
+    return _columns(items, _PLAIN)
+
+
+def _columns(items: Sequence[NewItem], ways: _Ways) -> tuple[Any, ...]:
     payloads = [new.payload for new in items]
+    bound = [(place, new, new.terms) for place, new in enumerate(items, 1) if new.terms and new.terms != _NO_TERMS]
     return (
-        texts([new.id for new in items]),
-        texts([new.queue for new in items]),
-        bigints([new.delay for new in items]),
-        bigints([crc_of(body) for body in payloads]),
-        smallints([packing_of(body) for body in payloads]),
-        bodies(payloads),
+        ways.texts([new.id for new in items]),
+        ways.texts([new.queue for new in items]),
+        ways.bigints([new.delay for new in items]),
+        ways.bigints([crc_of(body) for body in payloads]),
+        ways.smallints([packing_of(body) for body in payloads]),
+        ways.bodies(payloads),
+        ways.bigints([new.at or 0 for new in items]) if any(new.at for new in items) else None,
+        ways.smallints([NUMBERS[new.priority] for new in items])
+        if any(new.priority is not Priority.NORMAL for new in items)
+        else None,
+        *(_bound_columns(bound, ways) if bound else (None,) * BOUND),
+    )
+
+
+_NO_TERMS = Terms()
+BOUND = 10
+"""How many columns there are for items with terms."""
+
+
+def _bound_columns(bound: Sequence[tuple[int, NewItem, Terms]], ways: _Ways) -> tuple[Any, ...]:
+    keys = [dedupe_place(new.queue, terms) or ("", "") for _, new, terms in bound]
+    windows = [None if terms.dedupe is None else terms.dedupe.window for _, _, terms in bound]
+    after = [(place, awaited) for place, _, terms in bound for awaited in terms.after]
+    return (
+        ways.integers([place for place, _, _ in bound]),
+        ways.texts([terms.order_key for _, _, terms in bound]),
+        ways.texts([terms.limit_key for _, _, terms in bound]),
+        ways.texts([scope for scope, _ in keys]),
+        ways.texts([key for _, key in keys]),
+        ways.bigints([-1 if window is None else window for window in windows]),
+        ways.smallints([int(terms.on_dead == "die") for _, _, terms in bound]),
+        ways.bodies([codec.encode(terms) for _, _, terms in bound]),
+        ways.integers([place for place, _ in after]),
+        ways.texts([awaited for _, awaited in after]),
     )
 
 

@@ -9,9 +9,12 @@ import hashlib
 from typing import Any
 
 from redrive.core import codec
-from redrive.core.item import Failure, Item, Letter
+from redrive.core.item import Failure, Item, Letter, Terms
+from redrive.core.lanes import PRIORITIES
+from redrive.core.meters import Rate
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Tombstone
+from redrive.core.terms import HOLDS
+from redrive.core.verbs import QueueSettings, Tombstone
 from redrive.stores.bodies import Judged, flawed
 from redrive.stores.packing import Packed, fault
 
@@ -19,6 +22,9 @@ Row = tuple[Any, ...]
 
 STATES = {str(state): state for state in State}
 DISPOSITIONS = {str(disposition): disposition for disposition in Disposition}
+
+PARKED = 2
+"""The status of a line whose dead head parks the others."""
 
 LONGEST = 400
 """Characters of a name in an index: an entry must fit a third of a page, and some have two names."""
@@ -33,10 +39,11 @@ def item_of(row: Row) -> Item:
 def judged_item(row: Row) -> Judged:
     """From the columns of get.sql."""
     item_id, queue, body, seq, state = row[:5]
-    crc, reason, died_at, disposition, failure, packing, result_packing = row[20:27]
+    crc, reason, died_at, disposition, failure, packing, result_packing, route = row[20:28]
+    priority, hold, line, terms, gap, cancel = row[28:34]
     letter = None
     if reason is not None:
-        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure))
+        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure), route)
     (enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last_chance, alone) = row[5:15]
     (worker, leased_at, lease_until, ended_at, result) = row[15:20]
     item = Item(
@@ -61,6 +68,11 @@ def judged_item(row: Row) -> Judged:
         ended_at,
         Packed(result, result_packing) if result_packing else result,
         letter,
+        priority=PRIORITIES[priority],
+        hold="parked:order" if hold and line == PARKED else HOLDS[hold],
+        gap=gap or "",
+        cancel=cancel or "",
+        terms=None if terms is None else codec.decode(terms, Terms),
     )
     return item, fault(body, crc, packing)
 
@@ -68,6 +80,15 @@ def judged_item(row: Row) -> Judged:
 def tombstone_of(row: Row) -> Tombstone:
     item_id, queue, state, digest, at, actor, reason = row
     return Tombstone(item_id, queue, STATES[state], digest, at, actor, reason)
+
+
+def settings_of(row: Row) -> QueueSettings:
+    """From the columns of configure.settings. A queue that has items and was never configured has none."""
+    max_running, max_per_key, count, per, burst, capacity, order, *rest = row
+    if order is None:
+        return QueueSettings()
+    rate = None if count is None else Rate(count, per, burst)
+    return QueueSettings(max_running, max_per_key, rate, capacity, order, *rest)
 
 
 def short(error: str) -> str:

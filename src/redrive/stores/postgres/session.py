@@ -66,6 +66,7 @@ class Session:
         self.options = options
         self.schema = options.quoted
         self.memo = Memo()
+        self.ordered: set[str] = set()
         self.floors = Floors(self.loop.time)
         self.gather = Gather(lambda items: put(self, items))
         self.waiters = Waiters()
@@ -137,6 +138,7 @@ class Session:
         """A transaction. `work` may run more than once, and changes nothing but what it does through its Tx."""
         result, woken = await through(self._again(lambda: self._transaction(work)))
         self._wrote()
+        self.floors.drop(woken)
         self.wake(woken)
         return result
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.core import codec
-from redrive.core.decide import Charge, ToDead, ToDone, ToReady
+from redrive.core.decide import Charge, ToCancelled, ToDead, ToDone, ToReady
 from redrive.core.item import Millis, NewItem
 from redrive.core.verbs import Answer, Extended, Held, LeaseRequest, Settlement, Verdict
 from redrive.stores.packing import Packed
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from redrive.stores.memo import Memo
     from redrive.stores.postgres.session import Session
 
-_DONE, _READY, _DEAD, _ONLY_JUDGED = 0, 1, 2, 9
+_DONE, _READY, _DEAD, _CANCELLED, _ONLY_JUDGED = 0, 1, 2, 4, 9
 _CHARGES = {Charge.ERROR: 1, Charge.CRASH: 2, Charge.NOTHING: 3}
-_NOBODY = (None, None, 0, None, None, None, None, None, None)
+_NOBODY = (None, None, 0, *(None,) * 8)
 """The lease request of a settle without one."""
 
 Outcome = tuple[tuple[Answer, ...], "list[Judged] | None", bool]
@@ -40,18 +40,21 @@ async def settle(session: Session, settlements: Sequence[Settlement], then: Leas
     held = (
         bigints([0 if place is None else place[0] for place in places]),
         _ids([settlement.id for settlement in settlements], places),
+        integers([settlement.delivery for settlement in settlements]),
+        # Only so that locks are taken in their order: whoever has no key here, or is not remembered, may have one.
+        None in places or any(settlement.id in session.ordered for settlement in settlements),
     )
-    ended = integers([settlement.delivery for settlement in settlements])
     plan = _plan(settlements)
     if plan is None:
-        params = (session.pinned(), *held, ended, *request)
-        rows = await session.call(session.sql("settle", "finish"), params)
+        rows = await session.call(session.sql("settle", "finish"), (session.pinned(), *held, *request))
     else:
-        rows = await session.call(session.sql("settle", "call"), (session.pinned(), *held, ended, *plan, *request))
+        rows = await session.call(session.sql("settle", "call"), (session.pinned(), *held, *plan, *request))
     answer = lease.read(rows)
     memo.forget(settlements)
-    session.wake(_woken(settlements, places, answer))
-    answers = tuple([_answer(each, place, answer.refused) for place, each in enumerate(settlements, 1)])
+    session.ordered.difference_update([settlement.id for settlement in settlements])
+    session.floors.drop(answer.woken)
+    session.wake(_woken(settlements, places, answer) | answer.woken)
+    answers = tuple([_answer(each, place, answer) for place, each in enumerate(settlements, 1)])
     if then is None:
         return answers, None, False
     if ask is not None and look is not None:
@@ -73,10 +76,12 @@ def possible(item_id: str) -> str:
     return item_id if item_id.isascii() else item_id.encode(errors="ignore").decode()
 
 
-def _answer(settlement: Settlement, place: int, refused: dict[int, int | None]) -> Answer:
-    if place not in refused:
-        return Answer(settlement.id, Verdict.APPLIED)
-    current = refused[place]
+def _answer(settlement: Settlement, place: int, said: lease.Answer) -> Answer:
+    if place in said.kept:
+        return Answer(settlement.id, Verdict.KEPT)
+    if place not in said.refused:
+        return Answer(settlement.id, Verdict.APPLIED, "cancelled" if place in said.cancelled else "")
+    current = said.refused[place]
     if current is None:
         return Answer(settlement.id, Verdict.REFUSED, "no such item")
     if current != settlement.delivery:
@@ -93,7 +98,7 @@ def _woken(
         if settlement.follow_ups:
             woken.update([new.queue for new in settlement.follow_ups])
         place = places[number]
-        if settlement.decision.__class__ is ToReady and number + 1 not in answer.refused:
+        if (settlement.decision.__class__ is ToReady or number + 1 in answer.kept) and number + 1 not in answer.refused:
             woken.add("" if place is None else place[1])
     return woken
 
@@ -121,7 +126,7 @@ class _Plan:
         self._moves: list[tuple[int, Millis, int]] = []
         self._results: list[tuple[int, int, bytes]] = []
         self._attempts: list[tuple[int, bytes]] = []
-        self._letters: list[tuple[int, str, str, str, str, str, str, bytes]] = []
+        self._letters: list[tuple[int, str, str, str, str, str, str, str, bytes]] = []
         self._owners: list[int] = []
         self._follow_ups: list[NewItem] = []
         seen: set[tuple[str, int]] = set()
@@ -143,8 +148,10 @@ class _Plan:
                 self._results.append((place, result.packing if isinstance(result, Packed) else 0, result))
         elif isinstance(decision, ToReady):
             self._moves.append((_READY, decision.delay, _CHARGES[decision.charge]))
+        elif isinstance(decision, ToCancelled):
+            self._moves.append((_CANCELLED, 0, 0))
         else:
-            self._moves.append((_DEAD, 0, _CHARGES[decision.charge]))
+            self._moves.append((_DEAD, decision.otherwise, _CHARGES[decision.charge]))
             self._add_letter(place, decision)
         if settlement.attempt is not None:
             self._attempts.append((place, codec.encode(settlement.attempt)))
@@ -155,14 +162,15 @@ class _Plan:
     def _add_letter(self, place: int, decision: ToDead) -> None:
         failure = decision.failure
         kinds = (indexed(failure.cause), shown(failure.type), indexed(short(failure.type)))
-        names = (shown(decision.reason), *kinds, indexed(failure.category), shown(failure.rule))
+        labels = (indexed(failure.category), shown(failure.rule), indexed(decision.route))
+        names = (shown(decision.reason), *kinds, *labels)
         self._letters.append((place, *names, codec.encode(failure)))
 
     def arrays(self) -> tuple[Any, ...]:
         kinds, delays, charges = zip(*self._moves, strict=True)
         result_places, packings, results = _columns(self._results, 3)
         attempt_places, attempts = _columns(self._attempts, 2)
-        letter_places, *names, failures = _columns(self._letters, 8)
+        letter_places, *names, failures = _columns(self._letters, 9)
         return (
             *(smallints(kinds), bigints(delays), smallints(charges)),
             *(integers(result_places), smallints(packings), bodies(results)),
@@ -185,5 +193,10 @@ async def extend(session: Session, held: Sequence[Held], ttl: Millis) -> Extende
     seqs = bigints([0 if place is None else place[0] for place in places])
     ids = _ids([item_id for item_id, _ in each], places)
     params = (session.pinned(), seqs, ids, integers([delivery for _, delivery in each]), ttl)
-    lost = {each[place - 1] for (place,) in await session.call(session.sql("extend", "call"), params)}
-    return Extended(tuple([one.id for one in held if (one.id, one.delivery) in lost]))
+    rows = await session.call(session.sql("extend", "call"), params)
+    lost = {each[place - 1] for place, asked in rows if not asked}
+    wanted = {each[place - 1] for place, asked in rows if asked}
+    return Extended(
+        tuple([one.id for one in held if (one.id, one.delivery) in lost]),
+        tuple([one.id for one in held if (one.id, one.delivery) in wanted]),
+    )

@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 _TABLES = {
+    "aside": "queue, key, seq",
     "attempt": "seq, delivery, body",
-    "cause": "cause, queue, n",
-    "counter": "queue, ready, leased, done, open, archived, trash, cancelled",
+    "cause": "cause, queue, n, route",
+    "counter": "queue, ready, leased, done, open, archived, trash, cancelled, held, parked",
     "course": (
         "seq, queue, state, due_at, renewed_at, deliveries, attempt, errors, crashes, "
-        "replays, omitted, last_chance, alone, worker, leased_at, lease_until, ended_at"
+        "replays, omitted, last_chance, alone, worker, leased_at, lease_until, ended_at, priority, hold, ties, level"
     ),
+    "dedupe": "scope, key, seq, id, until",
     "deed": "seq, position",
     "document": "kind, key, version, body",
+    "edge": "awaited, waiting",
     "election": "name, owner, until",
+    "follower": "queue, key, place, seq",
+    "gate": "name, version, interval, burst, share, cap, floor, next_at, credit, floor_at, body",
     "item": "seq, id, queue, enqueued_at, crc, packing, body",
     "journal": "position, at, topic, actor, reason, request_id, change, body",
-    "letter": "seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure",
+    "letter": "seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure, route",
+    "line": "queue, key, last, head, waiting, status, gap",
     "nonce": "worker, nonce, at, seqs, deliveries",
-    "queue": "name, paused, paused_by, paused_reason",
+    "pace": "queue, full_at",
+    "queue": (
+        "name, paused, paused_by, paused_reason, max_running, max_per_key, rate_count, rate_per, rate_burst, "
+        "capacity, order_mode, policy, gate, keep, keep_results, retry_share"
+    ),
     "result": "seq, packing, body",
+    "route": "name, capacity",
+    "slot": "queue, key, running",
+    "terms": "seq, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap, cancel",
     "tombstone": "id, queue, state, payload_sha256, at, actor, reason",
     "worker": "name, facts, seen_at, alive_until",
 }
 _INDEXES = {
+    "aside_pkey": "queue, key, seq",
     "attempt_pkey": "seq, delivery",
     "course_alone": "worker",
     "course_leased": "queue",
     "course_pkey": "seq",
-    "course_ready": "queue, crashes, due_at, seq",
+    "course_ready": "queue, level, due_at, seq",
+    "dedupe_pkey": "scope, key",
+    "dedupe_until": "until",
     "deed_pkey": "seq, position",
     "document_pkey": "kind, key",
+    "edge_pkey": "awaited, waiting",
+    "edge_waiting": "waiting",
     "election_pkey": "name",
+    "follower_pkey": "queue, key, place",
+    "gate_pkey": "name",
     "item_id": "id",
     "item_pkey": "seq",
     "journal_pkey": "position",
@@ -44,9 +64,16 @@ _INDEXES = {
     "letter_error": "error_short, disposition, died_at, seq",
     "letter_pkey": "seq",
     "letter_queue": "queue, disposition, died_at, seq",
+    "letter_route": "route, disposition, died_at, seq",
+    "line_pkey": "queue, key",
     "nonce_pkey": "worker",
+    "pace_pkey": "queue",
+    "queue_capacity": "name",
     "queue_pkey": "name",
     "result_pkey": "seq",
+    "route_pkey": "name",
+    "slot_pkey": "queue, key",
+    "terms_pkey": "seq",
     "tombstone_pkey": "id",
     "worker_pkey": "name",
 }

@@ -1,4 +1,4 @@
-"""What lies beside the queue on PostgreSQL: documents, the journal, queue settings and who is alive."""
+"""What lies beside the queue on PostgreSQL: documents, the journal and who is alive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redrive.core import codec
 from redrive.core.item import Millis
-from redrive.core.verbs import Document, DocumentWrite, Entry, NewEntry, QueueChange, WorkerBeat, WorkerFacts
+from redrive.core.verbs import Document, DocumentWrite, Entry, NewEntry, WorkerBeat, WorkerFacts
 from redrive.errors import Conflict
 from redrive.stores.postgres.tx import Tx
 
@@ -107,19 +107,6 @@ async def append_acts(session: Session, tx: Tx, entries: Sequence[NewEntry], cha
 async def journal(session: Session, topic: str, after: int, limit: int) -> tuple[Entry, ...]:
     rows = await session.read(session.sql("journal", "read"), (topic, after, max(0, limit)))
     return tuple([Entry(*row) for row in rows])
-
-
-async def configure(session: Session, queue: str, change: QueueChange) -> None:
-    async def work(tx: Tx) -> None:
-        if change.paused is None:
-            await tx.execute(session.sql("configure", "declare"), (queue,))
-            return
-        by, reason = (change.by, change.reason) if change.paused else ("", "")
-        await tx.execute(session.sql("configure", "pause"), (queue, change.paused, by, reason))
-        if not change.paused:
-            tx.woken.add(queue)
-
-    await session.write(work)
 
 
 async def workers(session: Session) -> tuple[WorkerBeat, ...]:

@@ -27,6 +27,8 @@ from redrive.core.verbs import (
     DocumentWrite,
     Entry,
     Extended,
+    Gate,
+    GateWrite,
     Held,
     IdPage,
     LeaseRequest,
@@ -35,9 +37,11 @@ from redrive.core.verbs import (
     Page,
     PutResult,
     QueueChange,
+    QueueSettings,
     Settled,
     Settlement,
     StoreInfo,
+    Swept,
     Tally,
     Tombstone,
     WorkerBeat,
@@ -52,13 +56,16 @@ from redrive.stores.checks import (
     check_act,
     check_change,
     check_entries,
+    check_follow_ups,
+    check_gate,
     check_new,
     check_page,
+    check_route,
     check_text,
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.postgres import amend, checkup, find, lease, options, put, reclaim, settle, shelf
+from redrive.stores.postgres import amend, checkup, find, lease, options, prune, put, reclaim, settings, settle, shelf
 from redrive.stores.postgres.extra import check_extra
 from redrive.stores.postgres.homes import Homes
 from redrive.stores.statements import load_all
@@ -161,7 +168,7 @@ class PostgresStore:
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
             if settlement.follow_ups:
-                check_new(settlement.follow_ups)
+                check_follow_ups(settlement.follow_ups)
         packed = await bodies.packed_settlements(settlements, self._compress_above)
         session = await self._here()
         answers, judged, suspect_waits = await settle.settle(session, packed, then)
@@ -230,14 +237,36 @@ class PostgresStore:
 
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
         check_act(by)
-        return await amend.prune(await self._here(), selection, limit, by)
+        return await prune.prune(await self._here(), selection, limit, by)
 
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await find.tombstone(await self._here(), item_id)
 
     async def configure(self, queue: str, change: QueueChange) -> None:
         check_change(queue, change)
-        await shelf.configure(await self._here(), queue, change)
+        await settings.configure(await self._here(), queue, change)
+
+    async def configure_route(self, route: str, capacity: int | None) -> None:
+        check_route(route, capacity)
+        await settings.configure_route(await self._here(), route, capacity)
+
+    async def settings(self, queue: str) -> QueueSettings:
+        return await settings.settings(await self._here(), queue)
+
+    async def set_gate(self, write: GateWrite) -> Gate:
+        check_gate(write)
+        return await settings.set_gate(await self._here(), write)
+
+    async def gates(self) -> tuple[Gate, ...]:
+        return await settings.gates(await self._here())
+
+    async def gate(self, name: str) -> Gate | None:
+        return next(iter(await settings.gates(await self._here(), name)), None)
+
+    async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
+        check_act(by)
+        check_page(limit)
+        return await prune.sweep(await self._here(), limit, by, cursor)
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         check_text("worker", worker)

@@ -12,23 +12,27 @@ from redrive.stores.statements import load
 if TYPE_CHECKING:
     from redrive.stores.postgres.wire import Row, Wire
 
-Kind = Literal["ready", "leased", "done", "open", "archived", "trash", "cancelled"]
+Kind = Literal["ready", "leased", "done", "open", "archived", "trash", "cancelled", "held", "parked"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _PLACES: dict[str, int] = {kind: place for place, kind in enumerate(KINDS)}
 
 
 class Tx:
-    """`woken`: queues in which it made something ready; who waits for them hears of it after the commit."""
+    """`woken`: queues in which it made something ready; who waits for them hears of it after the commit.
 
-    __slots__ = ("_causes", "_counts", "_schema", "now", "wire", "woken")
+    `keyless`: numbers of letters whose dedupe key another item (by its id) holds.
+    """
+
+    __slots__ = ("_causes", "_counts", "_schema", "keyless", "now", "wire", "woken")
 
     def __init__(self, wire: Wire, now: Instant, schema: str) -> None:
         self.wire = wire
         self.now = now
         self.woken: set[str] = set()
+        self.keyless: dict[int, str] = {}
         self._schema = schema
         self._counts: dict[str, list[int]] = {}
-        self._causes: dict[tuple[str, str], int] = {}
+        self._causes: dict[tuple[str, str, str], int] = {}
 
     async def execute(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
         return await self.wire.rows(statement, params)
@@ -45,8 +49,8 @@ class Tx:
             counts = self._counts[queue] = [0] * len(KINDS)
         counts[_PLACES[kind]] += by
 
-    def count_cause(self, cause: str, queue: str, by: int) -> None:
-        key = (cause, queue)
+    def count_cause(self, cause: str, queue: str, route: str, by: int) -> None:
+        key = (cause, queue, route)
         self._causes[key] = self._causes.get(key, 0) + by
 
     async def flush(self) -> None:
@@ -56,7 +60,7 @@ class Tx:
             await self.execute(self._said("queues"), (texts([*counts]), *columns))
         causes = {key: by for key, by in self._causes.items() if by}
         if causes:
-            names = texts([cause for cause, _ in causes]), texts([queue for _, queue in causes])
+            names = [texts(column) for column in zip(*causes, strict=True)]
             await self.execute(self._said("causes"), (*names, bigints([*causes.values()])))
         self._counts.clear()
         self._causes.clear()

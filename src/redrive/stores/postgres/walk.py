@@ -14,15 +14,20 @@ from redrive.core.select import And, Match, Selection
 from redrive.stores.postgres.compile import Compiled, storable
 from redrive.stores.postgres.rows import indexed, short, shown
 
-WALKS = (("cause", "queue"), ("cause",), ("error",), ("category",), ("queue",), ())
+WALKS = (("cause", "queue"), ("cause",), ("error",), ("category",), ("route",), ("queue",), ())
 """The names that indexes of letters begin with; each goes on with the disposition and the time of death."""
 _COLUMNS = {
     "cause": "l.cause",
     "queue": "l.queue",
     "error": "l.error_short",
     "category": "l.category",
+    "route": "l.route",
     "disposition": "l.disposition",
 }
+
+
+_ROUTED = Compiled("l.route <> ''")
+"""Letters without a route are not in the index of routes."""
 
 
 class Walk(NamedTuple):
@@ -49,7 +54,7 @@ def walk_of(selection: Selection) -> Walk | None:
         tuple([_COLUMNS[part.field] for part in used]),
         values,
         And(tuple([part for part in parts if not any(part is one for one in used)])),
-        tuple([Compiled("l.error = %b", (shown(error),)) for error in whole]),
+        (*[Compiled("l.error = %b", (shown(error),)) for error in whole], *([_ROUTED] if "route" in way else [])),
     )
 
 
@@ -64,6 +69,8 @@ def _parts(selection: Selection) -> Iterator[Selection]:
 def _is_name(part: Match) -> bool:
     if part.op != "=" or part.field not in _COLUMNS or not isinstance(part.value, str):
         return False
+    if part.field == "route" and not part.value:
+        return False
     return storable((_held(part.field, part.value),)) != []
 
 
@@ -72,7 +79,7 @@ def _held(field: str, value: str) -> str:
     match field:
         case "error":
             return indexed(short(value))
-        case "cause" | "category":
+        case "cause" | "category" | "route":
             return indexed(value)
         case _:
             return value

@@ -27,17 +27,21 @@ class _Query(NamedTuple):
 
 
 _PUT = _Query(
-    "select place from {schema}.put(",
-    ("bigint", "text[]", "text[]", "bigint[]", "bigint[]", "smallint[]", "bytea[]"),
-    ")",
+    "select place, note, other, fill, capacity from {schema}.put(",
+    (
+        *("bigint", "text[]", "text[]", "bigint[]", "bigint[]", "smallint[]", "bytea[]", "bigint[]", "smallint[]"),
+        *("integer[]", "text[]", "text[]", "text[]", "text[]", "bigint[]", "smallint[]", "bytea[]"),
+        *("integer[]", "text[]"),
+    ),
+    ", true)",
 )
 _THERE = _Query("select queue, crc, packing, body from {schema}.item where id = ", ("text",))
 _ACCEPTED = "a connection of psycopg, psycopg2, asyncpg, SQLAlchemy or Django"
 
 
-async def put_within(within: object, schema: str, values: Sequence[Any]) -> list[int]:
-    """The places of those that were there already. `values`: what the function takes, in plain lists."""
-    return [row[0] for row in await _ask(within, _PUT, schema, values)]
+async def put_within(within: object, schema: str, values: Sequence[Any]) -> Rows:
+    """What the function says of those that were not added. `values`: what it takes, in plain lists."""
+    return await _ask(within, _PUT, schema, values)
 
 
 async def there_within(within: object, schema: str, item_id: str) -> Sequence[Any] | None:

@@ -46,11 +46,12 @@ TRIES = 20
 PAUSE = 0.02
 """Seconds at most between two looks, by chance: two who got in each other's way should not meet again."""
 
-_CHANGED, _ALREADY, _MISSING, _DAMAGED, _KEEPS_NOTHING_BACK = range(5)
+_CHANGED, _ALREADY, _MISSING, _DAMAGED, _KEEPS_NOTHING_BACK, _LEASED_MEANWHILE = range(6)
 _REASONS = {
     _MISSING: "no such item",
     _DAMAGED: "its record is damaged",
     _KEEPS_NOTHING_BACK: "it keeps nothing back: it is not the head of an order key",
+    _LEASED_MEANWHILE: "it was leased meanwhile",
 }
 _LIES: dict[type, Disposition] = {
     Archive: Disposition.ARCHIVED,
@@ -73,7 +74,8 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
             f"{len(selection.ids):,} items are too many for one act", field="ids", hint=f"name at most {MOST:,} at once"
         )
     refusals = _refusals(change)
-    head = [*_head(change, by, None if not isinstance(selection, Ids) else expect), msgspec.msgpack.encode(refusals)]
+    head = _head(change, by, None if not isinstance(selection, Ids) else expect)
+    head += [int(pins(selection).get("state") == State.READY), msgspec.msgpack.encode(refusals)]
     for _ in range(TRIES):
         meant = await _meant(session, selection, expect)
         record = audit.AuditRecord(audit.word(change), selection, (), change)

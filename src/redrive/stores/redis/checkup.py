@@ -25,7 +25,9 @@ CHUNK = 200
 """Records or entries that one script looks at."""
 BODIES = 50
 """Of those that come with their bodies."""
-REPAIRABLE = frozenset({"indexes", "counters", "causes", "sequence"})
+REPAIRABLE = frozenset(
+    {"indexes", "counters", "causes", "routes", "sequence", "lines", "slots", "dependencies", "dedupe", "holds"}
+)
 """What is kept beside the items and follows from them."""
 
 _TRUTHS = {
@@ -38,6 +40,23 @@ _TRUTHS = {
     "failure_alone": ("letters", "letters whose item is gone, not dead or in another queue"),
     "not_in_index": ("indexes", "items that are not where they would be looked for"),
     "stray": ("indexes", "entries of an index that no item has"),
+    "hold_misfits": ("holds", "items with a hold for nothing, or without one although they wait"),
+    "not_in_followers": ("lines", "items that live and have no place under their order key"),
+    "stray_followers": ("lines", "items that wait under an order key and are not there, or not ready"),
+    "line_misfits": ("lines", "order keys whose head is not there, or is not what keeps the others back"),
+    "stray_parked": ("lines", "order keys that are listed as parked and are not"),
+    "not_in_slot": ("slots", "items that run and are not counted under their limit key"),
+    "stray_slot": ("slots", "limit keys that count another number than runs"),
+    "not_in_aside": ("slots", "items that were set aside and would not be found"),
+    "stray_aside": ("slots", "items that were set aside and are not there, or not held"),
+    "aside_unlisted": ("slots", "limit keys that are not known to hold items back"),
+    "stray_asides": ("slots", "limit keys that are listed and hold nothing back"),
+    "not_in_waits": ("dependencies", "items that would not wait for others, or not be found by them"),
+    "not_in_awaited": ("dependencies", "items that would not wait for others, or not be found by them"),
+    "stray_waits": ("dependencies", "items that wait for others and are not there, or not ready"),
+    "stray_awaited": ("dependencies", "items that wait for others and are not there, or not ready"),
+    "dedupe_misfits": ("dedupe", "dedupe keys that are held by an item which does not live"),
+    "stray_windows": ("dedupe", "windows of dedupe keys that nobody holds"),
     "undeclared": ("counters", "queues that have items and are not declared"),
     "no_payload": ("payloads", "items without a payload"),
     "payload_body": ("payloads", "items whose payload is damaged"),
@@ -51,8 +70,10 @@ _TRUTHS = {
     "pruned_but_there": ("tombstones", "items that were pruned and are there"),
 }
 _GLOB = re.compile(r"([*?\[\]\\^])")
-_BY_NUMBER = (b"items", b"ended:")
+_BY_NUMBER = (b"items", b"ended:", b"held:")
 """Indexes that are ordered by the number of the item, and so do not name it."""
+_BINDING = (b"followers:", b"slot:", b"aside:", b"waits:", b"awaited:", b"asides:", b"parked:", b"windows")
+"""Sets that bind items to others, and those that list them: what is in them is not counted."""
 
 
 async def check(session: Session, *, quick: bool) -> Checkup:
@@ -70,7 +91,7 @@ async def repair(session: Session) -> tuple[Finding, ...]:
     look = _Look(session, bodies=False)
     found = await look.run()
     wrong = tuple([finding for finding in found.findings if finding.kind in REPAIRABLE])
-    lists = (look.misplaced, look.strays, look.undeclared, look.causes)
+    lists = (look.misplaced, look.strays, look.undeclared, look.causes, look.routes, look.unfit)
     for first in range(0, max(1, *map(len, lists)) if wrong else 0, CHUNK):
         parts = [chosen[first : first + CHUNK] for chosen in lists]
         args: list[bytes | str | int] = []
@@ -91,10 +112,14 @@ class _Look:
         """Index and member in turn."""
         self.undeclared: list[bytes] = []
         self.causes: list[bytes] = []
+        self.routes: list[bytes] = []
+        self.unfit: list[bytes] = []
+        """Hash and field in turn, of lines and dedupe keys."""
 
     async def run(self) -> Checkup:
         await self._look_at_items()
         await self._look_at_indexes(await self._look_at_keys())
+        await self._look_at_hash(b"dedupe", "dedupe_misfits")
         return Checkup(await self._look_at_numbers(), self._found.told())
 
     def _tell(self, truth: str, example: str) -> None:
@@ -106,8 +131,10 @@ class _Look:
     def _tell_all(self, flaws: Sequence[bytes]) -> None:
         for truth, example in zip(flaws[0::2], flaws[1::2], strict=True):
             self._tell(truth.decode(), _shown(example))
-            if truth == b"not_in_index":
+            if truth.startswith(b"not_in_") or truth == b"hold_misfits":
                 self.misplaced.append(example)
+            elif truth == b"aside_unlisted":
+                self.unfit += [b"aside", example]
             elif truth == b"undeclared":
                 self.undeclared.append(example)
 
@@ -133,8 +160,12 @@ class _Look:
         kept: dict[tuple[str, str], int] = {}
         there: dict[tuple[str, str], int] = {}
         found: dict[bytes, None] = {}
-        async for flaws, indexes, causes in self._walk("check_keys", CHUNK, pattern):
+        async for flaws, indexes, causes, routes, strays, lines in self._walk("check_keys", CHUNK, pattern):
             self._tell_all(flaws)
+            self._tell_routes(routes)
+            self._tell_strays(strays)
+            for name in lines:
+                await self._look_at_hash(name, "line_misfits")
             for name, has, count in zip(causes[0::3], causes[1::3], causes[2::3], strict=True):
                 cause, _, queue = _shown(name).rpartition("\0")
                 kept[cause, queue], there[cause, queue] = has, count
@@ -143,12 +174,36 @@ class _Look:
         self._found.add_causes(kept, there)
         return list(found)
 
+    def _tell_routes(self, routes: Sequence[Any]) -> None:
+        for name, has, count in zip(routes[0::3], routes[1::3], routes[2::3], strict=True):
+            told = f"{_shown(name)}: {has} (there are {count})"
+            self._found.add("routes", "routes whose count differs from their open letters", told)
+            self.routes.append(name)
+
+    def _tell_strays(self, strays: Sequence[bytes]) -> None:
+        for name, member in zip(strays[0::2], strays[1::2], strict=True):
+            self._tell("stray_" + _shown(name).partition(":")[0], f"{_shown(member)} in {_shown(name)}")
+        self.strays += strays
+
+    async def _look_at_hash(self, name: bytes, truth: str) -> None:
+        async for (fields,) in self._walk("check_lines", CHUNK, name):
+            for field in fields:
+                self._tell(truth, f"{_shown(name)}: {_shown(field)}")
+                self.unfit += [name, field]
+
     async def _look_at_indexes(self, names: list[bytes]) -> None:
         """One by one only where there is reason to: where all items are in theirs, their number tells of any other."""
-        for name in names if self.misplaced else await self._session.read("check_sums", names):
+        binding = [name for name in names if name.startswith(_BINDING)]
+        counted = [name for name in names if not name.startswith(_BINDING)]
+        doubtful = counted if self.misplaced else await self._session.read("check_sums", counted)
+        for name in (*binding, *doubtful):
             await self._look_at_index(name)
 
     async def _look_at_index(self, name: bytes) -> None:
+        if name.startswith(_BINDING):
+            async for (strays,) in self._walk("check_index", CHUNK, name, 0):
+                self._tell_strays([part for member in strays for part in (name, member)])
+            return
         before_id = 0 if name.startswith(_BY_NUMBER) else STAMP
         async for (strays,) in self._walk("check_index", CHUNK, name, before_id):
             for member in strays:

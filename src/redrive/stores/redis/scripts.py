@@ -34,6 +34,7 @@ def load() -> Mapping[str, Script]:
     return {name: made(name, text) for name, text in joined().items()}
 
 
+@cache
 def joined() -> Mapping[str, str]:
     """The texts of all scripts, each with what it uses, as they stand in their files."""
     folder = resources.files("redrive.stores").joinpath("lua")

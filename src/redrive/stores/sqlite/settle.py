@@ -185,10 +185,10 @@ class _Judging:
         self._plan.add(settlement, seq, queue, kind)
         if ties & BINDING:
             self._bound[seq] = kind
-        if asked and kind == "cancelled":
-            return Answer(settlement.id, verdict, "cancelled")
-        if asked:
+        if asked and kind != "cancelled":
             self._asked.append((seq,))
+        if kind == "cancelled" and not isinstance(settlement.decision, ToCancelled):
+            return Answer(settlement.id, verdict, "cancelled")
         kept = kind == "ready" and isinstance(settlement.decision, ToDead)
         return Answer(settlement.id, Verdict.KEPT if kept else verdict)
 
@@ -208,7 +208,8 @@ class _Judging:
             return True
         if route not in self._rooms:
             row = self._tx.execute(_SQL["route"], (route,)).fetchone()
-            self._rooms[route] = None if row is None else row[0] - self._tx.counted_route(route)
+            unlimited = row is None or row[0] is None
+            self._rooms[route] = None if unlimited else row[0] - self._tx.counted_route(route)
         left = self._rooms[route]
         if left is None:
             return True

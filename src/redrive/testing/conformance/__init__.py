@@ -25,8 +25,10 @@ import pytest
 
 _PARTS = (
     "after",
+    "after_order",
     "amend",
     "cancel",
+    "capacity",
     "configure",
     "dedupe",
     "documents",
@@ -37,23 +39,30 @@ _PARTS = (
     "journal",
     "kit",
     "large",
+    "laws",
     "lease",
     "life",
     "limits",
+    "limits_races",
     "machine",
     "model",
     "order",
+    "order_acts",
     "priority",
     "prune",
     "put",
+    "queue_settings",
     "races",
+    "rate",
     "reclaim",
     "retention",
     "routes",
     "settle",
+    "stage",
     "steps",
     "suspects",
     "tally",
+    "terms_races",
     "upkeep",
     "wait",
     "workers",
@@ -62,8 +71,10 @@ _PARTS = (
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
 from redrive.testing.conformance.after import *  # noqa: E402,F403
+from redrive.testing.conformance.after_order import *  # noqa: E402,F403
 from redrive.testing.conformance.amend import *  # noqa: E402,F403
 from redrive.testing.conformance.cancel import *  # noqa: E402,F403
+from redrive.testing.conformance.capacity import *  # noqa: E402,F403
 from redrive.testing.conformance.configure import *  # noqa: E402,F403
 from redrive.testing.conformance.dedupe import *  # noqa: E402,F403
 from redrive.testing.conformance.documents import *  # noqa: E402,F403
@@ -77,11 +88,15 @@ from redrive.testing.conformance.large import *  # noqa: E402,F403
 from redrive.testing.conformance.lease import *  # noqa: E402,F403
 from redrive.testing.conformance.life import *  # noqa: E402,F403
 from redrive.testing.conformance.limits import *  # noqa: E402,F403
+from redrive.testing.conformance.limits_races import *  # noqa: E402,F403
 from redrive.testing.conformance.order import *  # noqa: E402,F403
+from redrive.testing.conformance.order_acts import *  # noqa: E402,F403
 from redrive.testing.conformance.priority import *  # noqa: E402,F403
 from redrive.testing.conformance.prune import *  # noqa: E402,F403
 from redrive.testing.conformance.put import *  # noqa: E402,F403
+from redrive.testing.conformance.queue_settings import *  # noqa: E402,F403
 from redrive.testing.conformance.races import *  # noqa: E402,F403
+from redrive.testing.conformance.rate import *  # noqa: E402,F403
 from redrive.testing.conformance.reclaim import *  # noqa: E402,F403
 from redrive.testing.conformance.retention import *  # noqa: E402,F403
 from redrive.testing.conformance.routes import *  # noqa: E402,F403
@@ -89,6 +104,7 @@ from redrive.testing.conformance.settle import *  # noqa: E402,F403
 from redrive.testing.conformance.steps import *  # noqa: E402,F403
 from redrive.testing.conformance.suspects import *  # noqa: E402,F403
 from redrive.testing.conformance.tally import *  # noqa: E402,F403
+from redrive.testing.conformance.terms_races import *  # noqa: E402,F403
 from redrive.testing.conformance.upkeep import *  # noqa: E402,F403
 from redrive.testing.conformance.wait import *  # noqa: E402,F403
 from redrive.testing.conformance.workers import *  # noqa: E402,F403

@@ -7,14 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from redrive.core.item import BLOCKERS, Item, NewItem, Terms
-from redrive.core.select import Ids, Match
+from redrive.core.select import Ids
 from redrive.core.states import Disposition, State
 from redrive.core.terms import DEPENDENCY, DEPENDENCY_FAILURE
-from redrive.core.verbs import Cancel, Discard, PutResult, QueueChange, Replay, Settlement
+from redrive.core.verbs import Cancel, Discard, PutResult, Replay, Settlement
 from redrive.errors import BadDependency, ConfigError
 from redrive.testing.conformance.kit import (
     DURABLE,
-    PARKED,
     QUEUE,
     SECOND,
     World,
@@ -316,91 +315,6 @@ async def test_after_one_that_is_cancelled_itself_nobody_waits(world: World) -> 
     await world.end(one, finished)
     assert (await world.item(last.id)).state is State.CANCELLED
     assert (await world.count()).held == 0
-    await world.sound()
-
-
-# --- with order keys ---
-
-
-async def test_after_of_a_head_holds_its_line(world: World) -> None:
-    one = new(queue=OTHER)
-    head, follower = waits(one, order_key="a"), new(terms=Terms(order_key="a"))
-    await world.put(one, head, follower)
-    assert await world.holds(head, follower) == ["after", "order"]
-    assert await world.lease(10) == ()
-    await world.end(one, finished)
-    assert await world.holds(head, follower) == ["", "order"]
-
-
-async def test_after_of_a_follower_is_asked_before_its_turn(world: World) -> None:
-    one = new(queue=OTHER)
-    head, follower = new(terms=Terms(order_key="a")), waits(one, order_key="a")
-    await world.put(one, head, follower)
-    assert await world.holds(head, follower) == ["", "after"]
-    assert await world.blocked_by(follower.id) == (one.id, head.id)
-    await world.end(head, finished)
-    assert await world.holds(follower) == ["after"]
-    assert await world.blocked_by(follower.id) == (one.id,)
-    await world.end(one, finished)
-    assert await world.holds(follower) == [""]
-
-
-async def test_after_of_a_follower_that_is_fulfilled_first(world: World) -> None:
-    one = new(queue=OTHER)
-    head, follower = new(terms=Terms(order_key="a")), waits(one, order_key="a")
-    await world.put(one, head, follower)
-    await world.end(one, finished)
-    assert await world.holds(follower) == ["order"]
-    await world.end(head, finished)
-    assert await world.holds(follower) == [""]
-
-
-async def test_after_of_a_parked_follower_is_shown_as_parked(world: World) -> None:
-    await world.set(QueueChange(order="park"))
-    one = new(queue=OTHER)
-    head, follower = new(terms=Terms(order_key="a")), waits(one, order_key="a")
-    await world.put(one, head, follower)
-    await world.end(head, dead)
-    assert await world.holds(follower) == [PARKED]
-    assert (await world.count()).parked == 1
-    # By what is kept: it waits for more than its turn.
-    assert ids((await world.store.find(Match("hold", "=", "after"))).items) == (follower.id,)
-    await world.sound()
-
-
-@pytest.mark.parametrize(("order", "hold"), [("block", "order"), ("park", PARKED), ("skip", "")])
-async def test_after_death_of_a_head_is_as_any_death_of_a_head(world: World, order: str, hold: str) -> None:
-    await world.set(QueueChange(order=order))  # type: ignore[arg-type]
-    one = new(queue=OTHER)
-    head, follower = dies(one, order_key="a"), new(terms=Terms(order_key="a"))
-    await world.put(one, head, follower)
-    await world.end(one, dead)
-    await assert_died_along(world, head)
-    assert await world.holds(follower) == [hold]
-    assert (await world.item(follower.id)).gap == (head.id if order == "skip" else "")
-    await world.sound()
-
-
-async def test_after_death_of_a_follower_leaves_the_line(world: World) -> None:
-    one = new(queue=OTHER)
-    head, follower, last = new(terms=Terms(order_key="a")), dies(one, order_key="a"), new(terms=Terms(order_key="a"))
-    await world.put(one, head, follower, last)
-    await world.end(one, dead)
-    await assert_died_along(world, follower)
-    await world.end(head, finished)
-    assert await world.holds(last) == [""]
-    await world.sound()
-
-
-async def test_after_deaths_of_a_head_and_its_next_leave_one_gap(world: World) -> None:
-    """What dies in the same write is never promoted first."""
-    await world.set(QueueChange(order="skip"))
-    one = new(queue=OTHER)
-    head, next_one, last = dies(one, order_key="a"), dies(one, order_key="a"), new(terms=Terms(order_key="a"))
-    await world.put(one, head, next_one, last)
-    await world.end(one, dead)
-    assert (await world.item(next_one.id)).gap == ""
-    assert (await world.item(last.id)).gap == head.id
     await world.sound()
 
 

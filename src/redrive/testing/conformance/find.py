@@ -7,9 +7,9 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from redrive.core.item import Item
+from redrive.core.item import Item, Priority, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Selection, matches
-from redrive.core.verbs import Archive, Cancel, Discard, Replay
+from redrive.core.verbs import Archive, Cancel, Discard, QueueChange, Replay
 from redrive.errors import ConfigError
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
 from redrive.testing.conformance.kit import (
@@ -249,10 +249,20 @@ async def test_find_of_none_and_all(world: World) -> None:
 async def populate(world: World) -> None:
     """Items in every state with all the values the generated selections ask for; seeded, so a failure repeats."""
     rng = random.Random(7)
+    await world.set(QueueChange(max_per_key=1), "a")
+    known: list[str] = []
     for turn in range(40):
         queue, cause = rng.choice(["a", "b", "c"]), rng.choice(["c1", "c2", "c3"])
-        made = new(payload=b"%d" % turn, queue=queue, delay=rng.choice([0, 0, 0, 50 * SECOND]))
+        bound = (Terms(order_key="o1"), Terms(order_key="o2"), Terms(limit_key="l"), Terms(after=tuple(known[-1:])))
+        made = new(
+            payload=b"%d" % turn,
+            queue=queue,
+            delay=rng.choice([0, 0, 0, 50 * SECOND]),
+            priority=rng.choice(tuple(Priority)),
+            terms=rng.choice((None, *bound)),
+        )
         await world.put(made)
+        known.append(made.id)
         await _move(world, rng, await world.lease(9, queue=queue, max_crashes=99), cause)
         world.tick(rng.choice([0, SECOND, 7 * SECOND]))
     found = (await world.store.find(EVERYTHING, PAGE_LIMIT)).items
@@ -272,7 +282,8 @@ async def _move(world: World, rng: random.Random, items: tuple[Item, ...], cause
             await world.finish(failed(item, delay=rng.choice([0, SECOND])))
         elif kind == "dead":
             reason = rng.choice(["max_attempts", "rule"])
-            await world.finish(dead(item, reason=reason, why=failure(cause=cause, error=error)))
+            route = rng.choice(["", "billing"])
+            await world.finish(dead(item, reason=reason, why=failure(cause=cause, error=error), route=route))
 
 
 @settings(

@@ -9,10 +9,8 @@ import pytest
 from redrive.core.item import NewItem, Terms
 from redrive.core.meters import Rate
 from redrive.core.select import Ids, Match
-from redrive.core.verbs import Cancel, QueueChange, QueueSettings, Replay, Settlement, Want
-from redrive.errors import ConfigError, QueueFull
+from redrive.core.verbs import Cancel, QueueChange, Settlement, Want
 from redrive.testing.conformance.kit import (
-    DURABLE,
     QUEUE,
     SECOND,
     TTL,
@@ -23,7 +21,6 @@ from redrive.testing.conformance.kit import (
     dead,
     failed,
     finished,
-    fresh,
     ids,
     new,
     news,
@@ -35,82 +32,6 @@ from redrive.testing.conformance.wait import returns, started, waiter
 
 def keyed(key: str = "a", count: int = 1) -> list[NewItem]:
     return [new(terms=Terms(limit_key=key)) for _ in range(count)]
-
-
-# --- settings ---
-
-
-async def test_settings_of_a_new_queue_are_none(world: World) -> None:
-    assert await world.store.settings("never heard of") == QueueSettings()
-    assert (await world.store.tally()).queues == ()
-    await world.put(new())
-    assert await world.store.settings(QUEUE) == QueueSettings()
-
-
-async def test_settings_are_kept_and_seen_by_every_handle(world: World) -> None:
-    wanted = QueueSettings(3, 2, Rate(100, 60_000, 5), 1_000, "park", "gentle", "smtp", 7 * SECOND, SECOND, 0.25)
-    change = QueueChange(
-        max_running=3,
-        max_per_key=2,
-        rate=Rate(100, 60_000, 5),
-        capacity=1_000,
-        order="park",
-        policy="gentle",
-        gate="smtp",
-        keep=7 * SECOND,
-        keep_results=SECOND,
-        retry_share=0.25,
-    )
-    await world.set(change)
-    other = await world.another()
-    assert await other.settings(QUEUE) == wanted
-    assert (await world.count()).settings == wanted
-    await other.configure(QUEUE, QueueChange(max_per_key=None, policy=""))
-    left = await world.store.settings(QUEUE)
-    assert (left.max_running, left.max_per_key, left.policy, left.gate) == (3, None, "", "smtp")
-
-
-async def test_settings_and_pause_leave_each_other_alone(world: World) -> None:
-    await world.set(QueueChange(paused=True, by="ada", reason="down"))
-    await world.set(QueueChange(max_running=1))
-    count = await world.count()
-    assert (count.paused, count.paused_by, count.settings.max_running) == (True, "ada", 1)
-    await world.set(QueueChange(paused=False))
-    assert (await world.store.settings(QUEUE)).max_running == 1
-
-
-async def test_settings_survive_reopening(world: World) -> None:
-    world.needs(DURABLE)
-    await world.set(QueueChange(max_running=3, rate=Rate(5), retry_share=0.5, order="skip"))
-    await world.store.close()
-    world.store = await world.another()
-    assert await world.store.settings(QUEUE) == QueueSettings(
-        max_running=3, rate=Rate(5), retry_share=0.5, order="skip"
-    )
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        (QueueChange(max_running=0), "max_running"),
-        (QueueChange(max_per_key=-1), "max_per_key"),
-        (QueueChange(capacity=0), "capacity"),
-        (QueueChange(rate=Rate(0)), "rate"),
-        (QueueChange(rate=Rate(1, 0)), "rate"),
-        (QueueChange(rate=Rate(1, 1, 0)), "rate"),
-        (QueueChange(keep=-1), "keep"),
-        (QueueChange(keep_results=-1), "keep_results"),
-        (QueueChange(order="sideways"), "order"),  # type: ignore[arg-type]  # over a wire anything may come
-        (QueueChange(retry_share=0), "retry_share"),
-        (QueueChange(retry_share=1.5), "retry_share"),
-        (QueueChange(policy="\0"), "policy"),
-    ],
-)
-async def test_settings_that_cannot_be_kept_are_refused(world: World, change: QueueChange, field: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        await world.set(change)
-    assert caught.value.field == field
-    assert (await world.store.tally()).queues == ()
 
 
 # --- how many run ---
@@ -233,10 +154,11 @@ async def test_max_per_key_frees_the_first_when_one_ends(world: World) -> None:
     await world.set(QueueChange(max_per_key=1))
     a = keyed("a", 3)
     await world.put(*a)
-    for number, make in enumerate((finished, dead)):
-        (item,) = await world.lease(10)
-        assert item.id == a[number].id
-        await world.finish(make(item))
+    (item,) = await world.lease(10)
+    await world.finish(finished(item))
+    (item,) = await world.lease(10)
+    assert item.id == a[1].id
+    await world.finish(dead(item))
     assert await world.holds(a[2]) == [""]
     await world.sound()
 
@@ -353,171 +275,6 @@ async def test_wait_returns_when_a_set_aside_item_is_free(world: World) -> None:
     await started(world, waiting)
     await world.finish(finished(item))
     await returns(waiting)
-
-
-# --- how fast ---
-
-
-async def test_rate_gives_a_burst_and_then_one_by_one(world: World) -> None:
-    await world.set(QueueChange(rate=Rate(10, 1_000, 3)))
-    await world.put(*news(20))
-    assert len(await world.lease(10)) == 3
-    assert await world.lease(10) == ()
-    world.tick(99)
-    assert await world.lease(10) == ()
-    world.tick(1)
-    assert len(await world.lease(10)) == 1
-    world.tick(250)
-    assert len(await world.lease(10)) == 2
-    world.tick(50)
-    assert len(await world.lease(10)) == 1
-    world.tick(60 * SECOND)
-    assert len(await world.lease(10)) == 3
-
-
-async def test_rate_is_counted_over_the_whole_fleet(world: World) -> None:
-    await world.set(QueueChange(rate=Rate(4)))
-    await world.put(*news(20))
-    other = await world.another()
-    assert len(await world.lease(3)) == 3
-    assert len((await other.lease(asking(3, worker="w-2"))).items) == 1
-
-
-async def test_rate_never_gives_more_than_it_says(world: World) -> None:
-    """Over ten seconds of greedy requests: the burst and one each interval, not one more."""
-    await world.set(QueueChange(rate=Rate(7, 1_000, 2)))
-    await world.put(*news(100))
-    given = 0
-    for _ in range(1_000):
-        world.tick(10)
-        given += len(await world.lease(5, worker=fresh("w")))
-    assert 70 <= given <= 72
-
-
-async def test_rate_counts_suspects_and_then(world: World) -> None:
-    await world.suspect()
-    await world.put(*news(3))
-    await world.set(QueueChange(rate=Rate(1, 1_000, 2)))
-    (item,) = await world.lease(5)
-    assert item.alone
-    settled = await world.settle(finished(item), then=asking(5))
-    assert len(next_leases(settled).items) == 1
-
-
-async def test_rate_that_is_new_begins_full_and_the_same_goes_on(world: World) -> None:
-    await world.put(*news(20))
-    await world.set(QueueChange(rate=Rate(1, 1_000, 2)))
-    assert len(await world.lease(10)) == 2
-    await world.set(QueueChange(rate=Rate(1, 1_000, 2)))
-    assert await world.lease(10) == ()
-    await world.set(QueueChange(rate=Rate(1, 1_000, 3)))
-    assert len(await world.lease(10)) == 3
-    await world.set(QueueChange(rate=None))
-    assert len(await world.lease(10)) == 10
-
-
-async def test_rate_costs_those_who_wait_nothing(world: World) -> None:
-    await world.set(QueueChange(rate=Rate(1)))
-    made = news(2)
-    await world.put(*made)
-    await world.lease(1)
-    before = await world.store.get(made[1].id)
-    assert await world.lease(5) == ()
-    assert await world.store.get(made[1].id) == before
-
-
-async def test_wait_knows_when_the_rate_gives_again(world: World) -> None:
-    await world.set(QueueChange(rate=Rate(1, 10_000, 1)))
-    await world.put(*news(2))
-    await world.lease(2)
-    waiting = waiter(world)
-    await started(world, waiting)
-    world.tick(10 * SECOND)
-    await returns(waiting)
-    assert len(await world.lease(1)) == 1
-
-
-# --- how many may wait ---
-
-
-async def test_capacity_refuses_what_is_too_much(world: World) -> None:
-    await world.set(QueueChange(capacity=3))
-    await world.put(*news(2))
-    two = news(2)
-    with pytest.raises(QueueFull) as caught:
-        await world.store.put(two)
-    assert (caught.value.queue, caught.value.fill, caught.value.capacity) == (QUEUE, 2, 3)
-    assert [await world.history(item.id) for item in two] == [None, None]
-    await world.put(new())
-    with pytest.raises(QueueFull):
-        await world.put(new())
-    assert (await world.count()).ready == 3
-
-
-async def test_capacity_refuses_the_whole_call(world: World) -> None:
-    await world.set(QueueChange(capacity=1))
-    one, other = news(2), new(queue="other")
-    with pytest.raises(QueueFull):
-        await world.store.put([other, *one])
-    assert await world.history(other.id) is None
-
-
-async def test_capacity_counts_what_waits_or_runs(world: World) -> None:
-    """Held and leased too; what is done, dead or cancelled makes place."""
-    await world.set(QueueChange(capacity=4, order="park"))
-    line = [new(terms=Terms(order_key="a")) for _ in range(3)]
-    await world.put(*line)
-    delayed = new(delay=60 * SECOND)
-    await world.put(delayed)
-    item = await world.lease_one()
-    with pytest.raises(QueueFull) as caught:
-        await world.put(new())
-    assert caught.value.fill == 4
-    await world.finish(dead(item))
-    await world.put(new())
-    with pytest.raises(QueueFull):
-        await world.put(new())
-    await world.store.amend(Ids((delayed.id,)), Cancel(), act())
-    await world.put(new())
-
-
-async def test_capacity_lets_repeats_in(world: World) -> None:
-    """A put whose reply was lost must not be told that there is no room for what is there."""
-    await world.set(QueueChange(capacity=1))
-    made = new()
-    await world.put(made)
-    assert (await world.store.put([made])).already == (made.id,)
-
-
-async def test_capacity_lets_follow_ups_and_replays_in(world: World) -> None:
-    """Work that was accepted is never lost for want of room."""
-    letter = await world.letter()
-    await world.set(QueueChange(capacity=1))
-    item = await world.held()
-    child = new()
-    await world.finish(failed(item, follow_ups=[child]))
-    await world.store.amend(Ids((letter.id,)), Replay(), act())
-    assert (await world.count()).ready == 3
-    with pytest.raises(QueueFull) as caught:
-        await world.put(new())
-    assert caught.value.fill == 3
-
-
-async def test_capacity_below_what_is_there_is_refused(world: World) -> None:
-    await world.put(*news(3))
-    await world.lease(1)
-    with pytest.raises(ConfigError) as caught:
-        await world.set(QueueChange(capacity=2, max_running=7))
-    assert caught.value.field == "capacity"
-    assert await world.store.settings(QUEUE) == QueueSettings()
-    await world.set(QueueChange(capacity=3))
-
-
-async def test_capacity_is_per_queue_and_can_be_lifted(world: World) -> None:
-    await world.set(QueueChange(capacity=1))
-    await world.put(new(), new(queue="other"), new(queue="other"))
-    await world.set(QueueChange(capacity=None))
-    await world.put(*news(5))
 
 
 # --- together ---

@@ -8,29 +8,18 @@ in an engine's test file gives a smoke run (15 examples of 25 steps) and, under 
 
 from __future__ import annotations
 
-import asyncio
 import os
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 from msgspec import structs
 
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
-from redrive.core.item import Ending, Item, Millis, NewItem
-from redrive.core.select import EVERYTHING, Ids, Selection
+from redrive.core.item import Ending, History, Item, Millis, NewItem, Priority, Terms
+from redrive.core.select import Ids, Selection
 from redrive.core.states import Verb
 from redrive.core.verbs import (
     Act,
@@ -39,6 +28,7 @@ from redrive.core.verbs import (
     Held,
     LeaseRequest,
     Leases,
+    PutResult,
     QueueChange,
     Settled,
     Settlement,
@@ -46,16 +36,26 @@ from redrive.core.verbs import (
     Want,
 )
 from redrive.stores.base import PAGE_LIMIT, Store
-from redrive.stores.memory import MemoryStore
-from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import ended, failure
-from redrive.testing.conformance.model import Call, check_item, check_move, check_tally, compare
-from redrive.testing.conformance.strategies import WORKERS, causes, changes, decisions, delays, filters, picks, queues
-
-MakeStore = Callable[[Path, FakeClock], Store]
-"""Builds an unopened store on the data in a folder; the same folder again is the same data."""
-
-TTLS = (1_000, 5_000)
+from redrive.testing.conformance.laws import check_bonds, check_history, check_limits
+from redrive.testing.conformance.model import check_item, check_move, check_tally, compare
+from redrive.testing.conformance.stage import MakeStore, Stage, everything
+from redrive.testing.conformance.strategies import (
+    TTLS,
+    WORKERS,
+    asked,
+    awaited,
+    beginnings,
+    bonds,
+    causes,
+    changes,
+    decisions,
+    delays,
+    filters,
+    picks,
+    priorities,
+    queues,
+)
 
 
 class Size(NamedTuple):
@@ -66,59 +66,33 @@ class Size(NamedTuple):
 SIZES = {"smoke": Size(15, 25), "short": Size(200, 40), "full": Size(5_000, 60)}
 
 
-class StoreMachine(RuleBasedStateMachine):
-    make_store: ClassVar[MakeStore]
-    durable: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner()
-        self.folder = tempfile.TemporaryDirectory(prefix="redrive-machine-")
-        self.clock = FakeClock()
-        self.model: Store = self.run(MemoryStore(clock=self.clock).open())
-        self.engine: Store = self.run(self._make().open())
-        self.known: list[str] = []
-        self.pruned: set[str] = set()
-        self.leases: list[Item] = []
-        self.nonces: dict[str, str] = {}
-        self.gave_nothing: set[str] = set()
-        self.before: dict[str, Item] = {}
-        self.verbs: tuple[Verb, ...] = ()
-        self.touched: set[str] = set()
-        self.requests = 0
-        self.last: Call | None = None
-
-    def run(self, coroutine: Any) -> Any:
-        return self.runner.run(coroutine)
-
-    def _make(self) -> Store:
-        return type(self).make_store(Path(self.folder.name), self.clock)
-
-    def both(self, call: Call, *verbs: Verb) -> Any:
-        """The same to both; what they answer must be the same."""
-        self.verbs = verbs
-        self.last = call
-        return self.run(compare(call, self.model, self.engine))
-
+class StoreMachine(Stage):
     # --- the verbs ---
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(told=beginnings)
+    def begin(self, told: list[QueueChange]) -> None:
         """Every example starts with an item in each state, so that no verb has to wait long for its prey."""
-        self.put(count=3, queue="a", delay=0, again=False)
-        self.put(count=2, queue="b", delay=0, again=False)
+        for change in told:
+            self.configure("a", change)
+            self.configure("b", change)
+        self.configure("a", 1)
+        ordered, keyed, mortal = Terms(order_key="o"), Terms(limit_key="l"), Terms(on_dead="die")
+        line: list[tuple[Terms | None, list[int]]] = [(ordered, []), (None, []), (ordered, []), (ordered, [])]
+        self.put("a", (0, None), line, Priority.NORMAL, again=False)
+        others: list[tuple[Terms | None, list[int]]] = [(keyed, []), (keyed, []), (None, []), (mortal, [3])]
+        self.put("b", (0, None), others, Priority.NORMAL, again=False)
         self.the_stores_agree()
         self.kill(queue="a", cause="c1")
         self.the_stores_agree()
-        self._lease(self._request("w-1", [Want("b", 1, 5_000, 3)], 0))
+        self._lease(self.request("w-1", [Want("b", 2, 5_000, 3)], 0))
 
     @rule(queue=queues, cause=causes)
     def kill(self, queue: str, cause: str) -> None:
         """A few steps in one: what is due dies or is done, in turns."""
-        items = self._lease(self._request("killer", [Want(queue, 3, 1_000, 99)], 1))
+        items = self._lease(self.request("killer", [Want(queue, 3, 1_000, 99)], 1))
         self.the_stores_agree()
         endings: tuple[Decision, ...] = (
-            ToDead("rule", Charge.ERROR, failure(cause)),
+            ToDead("rule", Charge.ERROR, failure(cause), "r", 1_000),
             ToDone(b"1"),
             ToReady(0, Charge.CRASH),
         )
@@ -126,29 +100,45 @@ class StoreMachine(RuleBasedStateMachine):
         self.both(lambda store: store.settle(settlements), Verb.SETTLE)
         self.touched.update(item.id for item in items)
 
-    @rule(count=st.integers(1, 3), queue=queues, delay=delays, again=st.booleans())
-    def put(self, count: int, queue: str, delay: Millis, again: bool) -> None:  # noqa: FBT001 - drawn, not passed
-        fresh = [f"i-{len(self.known) + number:03d}" for number in range(count)]
-        known = self.known[-1:] if again else []
-        items = [NewItem(item_id, queue, item_id.encode(), delay) for item_id in (*known, *fresh)]
-        self.both(lambda store: store.put(items))
-        self.known.extend(fresh)
-        self.touched.update(fresh, known)
+    @rule(
+        queue=queues,
+        when=st.tuples(delays, st.sampled_from([None, None, 0, 2_000])),
+        bound=st.lists(st.tuples(bonds, awaited), min_size=1, max_size=3),
+        priority=priorities,
+        again=st.booleans(),
+    )
+    def put(
+        self,
+        queue: str,
+        when: tuple[Millis, Millis | None],
+        bound: list[tuple[Terms | None, list[int]]],
+        priority: Priority,
+        again: bool,  # noqa: FBT001 - drawn, not passed
+    ) -> None:
+        """`bound`: one item each, with what it waits for counted back from the latest, those of the call included."""
+        fresh = [f"i-{len(self.known) + number:03d}" for number in range(len(bound))]
+        names = [*self.known, *fresh]
+        delay, later = when
+        at = None if later is None else self.clock.now() + later
+        items = [NewItem(item_id, queue, item_id.encode(), delay) for item_id in (self.known[-1:] if again else [])]
+        for item_id, (terms, picked) in zip(fresh, bound, strict=True):
+            after = tuple(names[-1 - pick % len(names)] for pick in picked)
+            bonds_of = structs.replace(terms or Terms(), after=tuple(one for one in after if one != item_id))
+            items.append(NewItem(item_id, queue, item_id.encode(), delay, at, priority, bonds_of))
+        answer = self.both(lambda store: store.put(items))
+        if isinstance(answer, PutResult):
+            self.known.extend(answer.added)
+            self.touched.update(answer.added, answer.already)
 
     @rule(
         worker=st.sampled_from(WORKERS),
-        wants=st.lists(
-            st.builds(Want, queues, st.integers(0, 3), st.sampled_from(TTLS), st.sampled_from([1, 2, 3, 3])),
-            min_size=1,
-            max_size=2,
-            unique_by=lambda want: want.queue,
-        ),
+        wants=st.lists(asked, min_size=1, max_size=2, unique_by=lambda want: want.queue),
         holding=st.sampled_from([0, 0, 1]),
         again=st.sampled_from([False, False, False, True]),
     )
     def lease(self, worker: str, wants: list[Want], holding: int, again: bool) -> None:  # noqa: FBT001 - drawn
         """`again`: under the worker's last nonce, though it may ask for something else."""
-        request = self._request(worker, wants, holding)
+        request = self.request(worker, wants, holding)
         if again and worker in self.nonces:
             request = structs.replace(request, nonce=self.nonces[worker])
         self._lease(request)
@@ -157,10 +147,6 @@ class StoreMachine(RuleBasedStateMachine):
         answer: Leases = self.both(lambda store: store.lease(request), Verb.LEASE)
         self._remember(request, answer)
         return answer.items
-
-    def _request(self, worker: str, wants: Sequence[Want], holding: int) -> LeaseRequest:
-        self.requests += 1
-        return LeaseRequest(worker, tuple(wants), f"r-{self.requests}", holding)
 
     def _remember(self, request: LeaseRequest, leases: Leases) -> None:
         # An engine need not keep the nonce of an empty answer over a reopen: nobody holds anything under it.
@@ -174,7 +160,7 @@ class StoreMachine(RuleBasedStateMachine):
         picked=picks,
         chosen=st.lists(decisions, min_size=3, max_size=3),
         recorded=st.booleans(),
-        follow=st.sampled_from([0, 1]),
+        follow=st.sampled_from([0, 1, 2]),
         then=st.one_of(st.none(), st.tuples(st.sampled_from(WORKERS), queues, st.integers(1, 2), st.integers(0, 1))),
     )
     def settle(
@@ -187,16 +173,17 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         """Current or stale: a pick from the end is most often still held, others were given away long ago."""
         items = [self._given(pick) for pick in picked]
-        child = [NewItem(f"i-{len(self.known):03d}", "b", b"child")] if follow else []
+        terms = Terms(order_key="o") if follow == 2 else None
+        child = [NewItem(f"i-{len(self.known):03d}", "b", b"child", terms=terms)] if follow else []
         settlements = [
             Settlement(
                 item.id, item.deliveries, decision, ended(item, Ending.FAILED) if recorded else None, tuple(child)
             )
             for item, decision in zip(items, chosen, strict=False)
         ]
-        request = None if then is None else self._request(then[0], [Want(then[1], then[2], 1_000, 3)], then[3])
+        request = None if then is None else self.request(then[0], [Want(then[1], then[2], 1_000, 3)], then[3])
         answer: Settled = self.both(lambda store: store.settle(settlements, request), Verb.SETTLE, Verb.LEASE)
-        if any(one.verdict is Verdict.APPLIED for one in answer.answers):
+        if any(one.verdict in {Verdict.APPLIED, Verdict.KEPT} for one in answer.answers):
             self.known.extend(item.id for item in child)
         self.touched.update((*(item.id for item in items), *(item.id for item in child)))
         if request is not None and answer.leases is not None:
@@ -256,10 +243,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.pruned.update(stone.id for stone in stones)
         self.touched.update(stone.id for stone in stones)
 
-    @rule(queue=queues, paused=st.sampled_from([True, False, False, None]))
-    def configure(self, queue: str, paused: bool | None) -> None:  # noqa: FBT001 - drawn, not passed
-        self.both(lambda store: store.configure(queue, QueueChange(paused, "ada", "because")))
-
     def _find(self, selection: Selection, limit: int) -> None:
         """Each store with its own cursors; the pages must be the same."""
 
@@ -304,12 +287,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_stores_agree(self) -> None:
-        items = self.run(compare(_everything, self.model, self.engine))
+        items = self.run(compare(everything, self.model, self.engine))
         tally = self.run(compare(lambda store: store.tally(), self.model, self.engine))
         self.run(compare(lambda store: store.causes(), self.model, self.engine))
+        self.run(compare(lambda store: store.gates(), self.model, self.engine))
+        # Also those that were moved by what happened to others.
+        self.touched.update(item.id for item in items if item != self.before.get(item.id))
         for item_id in sorted(self.touched):
-            self.run(compare(lambda store, one=item_id: store.get(one), self.model, self.engine))  # type: ignore[misc]
+            history = self.run(compare(lambda store, one=item_id: store.get(one), self.model, self.engine))  # type: ignore[misc]
+            if isinstance(history, History):
+                check_history(history)
         self.touched.clear()
+        check_bonds(items)
+        check_limits(self.before, items, tally)
         self._check(items)
         check_tally(tally, items)
 
@@ -333,10 +323,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.run(self.model.close())
             self.runner.close()
             self.folder.cleanup()
-
-
-async def _everything(store: Store) -> tuple[Item, ...]:
-    return (await store.find(EVERYTHING, PAGE_LIMIT)).items
 
 
 def run_machine(machine: type[StoreMachine], size: Literal["smoke", "short", "full"], *, hunt: bool = False) -> None:

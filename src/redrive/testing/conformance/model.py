@@ -74,6 +74,8 @@ def check_item(item: Item) -> None:
     assert not item.alone or item.state is State.LEASED
     assert 0 <= item.attempt <= item.deliveries
     assert item.errors + item.crashes <= item.deliveries
+    assert not item.hold or item.state is State.READY
+    assert not item.cancel or item.state in {State.LEASED, State.CANCELLED}
 
 
 def check_move(before: Item, after: Item, verbs: Iterable[Verb], now: Instant) -> None:
@@ -87,7 +89,7 @@ def check_move(before: Item, after: Item, verbs: Iterable[Verb], now: Instant) -
     if after.deliveries > before.deliveries and Verb.RECLAIM not in verbs:
         assert max(before.due_at, after.due_at) <= now
         assert (after.state, after.leased_at) == (State.LEASED, now)
-    kept = ("id", "queue", "payload", "seq", "enqueued_at")
+    kept = ("id", "queue", "payload", "seq", "enqueued_at", "priority", "terms")
     assert all(getattr(before, name) == getattr(after, name) for name in kept)
 
 

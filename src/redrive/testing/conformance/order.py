@@ -9,7 +9,7 @@ import pytest
 from redrive.core.item import NewItem, Priority, Terms
 from redrive.core.select import Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Archive, Cancel, Discard, QueueChange, Replay, Restore, Settlement, Skip
+from redrive.core.verbs import Discard, QueueChange, Replay, Settlement
 from redrive.testing.conformance.kit import (
     DURABLE,
     PARKED,
@@ -27,7 +27,6 @@ from redrive.testing.conformance.kit import (
     new,
     next_leases,
     released,
-    skipped_ids,
 )
 
 A, B = Terms(order_key="a"), Terms(order_key="b")
@@ -49,15 +48,6 @@ async def broken_line(world: World, change: QueueChange, count: int = 3) -> tupl
     return made
 
 
-async def drained(world: World, queue: str = QUEUE) -> tuple[str, ...]:
-    """The ids in the order in which they run, each done before the next lease."""
-    ran: list[str] = []
-    while items := await world.lease(10, queue=queue):
-        ran.extend(ids(items))
-        await world.finish(*(finished(item) for item in items))
-    return tuple(ran)
-
-
 async def test_order_only_the_head_of_a_key_is_leased(world: World) -> None:
     one, two, three = await line(world)
     assert await world.holds(one, two, three) == ["", "order", "order"]
@@ -71,7 +61,7 @@ async def test_order_only_the_head_of_a_key_is_leased(world: World) -> None:
 async def test_order_is_that_of_the_puts(world: World) -> None:
     first = await line(world, 3)
     second = await line(world, 2)
-    assert await drained(world) == ids((*first, *second))
+    assert await world.drain() == ids((*first, *second))
     await world.sound()
 
 
@@ -91,7 +81,7 @@ async def test_order_key_belongs_to_its_queue(world: World) -> None:
 async def test_order_takes_any_text_as_key(world: World, key: str) -> None:
     made = await line(world, 2, Terms(order_key=key))
     assert (await world.item(made[1].id)).terms == Terms(order_key=key)
-    assert await drained(world) == ids(made)
+    assert await world.drain() == ids(made)
 
 
 async def test_order_next_is_the_head_when_the_head_is_done(world: World) -> None:
@@ -125,7 +115,7 @@ async def test_order_delayed_head_delays_its_key(world: World) -> None:
     await world.put(late, soon)
     assert await world.lease(10) == ()
     world.tick(10 * SECOND)
-    assert await drained(world) == (late.id, soon.id)
+    assert await world.drain() == (late.id, soon.id)
 
 
 async def test_order_delayed_follower_keeps_its_own_delay(world: World) -> None:
@@ -140,7 +130,7 @@ async def test_order_delayed_follower_keeps_its_own_delay(world: World) -> None:
 async def test_order_beats_priority(world: World) -> None:
     low, high = new(priority=Priority.LOW, terms=A), new(priority=Priority.HIGH, terms=A)
     await world.put(low, high)
-    assert await drained(world) == (low.id, high.id)
+    assert await world.drain() == (low.id, high.id)
 
 
 async def test_order_of_a_crashed_head_is_kept(world: World) -> None:
@@ -152,7 +142,7 @@ async def test_order_of_a_crashed_head_is_kept(world: World) -> None:
     (lost,) = await world.store.reclaim("reaper", [QUEUE], TTL, 10)
     assert await world.lease(10) == ()
     await world.finish(after_crash(lost))
-    assert await drained(world) == (one.id, two.id)
+    assert await world.drain() == (one.id, two.id)
 
 
 async def test_order_blocked_by_names_the_head(world: World) -> None:
@@ -211,7 +201,7 @@ async def test_order_what_is_put_behind_a_dead_head_waits_as_well(world: World, 
 async def test_order_skips_a_dead_head_and_marks_the_gap(world: World) -> None:
     one, two, three = await broken_line(world, SKIP)
     assert (await world.item(two.id)).gap == one.id
-    assert await drained(world) == (two.id, three.id)
+    assert await world.drain() == (two.id, three.id)
     assert (await world.item(three.id)).gap == one.id
     late = new(terms=A)
     await world.put(late)
@@ -250,139 +240,12 @@ async def test_order_is_read_when_the_head_dies(world: World) -> None:
     await world.sound()
 
 
-# --- acts ---
-
-
-@pytest.mark.parametrize("change", [BLOCK, PARK])
-async def test_order_replay_of_a_dead_head_takes_its_place_again(world: World, change: QueueChange) -> None:
-    """The promise of an order key survives a failure: first what came first."""
-    one, two, three = await broken_line(world, change)
-    late = new(terms=A)
-    await world.put(late)
-    assert (await world.store.amend(Ids((one.id,)), Replay(), act())).changed == (one.id,)
-    assert await world.holds(one, two, three, late) == ["", "order", "order", "order"]
-    count = await world.count()
-    assert (count.ready, count.held, count.parked, count.open) == (1, 3, 0, 0)
-    await world.sound()
-    assert await drained(world) == ids((one, two, three, late))
-    assert [(await world.item(item.id)).gap for item in (two, three)] == ["", ""]
-
-
-async def test_order_replay_of_an_archived_head_takes_its_place_again(world: World) -> None:
-    one, two, three = await broken_line(world, BLOCK)
-    await world.store.amend(Ids((one.id,)), Archive(), act())
-    assert await world.lease(10) == ()
-    await world.store.amend(Ids((one.id,)), Replay(), act())
-    assert await drained(world) == ids((one, two, three))
-
-
-async def test_order_replay_of_a_skipped_head_goes_to_the_tail(world: World) -> None:
-    one, two, three = await broken_line(world, SKIP)
-    await world.store.amend(Ids((one.id,)), Replay(), act())
-    assert await world.holds(one, two, three) == ["order", "", "order"]
-    assert await drained(world) == ids((two, three, one))
-    await world.sound()
-
-
-async def test_order_replay_onto_an_empty_line_is_its_head(world: World) -> None:
-    (one,) = await broken_line(world, SKIP, 1)
-    await world.store.amend(Ids((one.id,)), Replay(), act())
-    late = new(terms=A)
-    await world.put(late)
-    assert await drained(world) == (one.id, late.id)
-
-
-async def test_order_replayed_head_that_dies_again_blocks_again(world: World) -> None:
-    one, two, _ = await broken_line(world, PARK)
-    await world.store.amend(Ids((one.id,)), Replay(), act())
-    await world.end(one, dead)
-    assert await world.holds(two) == [PARKED]
-    assert (await world.count()).parked == 2
-    await world.sound()
-
-
-@pytest.mark.parametrize("change", [BLOCK, PARK])
-async def test_order_discard_of_a_dead_head_lets_the_others_go_on(world: World, change: QueueChange) -> None:
-    one, two, three = await broken_line(world, change)
-    await world.store.amend(Ids((one.id,)), Discard(), act())
-    count = await world.count()
-    assert (count.ready, count.held, count.parked, count.trash) == (1, 1, 0, 1)
-    assert (await world.item(two.id)).gap == ""
-    await world.sound()
-    assert await drained(world) == (two.id, three.id)
-
-
-@pytest.mark.parametrize("change", [BLOCK, PARK])
-async def test_order_skip_of_a_dead_head_lets_the_others_go_on_past_a_gap(world: World, change: QueueChange) -> None:
-    one, two, three = await broken_line(world, change)
-    amended = await world.store.amend(Ids((one.id,)), Skip(), act())
-    assert amended.changed == (one.id,)
-    letter = await world.store.get(one.id)
-    assert (letter.item.state, letter.deeds[-1].change) == (State.DEAD, "skip")
-    assert (await world.item(two.id)).gap == one.id
-    count = await world.count()
-    assert (count.ready, count.held, count.parked, count.open) == (1, 1, 0, 1)
-    await world.sound()
-    assert await drained(world) == (two.id, three.id)
-    await world.store.amend(Ids((one.id,)), Replay(), act())
-    assert await drained(world) == (one.id,)
-
-
-async def test_order_skip_of_what_keeps_nothing_back_is_skipped(world: World) -> None:
-    (passed,) = await broken_line(world, SKIP, 1)
-    plain = await world.letter()
-    await world.set(BLOCK)
-    blocking = await line(world, 1, B)
-    await world.end(blocking[0], dead)
-    waiting = new(terms=B)
-    await world.put(waiting)
-    amended = await world.store.amend(Ids((passed.id, plain.id, waiting.id, blocking[0].id)), Skip(), act())
-    assert set(skipped_ids(amended)) == {passed.id, plain.id, waiting.id}
-    assert amended.changed == (blocking[0].id,)
-    assert skipped_ids(await world.store.amend(Ids((blocking[0].id,)), Skip(), act())) == (blocking[0].id,)
-
-
-async def test_order_restore_of_a_discarded_head_moves_nobody(world: World) -> None:
-    one, two, _ = await broken_line(world, BLOCK)
-    await world.store.amend(Ids((one.id,)), Discard(), act())
-    await world.store.amend(Ids((one.id,)), Restore(), act())
-    assert await world.holds(two) == [""]
-    await world.store.amend(Ids((one.id,)), Replay(), act())
-    assert await world.holds(one) == ["order"]
-    await world.sound()
-
-
-async def test_order_cancel_of_a_follower_takes_it_out_of_the_line(world: World) -> None:
-    one, two, three = await line(world)
-    await world.store.amend(Ids((two.id,)), Cancel(), act())
-    assert await world.holds(one, two, three) == ["", "", "order"]
-    assert await world.blocked_by(two.id) == ()
-    assert await drained(world) == (one.id, three.id)
-    await world.sound()
-
-
-async def test_order_cancel_of_a_ready_head_lets_the_next_go_on(world: World) -> None:
-    one, two, three = await line(world)
-    await world.store.amend(Ids((one.id, two.id)), Cancel(), act())
-    assert await world.holds(three) == [""]
-    assert await drained(world) == (three.id,)
-    await world.sound()
-
-
-async def test_order_of_a_parked_follower_that_is_cancelled(world: World) -> None:
-    _, two, _ = await broken_line(world, PARK)
-    await world.store.amend(Ids((two.id,)), Cancel(), act())
-    count = await world.count()
-    assert (count.parked, count.held, count.cancelled) == (1, 0, 1)
-    await world.sound()
-
-
 async def test_order_of_follow_ups(world: World) -> None:
     """What a handler puts under its own key comes after what waits there already."""
     one, two = await line(world, 2)
     child = new(terms=A)
     await world.settle(finished(await world.lease_one(), follow_ups=[child]))
-    assert await drained(world) == (two.id, child.id)
+    assert await world.drain() == (two.id, child.id)
     assert (await world.item(one.id)).state is State.DONE
 
 
@@ -401,7 +264,7 @@ async def test_order_survives_reopening(world: World) -> None:
     world.store = await world.another()
     assert await world.holds(two, three) == [PARKED, PARKED]
     await world.store.amend(Ids((one.id,)), Replay(), act())
-    assert await drained(world) == ids((one, two, three))
+    assert await world.drain() == ids((one, two, three))
     await world.sound()
 
 
@@ -411,7 +274,7 @@ async def test_order_of_many_keys_from_many_puts(world: World) -> None:
     made = [new(terms=Terms(order_key=key)) for key in keys]
     for start in range(0, 70, 10):
         await world.put(*made[start : start + 10])
-    ran = await drained(world)
+    ran = await world.drain()
     for key in set(keys):
         mine = [item.id for item, its in zip(made, keys, strict=True) if its == key]
         assert [item_id for item_id in ran if item_id in mine] == mine

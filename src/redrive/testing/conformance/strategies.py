@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
+from redrive.core.item import Dedupe, Priority, Terms
+from redrive.core.meters import Rate
 from redrive.core.select import EVERYTHING, FIELDS, And, Ids, Match, Not, Op, Or, Selection
-from redrive.core.verbs import Archive, Cancel, Change, Discard, Replay, Restore
+from redrive.core.verbs import Archive, Cancel, Change, Discard, QueueChange, Replay, Restore, Skip, Want
 from redrive.testing.conformance.kit import SECOND, failure
 
 QUEUES = ("a", "b")
@@ -21,10 +23,24 @@ decisions: st.SearchStrategy[Decision] = st.one_of(
     st.builds(ToDone, st.sampled_from([None, b"", b"\x00result"])),
     st.builds(ToReady, delays, st.sampled_from(Charge)),
     st.builds(ToDead, st.just("max_attempts"), st.sampled_from(Charge), st.builds(failure, causes)),
-    st.builds(ToDead, st.just("rule"), st.just(Charge.ERROR), st.builds(failure, causes)),
+    st.builds(ToDead, st.just("rule"), st.just(Charge.ERROR), st.builds(failure, causes), st.just("r"), st.just(1_000)),
+    st.builds(ToCancelled, st.just("asked")),
 )
 changes: st.SearchStrategy[Change] = st.sampled_from(
-    [Replay(), Replay("once"), Replay("fresh", 1_000), Archive(), Discard(), Restore(), Cancel(), Cancel()]
+    [
+        Replay(),
+        Replay(),
+        Replay("once"),
+        Replay("fresh", 1_000),
+        Replay(force=True),
+        Archive(),
+        Discard(),
+        Restore(),
+        Cancel(),
+        Cancel(),
+        Skip(),
+        Skip(),
+    ]
 )
 filters: st.SearchStrategy[Selection] = st.sampled_from(
     [
@@ -34,7 +50,90 @@ filters: st.SearchStrategy[Selection] = st.sampled_from(
         Match("disposition", "=", "trash"),
         Match("cause", "=", "c1"),
         Match("crashes", ">=", 1),
+        Match("hold", "=", "order"),
+        Match("route", "=", "r"),
         And((Match("queue", "=", "a"), Match("age", ">", 2_000))),
+    ]
+)
+
+priorities = st.sampled_from([Priority.NORMAL, Priority.NORMAL, Priority.HIGH, Priority.LOW])
+# One of these often enough that lines, keys and limits have something to do; what they wait for is chosen by the rule.
+bonds: st.SearchStrategy[Terms | None] = st.sampled_from(
+    [
+        None,
+        None,
+        Terms(policy="gentle"),
+        Terms(on_dead="die"),
+        Terms(on_dead="die"),
+        Terms(order_key="o"),
+        Terms(order_key="o"),
+        Terms(order_key="o"),
+        Terms(order_key="o", on_dead="die"),
+        Terms(order_key="p", limit_key="l"),
+        Terms(limit_key="l"),
+        Terms(limit_key="l"),
+        Terms(limit_key="l"),
+        Terms(dedupe=Dedupe("d")),
+        Terms(dedupe=Dedupe("d", "store")),
+        Terms(dedupe=Dedupe("d", "queue", 2_000)),
+        Terms(order_key="o", dedupe=Dedupe("e", "store", 5_000)),
+    ]
+)
+awaited: st.SearchStrategy[list[int]] = st.sampled_from([[], [], [], [], [0], [1], [2], [3, 0], [5, 1]])
+TTLS = (1_000, 5_000)
+asked = st.builds(
+    Want,
+    queues,
+    st.integers(0, 3),
+    st.sampled_from(TTLS),
+    st.sampled_from([1, 2, 3, 3]),
+    st.sampled_from([None, None, None, 0, 1]),
+    st.sampled_from([0, 0, 9, 19]),
+)
+# Half of them take a limit away again: a queue that gives nothing more would end the story.
+queue_changes: st.SearchStrategy[QueueChange] = st.sampled_from(
+    [
+        QueueChange(True, "ada", "because"),
+        QueueChange(False, "ada", "because"),
+        QueueChange(False),
+        QueueChange(),
+        QueueChange(max_running=1),
+        QueueChange(max_running=2),
+        QueueChange(max_running=None),
+        QueueChange(max_running=None),
+        QueueChange(max_per_key=1),
+        QueueChange(max_per_key=1),
+        QueueChange(max_per_key=None),
+        QueueChange(rate=Rate(2)),
+        QueueChange(rate=Rate(1, 1_000, 3)),
+        QueueChange(rate=None),
+        QueueChange(rate=None),
+        QueueChange(capacity=4),
+        QueueChange(capacity=None),
+        QueueChange(capacity=None),
+        QueueChange(order="block"),
+        QueueChange(order="park"),
+        QueueChange(order="park"),
+        QueueChange(order="skip"),
+        QueueChange(order="skip"),
+        QueueChange(gate="g"),
+        QueueChange(gate=""),
+        QueueChange(keep=1_000),
+        QueueChange(keep_results=0),
+        QueueChange(keep=None, keep_results=None),
+    ]
+)
+
+# How an example begins: with what its queues are told, one after the other.
+beginnings: st.SearchStrategy[list[QueueChange]] = st.sampled_from(
+    [
+        [QueueChange(order="block")],
+        [QueueChange(order="park")],
+        [QueueChange(order="park", max_per_key=1)],
+        [QueueChange(order="skip", keep=0, keep_results=0)],
+        [QueueChange(max_per_key=1, order="skip")],
+        [QueueChange(max_running=2, keep=1_000)],
+        [QueueChange(gate="g")],
     ]
 )
 
@@ -49,6 +148,10 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "category": ("timeout", "auth", "t*"),
     "rule": ("default", "*"),
     "reason": ("max_attempts", "rule", "max*", "max%"),
+    "route": ("billing", "bill*", "", "*", "other"),
+    "priority": ("high", "normal", "low", "n*", "HIGH"),
+    "hold": ("after", "order", "limit", "*", ""),
+    "key": ("o1", "o*", "*", "", "O1"),
 }
 NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 5])
 SPANS = st.sampled_from([-1, 0, SECOND - 1, SECOND, 7 * SECOND, 60 * SECOND, 10**15])

@@ -7,8 +7,8 @@
 -- :name lock_lines
 select {schema}.lock_lines(%b::bigint[]);
 
--- :name named
-select i.seq from {schema}.item i where i.id = any(%b::text[]);
+-- :name lock_lines_named
+select {schema}.lock_lines(array(select i.seq from {schema}.item i where i.id = any(%b::text[])));
 
 -- :name lock_named
 select c.seq, i.id from {schema}.item i join {schema}.course c on c.seq = i.seq

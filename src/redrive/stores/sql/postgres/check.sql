@@ -44,7 +44,7 @@ left join {schema}.tombstone t on t.id = i.id
 where i.seq > %b::bigint and i.seq <= %b::bigint and (c.seq is null or t.id is not null);
 
 -- :name course
-select name, misfit, unknown, lease, ending, letter
+select name, misfit, unknown, lease, ending, letter, held, untold, waits, lined
 from (
     select coalesce(i.id, '#' || c.seq) as name,
            i.seq is null or i.queue <> c.queue as misfit,
@@ -52,13 +52,23 @@ from (
            (c.state = 'leased') <> (c.lease_until is not null)
                or (c.state = 'leased' and (c.worker is null or c.leased_at is null)) as lease,
            (c.state in ('done', 'dead', 'cancelled')) <> (c.ended_at is not null) as ending,
-           c.state = 'dead' and l.seq is null as letter
+           c.state = 'dead' and l.seq is null as letter,
+           c.hold <> 0 and c.state <> 'ready' as held,
+           (c.ties >= 64) <> (t.seq is not null) as untold,
+           (c.hold = 1) <> (c.ties & 4 <> 0 and exists (select 1 from {schema}.edge e where e.waiting = c.seq)) as waits,
+           c.ties & 1 <> 0 and c.state in ('ready', 'leased') and not exists (
+               select 1 from {schema}.line n where n.queue = c.queue and n.key = t.order_key and n.head = c.seq
+           ) and not exists (
+               select 1 from {schema}.follower f
+               where f.queue = c.queue and f.key = t.order_key and f.place = t.place and f.seq = c.seq
+           ) as lined
     from {schema}.course c
+    left join {schema}.terms t on t.seq = c.seq and t.seq > %b::bigint and t.seq <= %b::bigint
     left join {schema}.item i on i.seq = c.seq and i.seq > %b::bigint and i.seq <= %b::bigint
     left join {schema}.letter l on l.seq = c.seq and l.seq > %b::bigint and l.seq <= %b::bigint
     where c.seq > %b::bigint and c.seq <= %b::bigint
 ) looked_at
-where misfit or unknown or lease or ending or letter;
+where misfit or unknown or lease or ending or letter or held or untold or waits or lined;
 
 -- :name letter
 -- One whose item is not there, is not dead, or is of another queue, or that lies nowhere we know.
@@ -89,6 +99,69 @@ left join {schema}.item i on i.seq = d.seq and i.seq > %b::bigint and i.seq <= %
 where d.seq > %b::bigint and d.seq <= %b::bigint
     and (i.seq is null or not exists (select from {schema}.journal j where j.position = d.position));
 
+-- :name bonds
+-- Lines, followers, places under limit keys, dedupe keys and edges: which truth (by its number) is broken, and by what.
+select 0, l.queue || ': ' || l.key
+from {schema}.line l left join {schema}.course c on c.seq = l.head
+where case when l.head is null then l.waiting > 0 or l.gap = ''
+           when l.status = 0 then coalesce(c.state, '') not in ('ready', 'leased')
+           else coalesce(c.state, '') <> 'dead' end
+union all
+select 1, l.queue || ': ' || l.key
+from {schema}.line l
+left join (select queue, key, count(*) as n from {schema}.follower group by queue, key) f
+    on f.queue = l.queue and f.key = l.key
+where l.waiting <> coalesce(f.n, 0)
+union all
+select 2, coalesce(i.id, '#' || f.seq)
+from {schema}.follower f
+left join {schema}.course c on c.seq = f.seq
+left join {schema}.item i on i.seq = f.seq
+left join {schema}.line l on l.queue = f.queue and l.key = f.key
+where l.queue is null or coalesce(c.state, '') <> 'ready' or c.hold not in (1, 2)
+union all
+select 3, coalesce(s.queue, r.queue) || ': ' || coalesce(s.key, r.key)
+from {schema}.slot s
+full join (
+    select c.queue, t.limit_key as key, count(*) as n
+    from {schema}.course c join {schema}.terms t on t.seq = c.seq and t.limit_key <> ''
+    where c.state = 'leased' group by c.queue, t.limit_key
+) r on r.queue = s.queue and r.key = s.key
+where coalesce(s.running, 0) <> coalesce(r.n, 0)
+union all
+select 4, coalesce(i.id, '#' || c.seq)
+from {schema}.course c
+left join {schema}.terms t on t.seq = c.seq
+left join {schema}.item i on i.seq = c.seq
+where c.state = 'ready' and c.hold = 3
+  and not exists (select 1 from {schema}.aside a where a.queue = c.queue and a.key = t.limit_key and a.seq = c.seq)
+union all
+select 4, coalesce(i.id, '#' || a.seq)
+from {schema}.aside a
+left join {schema}.course c on c.seq = a.seq
+left join {schema}.item i on i.seq = a.seq
+where c.hold is distinct from 3
+union all
+select 5, d.key
+from {schema}.dedupe d left join {schema}.course c on c.seq = d.seq
+where coalesce(c.state, 'done') not in ('ready', 'leased')
+  and (d.until is null or coalesce(c.state, 'done') in ('dead', 'cancelled'))
+union all
+select 5, t.dedupe_key
+from {schema}.course c
+join {schema}.terms t on t.seq = c.seq
+where c.state in ('ready', 'leased') and c.ties & 2 <> 0
+  and not exists (
+      select 1 from {schema}.dedupe d where d.scope = t.scope and d.key = t.dedupe_key and d.seq = c.seq
+  )
+union all
+select 6, coalesce(i.id, '#' || e.waiting)
+from {schema}.edge e
+left join {schema}.course c on c.seq = e.waiting
+left join {schema}.item i on i.seq = e.waiting
+left join {schema}.course a on a.seq = e.awaited
+where coalesce(c.state, '') <> 'ready' or a.state = 'done' or a.ties & 8 = 0;
+
 -- --- bodies: read only when there is time for it ---
 
 -- :name payload_bodies
@@ -113,27 +186,34 @@ where a.seq > %b::bigint and a.seq <= %b::bigint;
 -- --- what is kept beside the rows ---
 
 -- :name counts
--- (what it is, a queue or cause, a counter or queue, how many): one statement, because all has to be of one picture.
-select 'kept', k.queue, v.counter, sum(v.n)::bigint
+-- (what it is, a queue or cause, a counter or queue, a route, how many): one statement, because all has to be of one
+-- picture.
+select 'kept', k.queue, v.counter, '', sum(v.n)::bigint
 from {schema}.counter k cross join lateral (values
     ('ready', k.ready), ('leased', k.leased), ('done', k.done), ('open', k.open), ('archived', k.archived),
-    ('trash', k.trash), ('cancelled', k.cancelled)
+    ('trash', k.trash), ('cancelled', k.cancelled), ('held', k.held), ('parked', k.parked)
 ) v (counter, n)
 group by k.queue, v.counter
 union all
-select 'declared', name, '', 0 from {schema}.queue
+select 'declared', name, '', '', 0 from {schema}.queue
 union all
-select 'counted', queue, state, count(*) from {schema}.course where state <> 'dead' group by queue, state
+select 'counted', c.queue, c.bucket, '', count(*)
+from (
+    select queue, case when state <> 'ready' then state else {schema}.bucket(seq, queue, hold, ties) end as bucket
+    from {schema}.course where state <> 'dead'
+) c
+group by c.queue, c.bucket
 union all
-select 'counted', queue, disposition, count(*) from {schema}.letter group by queue, disposition
+select 'counted', queue, disposition, '', count(*) from {schema}.letter group by queue, disposition
 union all
-select 'kept causes', cause, queue, sum(n)::bigint from {schema}.cause group by cause, queue
+select 'kept causes', cause, queue, route, sum(n)::bigint from {schema}.cause group by cause, queue, route
 union all
-select 'counted causes', cause, queue, count(*) from {schema}.letter where disposition = 'open' group by cause, queue
+select 'counted causes', cause, queue, route, count(*) from {schema}.letter where disposition = 'open'
+group by cause, queue, route
 union all
-select 'last', '', '', coalesce(pg_sequence_last_value('{schema}.item_seq'::regclass), 0)
+select 'last', '', '', '', coalesce(pg_sequence_last_value('{schema}.item_seq'::regclass), 0)
 union all
-select 'highest', '', '', coalesce((select max(seq) from {schema}.item), 0);
+select 'highest', '', '', '', coalesce((select max(seq) from {schema}.item), 0);
 
 -- --- repair ---
 

@@ -37,6 +37,12 @@ join {schema}.item i on i.seq = c.seq
 -- :name items_join_letter
 left join {schema}.letter l on l.seq = c.seq
 
+-- :name letters_join_terms
+left join {schema}.terms t on t.seq = l.seq
+
+-- :name items_join_terms
+left join {schema}.terms t on t.seq = c.seq
+
 -- :name oldest_letters
 -- For amend and prune: earliest enqueued first.
 select l.seq from {schema}.letter l {joins} where ({where}) order by l.seq limit %b::bigint;

@@ -83,8 +83,7 @@ begin
         return query
         select o.more, 3::smallint, o.queue, o.fill, o.capacity
         from {schema}.crowded(array(
-            select n.queue from unnest(numbers, queues) with ordinality as n (seq, queue, nth)
-            where n.seq = any (added) order by n.nth
+            select n.queue from unnest(numbers, queues) as n (seq, queue) where n.seq = any (added)
         )) as o;
         if found then
             delete from {schema}.item i using unnest(added) as o (seq) where i.seq = o.seq;
@@ -116,8 +115,8 @@ end
 $function$;
 
 -- :name crowded
--- The first of these queues (named once for each new item) that has no room for them. Their rows stay locked, so that
--- nobody else fills them meanwhile.
+-- The first by name of these queues (named once for each new item) that has no room for them. Their rows stay locked,
+-- so that nobody else fills them meanwhile.
 create or replace function {schema}.crowded(of_queues text[])
 returns table (more bigint, queue text, fill bigint, capacity bigint)
 language plpgsql volatile parallel unsafe
@@ -129,17 +128,14 @@ begin
     order by q.name for no key update;
     return query
     select n.more, q.name, k.fill, q.capacity
-    from (
-        select o.name, count(*) as more, min(o.nth) as nth
-        from unnest(of_queues) with ordinality as o (name, nth) group by o.name
-    ) n
+    from (select o.name, count(*) as more from unnest(of_queues) as o (name) group by o.name) n
     join {schema}.queue q on q.name = n.name and q.capacity is not null
     cross join lateral (
         select coalesce(sum(c.ready + c.held + c.parked + c.leased), 0)::bigint as fill
         from {schema}.counter c where c.queue = n.name
     ) k
     where k.fill + n.more > q.capacity
-    order by n.nth limit 1;
+    order by q.name limit 1;
 end
 $function$;
 
@@ -219,8 +215,7 @@ begin
         if refuses then
             select o.more as place, 3::smallint as note, o.queue as other, o.fill, o.capacity into refused
             from {schema}.crowded(array(
-                select n.queue from unnest(numbers, queues) with ordinality as n (seq, queue, nth)
-                where n.seq = any (added) order by n.nth
+                select n.queue from unnest(numbers, queues) as n (seq, queue) where n.seq = any (added)
             )) as o;
             if found then
                 raise exception 'refused' using errcode = 'RD001';

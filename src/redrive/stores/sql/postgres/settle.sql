@@ -113,7 +113,7 @@ begin
                array_agg(m.ending::smallint) filter (where m.ties <> 0),
                array(select q.name from {schema}.queue q
                      where q.max_running is not null and q.name in (select n.queue from moved n)),
-               array_agg(case when m.kind = 3 and m.ending = 1 then m.place else -m.place end)
+               array_agg(case m.ending when 1 then m.place else -m.place end)
                    filter (where m.kind = 3 or m.ending <> m.kind)
         into applied, tied, tied_ends, woken, otherwise from moved m;
         perform {schema}.keep_evidence(

@@ -1,0 +1,110 @@
+"""Settings of queues, routes and gates on PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from redrive.core.verbs import Gate, GateWrite, QueueChange, QueueSettings, changed
+from redrive.errors import Conflict
+from redrive.stores.checks import check_capacity
+from redrive.stores.postgres.compile import storable
+from redrive.stores.postgres.rows import settings_of
+from redrive.stores.postgres.tx import Tx
+
+if TYPE_CHECKING:
+    from redrive.stores.postgres.session import Session
+
+
+async def settings(session: Session, queue: str) -> QueueSettings:
+    rows = await session.read(session.sql("configure", "settings"), (queue,)) if storable((queue,)) else []
+    return settings_of(rows[0]) if rows else QueueSettings()
+
+
+async def configure(session: Session, queue: str, change: QueueChange) -> None:
+    await session.write(lambda tx: _configure(session, tx, queue, change))
+
+
+async def _configure(session: Session, tx: Tx, queue: str, change: QueueChange) -> None:
+    await tx.execute(session.sql("configure", "declare"), (queue,))
+    (row,) = await tx.execute(f"{session.sql('configure', 'settings')} for no key update", (queue,))
+    before = settings_of(row)
+    after = changed(before, change)
+    if change.capacity is not UNSET and change.capacity is not None:
+        ((fill,),) = await tx.execute(session.sql("configure", "fill"), (queue,))
+        check_capacity(queue, change.capacity, fill)
+    if after != before:
+        if after.rate is not None or after.max_running is not None:
+            pace = "lock_pace" if after.rate == before.rate else "pace"
+            await tx.execute(session.sql("configure", pace), (queue,))
+        await tx.execute(session.sql("configure", "write"), (*_columns(after), queue))
+    if after.max_per_key != before.max_per_key:
+        await tx.execute(session.sql("configure", "free_all"), (queue,))
+    if change.paused is not None:
+        by, reason = (change.by, change.reason) if change.paused else ("", "")
+        await tx.execute(session.sql("configure", "pause"), (change.paused, by, reason, queue))
+    tx.woken.add(queue)
+
+
+def _columns(after: QueueSettings) -> tuple[Any, ...]:
+    rate = after.rate
+    return (
+        after.max_running,
+        after.max_per_key,
+        *((None, None, None) if rate is None else (rate.count, rate.per, rate.burst)),
+        after.capacity,
+        after.order,
+        after.policy,
+        after.gate,
+        after.keep,
+        after.keep_results,
+        None if after.retry_share is None else float(after.retry_share),
+    )
+
+
+async def configure_route(session: Session, route: str, capacity: int | None) -> None:
+    async def work(tx: Tx) -> None:
+        if capacity is None:
+            await tx.execute(session.sql("configure", "drop_route"), (route,))
+            return
+        await tx.execute(session.sql("configure", "lock_route"), (route, capacity))
+        ((fill,),) = await tx.execute(session.sql("configure", "open_of_route"), (route,))
+        check_capacity(route, capacity, fill)
+        await tx.execute(session.sql("configure", "write_route"), (capacity, route))
+
+    await session.write(work)
+
+
+# --- gates ---
+
+
+async def gates(session: Session, name: str | None = None) -> tuple[Gate, ...]:
+    if name is not None and not storable((name,)):
+        return ()
+    return tuple([Gate(*row) for row in await session.read(session.sql("configure", "gates"), (name, name))])
+
+
+async def set_gate(session: Session, write: GateWrite) -> Gate:
+    return await session.write(lambda tx: _set_gate(session, tx, write))
+
+
+async def _set_gate(session: Session, tx: Tx, write: GateWrite) -> Gate:
+    limits = (write.interval, write.burst, write.share, write.cap, write.floor)
+    next_at = tx.now * 1000 + write.burst * write.interval if write.shut and write.interval is not None else None
+    made = False
+    if write.expect == 0:
+        values = (write.name, *limits, next_at or 0, write.body)
+        made = bool(await tx.execute(session.sql("configure", "make_gate"), values))
+    if not made:
+        rows = await tx.execute(session.sql("configure", "lock_gate"), (write.name,))
+        version = rows[0][0] if rows else 0
+        if version != write.expect:
+            raise Conflict(
+                f"gate {write.name!r} is at version {version}, not {write.expect}",
+                hint="read it again and repeat the change on what is there now",
+            )
+        await tx.execute(session.sql("configure", "write_gate"), (*limits, next_at, write.body, write.name))
+    tx.woken.update([name for (name,) in await tx.execute(session.sql("configure", "behind"), (write.name,))])
+    (row,) = await tx.execute(session.sql("configure", "gates"), (write.name, write.name))
+    return Gate(*row)

@@ -1,0 +1,157 @@
+"""`redrive item …` and `redrive letters skip`: what binds items to each other, and what ends them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from redrive import Policy, Redrive
+from redrive.cli.exits import Exit
+from tests.support.bound import lease_in, line_in, with_app
+from tests.support.cli import here, letters_in, on_sqlite, on_terminal
+
+pytestmark = pytest.mark.usefixtures("on_store")
+
+
+async def bound(app: Redrive) -> list[str]:
+    app.queue("q")
+    app.policy("gentle", Policy())
+    first = await app.enqueue("q", "first", delay="1d")
+    second = await app.enqueue(
+        "q",
+        "second",
+        priority="high",
+        order_key="cust-9",
+        limit_key="host",
+        dedupe_key="order-1",
+        dedupe_window="90m",
+        dedupe_scope="store",
+        after=[first],
+        on_dead="die",
+        policy="gentle",
+    )
+    return [first, second]
+
+
+def test_an_item_tells_what_it_waits_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = with_app(tmp_path, bound)
+    told = here(capsys, "item", "show", second[:12])
+    assert (told.code, told.err) == (Exit.DONE, "")
+    header = told.out.partition("\n\n")[0].splitlines()[1:]
+    lines = dict(line.split(maxsplit=1) for line in header)
+    assert lines["hold"] == "after: it waits for others to be done"
+    assert lines["blocked"] == f"by {first}"
+    assert lines["priority"] == "high"
+    assert lines["order"] == "key cust-9"
+    assert lines["limit"] == "key host"
+    assert lines["dedupe"] == "key order-1 in the whole store, for 1h30m from its enqueue"
+    assert lines["after"] == f"{first}, dies if one of them does"
+    assert lines["policy"] == "gentle"
+    assert "(in " in here(capsys, "item", "show", first).out
+
+
+def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = with_app(tmp_path, bound)
+    shown = json.loads(here(capsys, "item", "show", second, "--json").out)
+    assert shown["state"] == "ready"
+    assert (shown["hold"], shown["blocked_by"], shown["after"], shown["on_dead"]) == ("after", [first], [first], "die")
+    assert (shown["order_key"], shown["limit_key"], shown["policy"]) == ("cust-9", "host", "gentle")
+    assert (shown["dedupe_key"], shown["dedupe_scope"], shown["dedupe_window"]) == ("order-1", "store", 5400)
+    assert (shown["priority"], shown["gap"], shown["cancel_requested"]) == ("high", None, None)
+    plain = json.loads(here(capsys, "item", "show", first, "--json").out)
+    assert {plain[name] for name in ("hold", "order_key", "dedupe_key", "dedupe_window", "on_dead", "policy")} == {None}
+
+
+def test_an_item_that_waits_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = with_app(tmp_path, bound)
+    told = here(capsys, "item", "cancel", second[:10], first, "--reason", "ordered twice")
+    assert (told.code, told.out.split(), told.err) == (Exit.DONE, [second, first], "cancelled 2\n")
+    shown = json.loads(here(capsys, "item", "show", second, "--json").out)
+    assert (shown["state"], shown["deeds"][0]["change"], shown["deeds"][0]["reason"]) == (
+        "cancelled",
+        "cancel",
+        "ordered twice",
+    )
+    again = here(capsys, "item", "cancel", second, "--reason", "x")
+    assert (again.code, again.out) == (Exit.CONFLICT, "")
+    assert "only a ready or running item can be cancelled" in again.err
+
+
+def test_what_runs_is_asked_or_taken_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def two(app: Redrive) -> None:
+        app.queue("q")
+        await app.enqueue("q", 1)
+
+    with_app(tmp_path, two)
+    (item_id,) = lease_in(tmp_path, "q")
+    asked = here(capsys, "item", "cancel", item_id, "--reason", "too slow")
+    assert (asked.code, asked.err) == (Exit.DONE, f"{item_id} runs and was asked to stop\ncancelled 1\n")
+    shown = here(capsys, "item", "show", item_id).out
+    assert "asked for by " in shown
+    assert ": too slow" in shown
+    assert "worker    ghost, lease until" in shown
+    forced = here(capsys, "item", "cancel", item_id, "--reason", "it hangs", "--force", "--json")
+    assert json.loads(forced.out) == {"dry_run": False, "cancelled": [item_id], "skipped": []}
+    assert json.loads(here(capsys, "item", "show", item_id, "--json").out)["state"] == "cancelled"
+
+
+def test_a_dry_run_of_cancel_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = with_app(tmp_path, bound)
+    told = here(capsys, "item", "cancel", first, second, "--reason", "x", "--dry-run")
+    assert (told.code, told.out.split(), told.err) == (Exit.DONE, [first, second], "would cancel 2\n")
+    assert json.loads(here(capsys, "item", "show", first, "--json").out)["state"] == "ready"
+
+
+@on_sqlite
+def test_an_unknown_item_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _ = with_app(tmp_path, bound)
+    told = here(capsys, "item", "cancel", first, "nonsense", "--reason", "x")
+    assert (told.code, told.out) == (Exit.NOT_FOUND, "")
+    assert "nothing was cancelled" in told.err
+    assert json.loads(here(capsys, "item", "show", first, "--json").out)["state"] == "ready"
+
+
+def test_a_follower_names_the_head_and_the_gap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, second, third = line_in(tmp_path, 3)
+    shown = here(capsys, "item", "show", third).out
+    assert "order: the head of its order key goes first" in shown
+    assert f"by {head}" in shown
+    told = here(capsys, "letters", "skip", head[:10], "--reason", "customer waits")
+    assert (told.code, told.out.split(), told.err) == (Exit.DONE, [head], "passed 1\n")
+    assert f"it was let past {head}, which is dead" in here(capsys, "item", "show", second).out
+    assert json.loads(here(capsys, "item", "show", second, "--json").out)["gap"] == head
+    again = here(capsys, "letters", "skip", head, "--reason", "x")
+    assert (again.code, again.out) == (Exit.CONFLICT, "")
+
+
+def test_a_parked_follower_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, second = line_in(tmp_path, 2, order="park")
+    assert "parked: the head of its order key is dead" in here(capsys, "item", "show", second).out
+    told = here(capsys, "letters", "skip", "--where", "key:cust-9", "--reason", "x", "--yes", "--json")
+    assert json.loads(told.out) == {"dry_run": False, "passed": [head], "skipped": []}
+
+
+def test_skip_by_filter_needs_a_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line_in(tmp_path, 2)
+    told = here(capsys, "letters", "skip", "--where", "queue:orders", "--reason", "x")
+    assert (told.code, told.out) == (Exit.REFUSED, "")
+    assert "1 letter would be passed, and there is no terminal to ask (add --yes" in told.err
+
+
+def test_a_letter_that_blocks_nobody_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (letter,) = letters_in(tmp_path, "a")
+    told = here(capsys, "letters", "skip", letter, "--reason", "x")
+    assert (told.code, told.out) == (Exit.CONFLICT, "")
+    assert f"skipped {letter}:" in told.err
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_on_a_terminal_it_asks_before_it_passes_many(tmp_path: Path) -> None:
+    head, _ = line_in(tmp_path, 2)
+    where = ("letters", "skip", "--where", "queue:orders", "--reason", "x")
+    told = on_terminal(*where, cwd=tmp_path, keys="n\n")
+    assert told.code == Exit.REFUSED
+    assert "Let go on what waits behind 1 letter? [y/N]" in told.out
+    assert head[:8] in told.out
+    assert on_terminal(*where, cwd=tmp_path, keys="y\n").code == Exit.DONE

@@ -1,0 +1,399 @@
+"""What workers tell the gates, how often, and what comes of it; and gates in the hands of people."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from redrive import Dead, Item, Policy, Redrive, Retry, Snooze, constant, dead_on
+from redrive.core import codec
+from redrive.core.gate import GateBody, GateConfig, body_of, gate_config
+from redrive.core.states import State
+from redrive.core.verbs import Act, GateWrite, QueueChange
+from redrive.errors import ConfigError, NotFound
+from redrive.events import GateClosed, GateOpened, StoreFailed
+from redrive.office.gates import GateView, close_gate, declare_gate, list_gates, open_gate, show_gate
+from redrive.stores.audit import AuditRecord
+from redrive.testing.faults import Fault, FaultyStore
+from tests.support.lab import Lab, Seen
+
+BY = Act("ann", "their maintenance", "request-1")
+Handle = Callable[[], Awaitable[object]]
+
+
+async def behind(lab: Lab, config: GateConfig | None = None, *queues: str) -> None:
+    await declare_gate(lab.store, "smtp", config or gate_config())
+    for queue in queues or ("q",):
+        await lab.store.configure(queue, QueueChange(gate="smtp"))
+
+
+def handle(app: Redrive, what: Handle, **options: Any) -> None:
+    policy = options.pop("policy", Policy(backoff=constant("1s"), max_attempts=None))
+
+    @app.handler("q", policy=policy, **options)
+    async def handler(item: Item) -> object:
+        return await what()
+
+
+async def fine() -> None:
+    pass
+
+
+async def broken() -> None:
+    raise ConnectionError("no answer")
+
+
+async def view(lab: Lab) -> GateView:
+    return await show_gate(lab.store, "smtp")
+
+
+class Unreachable(Exception):
+    code = 503
+    retry_after = 240
+
+
+# -- what counts ---------------------------------------------------------------------------------------------------
+
+
+async def timed_out() -> None:
+    await asyncio.Event().wait()
+
+
+async def asks_again() -> None:
+    raise Retry("busy") from ConnectionError("no answer")
+
+
+async def rejected() -> None:
+    raise ValueError("no such address")
+
+
+async def hopeless() -> None:
+    raise Dead("no such address")
+
+
+async def not_now() -> None:
+    raise Snooze("1s")
+
+
+async def limited() -> None:
+    error = ConnectionError("slow down")
+    error.code = 429  # type: ignore[attr-defined]
+    raise error
+
+
+async def ruled_out() -> None:
+    raise ConnectionError("mailbox is gone")
+
+
+@pytest.mark.parametrize(
+    ("what", "counts"),
+    [
+        (broken, True),
+        (timed_out, True),
+        (asks_again, True),
+        (rejected, False),
+        (hopeless, False),
+        (not_now, False),
+        (limited, False),
+        (ruled_out, False),
+    ],
+)
+async def test_only_what_speaks_of_the_dependency_counts(memory_lab: Lab, what: Handle, counts: bool) -> None:
+    lab = memory_lab
+    await behind(lab, gate_config(retry_share=None))
+    app = await lab.app()
+    rules = [dead_on("mailbox is gone")]
+    handle(app, what, policy=Policy(backoff=constant("1s"), max_attempts=None, rules=rules), timeout="1s")
+    await app.enqueue_many("q", [None] * 20)
+    async with lab.working(app):
+        await lab.pass_time("20s")
+        assert (await view(lab)).state == ("open" if counts else "closed")
+
+
+async def test_categories_to_be_ignored_can_be_chosen(memory_lab: Lab) -> None:
+    lab = memory_lab
+    await behind(lab, gate_config(ignore=["connection"]))
+    app = await lab.app()
+    handle(app, broken)
+    await app.enqueue_many("q", [None] * 20)
+    async with lab.working(app):
+        await lab.pass_time("20s")
+        gate = await view(lab)
+    assert (gate.state, gate.outcomes) == ("closed", 0)
+
+
+async def test_a_retry_after_holds_the_gate(memory_lab: Lab) -> None:
+    lab = memory_lab
+    await behind(lab)
+    app = await lab.app()
+
+    async def unreachable() -> None:
+        raise Unreachable("in maintenance")
+
+    handle(app, unreachable)
+    await app.enqueue_many("q", [None] * 20)
+    async with lab.working(app):
+        await lab.pass_time("1s")
+        gate = await view(lab)
+    assert gate.since is not None
+    assert gate.next_probe_at is not None
+    assert 240_000 <= gate.next_probe_at - gate.since <= 241_000
+
+
+async def test_two_queues_behind_one_gate_share_it(lab: Lab) -> None:
+    await behind(lab, None, "q", "other")
+    app = await lab.app()
+    handle(app, broken)
+    ran: list[str] = []
+
+    @app.handler("other")
+    async def other(item: Item) -> None:
+        ran.append(item.id)
+
+    seen = Seen(app)
+    await app.enqueue_many("q", [None] * 20)
+    async with lab.working(app):
+        await lab.pass_time("1s")
+        assert [event.gate for event in seen.of(GateOpened)] == ["smtp"]
+        item_id = await app.enqueue("other")
+        await lab.pass_time("20s")
+        assert ran == []
+        await close_gate(lab.store, "smtp", BY)
+        await lab.until(lambda: ran == [item_id], limit="5s")
+
+
+# -- how it is told ------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_gate_nothing_is_asked_or_told(memory_lab: Lab) -> None:
+    app, faulty = await memory_lab.faulty()
+    handle(app, fine)
+    await app.enqueue_many("q", [None] * 100)
+    await memory_lab.drain(app)
+    assert faulty.calls_of("gate") == faulty.calls_of("gates") == faulty.calls_of("set_gate") == []
+
+
+async def test_while_all_is_well_little_is_written(memory_lab: Lab) -> None:
+    """A read a second, and a write in ten, however much is done."""
+    lab = memory_lab
+    await behind(lab)
+    app, faulty = await lab.faulty()
+    handle(app, fine)
+    async with lab.working(app):
+        for second in range(50):
+            await app.enqueue_many("q", [None] * 50)
+            await lab.pass_time("1s")
+            if second == 19:
+                faulty.calls.clear()
+        assert len(faulty.calls_of("gate")) <= 31
+        assert 2 <= len(faulty.calls_of("set_gate")) <= 4
+        gate = await view(lab)
+    assert (gate.failures, gate.retries) == (0, None)
+    assert 500 <= gate.outcomes <= 1500
+
+
+async def test_the_first_failure_is_told_at_once(memory_lab: Lab) -> None:
+    lab = memory_lab
+    await behind(lab)
+    app = await lab.app()
+    handle(app, broken)
+    async with lab.working(app):
+        await app.enqueue("q")
+        await lab.quiet()
+        assert (await view(lab)).failures == 1
+
+
+async def test_workers_that_tell_at_the_same_time_lose_nothing(lab: Lab) -> None:
+    await behind(lab, gate_config(failure_rate=None, consecutive=None, retry_share=None))
+    apps = [await lab.app() for _ in range(4)]
+    for app in apps:
+        handle(app, broken, policy=Policy(max_attempts=1), concurrency=1)
+    await apps[0].enqueue_many("q", [None] * 200)
+    await lab.drive(asyncio.gather(*(app.run(until_idle=True) for app in apps)), limit="25s")
+    gate = await view(lab)
+    assert (gate.failures, gate.outcomes) == (200, 200)
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN, Fault.UNKNOWN_UNDONE])
+@pytest.mark.parametrize("verb", ["gate", "set_gate"])
+async def test_a_store_that_fails_is_told_later_and_once(lab: Lab, verb: str, fault: Fault) -> None:
+    await behind(lab, gate_config(failure_rate=None, consecutive=None))
+    app, faulty = await lab.faulty()
+    handle(app, broken, policy=Policy(max_attempts=1))
+    faulty.fail(verb, fault, times=5)
+    await app.enqueue_many("q", [None] * 7)
+    async with lab.working(app):
+        await lab.pass_time("10s")
+        gate = await view(lab)
+    assert (gate.failures, gate.outcomes) == (7, 7)
+
+
+async def test_settling_does_not_wait_for_it(memory_lab: Lab) -> None:
+    lab = memory_lab
+    await behind(lab)
+    app, faulty = await lab.faulty()
+    handle(app, fine)
+    hold = faulty.hold("gate")
+    async with lab.working(app):
+        first = await app.enqueue("q")
+        await lab.until(hold.reached.is_set)
+        second = await app.enqueue("q")
+        await lab.pass_time("1s")
+        assert (await lab.item(first)).state is State.DONE
+        assert (await lab.item(second)).state is State.DONE
+        hold.release()
+        await lab.pass_time("2s")
+        assert (await view(lab)).outcomes == 2
+
+
+async def test_what_was_seen_last_is_told_before_the_worker_leaves(lab: Lab) -> None:
+    await behind(lab)
+    app = await lab.app()
+    handle(app, fine)
+    await app.enqueue("q")
+    await lab.drain(app)
+    assert (await view(lab)).outcomes == 1
+
+
+async def test_a_gate_that_nobody_declared_is_made_when_it_is_needed(lab: Lab) -> None:
+    await lab.store.configure("q", QueueChange(gate="smtp"))
+    app = await lab.app()
+    handle(app, broken)
+    await app.enqueue_many("q", [None] * 20)
+    async with lab.working(app):
+        await lab.pass_time("2s")
+    gate = await view(lab)
+    assert (gate.state, gate.config) == ("open", GateConfig())
+
+
+async def test_a_damaged_gate_does_not_end_a_worker(memory_lab: Lab) -> None:
+    lab = memory_lab
+    await behind(lab)
+    await lab.store.set_gate(GateWrite("smtp", 1, body=b"\xff"))
+    app = await lab.app()
+    seen = Seen(app)
+    handle(app, broken)
+    await app.enqueue_many("q", [None] * 20)
+    async with lab.working(app):
+        await lab.pass_time("2s")
+        assert (await view(lab)).state == "open"
+    assert [event.part for event in seen.of(StoreFailed)] == ["gates"]
+
+
+async def test_only_one_of_a_fleet_says_that_it_opened_or_closed(lab: Lab) -> None:
+    await behind(lab)
+    down = True
+
+    async def asked() -> None:
+        if down:
+            await broken()
+
+    apps = [await lab.app() for _ in range(3)]
+    seen = [Seen(app) for app in apps]
+    for app in apps:
+        handle(app, asked, concurrency=5)
+    await apps[0].enqueue_many("q", [None] * 60)
+    async with lab.working(apps[0]), lab.working(apps[1]), lab.working(apps[2]):
+        await lab.pass_time("5s")
+        down = False
+        await lab.pass_time("30s")
+    opened = [event for each in seen for event in each.of(GateOpened)]
+    closed = [event for each in seen for event in each.of(GateClosed)]
+    assert [(event.gate, event.probe_in_ms) for event in opened] == [("smtp", 30_000)]
+    assert "ConnectionError: no answer" in opened[0].why
+    assert [event.why for event in closed] == ["a probe succeeded"]
+    assert 30_000 <= closed[0].open_ms <= 31_000
+
+
+# -- in the hands of people ----------------------------------------------------------------------------------------
+
+
+async def test_one_opened_by_hand_stays_open_until_it_is_closed_by_hand(lab: Lab) -> None:
+    await behind(lab)
+    app = await lab.app()
+    handle(app, fine)
+    gate = await open_gate(lab.store, "smtp", BY)
+    assert (gate.state, gate.by, gate.why, gate.next_probe_at) == ("open", "ann", "their maintenance", None)
+    item_id = await app.enqueue("q")
+    async with lab.working(app):
+        await lab.pass_time("3m")
+        item = await lab.item(item_id)
+        assert (item.state, item.attempt, item.deliveries) == (State.READY, 0, 0)
+        gate = await close_gate(lab.store, "smtp", Act("bob", "it is back", "request-2"))
+        assert (gate.state, gate.by, gate.why) == ("closed", "bob", "it is back")
+        await lab.pass_time("1s")
+        assert (await lab.item(item_id)).state is State.DONE
+
+
+async def test_acts_on_gates_are_on_the_record(lab: Lab) -> None:
+    await behind(lab)
+    await open_gate(lab.store, "smtp", BY)
+    await close_gate(lab.store, "smtp", Act("bob", "it is back", "request-2"))
+    entries = await lab.store.journal("audit")
+    assert [(entry.actor, entry.reason, entry.request_id) for entry in entries] == [
+        ("ann", "their maintenance", "request-1"),
+        ("bob", "it is back", "request-2"),
+    ]
+    records = [codec.decode(entry.body, AuditRecord) for entry in entries]
+    assert [(record.change, record.changed) for record in records] == [
+        ("gate open", ("smtp",)),
+        ("gate close", ("smtp",)),
+    ]
+
+
+async def test_declaring_keeps_the_state_and_writes_only_what_is_new(lab: Lab) -> None:
+    await behind(lab)
+    await open_gate(lab.store, "smtp", BY)
+    before = await lab.store.gate("smtp")
+    await declare_gate(lab.store, "smtp", gate_config())
+    await declare_gate(lab.store, "smtp")
+    assert await lab.store.gate("smtp") == before
+    await declare_gate(lab.store, "smtp", gate_config(probes=3))
+    gate = await view(lab)
+    assert (gate.state, gate.by, gate.config.probes) == ("open", "ann", 3)
+    await declare_gate(lab.store, "ftp")
+    assert [(each.name, each.state) for each in await list_gates(lab.store)] == [("ftp", "closed"), ("smtp", "open")]
+
+
+async def test_half_open_is_told_while_a_probe_may_run(memory_lab: Lab) -> None:
+    lab = memory_lab
+    await behind(lab)
+    app = await lab.app()
+    handle(app, broken)
+    await app.enqueue_many("q", [None] * 20)
+    async with lab.working(app):
+        await lab.pass_time("1s")
+    gate = await view(lab)
+    assert (gate.state, gate.opened) == ("open", 1)
+    assert gate.next_probe_at is not None
+    lab.clock.advance(gate.next_probe_at - lab.clock.now())
+    assert (await view(lab)).state == "half-open"
+
+
+async def test_an_unknown_gate_is_told_with_the_nearest(lab: Lab) -> None:
+    await behind(lab)
+    for call in (open_gate, close_gate):
+        with pytest.raises(NotFound, match="did you mean 'smtp'"):
+            await call(lab.store, "smpt", BY)
+    with pytest.raises(NotFound, match="declare it"):
+        await show_gate(lab.store, "elsewhere")
+    with pytest.raises(ConfigError, match="not a name of a gate"):
+        await declare_gate(lab.store, "two words")
+
+
+async def test_people_and_workers_may_write_at_the_same_time(memory_lab: Lab) -> None:
+    lab = memory_lab
+    await behind(lab)
+    faulty = FaultyStore(lab.store)
+    hold = faulty.hold("set_gate")
+    act = asyncio.create_task(open_gate(faulty, "smtp", BY))
+    await hold.reached.wait()
+    gate = await lab.store.gate("smtp")
+    assert gate is not None
+    await lab.store.set_gate(GateWrite("smtp", gate.version, body=codec.encode(GateBody(gate_config(least=7)))))
+    hold.release()
+    assert (await act).state == "open"
+    assert body_of(await lab.store.gate("smtp")).config.least == 7
