@@ -23,6 +23,8 @@ from redrive.stores.statements import load
 
 _LINE = 2
 """Crashes from which on an item is a suspect; there are none here."""
+_ANY = -1
+"""As many retries as there are."""
 _NO_FLOOR = (-1, 0)
 _HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TAIL = b"\xff\xff"
@@ -59,7 +61,7 @@ class Postgres:
         while rows:
             last = rows[-1]
             seqs = [row[1] for row in rows]
-            held = (bigints(seqs), None, integers([FIRST] * len(seqs)))
+            held = (bigints(seqs), None, integers([FIRST] * len(seqs)), False)
             rows = self._call("settle", "finish", (None, *held, *_request(batch, (last[8], last[1]))))
             done += len(seqs)
         took, cpu = time.perf_counter() - start, time.thread_time() - cpu
@@ -117,4 +119,4 @@ def _request(batch: int, floor: tuple[int, int]) -> tuple[Any, ...]:
     """As the store makes it: above what was taken last."""
     due, seq = floor
     wants = (texts([QUEUE]), integers([batch]), bigints([TTL]), integers([_LINE]))
-    return (WORKER, new_id(), 0, *wants, bigints([due]), bigints([seq]))
+    return (WORKER, new_id(), 0, *wants, bigints([due]), bigints([seq]), integers([_ANY]), bigints([0]))

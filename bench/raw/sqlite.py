@@ -13,6 +13,7 @@ from redrive.engine.ids import new_id, new_ids
 from redrive.stores.sqlite.binding import choose
 from redrive.stores.sqlite.checkpoint import Checkpoints
 from redrive.stores.sqlite.connect import Settings, open_writer
+from redrive.stores.sqlite.tied import BINDING
 from redrive.stores.statements import load
 
 _COUNT = load("sqlite", "count")
@@ -41,11 +42,11 @@ class Own:
         while True:
             self.db.execute("begin immediate")
             now = _now()
-            self.db.execute(_SETTLE["to_done"], (now, FIRST, _json(held)))
+            self.db.execute(_SETTLE["to_done"], (now, FIRST, BINDING, _json(held)))
             done += len(held)
             leases = self._lease(now, batch)
-            move = (-len(leases), len(leases) - len(held), len(held), 0, 0, 0, 0, QUEUE)
-            self.db.execute(_COUNT["move"], move)
+            move = (-len(leases), len(leases) - len(held), len(held), 0, 0, 0, 0, 0, 0, QUEUE)
+            self.db.execute(_COUNT["move"], move).fetchall()
             self.db.execute("commit")
             self._checkpoint()
             if not leases:
@@ -89,7 +90,7 @@ class Own:
         self.db.executemany(_PUT["insert_payload"], bodies)
         self.db.execute(_PUT["keep_seq"], (seq + len(items),))
         self.db.execute(_COUNT["declare"], (QUEUE,))
-        self.db.execute(_COUNT["move"], (len(items), 0, 0, 0, 0, 0, 0, QUEUE))
+        self.db.execute(_COUNT["move"], (len(items), 0, 0, 0, 0, 0, 0, 0, 0, QUEUE)).fetchall()
         self.db.execute("commit")
         self._checkpoints.weigh(sum(len(body) for _, body in items))
         self._checkpoint()

@@ -18,7 +18,7 @@ for _, row in ipairs(cmsgpack.unpack(ARGV[2])) do
   set(P .. 'failure', id, ARGV[evidence])
   push(P .. 'attempts:' .. id, table.concat(attempt))
   lay(id, {seq, queue, 'dead', at, at, at, 1, 1, 1, 0, 0, false, false, worker, at, false, at + ran, 0,
-    {reason, at + ran, 'open', kind[2], kind[3], kind[4]}})
+    {reason, at + ran, 'open', kind[2], kind[3], kind[4], ''}})
 end
 set(P .. 'sequence', 'item', string.format('%.0f', seq))
 write()

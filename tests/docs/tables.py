@@ -48,6 +48,8 @@ WHEN = {
     (State.LEASED, State.READY): "a retry, a snooze, a release at shutdown, or a crash that may be tried again",
     (State.LEASED, State.DONE): "the handler returned",
     (State.LEASED, State.DEAD): "`decide` says that trying again is over: the item is a letter now",
+    (State.LEASED, State.CANCELLED): "somebody asked for it, and its handler stopped or would have been tried again",
+    (State.READY, State.DEAD): "an item that it waits for is dead or cancelled, and it was to die then",
     (State.READY, State.CANCELLED): "somebody cancelled it, with a reason",
     (State.DEAD, State.READY): "somebody replayed the letter: same id, history kept",
 }
@@ -67,6 +69,7 @@ PLAIN_VERBS = {
     "info": "What the store is: engine, place, library, schema, and the durability in force. Not a coroutine.",
     "tombstone": "What is left of a pruned item, or None.",
     "document": "One document, or None.",
+    "gate": "One gate, or None.",
 }
 
 
@@ -153,6 +156,10 @@ MEANING = {
     "replays": "times it was replayed",
     "age": "time since it was enqueued",
     "died": "time since it died",
+    "route": "the label that its policy gave the letter",
+    "priority": "its priority",
+    "hold": "what a ready item waits for, besides its time",
+    "key": "its order key",
 }
 
 

@@ -14,6 +14,8 @@ from redrive import Redrive
 from redrive.core import decide
 from redrive.engine import runner
 from redrive.office.letters import Letters
+from redrive.office.schedules import Schedules
+from redrive.office.settings import GateOptions, QueueOptions
 from redrive.stores import damage
 from tests.docs.pages import ROOT, all_documents, blocks, name_of, pages, prose
 from tests.docs.shell import commands as shell_commands
@@ -30,7 +32,11 @@ def text_of_all() -> str:
 
 
 def public_methods(kind: type) -> list[str]:
-    return [name for name, value in vars(kind).items() if not name.startswith("_") and not isinstance(value, type)]
+    names = [
+        name for name, value in inspect.getmembers(kind) if not name.startswith("_") and not isinstance(value, type)
+    ]
+    assert names, kind
+    return names
 
 
 @pytest.mark.parametrize(
@@ -42,8 +48,13 @@ def public_methods(kind: type) -> list[str]:
         *verb_names(),
         *public_methods(Redrive),
         *public_methods(Letters),
+        *public_methods(Schedules),
         *inspect.signature(Redrive).parameters,
         *inspect.signature(Redrive.handler).parameters,
+        *inspect.signature(Redrive.enqueue).parameters,
+        *inspect.signature(Redrive.schedule).parameters,
+        *QueueOptions.__annotations__,
+        *GateOptions.__annotations__,
     ],
 )
 def test_every_public_name_is_in_the_documents(name: str) -> None:
@@ -62,6 +73,7 @@ def test_every_reason_to_die_is_explained() -> None:
     source = "\n".join(inspect.getsource(module) for module in (decide, runner, damage))
     reasons = set(re.findall(r'ToDead\("(\w+)"', source))
     reasons |= set(re.findall(r'Dead\(.*, "(\w+)"\)', source))
+    reasons |= set(re.findall(r'_useless\(.*, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"', source))
     explained = set(re.findall(r"^\| `(\w+)` \|", prose(ROOT / "docs" / "failure.md"), re.MULTILINE))
     assert {"max_attempts", "payload", "handler", "ceiling", "damaged"} <= reasons

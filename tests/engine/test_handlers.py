@@ -227,6 +227,21 @@ async def test_results_come_back_as_they_were(lab: Lab, result: object) -> None:
     assert await app.wait(item_id) == result
 
 
+@pytest.mark.parametrize(("size", "kept"), [(98, True), (99, False)], ids=["fits", "one byte too many"])
+async def test_a_handler_can_have_a_limit_of_its_own_for_results(lab: Lab, size: int, kept: bool) -> None:
+    app = await lab.app(max_payload=10)
+
+    @app.handler("q", max_result=100)
+    async def handle() -> str:
+        return "x" * size
+
+    item_id = await app.enqueue("q")
+    await lab.drain(app)
+    item = await lab.item(item_id)
+    assert (item.state, item.letter is None) == ((State.DONE, True) if kept else (State.DEAD, False))
+    assert (len(item.result) == 100) if item.result is not None else not kept
+
+
 @pytest.mark.parametrize("result", [object(), {1, object()}, float("nan"), "\ud800", lambda: None])
 async def test_a_result_that_cannot_be_kept_makes_a_letter_and_not_a_second_run(lab: Lab, result: object) -> None:
     app = await lab.app()

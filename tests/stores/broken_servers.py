@@ -177,7 +177,9 @@ _LETTERS = {
         "what the operator saw is not what is changed", ("test_amend_expects_of_ids_those_that_exist",), machine=True
     ),
     "AmendsWhatIsHeld": Bug(
-        "cancelling a running item under its holder's hands", ("test_amend_never_touches_what_is_held",), machine=True
+        "cancelling a running item under its holder's hands",
+        ("test_cancel_of_a_running_item_asks_its_holder",),
+        machine=True,
     ),
     "AmendsWithoutTheLock": Bug(
         "what was judged is changed, whatever happened since",

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from redrive.core import lanes
+from redrive.core.item import NewItem
 from redrive.core.lanes import Waiting
 from redrive.core.verbs import Verdict
-from redrive.stores.sqlite import SqliteStore, settle
-from redrive.stores.sqlite.rows import Row
+from redrive.stores.sqlite import SqliteStore, bind, keys, lines, settle
+from redrive.stores.sqlite.lines import Joining
+from redrive.stores.sqlite.rebind import Refusals
+from redrive.stores.sqlite.settle import Lease
+from redrive.stores.sqlite.tied import ORDER
+from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.sqlite.writer import Writer
 from tests.stores import broken_ways as ways
 from tests.stores.planting import Edit, Plant
@@ -30,14 +35,14 @@ def _by_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
 def _believes_any_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
     right = settle._verdict  # noqa: SLF001 - bent
     monkeypatch.setattr(
-        settle, "_verdict", lambda row, delivery, ended: right(row, delivery if row is None else row[3], ended)
+        settle, "_verdict", lambda row, delivery, ended: right(row, delivery if row is None else row.deliveries, ended)
     )
 
 
 def _forgets_what_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     right = settle._verdict  # noqa: SLF001 - bent
 
-    def verdict(row: Row | None, delivery: int, ended: set[int]) -> tuple[Verdict, str]:
+    def verdict(row: Lease | None, delivery: int, ended: set[int]) -> tuple[Verdict, str]:
         said, reason = right(row, delivery, ended)
         return (Verdict.APPLIED if said is Verdict.ALREADY else said), reason
 
@@ -53,6 +58,62 @@ def _settles_by(condition: str) -> tuple[Edit, ...]:
     )
 
 
+def _never_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = bind._placed  # noqa: SLF001 - bent
+
+    def placed(joining: Joining, seq: int, new: NewItem, *, waits: bool) -> tuple[int, str, Kind]:
+        hold, gap, kind = right(joining, seq, new, waits=waits)
+        return (0, gap, "ready") if hold == ORDER else (hold, gap, kind)
+
+    monkeypatch.setattr(bind, "_placed", placed)
+
+
+def _goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_mode", lambda _, __: "skip")
+
+
+def _knows_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_until", lambda _, __: None)
+
+
+def _sees_no_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Refusals, "_twin", lambda *_, **__: None)
+
+
+def _waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bind, "_waits", lambda _, __: {})
+
+
+def _admits_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tx, "admit", lambda *_: None)
+
+
+def _knows_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "_TURNS", {})
+
+
+BONDS: dict[str, Plant] = {
+    "LeasesFollowers": Plant(patches=(_never_behind,)),
+    "PromotesNobody": Plant((Edit("order/free", "set hold = 0", "set hold = 2"),)),
+    "GoesOnPastTheDead": Plant(patches=(_goes_on,)),
+    "HidesTheGap": Plant((Edit("terms/gap", "set gap = ?", "set gap = substr(?, 1, 0)"),)),
+    "KeepsTheKeysOfTheDead": Plant((Edit("dedupe/release", "and seq = ?", "and seq = ? and false"),)),
+    "ForgetsTheWindow": Plant(patches=(_knows_no_window,)),
+    "ReplaysBesideATwin": Plant(patches=(_sees_no_twin,)),
+    "RunsBeforeItsTime": Plant(patches=(_waits_for_nobody,)),
+    "WaitsForTheDone": Plant((Edit("after/fulfil", "awaited = ?", "awaited = ? and false"),)),
+    "DiesAlone": Plant((Edit("after/doomed", "die = 1", "die = 2"),)),
+    "PassesMaxRunning": Plant((Edit("lease/queue", "settings, leased", "settings, 0"),)),
+    "LeaksPlaces": Plant((Edit("limits/leave", "running - 1", "running"),)),
+    "ForgetsWhoWasSetAside": Plant((Edit("limits/free", "set hold = 0", "set hold = 3"),)),
+    "FillsBeyondCapacity": Plant(patches=(_admits_all,)),
+    "BuriesInAFullRoute": Plant((Edit("settle/route", "capacity - open", "null"),)),
+    "StarvesTheLow": Plant(patches=(_knows_no_turns,)),
+    "MetersNothing": Plant((Edit("limits/spend_gate", "next_at = ?", "next_at = 0 * ?"),)),
+    "RetriesOnCredit": Plant((Edit("limits/spend_gate", "credit = ?", "credit = credit + 0 * ?"),)),
+    "DeafToCancels": Plant((Edit("terms/mark_asked", "ties | 96", "ties | 64"),)),
+    "SweepsLetters": Plant((Edit("sweep/next", "l.disposition", "null"),)),
+}
 PLANTS: dict[str, Plant] = {
     "SettlesByState": Plant(_settles_by("? is not null and state = 'leased'"), (_believes_any_delivery,)),
     "SettlesTwice": Plant(_settles_by("deliveries = ?"), (_forgets_what_ended,)),

@@ -12,6 +12,7 @@ from redrive.testing.conformance.kit import DURABLE, HANDLES
 from redrive.testing.conformance.machine import machine_of, run_machine
 from tests.stores import broken as b
 from tests.stores import broken_more as m
+from tests.stores import broken_terms as t
 from tests.stores.teeth_kit import fails, world_by, world_of
 
 
@@ -109,7 +110,7 @@ TEETH = (
         ("test_amend_replay_brings_the_same_item_back", "test_amend_cut_off_changes_once"),
         machine=True,
     ),
-    Tooth(m.AmendsWhatIsHeld, ("test_amend_never_touches_what_is_held",), machine=True),
+    Tooth(m.AmendsWhatIsHeld, ("test_cancel_of_a_running_item_asks_its_holder",), machine=True),
     Tooth(m.AuditsNothing, ("test_amend_writes_who_did_it_into_item_and_audit",), machine=True),
     Tooth(m.PrunesLettersLikeDone, ("test_prune_takes_nothing_else",), machine=True),
     Tooth(m.PrunesWithoutATrace, ("test_prune_leaves_a_tombstone",), machine=True),
@@ -134,6 +135,77 @@ TEETH = (
         ("test_tally_does_not_move_for_the_refused", "test_tally_equals_a_full_count_after_anything"),
         machine=True,
     ),
+    Tooth(
+        t.DeadHeadsAreForgotten,
+        ("test_order_blocks_behind_a_dead_head", "test_order_parks_behind_a_dead_head"),
+        machine=True,
+    ),
+    Tooth(t.ReplaysToTheTail, ("test_order_replay_of_a_dead_head_takes_its_place_again",), machine=True),
+    Tooth(t.ForgetsTheGap, ("test_order_skips_a_dead_head_and_marks_the_gap",), machine=True),
+    Tooth(
+        t.RetriesLetOthersPass,
+        ("test_order_head_that_comes_back_stays_the_head", "test_race_of_workers_over_keys_never_overtakes"),
+    ),
+    Tooth(t.NeverParks, ("test_order_parks_behind_a_dead_head",), machine=True),
+    Tooth(
+        t.LettersHoldTheirKeys,
+        ("test_dedupe_key_is_free_when_it_is_dead", "test_dedupe_of_a_discarded_letter_is_free"),
+        machine=True,
+    ),
+    Tooth(t.TwinsOverwrite, ("test_dedupe_tells_of_the_holder",), machine=True),
+    Tooth(
+        t.ReplaysBesideATwin,
+        (
+            "test_dedupe_replay_is_skipped_while_a_twin_lives",
+            "test_race_of_a_replay_and_its_twin_has_one_winner",
+        ),
+    ),
+    Tooth(t.ForgetsTheWindow, ("test_dedupe_window_keeps_the_key_of_what_is_done",), machine=True),
+    Tooth(t.DeathSetsFree, ("test_after_a_dead_one_it_waits_and_says_so",), machine=True),
+    Tooth(t.DeathStopsAtTheChildren, ("test_after_deaths_spread_over_queues_in_one_write",)),
+    Tooth(t.WaitsForWhatIsDone, ("test_after_what_is_done_already_is_no_wait",), machine=True),
+    Tooth(t.AnyIsEnough, ("test_after_waits_until_all_are_done",)),
+    Tooth(
+        t.LimitsByRequest,
+        ("test_max_running_bounds_what_is_leased", "test_race_of_workers_never_passes_max_running"),
+        machine=True,
+    ),
+    Tooth(
+        t.SpendsNothing,
+        (
+            "test_rate_gives_a_burst_and_then_one_by_one",
+            "test_gate_that_is_shut_gives_nothing_until_its_interval_is_over",
+        ),
+        machine=True,
+    ),
+    Tooth(t.NoBudgetForRetries, ("test_budget_gives_retries_by_the_share_of_first_attempts",)),
+    Tooth(
+        t.GatesByTheLastWriter,
+        ("test_gate_of_another_version_is_a_conflict", "test_race_of_writers_of_a_gate_has_one_winner"),
+        machine=True,
+    ),
+    Tooth(
+        t.LeavesThemAside,
+        ("test_max_per_key_frees_the_first_when_one_ends", "test_race_of_workers_never_passes_max_per_key"),
+        machine=True,
+    ),
+    Tooth(t.LosesThePlace, ("test_max_per_key_place_that_nobody_takes_is_passed_on",)),
+    Tooth(t.StarvesTheLow, ("test_priority_low_gets_one_lease_in_a_cycle",)),
+    Tooth(t.RetriesTakeEverySlot, ("test_retries_take_no_more_than_their_share",)),
+    Tooth(t.CountsOnlyTheReady, ("test_capacity_counts_what_waits_or_runs",)),
+    Tooth(
+        t.FullRoutesEvict,
+        ("test_route_that_is_full_keeps_the_item_live",),
+        machine=True,
+    ),
+    Tooth(
+        t.RunsAgainThoughCancelled,
+        ("test_cancel_that_was_asked_for_never_runs_again", "test_cancel_survives_a_takeover"),
+        machine=True,
+    ),
+    Tooth(t.CancelsUnderTheHandler, ("test_cancel_of_a_running_item_asks_its_holder",), machine=True),
+    Tooth(t.SweepsLettersToo, ("test_sweep_never_touches_letters_nor_what_lives",), machine=True),
+    Tooth(t.DropsTermsOnRetry, ("test_put_terms_are_carried_through_an_item_s_life",), machine=True),
     Tooth(m.DeafToPuts, ("test_wait_returns_on_a_put", "test_wait_returns_on_a_put_through_another_handle")),
 )
 CAUGHT = [
@@ -192,8 +264,8 @@ def test_every_planted_bug_is_in_the_table() -> None:
     """A broken store that nobody runs proves nothing."""
     planted = {
         thing
-        for module in (b, m)
+        for module in (b, m, t)
         for thing in vars(module).values()
-        if isinstance(thing, type) and issubclass(thing, b.Bent) and thing is not b.Bent
+        if isinstance(thing, type) and issubclass(thing, b.Bent) and thing not in {b.Bent, t.BentBonds, t.BentLimits}
     }
     assert planted == {tooth.store for tooth in TEETH} | {m.FallsBackToMemory}

@@ -51,6 +51,7 @@ class Gates:
         self._written: dict[str, Instant] = {}
         self._news = asyncio.Event()
         self._failed = asyncio.Event()
+        self._telling: asyncio.Task[None] | None = None
 
     def outcomes(self, batch: Sequence[Run]) -> None:
         """What was settled. Never waits."""
@@ -82,14 +83,21 @@ class Gates:
             await self._clock.wait(self._failed, GATHER)
             self._news.clear()
             self._failed.clear()
-            await self.flush()
+            # A write that is broken off half-way would be told again, and count twice.
+            self._telling = asyncio.create_task(self._flush())
+            await asyncio.shield(self._telling)
 
     async def close(self) -> None:
         """What was seen last is told, if the store is quick."""
         with suppress(StoreError, TimeoutError):
-            await asyncio.wait_for(self.flush(), LAST_WORDS / 1000)
+            await asyncio.wait_for(self._last_words(), LAST_WORDS / 1000)
 
-    async def flush(self) -> None:
+    async def _last_words(self) -> None:
+        if self._telling is not None:
+            await self._telling
+        await self._flush()
+
+    async def _flush(self) -> None:
         for name in self._told.keys() | self._unjudged.keys():
             await self._tell(name)
 

@@ -26,6 +26,12 @@ class Policies:
         self._named = named
         self.settings = settings
 
+    def plain(self, item: Item, handler: Handler) -> Policy:
+        """As `of`, for each item before it runs: nearly all are judged by their handler's."""
+        if item.terms is None and not self.settings.known(handler.queue).policy:
+            return handler.policy
+        return self.of(item, handler).policy
+
     def of(self, item: Item, handler: Handler) -> Choice:
         """By the settings that are known now."""
         own = "" if item.terms is None else item.terms.policy

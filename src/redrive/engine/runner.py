@@ -151,7 +151,7 @@ class Runner:
             handler = run.handler
             if run.why is not None or run.asked:
                 return self._stopped(run)
-            max_age = self._policies.of(run.item, handler).policy.max_age
+            max_age = self._policies.plain(run.item, handler).max_age
             if max_age is not None and run.age(run.started) >= max_age and await self._too_old(run):
                 return self._expired(run.policy.max_age)
             try:

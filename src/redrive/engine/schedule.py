@@ -35,6 +35,7 @@ from redrive.core.schedule import (
 from redrive.core.verbs import Document, DocumentWrite
 from redrive.engine.steady import Steady
 from redrive.errors import BadSchedule, Conflict, RedriveError, StoreCorrupt, StoreError
+from redrive.stores.aside import aside
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
@@ -54,7 +55,7 @@ async def ready(schedules: Iterable[Schedule]) -> None:
     """Have what cron texts and time zones need read beside the loop."""
     zones = unprepared(schedules)
     if zones:
-        await asyncio.to_thread(prepare, zones)
+        await aside(lambda: prepare(zones))
 
 
 class Scheduler:

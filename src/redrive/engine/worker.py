@@ -83,6 +83,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._due = True
         self._in_vain = 0
+        self._unasked: set[str] = set()
         self._others = False
         self._stopping = False
         self._released = 0
@@ -208,7 +209,13 @@ class Worker:
         if self._in_vain > 1:
             await self._clock.sleep(min(self._in_vain * VAIN_PAUSE, VAIN_PAUSE_MAX))
         timeout = IDLE_CHECK if self._others else IDLE_WAIT
+        began = self._clock.monotonic()
         await self._watching(lambda: self._store.wait(queues, timeout))
+        waited = self._clock.monotonic() - began
+        if waited >= VAIN_PAUSE_MAX:
+            self._in_vain = 0  # the store had us wait: this is no tight loop
+        if waited < timeout:
+            self._unasked = set(queues)  # one of them has something
         self._stir()
 
     def _stir(self) -> None:
@@ -224,7 +231,13 @@ class Worker:
     async def _begin(self, leases: Leases, request: LeaseRequest) -> None:
         asked = sum(want.limit for want in request.wants)
         self._due = len(leases.items) >= asked or leases.suspects_due
-        self._in_vain = 0 if leases.items else self._in_vain + 1
+        self._unasked -= {want.queue for want in request.wants}
+        if leases.items:
+            self._in_vain = 0
+        elif self._unasked & self._slots.with_room():
+            self._due = True  # a request has no room for all: go round before it was in vain
+        else:
+            self._in_vain += 1
         now = self._clock.monotonic()
         for lost in self._slots.displaced(leases):
             lost.cancel(Why.LOST)

@@ -10,7 +10,7 @@
 --            a reason; or the number of those that exist if that is another; or nil, if an item that could be changed is not
 --            what it was judged by: then nothing was changed
 -- Atomicity: one script, with the acts in the items' histories and the audit entry
--- Uses: ledger lines ties putting entering
+-- Uses: ledger lines ties binding entering
 
 local change, expect = ARGV[2], ARGV[3]
 local actor, reason, request = ARGV[4], ARGV[5], ARGV[6]

@@ -13,12 +13,7 @@ local function is_retry(level)
   return math.floor(level / 3) % 2 == 1
 end
 
--- The members of one level that are due, in order.
-local function due_at(queue, level, limit, time)
-  return call('ZRANGEBYSCORE', ready_key(queue, level), '-inf', time, 'LIMIT', 0, limit)
-end
-
--- The same with their times; nil if there is none.
+-- The members of one level that are due, in order, with their times; nil if there is none.
 local function due_rows(queue, level, limit, time)
   local found = call('ZRANGEBYSCORE', ready_key(queue, level), '-inf', time, 'WITHSCORES', 'LIMIT', 0, limit)
   if not found[1] then
@@ -69,15 +64,8 @@ local function choose_among(lanes, limit, retries, most_retries, turn)
   return picks
 end
 
--- Nearly always what is due was never tried before and has no priority: then there is nothing to choose.
 local function choose(queue, levels, limit, retries, most_retries, turn, time)
-  local picks, lanes = {}, {}
-  if #levels == 1 and levels[1] == 0 then
-    for index, member in ipairs(due_at(queue, 0, limit, time)) do
-      picks[index * 2 - 1], picks[index * 2] = member, 0
-    end
-    return picks
-  end
+  local lanes = {}
   for _, level in ipairs(levels) do
     lanes[#lanes + 1] = due_rows(queue, level, limit, time)
   end

@@ -5,7 +5,7 @@
 -- Outputs:   1; 0 if they are others by now; or what it holds, in a list, if that is more than the capacity. Then nothing was
 --            changed
 -- Atomicity: one script
--- Uses: ledger lines ties putting
+-- Uses: ledger lines ties binding
 
 local queue, before, after = ARGV[2], ARGV[3], ARGV[4]
 local queues = sound(P .. 'queues', 'hash')

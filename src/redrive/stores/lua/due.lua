@@ -3,7 +3,7 @@
 -- Inputs:    ARGV[2] msgpack list of queues
 -- Outputs:   time, and the earliest time, past or to come, where there is one
 -- Atomicity: reads one state.
--- Uses: limits choosing
+-- Uses: limits
 
 local time = now()
 
@@ -13,7 +13,7 @@ local function first_due(queue)
   levels[#levels + 1] = '0'
   for _, level in ipairs(levels) do
     local when = tonumber(call('ZRANGE', P .. 'ready:' .. level .. ':' .. queue, 0, 0, 'WITHSCORES')[2])
-    local retry = is_retry(tonumber(level))
+    local retry = math.floor(level / 3) % 2 == 1
     if when and (not firsts[retry] or when < firsts[retry]) then
       firsts[retry] = when
     end

@@ -3,7 +3,6 @@
 -- Inputs:    ARGV[2] msgpack list of [id, delivery]; ARGV[3] for how long from now
 -- Outputs:   the places (from 1) of those that are lost; of those that somebody wants cancelled
 -- Atomicity: all are judged, then all are written.
--- Uses: ledger lines
 
 local time = now()
 local until_then = time + tonumber(ARGV[3])

@@ -4,7 +4,7 @@
 -- Outputs:   record, payload, evidence, result (nil for what is not there), 1 if it is parked, attempts, deeds (or nil), 1 if
 --            it was pruned; id and number in turn of those it waits for, 0 for one that is not there
 -- Atomicity: one read
--- Uses: ledger lines parking
+-- Uses: parking
 
 local id = ARGV[2]
 local kept = call('HGET', P .. 'item', id)

@@ -8,6 +8,8 @@
 local DAY = 24 * 60 * 60 * 1000
 local STALE_AT_ONCE = 8
 local MOST_ASIDE = 1000
+-- In fourth place of a queue's settings (limits.lua).
+local MOST_PER_KEY = 2
 
 -- The levels among its ready items, on both sides of the want's line. Nil for a queue that gives nothing.
 local function lane(want)
@@ -66,24 +68,35 @@ local function holds_a_suspect(worker)
   return false
 end
 
+local function is_retry(level)
+  return math.floor(level / 3) % 2 == 1
+end
+
 -- A ready item's record with one delivery more, and its number. Counted before it is given: a crash between here and the
--- handler is already in the books. Nil if it is not a short record, or does not say that it is ready there.
+-- handler is already in the books. Nil if it does not say that it is ready there, and for one with a limit key.
 local function leased(kept, queue, level, grant)
   local read, left, seq, its_queue, state, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays,
-    last_chance, _, _, _, _, ended_at, omitted, letter = pcall(values_of, kept or '', FIELDS, HEAD_SIZE)
-  if not read or left ~= -1 or state ~= 'ready' or its_queue ~= queue then
+    last_chance, _, _, _, _, ended_at, omitted, letter, priority, hold, ties, terms = pcall(
+    values_of, kept or '', MORE_FIELDS, HEAD_SIZE
+  )
+  if not read or left ~= -1 or state ~= 'ready' or its_queue ~= queue or (ties and band(ties, LIMITED) ~= 0) then
     return nil
   end
   local tried = errors > 0 or crashes > 0 or replays > 0
-  if level ~= crashes * 6 + (tried and 3 or 0) then
+  if level ~= crashes * 6 + (tried and 3 or 0) + (priority or 0) or (hold or 0) > 0 then
     return nil
   end
   deliveries = deliveries + 1
-  local made = packed(
+  if ties then
+    return WIDE_HEAD .. packed(
+      seq, queue, 'leased', put_at, due_at, renewed_at, deliveries, attempt + 1, errors, crashes, replays, last_chance,
+      grant.alone, grant.worker, grant.time, grant.until_then, ended_at, omitted, letter, priority, hold, ties, terms
+    ), deliveries
+  end
+  return HEAD .. packed(
     seq, queue, 'leased', put_at, due_at, renewed_at, deliveries, attempt + 1, errors, crashes, replays, last_chance,
     grant.alone, grant.worker, grant.time, grant.until_then, ended_at, omitted, letter
-  )
-  return HEAD .. made, deliveries
+  ), deliveries
 end
 
 -- Whether nobody made something else of the sets of its limit key: they are known only here, where it is too late to stop.
@@ -91,7 +104,7 @@ local function fits_limit_key(m)
   if not tied(m, LIMITED) then
     return true
   end
-  for _, key in ipairs({slot_key(m), aside_key(m[QUEUE], m[TERMS][LIMIT_KEY])}) do
+  for _, key in ipairs({bonds().slot_key(m), bonds().aside_key(m[QUEUE], m[TERMS][LIMIT_KEY])}) do
     local found = call('TYPE', key).ok
     if found ~= 'none' and found ~= 'zset' then
       return false
@@ -102,7 +115,8 @@ end
 
 -- Whether an item has a limit key of which so many run already: until one of them ends, nobody has to look at it.
 local function has_no_room(m, limits)
-  return limits and limits[MOST_PER_KEY] and tied(m, LIMITED) and count_in(slot_key(m)) >= limits[MOST_PER_KEY]
+  local most = limits and limits[MOST_PER_KEY]
+  return most and tied(m, LIMITED) and bonds().count_in(bonds().slot_key(m)) >= most
 end
 
 -- The same of the others: ASIDE if it has to wait for others of its limit key, nil if it is not to be given at all.
@@ -118,14 +132,14 @@ local function leased_otherwise(id, kept, lane, level, grant)
   end
   lift(id, m)
   if has_no_room(m, lane.limits) then
-    set_aside(id, m)
+    bonds().set_aside(id, m)
     lay(id, m)
     return ASIDE
   end
   m[STATE], m[DELIVERIES], m[ATTEMPT], m[ALONE] = 'leased', m[DELIVERIES] + 1, m[ATTEMPT] + 1, grant.alone
   m[WORKER], m[LEASED_AT], m[LEASE_UNTIL] = grant.worker, grant.time, grant.until_then
   if tied(m, LIMITED) then
-    enlist(slot_key(m), m[SEQ], id)
+    bonds().enlist(bonds().slot_key(m), m[SEQ], id)
   end
   return lay(id, m), m[DELIVERIES]
 end
@@ -172,19 +186,27 @@ end
 local function first_due(lane, time)
   local first = nil
   for _, level in ipairs(lane.suspect) do
-    local rows = due_rows(lane.queue, level, 1, time)
-    if rows and (not first or comes_first(rows[1], first[1])) then
+    local rows = choosing().due_rows(lane.queue, level, 1, time)
+    if rows and (not first or choosing().comes_first(rows[1], first[1])) then
       first = rows
     end
   end
   return first and {first[1][3], first.level}
 end
 
+-- How many may be given, and how many retries among them.
+local function room_in(lane, time)
+  if not lane.limits then
+    return lane.want[2], math.huge
+  end
+  return limits().room_of(lane.queue, lane.limits, lane.want[2], time)
+end
+
 -- The first that may be given, and its lane. Those that wait for others of their limit key are set aside on the way.
 local asides = 0
 local function first_suspect(lanes, time)
   for _, lane in ipairs(lanes) do
-    local most, retries = room_of(lane.queue, lane.limits, lane.want[2], time)
+    local most, retries = room_in(lane, time)
     while #lane.suspect > 0 and most >= 1 and retries >= 1 and asides < MOST_ASIDE do
       local pick = first_due(lane, time)
       if not pick then
@@ -196,7 +218,7 @@ local function first_suspect(lanes, time)
         return lane, pick
       end
       lift(id, m)
-      set_aside(id, m)
+      bonds().set_aside(id, m)
       lay(id, m)
       write()
       asides = asides + 1
@@ -205,16 +227,28 @@ local function first_suspect(lanes, time)
   return nil
 end
 
+-- Members and their levels in turn. Nearly always nothing that is due was tried before or has a priority: then there is
+-- nothing to choose.
+local function chosen(lane, most, retries, most_retries, turn, time)
+  local queue, levels = lane.queue, lane.plain
+  if #levels > 1 or levels[1] ~= 0 then
+    return choosing().choose(queue, levels, most, retries, most_retries, turn, time)
+  end
+  local picks = {}
+  for index, member in ipairs(call('ZRANGEBYSCORE', ready_key(queue, 0), '-inf', time, 'LIMIT', 0, most)) do
+    picks[index * 2 - 1], picks[index * 2] = member, 0
+  end
+  return picks
+end
+
 -- In rounds: where some of those chosen are set aside, others are chosen in their stead.
 local function serve(given, lane, grant, time)
   local want = lane.want
-  local most, most_retries = room_of(lane.queue, lane.limits, want[2], time)
+  local most, most_retries = room_in(lane, time)
   local count, tried = 0, 0
   while count < most do
     local allowed = want[5] and math.max(0, want[5] - tried)
-    local picks = choose(
-      lane.queue, lane.plain, most - count, allowed, most_retries - tried, want[6] + count, time
-    )
+    local picks = chosen(lane, most - count, allowed, most_retries - tried, want[6] + count, time)
     local firsts, retries, aside = hand_over(given, lane, picks, grant)
     count, tried, asides = count + firsts + retries, tried + retries, asides + aside
     -- The next round, and the next want, may be of the same queue.
@@ -223,8 +257,10 @@ local function serve(given, lane, grant, time)
       break
     end
   end
-  spend(lane.queue, lane.limits, count - tried, tried, time)
-  write()
+  if lane.limits then
+    limits().spend(lane.queue, lane.limits, count - tried, tried, time)
+    write()
+  end
 end
 
 -- Of workers that have not asked for a day: their names never come again.
@@ -306,7 +342,9 @@ local function give(request, time)
     local firsts, retries = hand_over(given, suspect, pick, grant_of(suspect.want, true))
     if #given.ids > 0 then
       set(P .. 'alone', request[1], cmsgpack.pack({given.ids[1], given.deliveries[1]}))
-      spend(suspect.queue, suspect.limits, firsts, retries, time)
+      if suspect.limits then
+        limits().spend(suspect.queue, suspect.limits, firsts, retries, time)
+      end
     end
   else
     for _, lane in ipairs(lanes) do

@@ -1,6 +1,6 @@
 -- How much of a queue may be given now: what runs, how fast, and what its gate lets through. As core.meters counts.
 -- Inputs:    room_of(queue, limits, most, time); spend(queue, limits, firsts, retries, time); opens_at(interval, burst, full_at)
---            limits is what stands in fourth place of a queue's settings, or false: the most that run, the most that run
+--            limits is what stands in fourth place of a queue's settings: the most that run, the most that run
 --            of one limit key, interval and burst of its rate, its capacity, its order, its gate; false for what is none
 -- Outputs:   how many, and how many retries among them; from when on a meter gives one
 -- Atomicity: reads and notes down.
@@ -34,9 +34,6 @@ local function gate_of(limits)
 end
 
 local function room_of(queue, limits, most, time)
-  if not limits then
-    return most, math.huge
-  end
   local micros, retries = time * 1000, math.huge
   if limits[MOST_RUNNING] then
     most = math.min(most, limits[MOST_RUNNING] - call('ZCARD', leased_key(queue)))
@@ -62,7 +59,7 @@ end
 -- So many were given.
 local function spend(queue, limits, firsts, retries, time)
   local given, micros = firsts + retries, time * 1000
-  if not limits or given == 0 then
+  if given == 0 then
     return
   end
   if limits[RATE_INTERVAL] then

@@ -6,15 +6,6 @@
 --            parked:<queue> zset, 0 -> order key of a parked line
 
 local FLOWING, BLOCKED, PARKED = 0, 1, 2
-local ORDERED, DEDUPED, WAITS, AWAITED, LIMITED, CANCEL = 1, 2, 4, 8, 16, 32
-local HELD_AFTER, HELD_ORDER, HELD_LIMIT = 1, 2, 3
--- Where what stands in the terms of an item. What is absent is false, a text that is absent empty.
-local ORDER_KEY, PLACE, GAP, LIMIT_KEY, SCOPE, DEDUPE_KEY, WINDOW, AFTER, ON_DEAD, POLICY, CANCELLED_BY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-local band, bor = bit.band, bit.bor
-
-local function tied(m, tie)
-  return band(m[TIES] or 0, tie) ~= 0
-end
 
 local lines = {}
 

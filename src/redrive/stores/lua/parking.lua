@@ -3,6 +3,7 @@
 -- Outputs:   true or false
 -- Atomicity: reads.
 
+local FLOWING, PARKED = 0, 2
 local status_of = {}
 
 local function status_in(queue, key)

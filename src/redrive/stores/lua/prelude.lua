@@ -35,6 +35,10 @@ local FIELDS = 19
 -- Most records end here. Those of items that have a priority, a hold or a tie go on.
 local PRIORITY, HOLD, TIES, TERMS = 20, 21, 22, 23
 local MORE_FIELDS = 23
+-- What TIES is the sum of, what HOLD is, and where what stands in TERMS (core.terms). A text that is absent is empty.
+local ORDERED, DEDUPED, WAITS, AWAITED, LIMITED, CANCEL = 1, 2, 4, 8, 16, 32
+local HELD_AFTER, HELD_ORDER, HELD_LIMIT = 1, 2, 3
+local ORDER_KEY, PLACE, GAP, LIMIT_KEY, SCOPE, DEDUPE_KEY, WINDOW, AFTER, ON_DEAD, POLICY, CANCELLED_BY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 -- And of its letter.
 local REASON, DIED_AT, DISPOSITION, CAUSE, ERROR_SHORT, CATEGORY, ROUTE = 1, 2, 3, 4, 5, 6, 7
 
@@ -213,7 +217,8 @@ local packed = cmsgpack.pack
 
 -- The same from values, and back to values: `pcall(values_of, kept, FIELDS, HEAD_SIZE)` gives true, -1 and the fields.
 -- Without a table in between both cost a third.
-local HEAD, HEAD_SIZE = '\220\0\019', 3
+local HEAD, WIDE_HEAD = '\220\0\019', '\220\0\023'
+local HEAD_SIZE = 3
 local values_of = cmsgpack.unpack_limit
 
 -- A list as it was packed; nil for none and for one that is damaged.
@@ -416,6 +421,11 @@ before_write[#before_write + 1] = function()
     touched[id] = nil
   end
   touches = {}
+end
+
+local band, bor = bit.band, bit.bor
+local function tied(m, tie)
+  return band(m[TIES] or 0, tie) ~= 0
 end
 
 -- With the fields that most records do without.

@@ -4,7 +4,7 @@
 --            they are kept
 -- Outputs:   as putting.lua says; nothing if all were added
 -- Atomicity: everything is read and judged first, then written at once. Refused before it starts when memory is full.
--- Uses: ledger lines ties putting
+-- Uses: bonds(ledger lines ties binding) putting
 
 local time = now()
 local entries = cmsgpack.unpack(ARGV[2])
@@ -15,6 +15,8 @@ local already, duplicates, refusal = put(entries, time, true)
 if refusal then
   return {already, duplicates, refusal}
 end
-conclude(time)
+if bonds_made then
+  bonds_made.conclude(time)
+end
 write()
 return #already + #duplicates > 0 and {already, duplicates} or {}

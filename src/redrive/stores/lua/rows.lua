@@ -4,7 +4,7 @@
 -- Outputs:   now; then id, record, payload, evidence and result of each, and 1 for one that is parked; nil for what is not
 --            there or not asked for
 -- Atomicity: one read
--- Uses: ledger lines parking
+-- Uses: parking
 
 local parts = ARGV[2]
 local ids = {}

@@ -11,7 +11,7 @@
 --            such item, 4 kept for want of room under its route, 5 cancelled instead of ready; the next leases as
 --            leasing.lua says
 -- Atomicity: judged and checked as a whole before the first write. Ending work is let through when memory is full.
--- Uses: ledger lines ties putting limits choosing leasing
+-- Uses: bonds(ledger lines ties binding) limits(limits) choosing(choosing) putting leasing
 
 local DONE, READY, DEAD, CANCELLED = 1, 2, 3, 4
 local ALREADY, GIVEN_AWAY, NO_SUCH_ITEM, KEPT, CANCELLED_INSTEAD = 1, 2, 3, 4, 5
@@ -107,15 +107,19 @@ local ends = {
 
 -- Of an item that is bound to others: its place under its limit key, and all that waits for its end.
 local function untie(id, m)
+  if m[TIES] == 0 then
+    return
+  end
+  local bonds = bonds()
   if tied(m, LIMITED) then
-    delist(slot_key(m), id)
-    vacate(m)
+    bonds.delist(bonds.slot_key(m), id)
+    bonds.vacate(m)
   end
   if m[STATE] ~= 'ready' then
-    ended(id)
+    bonds.ended(id, m)
     if tied(m, DEDUPED) then
       -- A follow-up may take it.
-      release_key(id, m, time)
+      bonds.release_key(id, m, time)
     end
   end
   if tied(m, CANCEL) and m[STATE] ~= 'cancelled' then
@@ -190,12 +194,14 @@ local function settle_all()
   end
 end
 
--- Nearly every item makes this move, so it is written out: the same as lift, change and lay. Nil if its record is not a
--- short one.
+-- Nearly every item makes this move, so it is written out: the same as lift, change and lay. Nil for one that cannot be
+-- read, and for one that somebody wants cancelled.
 local function done(index, id, kept, delivery, again)
   local read, left, seq, queue, state, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays,
-    last_chance, _, worker, leased_at, _, _, omitted = pcall(values_of, kept or '', FIELDS, HEAD_SIZE)
-  if not read or left ~= -1 then
+    last_chance, _, worker, leased_at, _, _, omitted, _, priority, hold, ties, terms = pcall(
+    values_of, kept or '', MORE_FIELDS, HEAD_SIZE
+  )
+  if not read or left ~= -1 or (ties and band(ties, CANCEL) ~= 0) then
     return nil
   end
   if deliveries ~= delivery then
@@ -209,11 +215,18 @@ local function done(index, id, kept, delivery, again)
   local stamp = string.format('%016d', seq)
   remove(leased_key(queue), stamp .. id)
   add_as(ended_key(queue, 'done'), stamp, id)
-  local made = packed(
-    seq, queue, 'done', put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, last_chance, false,
-    worker, leased_at, false, time, omitted, false
-  )
-  set(ITEM, id, HEAD .. made)
+  if ties then
+    set(ITEM, id, WIDE_HEAD .. packed(
+      seq, queue, 'done', put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, last_chance, false,
+      worker, leased_at, false, time, omitted, false, priority, hold, ties, terms
+    ))
+    untie(id, {[SEQ] = seq, [QUEUE] = queue, [STATE] = 'done', [ENQUEUED_AT] = put_at, [TIES] = ties, [TERMS] = terms})
+  else
+    set(ITEM, id, HEAD .. packed(
+      seq, queue, 'done', put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, last_chance, false,
+      worker, leased_at, false, time, omitted, false
+    ))
+  end
   tell_limited(queue)
   return true
 end
@@ -240,7 +253,9 @@ else
   settle_all()
 end
 put(follow_ups, time, false)
-conclude(time)
+if bonds_made then
+  bonds_made.conclude(time)
+end
 
 local request = ARGV[3] ~= '' and prepared(cmsgpack.unpack(ARGV[3]))
 write()

@@ -1,5 +1,5 @@
 -- What becomes of others when an item ends: those behind it in its line, those that wait for it, those set aside for it.
--- Inputs:    ended(id) for each that ended, then conclude(time); hold_again(id, record) for a ready one;
+-- Inputs:    ended(id, record) for each that ended, then conclude(time); hold_again(id, record) for a ready one;
 --            claim, holder_of, release_key for dedupe keys; await and give_up for dependencies; let_next for limit keys
 -- Outputs:   none
 -- Atomicity: reads and notes down. Everything that ends in a script has ended before anything is moved for it.
@@ -140,9 +140,9 @@ end
 
 local over, vacated = {}, {}
 
--- A touched item; its state says how.
-local function ended(id)
-  over[#over + 1] = id
+-- Its state says how.
+local function ended(id, m)
+  over[#over + 1] = {id, m}
 end
 
 -- What was leased, or could have been, makes room under its limit key.
@@ -156,7 +156,7 @@ local function end_ready(id, m, state, time)
     leave_aside(id, m)
   end
   m[STATE], m[ENDED_AT], m[HOLD] = state, time, 0
-  ended(id)
+  ended(id, m)
 end
 
 -- core.terms has it, and a test compares them.
@@ -173,8 +173,7 @@ end
 local function spread_deaths(time)
   local at = 1
   while over[at] do
-    local id = over[at]
-    local m = touched[id]
+    local id, m = over[at][1], over[at][2]
     if m[STATE] ~= 'done' and tied(m, AWAITED) then
       for _, waiting in ipairs(all_in(P .. 'awaited:' .. id)) do
         local its = take(waiting)
@@ -199,12 +198,12 @@ end
 -- Those that ended leave their lines; gives the heads among them.
 local function leave_lines()
   local heads = {}
-  for _, id in ipairs(over) do
-    local m = touched[id]
+  for _, one in ipairs(over) do
+    local id, m = one[1], one[2]
     if tied(m, ORDERED) then
       local line = line_of_item(m)
       if line.head == id then
-        heads[#heads + 1] = id
+        heads[#heads + 1] = one
       else
         delist(line.followers, id)
       end
@@ -215,8 +214,8 @@ end
 
 local function move_on(heads)
   local new_heads = {}
-  for _, id in ipairs(heads) do
-    local m = touched[id]
+  for _, one in ipairs(heads) do
+    local id, m = one[1], one[2]
     local line, mode = line_of_item(m), m[STATE] == 'dead' and dead_order(m[QUEUE]) or 'go'
     if mode == 'block' then
       line.status = BLOCKED
@@ -250,8 +249,8 @@ end
 
 local function conclude(time)
   spread_deaths(time)
-  for _, id in ipairs(over) do
-    local m = touched[id]
+  for _, one in ipairs(over) do
+    local id, m = one[1], one[2]
     if tied(m, DEDUPED) then
       release_key(id, m, time)
     end
@@ -260,8 +259,8 @@ local function conclude(time)
     end
   end
   local new_heads = move_on(leave_lines())
-  for _, id in ipairs(over) do
-    local m = touched[id]
+  for _, one in ipairs(over) do
+    local id, m = one[1], one[2]
     if m[STATE] == 'done' and tied(m, AWAITED) then
       fulfil(id)
     end

@@ -151,7 +151,7 @@ class Bonds:
 
     def _pass_on(self, before: Item) -> None:
         """What ended or was given back had a place under its limit key, or had been promised the next one."""
-        aside = self._table.aside.get(limit_key(before))
+        aside = None if before.hold else self._table.aside.get(limit_key(before))
         first = None if aside is None else aside.first()
         if first is not None:
             self.let_go(first.id)

@@ -41,7 +41,7 @@ _INDEXES = {
     "course_alone": "worker",
     "course_leased": "queue",
     "course_pkey": "seq",
-    "course_ready": "queue, level, due_at, seq",
+    "course_ready": "hold, queue, level, due_at, seq",
     "dedupe_pkey": "scope, key",
     "dedupe_until": "until",
     "deed_pkey": "seq, position",

@@ -1,8 +1,10 @@
 """Lua lives in files named after the verb, `lua/<verb>.lua`; this reads them all and joins each with what it uses.
 
 A file that is a script begins with a shebang, whose flags tell the server what it may do, and its contract. A line
-`-- Uses: a b` names the parts that stand between the prelude and the script. Names in capitals that stand for whole
-numbers (`local READY, LEASED = 1, 2`) are written out: a script can have two hundred variables, and a number is faster.
+`-- Uses: a b` names the parts that stand between the prelude and the script. Of `x(a b)` nothing is made before it is
+needed: `x()` gives a table of the functions of both, and `x_made` is that table or nil. What nearly no call needs would
+otherwise cost each of them. Names in capitals that stand for whole numbers (`local READY, LEASED = 1, 2`) are written
+out: a script can have two hundred variables, and a number is faster.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import NamedTuple
 
 _SHEBANG = "#!lua"
 _USES = "-- Uses: "
+_PART = re.compile(r"(\w+)(?:\(([\w ]+)\))?")
+_FUNCTION = re.compile(r"^local function (\w+)", re.MULTILINE)
 _NAME = r"[A-Z][A-Z_0-9]*"
 _NUMBERS = re.compile(rf"^local ({_NAME}(?:, {_NAME})*) = (\d+(?:, \d+)*)$", re.MULTILINE)
 _WORDS = re.compile(rf"('(?:\\.|[^'\\\n])*'|--[^\n]*)|\b({_NAME})\b")
@@ -48,9 +52,23 @@ def joined() -> Mapping[str, str]:
 
 def _joined(name: str, files: Mapping[str, str]) -> str:
     shebang, _, body = files[name].partition("\n")
-    uses = [line.removeprefix(_USES).split() for line in body.splitlines() if line.startswith(_USES)]
-    parts = ["prelude", *(part for line in uses for part in line)]
-    return "\n".join([shebang, *(files[part] for part in parts), body])
+    uses = [line.removeprefix(_USES) for line in body.splitlines() if line.startswith(_USES)]
+    parts = [_late(part, [files[one] for one in late.split()]) if late else files[part] for part, late in _parts(uses)]
+    return "\n".join([shebang, files["prelude"], *parts, body])
+
+
+def _parts(uses: list[str]) -> list[tuple[str, str]]:
+    return [(part, late) for line in uses for part, late in _PART.findall(line)]
+
+
+def _late(name: str, texts: list[str]) -> str:
+    """A function that makes the parts when it is called for the first time."""
+    text = "\n".join(texts)
+    table = ", ".join(f"{function} = {function}" for function in _FUNCTION.findall(text))
+    return (
+        f"local {name}_made = nil\nlocal function {name}()\nif {name}_made then return {name}_made end\n"
+        f"{text}\n{name}_made = {{{table}}}\nreturn {name}_made\nend\n"
+    )
 
 
 def made(name: str, text: str) -> Script:

@@ -19,7 +19,6 @@ from redrive.stores.statements import load
 
 _SQL = load("sqlite", "put")
 _TERMS = load("sqlite", "terms")
-_AFTER = load("sqlite", "after")
 
 Numbered = tuple[int, NewItem]
 _NOTHING = Terms()
@@ -50,21 +49,24 @@ def _terms(new: NewItem) -> Terms:
 
 def _accepted(tx: Tx, numbered: Sequence[Numbered]) -> tuple[list[Numbered], list[Duplicate]]:
     """In their order: an id that is there is left alone before anybody asks for its key."""
+    ids = codec.encode([new.id for _, new in numbered]).decode()
+    seen = {item_id for (item_id,) in tx.execute(_SQL["there"], (ids,))}
+    places = {seq: place for seq, new in numbered if (place := terms.dedupe_place(new.queue, _terms(new))) is not None}
+    holders = keys.holders(tx, places.values())
     added: list[Numbered] = []
     duplicates: list[Duplicate] = []
-    seen: set[str] = set()
     for seq, new in numbered:
-        if new.id in seen or tx.execute(_AFTER["state"], (new.id,)).fetchone() is not None:
+        if new.id in seen:
             continue
-        place = terms.dedupe_place(new.queue, _terms(new))
+        place = places.get(seq)
         if place is not None:
-            holder = keys.holder(tx, place)
-            if holder is not None:
+            holder = holders.setdefault(place, new.id)
+            if holder != new.id:
                 duplicates.append(Duplicate(new.id, holder))
                 continue
-            keys.take(tx, place, seq, new.id)
         seen.add(new.id)
         added.append((seq, new))
+    keys.take(tx, [(*places[seq], seq, new.id) for seq, new in added if seq in places])
     return added, duplicates
 
 
@@ -89,7 +91,7 @@ def _waits(tx: Tx, added: Sequence[Numbered]) -> dict[int, _Wait]:
 
 
 def _insert(tx: Tx, added: Sequence[Numbered], waits: dict[int, _Wait], *, admit: bool) -> None:
-    joining = Joining(tx)
+    joining = Joining(tx, [(new.queue, key) for _, new in added if (key := _terms(new).order_key)])
     rows: list[tuple[object, ...]] = []
     notes: list[tuple[object, ...]] = []
     kinds: Counter[tuple[str, Kind]] = Counter()

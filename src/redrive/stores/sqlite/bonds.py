@@ -19,19 +19,14 @@ Over = tuple[Tied, str]
 
 
 def give_keys_back(tx: Tx, moved: Iterable[Over]) -> None:
-    for item, state in moved:
-        if item.has(DEDUPED) and state != "ready":
-            keys.release(tx, item, state)
+    keys.release(tx, [(item, state) for item, state in moved if item.has(DEDUPED) and state != "ready"])
 
 
 def ended(tx: Tx, moved: Sequence[Over]) -> None:
     """All with ties that this write moved, by itself and written already; their dedupe keys are given back."""
     over = [(item, state) for item, state in moved if state != "ready"]
     edges.give_up(tx, [item for item, _ in over])
-    freed: list[int] = []
-    for item, state in over:
-        if state == "done" and item.has(AWAITED):
-            freed += edges.fulfil(tx, item.id)
+    freed = edges.fulfil(tx, [item for item, state in over if state == "done" and item.has(AWAITED)])
     along = edges.doom(tx, edges.dying_with(tx, [item for item, state in over if state in edges.LOST]))
     lines.move_on(tx, [(item, state) for item, state in (*over, *along) if item.has(ORDERED)])
     edges.free(tx, freed)

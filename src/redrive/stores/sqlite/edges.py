@@ -32,12 +32,18 @@ def add(tx: Tx, seq: int, awaited: Sequence[str], *, die: bool) -> None:
 
 def give_up(tx: Tx, items: Iterable[Tied]) -> None:
     """They wait for nobody any more."""
-    tx.executemany(_SQL["give_up"], [(item.seq,) for item in items if item.has(WAITS)])
+    waiting = [(item.seq,) for item in items if item.has(WAITS)]
+    if waiting:
+        tx.executemany(_SQL["give_up"], waiting)
 
 
-def fulfil(tx: Tx, item_id: str) -> list[int]:
-    """It is done: the numbers of those who waited for it, of whom some may wait for others."""
-    return [seq for (seq,) in tx.execute(_SQL["fulfil"], (item_id,)).fetchall()]
+def fulfil(tx: Tx, items: Sequence[Tied]) -> list[int]:
+    """They are done: the numbers of those who waited for them, of whom some may wait for others."""
+    if not items:
+        return []
+    found = tx.execute(_SQL["waiting"], (tied.numbers([item.seq for item in items]),)).fetchall()
+    tx.executemany(_SQL["fulfil"], [(item.id,) for item in items])
+    return [seq for (seq,) in found]
 
 
 def doom(tx: Tx, seqs: Iterable[int]) -> list[tuple[Tied, str]]:
@@ -66,25 +72,27 @@ def _die(tx: Tx, items: list[Tied]) -> None:
     for item in items:
         tx.moved(item.queue, tied.kind_of(tx, item), "open")
         tx.count_cause(failure.cause, item.queue, 1)
-        if item.has(DEDUPED):
-            keys.release(tx, item, "dead")
+    keys.release(tx, [(item, "dead") for item in items if item.has(DEDUPED)])
     tx.executemany(_SQL["die"], [(tx.now, item.seq) for item in items])
     letters = [(item.seq, item.queue, terms.DEPENDENCY, tx.now, *names, terms.DEPENDENCY_BYTES, "") for item in items]
     tx.executemany(_SETTLE["insert_letter"], letters)
 
 
-def free(tx: Tx, seqs: Iterable[int]) -> None:
+def free(tx: Tx, seqs: Sequence[int]) -> None:
     """One that each of them waited for is done."""
-    alone = [seq for seq in dict.fromkeys(seqs) if tx.execute(_SQL["waits"], (seq,)).fetchone() is None]
-    for item in tied.read(tx, alone):
+    alone = [seq for (seq,) in tx.execute(_SQL["free"], (tied.numbers(seqs),)).fetchall()] if seqs else []
+    holds: list[tuple[int, int]] = []
+    for item in tied.read(tx, alone) if alone else ():
         if item.hold != AFTER:
             continue
         if item.has(ORDERED) and not lines.is_head(tx, item):
-            tied.set_hold(tx, item.seq, ORDER)
+            holds.append((ORDER, item.seq))
             continue
-        tied.set_hold(tx, item.seq, 0)
+        holds.append((0, item.seq))
         tx.moved(item.queue, "held", "ready")
         tx.woken.add(item.queue)
+    if holds:
+        tx.executemany(_TERMS["hold"], holds)
 
 
 def missing(tx: Tx, seq: int) -> list[tuple[str, int]]:

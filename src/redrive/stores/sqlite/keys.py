@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from redrive.core import codec
 from redrive.core.item import Instant, Terms
 from redrive.core.terms import dedupe_place
 from redrive.stores.sqlite.tied import Tied
@@ -14,30 +17,38 @@ Place = tuple[str, str]
 """(scope, key)"""
 
 
-def holder(tx: Tx, place: Place) -> str | None:
-    """The id of whoever holds it."""
-    row = tx.execute(_SQL["holder"], place).fetchone()
-    if row is None:
-        return None
-    _, item_id, until = row
-    return str(item_id) if until is None or until > tx.now else None
+def holders(tx: Tx, places: Iterable[Place]) -> dict[Place, str]:
+    """The ids of those who hold them."""
+    meant = list(places)
+    if not meant:
+        return {}
+    rows = tx.execute(_SQL["holders"], (codec.encode(meant).decode(),)).fetchall()
+    return {(scope, key): item_id for scope, key, item_id, until in rows if until is None or until > tx.now}
 
 
-def take(tx: Tx, place: Place, seq: int, item_id: str) -> None:
-    tx.execute(_SQL["take"], (*place, seq, item_id))
+def take(tx: Tx, rows: Sequence[tuple[str, str, int, str]]) -> None:
+    """(scope, key, number, id) of items that hold their key from now on."""
+    if rows:
+        tx.executemany(_SQL["take"], rows)
 
 
-def release(tx: Tx, item: Tied, state: str) -> None:
-    """It has ended. One that ran without its key has none to give back."""
-    terms = item.terms
-    place = dedupe_place(item.queue, terms)
-    if place is None:
-        return
-    until = _until(item, terms) if state == "done" else None
-    if until is not None and until > tx.now:
-        tx.execute(_SQL["until"], (until, *place, item.seq))
-    else:
-        tx.execute(_SQL["release"], (*place, item.seq))
+def release(tx: Tx, over: Iterable[tuple[Tied, str]]) -> None:
+    """They have ended, each with its state. One that ran without its key has none to give back."""
+    given_back: list[tuple[object, ...]] = []
+    kept: list[tuple[object, ...]] = []
+    for item, state in over:
+        terms = item.terms
+        place = dedupe_place(item.queue, terms)
+        if place is None:
+            continue
+        until = _until(item, terms) if state == "done" else None
+        if until is not None and until > tx.now:
+            kept.append((until, *place, item.seq))
+        else:
+            given_back.append((*place, item.seq))
+    for name, rows in (("release", given_back), ("until", kept)):
+        if rows:
+            tx.executemany(_SQL[name], rows)
 
 
 def _until(item: Tied, terms: Terms) -> Instant | None:

@@ -132,11 +132,11 @@ class _Giving:
     def _plain(self, lane: _Lane) -> list[Item]:
         if not lane.plain:
             return []
-        tx, want = self._tx, lane.want
-        if lane.settings is None and lane.plain == (0,):
-            rows = tx.execute(_SQL["pick"], (want.queue, 0, tx.now, want.limit)).fetchall()
+        tx, want, room = self._tx, lane.want, lane.room(self._tx)
+        if lane.plain == (0,) and (lane.settings is None or lane.settings.max_per_key is None):
+            rows = tx.execute(_SQL["pick"], (want.queue, 0, tx.now, room.limit)).fetchall()
+            self._spend(lane, len(rows), 0)
             return self._hand_over(rows, want, alone=False)
-        room = lane.room(tx)
         items: list[Item] = []
         given = retries = 0
         while given < room.limit:
@@ -156,6 +156,8 @@ class _Giving:
         """With their levels, in the order in which they are to be given."""
         want, limit = lane.want, room.limit - given
         due = {n: due_of(self._tx, want.queue, n, limit) for n in lane.plain}
+        if lane.plain == (0,):
+            return [(0, row) for row in due[0]]
         share = None if want.retries is None else max(0, want.retries - retries)
         waiting = {n: [row[:2] for row in rows] for n, rows in due.items()}
         levels = lanes.choose(
@@ -169,17 +171,17 @@ class _Giving:
         most = None if lane.settings is None else lane.settings.max_per_key
         if most is None or not any(key for _, _, key in rows):
             return rows
-        queue, running = lane.want.queue, dict[str, int]()
+        queue = lane.want.queue
+        running = slots.running(self._tx, queue, [key for _, _, key in rows if key])
         kept: list[_Waiting] = []
         full: list[tuple[str, int]] = []
         for row in rows:
             _, seq, key = row
             if key:
-                now = running[key] if key in running else slots.running(self._tx, (queue, key))
-                running[key] = min(most, now + 1)
-                if now >= most:
+                if running.get(key, 0) >= most:
                     full.append((key, seq))
                     continue
+                running[key] = running.get(key, 0) + 1
             kept.append(row)
         slots.set_aside(self._tx, queue, full)
         self._aside += len(full)

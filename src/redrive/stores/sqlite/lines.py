@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from redrive.core import codec
 from redrive.core.verbs import QueueSettings
-from redrive.stores.sqlite.tied import ORDER, Tied
+from redrive.stores.sqlite.tied import ORDER, Tied, numbers
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
@@ -42,22 +42,19 @@ def keep(tx: Tx, name: Name, line: Line) -> None:
 
 
 class Joining:
-    """Many items that come in one after the other; each line is read and written once."""
+    """Many items that come in one after the other; all lines are read and written together."""
 
-    def __init__(self, tx: Tx) -> None:
+    def __init__(self, tx: Tx, names: Iterable[Name]) -> None:
         self._tx = tx
-        self._lines: dict[Name, Line] = {}
+        self._lines: dict[Name, Line] = {name: Line() for name in names}
         self._followers: list[tuple[str, str, int, int]] = []
-
-    def line(self, name: Name) -> Line:
-        line = self._lines.get(name)
-        if line is None:
-            line = self._lines[name] = line_of(self._tx, name) or Line()
-        return line
+        if self._lines:
+            rows = tx.execute(_SQL["lines"], (codec.encode(list(self._lines)).decode(),)).fetchall()
+            self._lines |= {(queue, key): Line(*facts) for queue, key, *facts in rows}
 
     def join(self, name: Name, seq: int, place: int) -> Line:
         """At the tail; the first of a line is its head."""
-        line = self.line(name)
+        line = self._lines[name]
         if line.head is None:
             line.head = seq
         else:
@@ -66,9 +63,10 @@ class Joining:
         return line
 
     def write(self) -> None:
-        self._tx.executemany(_SQL["follow"], self._followers)
-        for name, line in self._lines.items():
-            keep(self._tx, name, line)
+        if self._lines:
+            self._tx.executemany(_SQL["follow"], self._followers)
+            rows = [(*name, line.head, line.waiting, line.status, line.gap) for name, line in self._lines.items()]
+            self._tx.executemany(_SQL["keep"], rows)
 
 
 def next_place(tx: Tx) -> int:
@@ -129,32 +127,39 @@ def _recount(tx: Tx, queue: str, line: Line, status: Status) -> None:
 
 def advance(tx: Tx, heads: Sequence[tuple[Tied, str]]) -> None:
     """Lines go on without their head, with a gap where one is named: the first follower of each is the new one."""
+    meant = {item.seq: (item, gap) for item, gap in heads}
+    rows = tx.execute(_SQL["next"], (numbers(meant),)).fetchall() if meant else []
+    forgotten: list[Name] = []
     kept: list[tuple[object, ...]] = []
     left: list[tuple[object, ...]] = []
     freed: list[tuple[int]] = []
-    for item, new_gap in heads:
-        row = tx.execute(_SQL["next"], item.line).fetchone()
-        if row is None or row[0] != item.seq:
+    gaps: list[tuple[str, int]] = []
+    for asked, _, waiting, status, gap, place, seq, hold in [row for row in rows if row[0] == row[1]]:
+        item, new_gap = meant[asked]
+        if status == "parked":
+            tx.moved(item.queue, "parked", "held", waiting)
+        gap_now = new_gap or gap
+        if seq is None and not gap_now:
+            forgotten.append(item.line)
             continue
-        *facts, place, seq, hold = row
-        line = Line(*facts)
-        _recount(tx, item.queue, line, "flowing")
-        gap = new_gap or line.gap
-        if seq is None:
-            keep(tx, item.line, Line(gap=gap))
-            continue
-        kept.append((*item.line, seq, line.waiting - 1, "flowing", gap))
-        left.append((*item.line, place))
-        if gap:
-            tx.execute(_TERMS["gap"], (gap, seq))
-        if hold == ORDER:
-            freed.append((seq,))
-            tx.moved(item.queue, "held", "ready")
-            tx.woken.add(item.queue)
-    if kept:
-        tx.executemany(_SQL["leave"], left)
-        tx.executemany(_SQL["keep"], kept)
-        tx.executemany(_SQL["free"], freed)
+        kept.append((*item.line, seq, waiting if seq is None else waiting - 1, "flowing", gap_now))
+        if seq is not None:
+            left.append((*item.line, place))
+            if gap_now:
+                gaps.append((gap_now, seq))
+            if hold == ORDER:
+                freed.append((seq,))
+                tx.moved(item.queue, "held", "ready")
+                tx.woken.add(item.queue)
+    for statement, values in (
+        (_SQL["forget"], forgotten),
+        (_SQL["keep"], kept),
+        (_SQL["leave"], left),
+        (_SQL["free"], freed),
+        (_TERMS["gap"], gaps),
+    ):
+        if values:
+            tx.executemany(statement, values)
 
 
 def is_head(tx: Tx, item: Tied) -> bool:

@@ -36,7 +36,7 @@ class Refusals:
         place = dedupe_place(item.queue, item.terms)
         if place is None:
             return None
-        holder = self._claimed.get(place) or keys.holder(self._tx, place)
+        holder = self._claimed.get(place) or keys.holders(self._tx, [place]).get(place)
         if holder is not None and not force:
             return f"its dedupe key is held by {holder}"
         self._claimed.setdefault(place, item.id)
@@ -58,8 +58,8 @@ def replayed(tx: Tx, items: Iterable[Tied]) -> None:
 def _take_key(tx: Tx, item: Tied) -> None:
     """If it is free: one that goes back in spite of its twin runs without."""
     place = dedupe_place(item.queue, item.terms)
-    if place is not None and keys.holder(tx, place) is None:
-        keys.take(tx, place, item.seq, item.id)
+    if place is not None and not keys.holders(tx, [place]):
+        keys.take(tx, [(*place, item.seq, item.id)])
 
 
 def _wait_again(tx: Tx, item: Tied) -> bool:
@@ -77,7 +77,7 @@ def _back_in_line(tx: Tx, item: Tied, *, waits: bool) -> tuple[int, Kind]:
     else:
         place = lines.next_place(tx)
         tx.execute(_TERMS["place"], (place, item.seq))
-        joining = Joining(tx)
+        joining = Joining(tx, [item.line])
         line = joining.join(item.line, item.seq, place)
         joining.write()
         if line.head != item.seq:

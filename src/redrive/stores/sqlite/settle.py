@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from redrive.core import codec
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Millis, NewItem
 from redrive.core.terms import CANCEL
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
+from redrive.errors import ConfigError
 from redrive.stores.memo import Memo
 from redrive.stores.packing import Packed
 from redrive.stores.sqlite import bonds, slots, tied
 from redrive.stores.sqlite.put import put
-from redrive.stores.sqlite.rows import Row, short
-from redrive.stores.sqlite.tied import BINDING
+from redrive.stores.sqlite.rows import short
+from redrive.stores.sqlite.tied import BINDING, Tied
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
@@ -153,15 +155,15 @@ class _Judging:
         self._tx = tx
         self._plan = _Plan(tx.now, 0)
         self._ended: set[int] = set()
-        self._bound: dict[int, Kind] = {}
+        self._bound: list[tuple[Tied, str]] = []
         self._asked: list[tuple[int]] = []
         self._rooms: dict[str, int | None] = {}
 
     def settle(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         tx = self._tx
-        answers = tuple([self._judge(settlement) for settlement in settlements])
-        bound = tied.read(tx, self._bound) if self._bound else []
-        moved = [(item, _STATES[self._bound[item.seq]]) for item in bound]
+        rows = _held(tx, [settlement.id for settlement in settlements])
+        answers = tuple([self._judge(one, rows.get(place)) for place, one in enumerate(settlements)])
+        moved = self._bound
         self._plan.end(tx)
         bonds.give_keys_back(tx, moved)
         self._plan.finish(tx)
@@ -169,22 +171,21 @@ class _Judging:
             tx.executemany(_TERMS["drop_request"], self._asked)
             tx.executemany(_TERMS["unmark_asked"], self._asked)
         if moved:
-            slots.leave(tx, bound)
+            slots.leave(tx, [item for item, _ in moved])
             bonds.ended(tx, moved)
         return answers
 
-    def _judge(self, settlement: Settlement) -> Answer:
-        row = self._tx.execute(_SQL["held"], (settlement.id,)).fetchone()
+    def _judge(self, settlement: Settlement, row: Lease | None) -> Answer:
         verdict, reason = _verdict(row, settlement.delivery, self._ended)
-        if verdict is not Verdict.APPLIED:
+        if row is None or verdict is not Verdict.APPLIED:
             return Answer(settlement.id, verdict, reason)
-        seq, queue, _, _, ties = row
-        asked = ties & CANCEL != 0
+        item = row.item
+        seq, queue, asked = item.seq, item.queue, item.has(CANCEL)
         kind = self._kind(settlement.decision, asked=asked)
         self._ended.add(seq)
         self._plan.add(settlement, seq, queue, kind)
-        if ties & BINDING:
-            self._bound[seq] = kind
+        if item.has(BINDING):
+            self._bound.append((item, _STATES[kind]))
         if asked and kind != "cancelled":
             self._asked.append((seq,))
         if kind == "cancelled" and not isinstance(settlement.decision, ToCancelled):
@@ -217,14 +218,34 @@ class _Judging:
         return left > 0
 
 
-def _verdict(row: Row | None, delivery: int, ended: set[int]) -> tuple[Verdict, str]:
+class Lease(NamedTuple):
+    """An item as it is before it is settled."""
+
+    state: str
+    deliveries: int
+    item: Tied
+
+
+def _held(tx: Tx, ids: Sequence[str]) -> dict[int, Lease]:
+    """By place among the ids; only of those that are there."""
+    try:
+        meant = codec.encode(ids).decode()
+    except ConfigError:
+        # Half a character is in no item.
+        meant = codec.encode([item_id.encode(errors="replace").decode() for item_id in ids]).decode()
+    rows = tx.execute(_SQL["held"], (meant,)).fetchall()
+    found = {place: Lease(state, deliveries, Tied(*facts)) for place, state, deliveries, *facts in rows}
+    # SQLite's json_each cuts texts at a NUL and would find somebody else.
+    return {place: row for place, row in found.items() if row.item.id == ids[place]}
+
+
+def _verdict(row: Lease | None, delivery: int, ended: set[int]) -> tuple[Verdict, str]:
     """`ended` are items that an earlier settlement of the same call ends."""
     if row is None:
         return Verdict.REFUSED, "no such item"
-    seq, _, state, deliveries, _ = row
-    if deliveries != delivery:
-        return Verdict.REFUSED, f"lease was given away: delivery {deliveries} is current"
-    return (Verdict.ALREADY if state != "leased" or seq in ended else Verdict.APPLIED), ""
+    if row.deliveries != delivery:
+        return Verdict.REFUSED, f"lease was given away: delivery {row.deliveries} is current"
+    return (Verdict.ALREADY if row.state != "leased" or row.item.seq in ended else Verdict.APPLIED), ""
 
 
 def _add_results(tx: Tx, results: list[tuple[int, bytes]]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from redrive.core import codec
+from redrive.core.terms import LIMITED
 from redrive.stores.sqlite.tied import LIMIT, Tied
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
@@ -14,25 +16,29 @@ Name = tuple[str, str]
 """(queue, limit key)"""
 
 
-def running(tx: Tx, name: Name) -> int:
-    row = tx.execute(_SQL["running"], name).fetchone()
-    return 0 if row is None else int(row[0])
+def running(tx: Tx, queue: str, keys: Iterable[str]) -> dict[str, int]:
+    """How many run under each of these keys, where any do."""
+    meant = codec.encode(list(dict.fromkeys(keys))).decode()
+    return dict(tx.execute(_SQL["running"], (meant, queue)).fetchall())
 
 
-def enter(tx: Tx, names: Iterable[Name]) -> None:
-    tx.executemany(_SQL["enter"], list(names))
+def enter(tx: Tx, names: Sequence[Name]) -> None:
+    if names:
+        tx.executemany(_SQL["enter"], names)
 
 
 def leave(tx: Tx, items: Iterable[Tied]) -> None:
     """They do not run any more."""
-    for item in items:
-        if item.slot[1]:
-            tx.execute(_SQL["leave"], item.slot)
-            tx.execute(_SQL["forget"], item.slot)
+    names = [item.slot for item in items if item.has(LIMITED)]
+    if names:
+        tx.executemany(_SQL["leave"], names)
+        tx.executemany(_SQL["forget"], list(dict.fromkeys(names)))
 
 
 def set_aside(tx: Tx, queue: str, items: list[tuple[str, int]]) -> None:
     """(key, number) of ready items."""
+    if not items:
+        return
     tx.executemany(_SQL["hold"], [(seq,) for _, seq in items])
     tx.executemany(_SQL["set_aside"], [(queue, key, seq) for key, seq in items])
     tx.moved(queue, "ready", "held", len(items))
@@ -46,8 +52,14 @@ def take_back(tx: Tx, item: Tied) -> None:
 
 def pass_on(tx: Tx, items: Iterable[Tied]) -> None:
     """Each had a place under its key, or had been promised the next one: the first that was set aside gets it."""
-    for item in items:
-        if not item.slot[1]:
+    limited = [item for item in items if item.has(LIMITED)]
+    waited_for = {
+        queue
+        for queue in dict.fromkeys([item.queue for item in limited])
+        if tx.execute(_SQL["any_aside"], (queue,)).fetchone() is not None
+    }
+    for item in limited:
+        if item.queue not in waited_for:
             continue
         (first,) = tx.execute(_SQL["first_aside"], item.slot).fetchone()
         if first is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from redrive.core import codec
 from redrive.core.item import Instant, Terms
-from redrive.core.terms import HOLDS, LIMITED, ORDERED
+from redrive.core.terms import HOLDS, ORDERED
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
@@ -49,7 +49,7 @@ class Tied(NamedTuple):
 
     @property
     def slot(self) -> tuple[str, str]:
-        return self.queue, (self.limit_key or "") if self.has(LIMITED) else ""
+        return self.queue, self.limit_key or ""
 
 
 def numbers(seqs: Iterable[int]) -> str:

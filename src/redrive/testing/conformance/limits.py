@@ -223,6 +223,16 @@ async def test_max_per_key_place_that_nobody_takes_is_passed_on(world: World) ->
     await world.sound()
 
 
+async def test_max_per_key_of_one_aside_that_is_cancelled_gives_no_place(world: World) -> None:
+    await world.set(QueueChange(max_per_key=1))
+    a = keyed("a", 3)
+    await world.put(*a)
+    await world.lease(10)
+    await world.store.amend(Ids((a[1].id,)), Cancel(), act())
+    assert await world.holds(a[2]) == ["limit"]
+    await world.sound()
+
+
 async def test_max_per_key_counts_an_expired_lease(world: World) -> None:
     await world.set(QueueChange(max_per_key=1))
     a = keyed("a", 2)

@@ -6,12 +6,26 @@ import asyncio
 
 import pytest
 
-from redrive.core.item import NewItem
+from redrive.core.item import Dedupe, NewItem, Priority, Terms
 from redrive.core.select import EVERYTHING
 from redrive.core.states import State
 from redrive.core.verbs import PutResult
 from redrive.errors import ConfigError
-from redrive.testing.conformance.kit import DURABLE, QUEUE, SECOND, World, asking, finished, ids, new, news
+from redrive.testing.conformance.kit import (
+    DURABLE,
+    QUEUE,
+    SECOND,
+    TTL,
+    World,
+    asking,
+    dead,
+    failed,
+    finished,
+    ids,
+    new,
+    news,
+    next_leases,
+)
 
 HOSTILE = (
     b"",
@@ -24,6 +38,12 @@ HOSTILE = (
     "'; DROP TABLE items; -- ☃ \u202e".encode(),
     b"[" * 5_000,
     bytes(range(256)) * 1_024,
+)
+
+TERMS = (
+    Terms(policy="gentle ☃"),
+    Terms(on_dead="die"),
+    Terms("order", "limit", Dedupe("key", "store", 60_000), (), "die", "gentle"),
 )
 
 
@@ -181,6 +201,29 @@ async def test_put_concurrently_with_the_same_ids_adds_each_once(world: World) -
     assert added == sorted(ids(made))
     assert all(len(result.added) + len(result.already) == len(made) for result in results)
     assert (await world.count()).ready == len(made)
+
+
+@pytest.mark.parametrize("terms", TERMS)
+async def test_put_terms_are_carried_through_an_item_s_life(world: World, terms: Terms) -> None:
+    """By whatever verb it is seen: policies are read from it when it fails."""
+    made = new(priority=Priority.HIGH, terms=terms)
+    await world.put(made)
+    found = (await world.store.find(EVERYTHING)).items
+    item = await world.lease_one()
+    settled = await world.settle(failed(item), then=asking(1))
+    world.tick(TTL + 1)
+    lost = await world.store.reclaim("reaper", [QUEUE], TTL, 1)
+    await world.finish(dead(lost[0]))
+    letter = await world.item(made.id)
+    await world.replay_dead(made.id)
+    seen = (*found, item, *next_leases(settled).items, *lost, letter, await world.item(made.id))
+    assert [(one.id, one.terms, one.priority) for one in seen] == [(made.id, terms, Priority.HIGH)] * 6
+
+
+async def test_put_terms_that_say_nothing_are_none(world: World) -> None:
+    made = new(terms=Terms())
+    await world.put(made)
+    assert (await world.item(made.id)).terms is None
 
 
 async def test_put_survives_reopening(world: World) -> None:

@@ -20,14 +20,16 @@ for update of c;
 select c.seq from {schema}.course c where c.seq = any(%b::bigint[]) order by c.seq for update;
 
 -- :name states
-select c.seq, c.queue, c.state, case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
+select c.seq, c.queue, c.state,
+       case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
        l.disposition, l.cause, l.route, c.ties::bigint
 from {schema}.course c left join {schema}.letter l on l.seq = c.seq
 where c.seq = any(%b::bigint[]);
 
 -- :name places
 -- Of these those that match.
-select c.seq, i.id, c.queue, c.state, case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
+select c.seq, i.id, c.queue, c.state,
+       case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
        l.disposition, l.cause, l.route, c.ties::bigint
 from {schema}.course c
 join {schema}.item i on i.seq = c.seq
@@ -38,7 +40,8 @@ order by c.seq;
 
 -- :name counted
 -- The first that match, and how many match in all.
-select c.seq, i.id, c.queue, c.state, case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
+select c.seq, i.id, c.queue, c.state,
+       case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
        l.disposition, l.cause, l.route, c.ties::bigint, count(*) over ()
 from {schema}.course c
 join {schema}.item i on i.seq = c.seq

@@ -2,8 +2,8 @@
 -- Inputs: numbers of items, and how each ended: 0 done, 1 ready again, 2 dead, 4 cancelled.
 -- Outputs: queues in which something became ready.
 -- Atomicity: within the statement or transaction of the verb. Locks come in this order: lines, courses of what the verb
---   moves, slots, courses of those that wait, dedupe keys. What a lock protects is always read by a later statement, which
---   sees what whoever held it before has committed: or the end of one and the coming of another would miss each other.
+--   moves, courses of those that wait, slots, dedupe keys. What a lock protects is always read by a later statement: it
+--   sees what whoever held it before has committed, or the end of one and the coming of another would miss each other.
 
 -- :name take_keys
 -- Dedupe keys for these items, in their order. Gives those that another holds, with the holder's id.
@@ -109,7 +109,8 @@ begin
             seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure
         )
         select f.seq, f.queue, 'dependency', now_at, 'open', 'dependency', 'redrive.DependencyFailed',
-               'DependencyFailed', 'dependency', 'after', '{"type":"redrive.DependencyFailed","text":"an item that it waits for is dead or was cancelled"'
+               'DependencyFailed', 'dependency', 'after',
+               '{"type":"redrive.DependencyFailed","text":"an item that it waits for is dead or was cancelled"'
                ',"category":"dependency","rule":"after","cause":"dependency","action":"dead","code":null,"frames":[]}'
         from fallen f
         returning queue
@@ -160,9 +161,6 @@ begin
         )
         select coalesce(array_agg(distinct c.waiting), '{}') into freed from cut c;
     end if;
-    if bits & 2 <> 0 then
-        perform {schema}.free_keys(now_at, seqs, ends);
-    end if;
     if bits & 4 <> 0 then
         delete from {schema}.edge e using unnest(seqs, ends) as o (seq, ending)
         where e.waiting = o.seq and o.ending <> 1;
@@ -187,6 +185,9 @@ begin
     end if;
     if bits & 16 <> 0 then
         woken := woken || {schema}.give_back(seqs, ends, seqs[1:ended_leases], were_free);
+    end if;
+    if bits & 2 <> 0 then
+        perform {schema}.free_keys(now_at, seqs, ends);
     end if;
     return woken;
 end

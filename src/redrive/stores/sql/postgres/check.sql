@@ -55,7 +55,9 @@ from (
            c.state = 'dead' and l.seq is null as letter,
            c.hold <> 0 and c.state <> 'ready' as held,
            (c.ties >= 64) <> (t.seq is not null) as untold,
-           (c.hold = 1) <> (c.ties & 4 <> 0 and exists (select 1 from {schema}.edge e where e.waiting = c.seq)) as waits,
+           (c.hold = 1) <> (
+               c.ties & 4 <> 0 and exists (select 1 from {schema}.edge e where e.waiting = c.seq)
+           ) as waits,
            c.ties & 1 <> 0 and c.state in ('ready', 'leased') and not exists (
                select 1 from {schema}.line n where n.queue = c.queue and n.key = t.order_key and n.head = c.seq
            ) and not exists (

@@ -8,4 +8,5 @@ select * from unnest(%b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::b
                      %b::bigint[], %b::bigint[], %b::bigint[]);
 
 -- :name causes
-insert into {schema}.cause (cause, queue, route, n) select * from unnest(%b::text[], %b::text[], %b::text[], %b::bigint[]);
+insert into {schema}.cause (cause, queue, route, n)
+select * from unnest(%b::text[], %b::text[], %b::text[], %b::bigint[]);

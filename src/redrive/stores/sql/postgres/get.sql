@@ -18,7 +18,8 @@ join {schema}.course c on c.seq = found.seq
 left join {schema}.result r on r.seq = found.seq
 left join {schema}.letter l on l.seq = found.seq
 left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
-left join {schema}.line n on n.queue = i.queue and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
+left join {schema}.line n on n.queue = i.queue
+    and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
 order by found.place desc, found.seq desc;
 
 -- :name names
@@ -55,7 +56,8 @@ join {schema}.course c on c.seq = found.seq
 left join {schema}.result r on r.seq = found.seq
 left join {schema}.letter l on l.seq = found.seq
 left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
-left join {schema}.line n on n.queue = i.queue and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
+left join {schema}.line n on n.queue = i.queue
+    and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
 cross join lateral (
     select array_agg(j.at order by j.position) as at, array_agg(j.change order by j.position) as change,
            array_agg(j.actor order by j.position) as actor, array_agg(j.reason order by j.position) as reason,

@@ -189,7 +189,8 @@ begin
         if exists (select 1 from unnest(dedupe_keys) as o (key) where o.key <> '') then
             select coalesce(array_agg(k.seq), '{}'), coalesce(array_agg(k.holder), '{}') into twins, holders
             from (
-                select array_agg(numbers[o.place] order by o.place) as seqs, array_agg(ids[o.place] order by o.place) as ids,
+                select array_agg(numbers[o.place] order by o.place) as seqs,
+                       array_agg(ids[o.place] order by o.place) as ids,
                        array_agg(o.scope order by o.place) as scopes, array_agg(o.key order by o.place) as keys,
                        array_agg(case when o.span >= 0 then now_at + o.span end order by o.place) as untils
                 from unnest(bound_places, scopes, dedupe_keys, windows) as o (place, scope, key, span)
@@ -201,7 +202,8 @@ begin
             added := array(select unnest(added) except select unnest(twins));
         end if;
         if cardinality(after_ids) > 0 then
-            select o.place::bigint as place, 2::smallint as note, o.id as other, 0::bigint as fill, 0::bigint as capacity
+            select o.place::bigint as place, 2::smallint as note, o.id as other, 0::bigint as fill,
+                   0::bigint as capacity
             into refused
             from unnest(after_places, after_ids) with ordinality as o (place, id, nth)
             where numbers[o.place] = any (added)

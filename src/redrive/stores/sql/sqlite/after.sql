@@ -11,8 +11,13 @@ select state from tombstone where id = ?;
 -- :name add
 insert into edge (awaited, waiting, die) values (?, ?, ?) on conflict (awaited, waiting) do nothing;
 
+-- :name waiting
+-- Those who wait for any of these items.
+select distinct e.waiting from json_each(?) meant
+cross join item i on i.seq = meant.value cross join edge e on e.awaited = i.id;
+
 -- :name fulfil
-delete from edge where awaited = ? returning waiting;
+delete from edge where awaited = ?;
 
 -- :name doomed
 select waiting from edge where awaited = ? and die = 1;
@@ -20,8 +25,9 @@ select waiting from edge where awaited = ? and die = 1;
 -- :name give_up
 delete from edge where waiting = ?;
 
--- :name waits
-select 1 from edge where waiting = ? limit 1;
+-- :name free
+-- Those of these who wait for nobody.
+select meant.value from json_each(?) meant where not exists (select 1 from edge e where e.waiting = meant.value);
 
 -- :name missing
 select e.awaited, i.seq from edge e left join item i on i.id = e.awaited where e.waiting = ?;

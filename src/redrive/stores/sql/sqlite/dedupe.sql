@@ -2,8 +2,11 @@
 -- Inputs: scope and key; number and id of the item; until when. Outputs: the holder.
 -- Atomicity: part of the verb's own savepoint.
 
--- :name holder
-select seq, id, until from dedupe where scope = ? and key = ?;
+-- :name holders
+-- Of many keys, [scope, key] each.
+select d.scope, d.key, d.id, d.until
+from json_each(?) meant
+cross join dedupe d on d.scope = json_extract(meant.value, '$[0]') and d.key = json_extract(meant.value, '$[1]');
 
 -- :name take
 insert into dedupe (scope, key, seq, id, until) values (?, ?, ?, ?, null)

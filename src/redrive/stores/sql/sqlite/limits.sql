@@ -3,7 +3,8 @@
 -- Atomicity: part of the verb's own savepoint.
 
 -- :name running
-select running from slot where queue = ? and key = ?;
+-- Of many keys.
+select s.key, s.running from json_each(?) meant cross join slot s on s.queue = ? and s.key = meant.value;
 
 -- :name enter
 insert into slot (queue, key, running) values (?, ?, 1) on conflict (queue, key) do update set running = running + 1;
@@ -19,6 +20,9 @@ insert into aside (queue, key, seq) values (?, ?, ?);
 
 -- :name hold
 update item set hold = 3 where seq = ?;
+
+-- :name any_aside
+select 1 from aside where queue = ? limit 1;
 
 -- :name first_aside
 select min(seq) from aside where queue = ? and key = ?;

@@ -5,13 +5,22 @@
 -- :name line
 select head, waiting, status, gap from line where queue = ? and key = ?;
 
+-- :name lines
+-- Of many names, [queue, key] each.
+select n.queue, n.key, n.head, n.waiting, n.status, n.gap
+from json_each(?) meant
+cross join line n on n.queue = json_extract(meant.value, '$[0]') and n.key = json_extract(meant.value, '$[1]');
+
 -- :name next
-select l.head, l.waiting, l.status, l.gap, f.place, f.seq, i.hold
-from line l
-left join follower f on f.queue = l.queue and f.key = l.key
-    and f.place = (select min(place) from follower where queue = l.queue and key = l.key)
-left join item i on i.seq = f.seq
-where l.queue = ? and l.key = ?;
+-- The lines of these items, each with its first follower.
+select t.seq, n.head, n.waiting, n.status, n.gap, f.place, f.seq, h.hold
+from json_each(?) meant
+cross join item i on i.seq = meant.value
+cross join terms t on t.seq = i.seq
+cross join line n on n.queue = i.queue and n.key = t.order_key
+left join follower f on f.queue = n.queue and f.key = n.key
+    and f.place = (select min(x.place) from follower x where x.queue = n.queue and x.key = n.key)
+left join item h on h.seq = f.seq;
 
 -- :name keep
 insert into line (queue, key, head, waiting, status, gap) values (?, ?, ?, ?, ?, ?)

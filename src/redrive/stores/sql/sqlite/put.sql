@@ -19,6 +19,10 @@ insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at)
 values (?, ?, ?, 'ready', ?, ?, ?)
 on conflict (id) do nothing;
 
+-- :name there
+-- Which of these ids are.
+select i.id from json_each(?) meant cross join item i on i.id = meant.value;
+
 -- :name insert_bound
 -- With priority, hold and ties; whether its id is there already was looked up before.
 insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at, priority, hold, ties)

@@ -3,7 +3,10 @@
 -- Atomicity: one savepoint with attempts, letters, counters, follow-ups and the next lease.
 
 -- :name held
-select seq, queue, state, deliveries, ties from item where id = ?;
+-- By place among the ids, which come as a JSON array; with what terms.tied has.
+select meant.key, i.state, i.deliveries,
+       i.seq, i.id, i.queue, i.ties, i.hold, i.enqueued_at, t.order_key, t.place, t.limit_key, t.body
+from json_each(?) meant cross join item i on i.id = meant.value left join terms t on t.seq = i.seq;
 
 -- :name route
 -- How many more letters it has room for; null for any.

@@ -39,7 +39,9 @@ alter table {schema}.course
         crashes * 6 + case when errors + crashes + replays > 0 then 3 else 0 end + priority
     ) stored;
 drop index {schema}.course_ready;
-create index course_ready on {schema}.course (queue, level, due_at, seq) where state = 'ready' and hold = 0;
+-- What has a hold lies apart, so that a lease never passes it. By level then: a request draws its own lines between them,
+-- and each is in due order.
+create index course_ready on {schema}.course (hold, queue, level, due_at, seq) where state = 'ready';
 
 -- One row per item that has any terms, or was asked to cancel while it ran. body: the terms as they were given.
 create table {schema}.terms (

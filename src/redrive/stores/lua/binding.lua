@@ -1,0 +1,99 @@
+-- Of new items: what they wait for, their places in lines, their dedupe keys, and the room that they need.
+-- Inputs:    bind(items with ties as {id, record, place in the call}, time); claimed_by_another(id, record, time);
+--            await_all(id, record); overfull(how many are added, capacities), both by queue; fill_of(queue)
+-- Outputs:   nil, or why nothing may be added, as putting.lua says; the holder; whether one that it waits for is dead or
+--            cancelled, or nil and the id of an unknown one; how many wait or run
+-- Atomicity: reads and notes down; the script writes.
+
+-- What waits or runs.
+local function fill_of(queue)
+  local fill = call('ZCARD', sound(P .. 'held:' .. queue, 'zset')) + call('ZCARD', sound(leased_key(queue), 'zset'))
+  local levels = call('SMEMBERS', sound(P .. 'levels:' .. queue, 'set'))
+  levels[#levels + 1] = '0'
+  for _, level in ipairs(levels) do
+    fill = fill + call('ZCARD', sound(ready_key(queue, level), 'zset'))
+  end
+  return fill
+end
+
+local function overfull(added, capacities)
+  local found = {'full'}
+  for queue, capacity in pairs(capacities) do
+    local fill = fill_of(queue)
+    if fill + added[queue] > capacity then
+      found[#found + 1] = {queue, fill, capacity, added[queue]}
+    end
+  end
+  return found[2] and found or nil
+end
+
+-- The state of an item that is or was there, and its record where it is to be changed.
+local function state_of(id)
+  local m = touched[id] or load(id)
+  if m and m[STATE] == 'done' then
+    return 'done'
+  elseif m then
+    return m[STATE], touched[id] or adopt(id, m)
+  end
+  local kept = call('HGET', sound(P .. 'tombstones', 'hash'), id)
+  local read, facts = pcall(cjson.decode, kept and string.sub(kept, 17) or '')
+  return read and type(facts) == 'table' and facts[2] or nil
+end
+
+-- An edge to each of `after` that is not done. Gives whether one of them is dead or cancelled, or the id of an unknown one.
+local function await_all(id, m)
+  local doomed = false
+  for _, awaited in ipairs(m[TERMS][AFTER]) do
+    local state, its = state_of(awaited)
+    if not state then
+      return nil, awaited
+    end
+    if state ~= 'done' then
+      await(id, m, awaited, its and its[SEQ] or 0)
+      if its then
+        widened(its)[TIES] = bor(its[TIES], AWAITED)
+      end
+      doomed = doomed or state == 'dead' or state == 'cancelled'
+    end
+  end
+  return doomed
+end
+
+-- Of those with ties: their places in lines, what they wait for, and who dies of it at once.
+local function bind(bound, time)
+  local doomed = {}
+  for _, one in ipairs(bound) do
+    local id, m = one[1], one[2]
+    if tied(m, WAITS) then
+      local dies, unknown = await_all(id, m)
+      if unknown then
+        return {'after', one[3], unknown}
+      end
+      if dies and m[TERMS][ON_DEAD] == 'die' then
+        doomed[#doomed + 1] = one
+      end
+    end
+  end
+  for _, one in ipairs(bound) do
+    if tied(one[2], ORDERED) then
+      join(one[1], one[2])
+    end
+    hold_again(one[1], one[2])
+  end
+  for _, one in ipairs(doomed) do
+    die_of_dependency(one[1], one[2], time)
+  end
+  return nil
+end
+
+-- The holder of its dedupe key, if another has it; else it is this item's.
+local function claimed_by_another(id, m, time)
+  if not tied(m, DEDUPED) then
+    return nil
+  end
+  local holder = holder_of(field_of(m[QUEUE], m[TERMS]), time)
+  if not holder then
+    claim(id, m)
+  end
+  return holder
+end
