@@ -99,6 +99,29 @@ async def test_two_apps_may_declare_different_things_of_one_queue(lab: Lab) -> N
     assert (settings.capacity, settings.max_running) == (100, 3)
 
 
+async def test_a_fleet_that_starts_at_once_declares_in_peace(lab: Lab) -> None:
+    fleet = [
+        release(lab, lambda app: (app.queue("q", max_running=7, rate="9/s"), app.route("r", capacity=3), app.gate("g")))
+        for _ in range(8)
+    ]
+    await lab.drive(asyncio.gather(*(app.open() for app in fleet)))
+    settings = await lab.store.settings("q")
+    assert (settings.max_running, settings.rate) == (7, Rate(9))
+    assert [(document.key, document.version) for document in await lab.store.documents("declared")] == [
+        ("queue:q", 1),
+        ("route:r", 1),
+    ]
+
+
+async def test_an_app_that_could_not_be_opened_can_be_opened_later(lab: Lab) -> None:
+    app = release(lab, lambda app: app.queue("q", policy="gentle"))
+    with pytest.raises(ConfigError, match="no policy 'gentle'"):
+        await app.open()
+    app.policy("gentle", Policy())
+    await app.open()
+    assert (await lab.store.settings("q")).policy == "gentle"
+
+
 async def test_whoever_dies_between_the_setting_and_the_note_says_it_again(lab: Lab) -> None:
     faulty = FaultyStore(Shared(lab.store, lab.clock))
     app = Redrive(faulty, clock=lab.clock, log=False)

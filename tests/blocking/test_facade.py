@@ -322,3 +322,53 @@ def test_a_worker_in_another_thread_serves_this_one(app: Redrive) -> None:
 
     with app, working(app):
         assert [app.wait(app.enqueue("double", {"n": n}), timeout="30s") for n in range(5)] == [0, 2, 4, 6, 8]
+
+
+def test_items_queues_gates_and_schedules_without_await(app: Redrive) -> None:
+    ran: list[int] = []
+    app.policy("once", Policy(never()))
+    app.queue("orders", order="park", max_running=5, rate="1000/s", capacity=100, gate="shop")
+    app.gate("shop", consecutive=50)
+    app.route("lost", capacity=10)
+    app.schedule("hourly", "orders", 7, every="1h")
+
+    @app.handler("orders", max_result="1KiB")
+    def handle(number: int) -> None:
+        ran.append(number)
+        if number == 0:
+            raise LookupError("no such order")
+
+    with app:
+        ids = app.enqueue_many("orders", iter(range(3)), order_key=lambda _: "ada", policy="once")
+        assert app.enqueue("orders", 9, dedupe_key="k") == app.enqueue("orders", 9, dedupe_key="k")
+        late = app.enqueue("orders", 10, after=(each for each in ids), priority="high", on_dead="wait")
+        assert app.get(late).hold == "after"
+        app.run(until_idle=True)
+        assert (sorted(ran), app.get(ids[1]).hold) == ([0, 9], "parked:order")
+        assert app.letters.skip(ids[0], reason="go on").changed == (ids[0],)
+        app.run(until_idle=True)
+        assert ran[-2:] == [1, 2]
+        app.configure("orders", max_running=None, reason="enough")
+        app.configure_route("lost", capacity=None, reason="enough")
+        assert app.tally().queues[0].settings.max_running is None
+        assert app.open_gate("shop", reason="closed").state == "open"
+        assert app.close_gate("shop", reason="open again").name == "shop"
+        assert [gate.name for gate in app.gates()] == ["shop"]
+        assert [view.name for view in app.schedules.list()] == ["hourly"]
+        assert app.schedules.pause("hourly", reason="r").paused
+        assert not app.schedules.resume("hourly", reason="r").paused
+        assert app.get(app.schedules.run("hourly", reason="r")).queue == "orders"
+        app.schedules.remove("hourly", reason="r")
+        with pytest.raises(NotFound):
+            app.schedules.get("hourly")
+        assert app.cancel(late, reason="enough", force=True).changed == (late,)
+
+
+def test_an_app_that_could_not_be_opened_can_be_opened_later(app: Redrive) -> None:
+    app.queue("q", policy="gentle")
+    with pytest.raises(ConfigError, match="no policy 'gentle'"):
+        app.open()
+    assert not loop_threads()
+    app.policy("gentle", Policy())
+    with app:
+        assert app.tally().queues[0].settings.policy == "gentle"

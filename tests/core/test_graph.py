@@ -22,9 +22,9 @@ def test_diamonds_and_old_items_are_no_ring() -> None:
 
 
 def test_a_long_chain_is_no_trouble() -> None:
-    chain = {str(number): (str(number + 1),) for number in range(50_000)}
+    chain = {str(number): (str(number + 1),) for number in range(10_000)}
     assert cycle(chain) == ()
-    assert len(cycle({**chain, "50000": ("0",)})) == 50_002
+    assert len(cycle({**chain, "10000": ("0",)})) == 10_002
 
 
 @given(st.dictionaries(st.integers(0, 8), st.lists(st.integers(0, 9), max_size=3), max_size=9))

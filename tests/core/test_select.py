@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.core import select
 from redrive.core.filters import parse, render
-from redrive.core.item import Item, Letter
+from redrive.core.item import Item, Letter, Priority, Terms
 from redrive.core.select import (
     EVERYTHING,
     FIELDS,
@@ -250,6 +250,41 @@ def test_render_keeps_the_meaning(selection: Selection, item: Item, now: int) ->
 )
 def test_matches_a_letter(text: str, matched: bool) -> None:
     assert matches(parse(text), a_letter(), NOW) is matched
+
+
+@pytest.mark.parametrize(
+    ("text", "matched"),
+    [
+        ("priority:high", True),
+        ("priority:HIGH,low", True),
+        ("priority:normal", False),
+        ("hold:order", True),
+        ("hold:after,limit", False),
+        ("-hold:order", False),
+        ("key:customer-7", True),
+        ("key:customer-*", True),
+        ("key:*-8", False),
+    ],
+)
+@pytest.mark.parametrize("hold", ["order", "parked:order"])
+def test_matches_what_binds_an_item(text: str, matched: bool, hold: str) -> None:
+    """A parked line is no other hold: its followers wait for their turn."""
+    item = an_item(
+        state=State.READY, hold=hold, priority=Priority.HIGH, terms=Terms(order_key="customer-7", limit_key="x")
+    )
+    assert matches(parse(text), item, NOW) is matched
+
+
+@pytest.mark.parametrize("item", [an_item(), an_item(terms=Terms(limit_key="x"))])
+@pytest.mark.parametrize("field", ["hold", "key"])
+def test_what_is_bound_to_nobody_has_neither_hold_nor_key(field: str, item: Item) -> None:
+    assert not matches(Match(field, "=", ""), item, NOW)
+    assert not matches(Match(field, "glob", "*"), item, NOW)
+
+
+def test_the_route_of_a_letter_without_one_is_empty() -> None:
+    assert matches(Match("route", "=", ""), a_letter(), NOW)
+    assert not matches(parse("route:billing"), a_letter(), NOW)
 
 
 @pytest.mark.parametrize("field", sorted(LETTER_FIELDS))

@@ -206,6 +206,28 @@ async def test_the_first_failure_is_told_at_once(memory_lab: Lab) -> None:
         assert (await view(lab)).failures == 1
 
 
+async def test_a_failure_is_told_at_once_also_when_all_was_well(memory_lab: Lab) -> None:
+    lab = memory_lab
+    await behind(lab)
+    app = await lab.app()
+    down = False
+
+    async def asked() -> None:
+        if down:
+            await broken()
+
+    handle(app, asked)
+    async with lab.working(app):
+        for _ in range(16):
+            await app.enqueue_many("q", [None] * 5)
+            await lab.pass_time("1s")
+        assert (await view(lab)).retries is None, "no budget is kept"
+        down = True
+        await app.enqueue("q")
+        await lab.quiet()
+        assert (await view(lab)).failures == 1
+
+
 async def test_workers_that_tell_at_the_same_time_lose_nothing(lab: Lab) -> None:
     await behind(lab, gate_config(failure_rate=None, consecutive=None, retry_share=None))
     apps = [await lab.app() for _ in range(4)]

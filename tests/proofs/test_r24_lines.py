@@ -174,3 +174,54 @@ async def test_r24_a_dead_head_blocks_its_key_only(lab: Lab) -> None:
     await lab.drain(app)
     assert ran == ["a1", "a2", "a3"]
     assert (await lab.item("a3")).state is State.DONE
+
+
+# --- the model has teeth ----------------------------------------------------------------------------------------------
+
+
+def item(item_id: str, gap: str = "") -> Item:
+    return Item(item_id, "lines", b"", 0, State.LEASED, 0, 0, 0, gap=gap, terms=Terms(order_key="k"))
+
+
+def line(mode: Mode) -> Lines:
+    made = Lines(mode)
+    for item_id in ("a", "b", "c"):
+        made.put("k", item_id)
+    return made
+
+
+def test_whoever_runs_out_of_turn_is_seen() -> None:
+    lines = line("block")
+    lines.started(item("b"))
+    assert lines.overtakes == ["b ran, and ['a'] is the next of k"]
+
+
+def test_two_of_a_line_at_once_are_seen() -> None:
+    lines = line("block")
+    lines.started(item("a"))
+    lines.started(item("a"))
+    assert lines.overtakes == ["a ran while another of k did"]
+
+
+@pytest.mark.parametrize("mode", ["block", "park"])
+def test_whoever_passes_a_dead_head_is_seen(mode: Mode) -> None:
+    lines = line(mode)
+    lines.started(item("a"))
+    lines.ended(item("a"), "dead")
+    lines.replayed("k", "a")
+    lines.started(item("a"))
+    assert lines.overtakes == []
+    lines.ended(item("a"), "dead")
+    lines.started(item("b"))
+    assert len(lines.overtakes) == 1
+
+
+def test_a_gap_that_is_not_told_is_seen() -> None:
+    lines = line("skip")
+    lines.started(item("a"))
+    lines.ended(item("a"), "dead")
+    lines.started(item("b"))
+    assert lines.overtakes == ["b has the gap '', and was let past 'a'"]
+    lines.ended(item("b"), "done")
+    lines.started(item("c", gap="a"))
+    assert len(lines.overtakes) == 1

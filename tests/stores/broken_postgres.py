@@ -11,10 +11,10 @@ from msgspec import structs
 from redrive.core import codec
 from redrive.core.decide import ToDead
 from redrive.core.select import Match, Or
-from redrive.core.states import Disposition, State
-from redrive.core.verbs import Change, LeaseRequest, NewEntry, Settlement, refusal
+from redrive.core.states import State
+from redrive.core.verbs import Act, LeaseRequest, NewEntry, Settlement
 from redrive.errors import StoreUnavailable
-from redrive.stores.postgres import PostgresStore, amend, faults, settle
+from redrive.stores.postgres import PostgresStore, amend, faults, prune, settle
 from redrive.stores.postgres.rows import short
 from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.shelf import append_acts
@@ -30,15 +30,17 @@ _BREATH = "(select pg_sleep(0.02)) is not null"
 
 _FENCE = "c.deliveries = o.delivery and c.lease_until is not null"
 _EXPIRED = "c.queue = any (queues) and c.lease_until <= latest"
-_OPENED = "count(*) filter (where m.kind = 2)"
-_ASKED = "select c.queue, o.kind from unnest(seqs, kinds) as o (seq, kind) join {schema}.course c on c.seq = o.seq"
+_ENDED = "count(*) filter (where m.ending = 4)"
+_ASKED = (
+    "select c.queue, o.kind as ending from unnest(seqs, kinds) as o (seq, kind) join {schema}.course c on c.seq = o.seq"
+)
 # That it names the outer row makes every planner run it once per row, as others do when it suits them.
 _LIMITED = (
     "select n.seq from {schema}.course n "
-    "where n.state = 'ready' and n.queue = c.queue and n.crashes = any (levels) and n.due_at <= now_at + 0 * c.seq "
+    "where n.state = 'ready' and n.hold = 0 and n.queue = c.queue and n.level = 0 and n.due_at <= now_at + 0 * c.seq "
     "order by n.due_at, n.seq limit most for no key update skip locked"
 )
-_BURIED = "select d.cause, d.queue, count(*) from died d group by d.cause, d.queue;"
+_BURIED = "select d.cause, d.queue, d.route, count(*) from died d group by d.cause, d.queue, d.route;"
 _EVICT = (
     "delete from {schema}.letter l where l.seq in (select n.seq from {schema}.letter n order by n.seq desc offset 100);"
 )
@@ -56,10 +58,12 @@ def _settles_by(condition: str) -> tuple[Edit, Edit]:
 
 
 def _amends_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lenient(change: Change, state: State, disposition: Disposition | None) -> str | None:
-        return None if state is State.LEASED else refusal(change, state, disposition)
+    right = amend._cancel  # noqa: SLF001 - the bug sits there
 
-    monkeypatch.setattr(amend, "refusal", lenient)
+    async def cancel(session: Session, tx: Tx, places: list[amend.Place], by: Act) -> None:
+        await right(session, tx, [place._replace(state=State.READY) for place in places], by)
+
+    monkeypatch.setattr(amend, "_cancel", cancel)
 
 
 def _expects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,21 +74,26 @@ def _audits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     async def append(session: Session, tx: Tx, entries: Sequence[NewEntry], change: str) -> tuple[int, ...]:
         return await append_acts(session, tx, [structs.replace(entry, topic="nowhere") for entry in entries], change)
 
-    monkeypatch.setattr(amend, "append_acts", append)
+    for module in (amend, prune):
+        monkeypatch.setattr(module, "append_acts", append)
 
 
 def _takes_dead_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = Or((Match("state", "=", "done"), Match("state", "=", "cancelled"), Match("state", "=", "dead")))
-    monkeypatch.setattr(amend, "_RESOLVED", resolved)
+    monkeypatch.setattr(prune, "_RESOLVED", resolved)
 
 
 def _digests_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amend, "_digest", lambda how, found: sha256(found) if how else found.hex())
+    monkeypatch.setattr(prune, "_digest", lambda how, found: sha256(found) if how else found.hex())
 
 
 def _counts_causes_only_up(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Tx.count_cause
-    monkeypatch.setattr(Tx, "count_cause", lambda tx, cause, queue, by: right(tx, cause, queue, max(0, by)))
+
+    def only_up(tx: Tx, cause: str, queue: str, route: str, by: int) -> None:
+        right(tx, cause, queue, route, max(0, by))
+
+    monkeypatch.setattr(Tx, "count_cause", only_up)
 
 
 def _commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +180,7 @@ PLANTS: dict[str, Plant] = {
     "RefusalFailsTheBatch": Plant(
         (Edit("settle", "< count_of then", "< count_of then raise exception 'given away';"),), says="given away"
     ),
-    "FollowsUpAlthoughRefused": Plant((Edit("settle", "where n.place = any (applied) order by n.nth", ""),)),
+    "FollowsUpAlthoughRefused": Plant((Edit("settle", "where o.place = any (applied) order by o.nth", ""),)),
     "ExtendsById": Plant((Edit("extend", "c.deliveries = o.delivery and", ""),)),
     "ExtendRevives": Plant((Edit("extend", "c.lease_until > now_at", "c.lease_until is not null"),)),
     "ExtendShortens": Plant((Edit("extend", "greatest(c.lease_until, now_at + ttl)", "now_at + ttl"),)),
@@ -188,24 +197,29 @@ PLANTS: dict[str, Plant] = {
     ),
     "CountsOnFailureOnly": Plant((Edit("lease", "attempt = c.attempt + 1,", ""),)),
     "LeasesByAnotherClock": Plant(
-        (Edit("lease", "= l.crashes and c.due_at <= now_at", "= l.crashes and c.due_at <= now_at + 500"),)
+        (Edit("lease", "c.level = 0 and c.due_at <= now_at", "c.level = 0 and c.due_at <= now_at + 500"),)
     ),
     "IgnoresTheNonce": Plant((Edit("lease", "n.nonce = request", "false"),)),
     "GivesSuspectsInCompany": Plant(
         (
-            Edit("lease", "if suspect_waits or not open or", "if true or"),
-            Edit("lease", "where n < lines[want]", ""),
+            Edit("lease", "if suspect_waits or not is_open or", "if true or"),
+            Edit("lanes/choose", "where l.level < below_level", ""),
         )
     ),
     "GivesMoreBesideASuspect": Plant((Edit("lease", "c.worker = who and c.alone = 1", "false"),)),
-    "LeasesFromThePaused": Plant((Edit("lease", "q.name = queues[want] and q.paused", "false"),)),
+    "LeasesFromThePaused": Plant((Edit("lease", "coalesce(not q.paused, true)", "true"),)),
     "LeasesTheNewestFirst": Plant(
+        (Edit("lease", "order by c.due_at, c.seq limit most", "order by c.due_at desc, c.seq desc limit most"),)
+    ),
+    "LeasesTheUnscathedFirst": Plant(
         (
-            Edit("lease", "order by c.due_at, c.seq limit most", "order by c.due_at desc, c.seq desc limit most"),
-            Edit("lease", "order by p.due_at, p.seq limit most", "order by p.due_at desc, p.seq desc limit most"),
+            Edit(
+                "lanes/choose",
+                "or (dues[heads[other]], numbers[heads[other]]) < (dues[heads[lane]], numbers[heads[lane]])",
+                "",
+            ),
         )
     ),
-    "LeasesTheUnscathedFirst": Plant((Edit("lease", "order by p.due_at, p.seq limit most", "limit most"),)),
     "ReclaimsTheUnexpired": Plant(
         (
             Edit("reclaim", f"c.state = 'leased' and {_EXPIRED}", "c.state = 'leased' and c.queue = any (queues)"),
@@ -280,13 +294,56 @@ PLANTS: dict[str, Plant] = {
             Edit("put", "coalesce(array_agg(seq), '{}')", "coalesce(array_agg(seq) filter (where seq > 0), '{}')"),
         )
     ),
-    "PutsThePrunedAgain": Plant((Edit("put", "if exists (select 1 from {schema}.tombstone) then", "if false then"),)),
+    "PutsThePrunedAgain": Plant((Edit("put", "if any_buried then", "if false then"),)),
     "ReencodesPayloads": Plant(patches=(ways.reencodes_payloads(PostgresStore),)),
     "SwallowsCommitErrors": Plant(patches=(_commits_nothing,)),
-    "DriftsByTheRefused": Plant((Edit("settle", f"{_OPENED} from moved m", f"{_OPENED} from ({_ASKED}) m"),)),
+    "DriftsByTheRefused": Plant((Edit("settle", f"{_ENDED} from moved m", f"{_ENDED} from ({_ASKED}) m"),)),
     "CausesNeverShrink": Plant(patches=(_counts_causes_only_up,)),
     "ShowsWhatItKeeps": Plant(patches=(ways.shows_what_it_keeps,)),
     "FindsByOffset": Plant(patches=(ways.finds_by_offset(PostgresStore),)),
     "DeafToPuts": Plant(patches=(_wakes_nobody,)),
     "DeafToOthers": Plant(patches=(_hears_nobody,)),
+}
+
+_FINISHED = "state in ('done', 'cancelled')"
+_LETTERS_TOO = "state in ('done', 'cancelled', 'dead')"
+
+BONDS: dict[str, Plant] = {
+    "LeasesFollowers": Plant((Edit("put/enter_bound", "when n.follows then 2 else 0 end", "else 0 end"),)),
+    "PromotesNobody": Plant(
+        (Edit("bonds/untie", "freed := freed || {schema}.move_lines", "perform {schema}.move_lines"),)
+    ),
+    "GoesOnPastTheDead": Plant((Edit("bonds/move_lines", "coalesce(q.order_mode, 'block')", "'skip'"),)),
+    "HidesTheGap": Plant((Edit("bonds/move_lines", "terms t set gap = s.gap", "terms t set gap = ''"),)),
+    "KeepsTheKeysOfTheDead": Plant((Edit("bonds/free_keys", "o.ending > 1 or", "false or"),)),
+    "ForgetsTheWindow": Plant((Edit("bonds/free_keys", "coalesce(d.until, 0) <= now_at", "true"),)),
+    "ReplaysBesideATwin": Plant((Edit("amend/retake", "where a.seqs is not null", "where false"),)),
+    "RunsBeforeItsTime": Plant(
+        (
+            Edit(
+                "put/enter_bound",
+                "case when exists (select 1 from {schema}.edge e where e.waiting = n.seq) then 1",
+                "case when false then 1",
+            ),
+        )
+    ),
+    "WaitsForTheDone": Plant((Edit("bonds/untie", "where e.awaited = o.seq returning", "where false returning"),)),
+    "DiesAlone": Plant((Edit("bonds/untie", "t.seq = e.waiting and t.dies", "false"),)),
+    "PassesMaxRunning": Plant((Edit("lease/room", "sum(k.leased)", "sum(0 * k.leased)"),)),
+    "LeaksPlaces": Plant((Edit("bonds/give_back", "-count(*) filter (where o.leased)", "0 * count(*)"),)),
+    "ForgetsWhoWasSetAside": Plant((Edit("bonds/give_back", "set hold = 0 from next n", "set hold = 3 from next n"),)),
+    "FillsBeyondCapacity": Plant((Edit("put/crowded", "where k.fill + n.more > q.capacity", "where false"),)),
+    "BuriesInAFullRoute": Plant((Edit("settle/keep_from_routes", "> r.capacity", "> r.capacity + 1"),)),
+    "StarvesTheLow": Plant((Edit("lanes/choose", "when 9 then 2 when 19 then 3 else 1", "when 9 then 1 else 1"),)),
+    "MetersNothing": Plant(
+        (Edit("lease/spend", "greatest(g.next_at, at_us) + (firsts + retries) * g.interval", "g.next_at"),)
+    ),
+    "RetriesOnCredit": Plant((Edit("lease/spend", "g.credit - 1000 * least(retries, g.credit / 1000)", "g.credit"),)),
+    "DeafToCancels": Plant((Edit("amend/ask", "c.ties | 96", "c.ties | 64"),)),
+    "SweepsLetters": Plant(
+        (
+            Edit("sweep/look", _FINISHED, _LETTERS_TOO),
+            Edit("sweep/finished", _FINISHED, _LETTERS_TOO),
+        )
+    ),
 }

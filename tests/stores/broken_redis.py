@@ -134,28 +134,28 @@ def _digests_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PLANTS: dict[str, Plant] = {
     "SettlesByState": Plant(
-        (Edit("settle", _FENCE, "elseif false then"), Edit("settle", _DONE_FENCE, "if false then"))
+        (Edit("ending", _FENCE, "elseif false then"), Edit("settle", _DONE_FENCE, "if false then"))
     ),
     "FinishesByState": Plant((Edit("settle", _DONE_FENCE, "if false then"),)),
     "SettlesById": Plant(
         (
-            Edit("settle", _FENCE, "elseif false then"),
+            Edit("ending", _FENCE, "elseif false then"),
             Edit("settle", _DONE_FENCE, "if false then"),
-            Edit("settle", _HELD, "elseif false then"),
+            Edit("ending", _HELD, "elseif false then"),
             Edit("settle", _DONE_HELD, "if false then"),
         )
     ),
-    "SettlesTwice": Plant((Edit("settle", _HELD, "elseif false then"), Edit("settle", _DONE_HELD, "if false then"))),
+    "SettlesTwice": Plant((Edit("ending", _HELD, "elseif false then"), Edit("settle", _DONE_HELD, "if false then"))),
     "FinishesTwice": Plant((Edit("settle", _DONE_HELD, "if again then"),)),
     "RefusesWhatExpired": Plant(
         (
-            Edit("settle", "leased_at, _, _, omitted = pcall", "leased_at, lease_until, _, omitted = pcall"),
+            Edit("settle", "leased_at, _, _, omitted, _, priority", "leased_at, lease_until, _, omitted, _, priority"),
             Edit("settle", _DONE_HELD, "if state ~= 'leased' or lease_until <= time then"),
-            Edit("settle", _HELD, "elseif m[STATE] ~= 'leased' or m[LEASE_UNTIL] <= time then"),
+            Edit("ending", _HELD, "elseif m[STATE] ~= 'leased' or m[LEASE_UNTIL] <= time then"),
         )
     ),
-    "RefusalFailsTheBatch": Plant((Edit("settle", _GIVEN_AWAY, "refuse('given away')"),), says="given away"),
-    "FollowsUpAlthoughRefused": Plant((Edit("settle", _GIVEN_AWAY, f"{_GIVEN_AWAY} follow(one[5] or {{}})"),)),
+    "RefusalFailsTheBatch": Plant((Edit("ending", _GIVEN_AWAY, "refuse('given away')"),), says="given away"),
+    "FollowsUpAlthoughRefused": Plant((Edit("ending", _GIVEN_AWAY, f"{_GIVEN_AWAY} follow(one[5] or {{}})"),)),
     "ExtendsById": Plant((Edit("extend", "m[DELIVERIES] ~= held[2] or", ""),)),
     "ExtendRevives": Plant((Edit("extend", "or m[LEASE_UNTIL] <= time then", "then"),)),
     "ExtendShortens": Plant((Edit("extend", "if until_then > m[LEASE_UNTIL] then", "if true then"),)),
@@ -167,9 +167,11 @@ PLANTS: dict[str, Plant] = {
             Edit("leasing", "left ~= -1 or state ~= 'ready' or", "left ~= -1 or"),
         )
     ),
-    "CountsOnFailureOnly": Plant((Edit("leasing", "deliveries, attempt + 1, errors", "deliveries, attempt, errors"),)),
+    "CountsOnFailureOnly": Plant(
+        (Edit("leasing", "deliveries = deliveries + 1", "deliveries, attempt = deliveries + 1, attempt - 1"),)
+    ),
     "LeasesByAnotherClock": Plant(
-        (Edit("choosing", "'-inf', time, 'LIMIT', 0, limit)", "'-inf', time + 500, 'LIMIT', 0, limit)"),)
+        (Edit("leasing", "'-inf', time, 'LIMIT', 0, most)", "'-inf', time + 500, 'LIMIT', 0, most)"),)
     ),
     "IgnoresTheNonce": Plant((Edit("leasing", "if before and before[1] == request[2] then", "if false then"),)),
     "GivesSuspectsInCompany": Plant(
@@ -181,9 +183,9 @@ PLANTS: dict[str, Plant] = {
     "LeasesTheNewestFirst": Plant(
         (
             Edit(
-                "choosing",
-                "call('ZRANGEBYSCORE', ready_key(queue, level), '-inf', time, 'LIMIT', 0, limit)",
-                "call('ZREVRANGEBYSCORE', ready_key(queue, level), time, '-inf', 'LIMIT', 0, limit)",
+                "leasing",
+                "call('ZRANGEBYSCORE', ready_key(queue, 0), '-inf', time, 'LIMIT', 0, most)",
+                "call('ZREVRANGEBYSCORE', ready_key(queue, 0), time, '-inf', 'LIMIT', 0, most)",
             ),
         )
     ),
@@ -211,12 +213,12 @@ PLANTS: dict[str, Plant] = {
         )
     ),
     "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "m[DELIVERIES] = m[DELIVERIES] + 1", ""),)),
-    "DiesBeforeItsLetter": Plant((Edit("settle", _LETTER, ""),), (_settles_in_two(_bury),), {"bury": _BURY}),
+    "DiesBeforeItsLetter": Plant((Edit("ending", _LETTER, ""),), (_settles_in_two(_bury),), {"bury": _BURY}),
     "WritesTheLetterFirst": Plant(
-        (Edit("settle", _LETTER, ""),), (_settles_in_two(_bury, it_first=True),), {"bury": _BURY}
+        (Edit("ending", _LETTER, ""),), (_settles_in_two(_bury, it_first=True),), {"bury": _BURY}
     ),
-    "DiesBeforeItsEvidence": Plant((Edit("settle", _EVIDENCE, ""),), (_settles_in_two(_prove),), {"prove": _PROVE}),
-    "ReleaseCharges": Plant((Edit("settle", "m[-at] = m[-at] - 1", ""),)),
+    "DiesBeforeItsEvidence": Plant((Edit("ending", _EVIDENCE, ""),), (_settles_in_two(_prove),), {"prove": _PROVE}),
+    "ReleaseCharges": Plant((Edit("ending", "m[-at] = m[-at] - 1", ""),)),
     "EvictsLetters": Plant(
         (
             Edit(
@@ -234,7 +236,7 @@ PLANTS: dict[str, Plant] = {
     "ReplaysEveryTime": Plant((Edit("amend", "elseif deed[5] == request then", "elseif false then"),)),
     "IgnoresExpect": Plant((Edit("amend", "if expect ~= '' and tonumber(expect) ~= there then", "if false then"),)),
     "AmendsWhatIsHeld": Plant(
-        (Edit("amend", "refusals[kind] ~= '' then", "refusals[kind] ~= '' and kind ~= 'leased' then"),)
+        (Edit("amend", "if m[STATE] == 'leased' then m = widened", "if false then m = widened"),)
     ),
     "AuditsNothing": Plant((Edit("amend", "enter('audit', meta, head .. table.concat(names, ',') .. tail, at)", ""),)),
     "PrunesLettersLikeDone": Plant(patches=(_takes_open_for_resolved,)),
@@ -272,7 +274,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "SwallowsCommitErrors": Plant((Edit("put", "write()", ""),)),
     "DriftsByTheRefused": Plant(
-        (Edit("settle", "otherwise(index, ALREADY, 0) else", "otherwise(index, ALREADY, 0) lift(id, m) else"),)
+        (Edit("ending", "otherwise(index, ALREADY, 0) else", "otherwise(index, ALREADY, 0) lift(id, m) else"),)
     ),
     "CausesNeverShrink": Plant(
         (Edit("prelude", "if lies == 'open' then", "if lies == 'open' and note ~= remove_share then"),)

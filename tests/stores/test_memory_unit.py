@@ -8,14 +8,15 @@ from collections import Counter
 import pytest
 from blockbuster import BlockBuster
 
-from redrive.core.decide import Charge, ToDead, ToReady
-from redrive.core.item import Failure, NewItem
+from redrive.core.decide import Charge, ToDead, ToDone, ToReady
+from redrive.core.item import Dedupe, Failure, Item, NewItem, Terms
 from redrive.core.select import EVERYTHING, Match
-from redrive.core.verbs import Act, Cancel, Discard, LeaseRequest, Settlement, Want
-from redrive.errors import StoreUnavailable
+from redrive.core.verbs import Act, Cancel, Discard, LeaseRequest, QueueChange, Settlement, Want
+from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.stores.memory._agenda import Agenda, Slot
+from redrive.stores.memory._table import Table
 from redrive.stores.memory._waiters import Waiter
 from redrive.testing import FakeClock
 
@@ -101,6 +102,52 @@ async def test_every_index_is_empty_when_every_item_is_gone() -> None:
     assert not any((table._ids, table._enqueued, table._died, table._causes, table._trails))  # noqa: SLF001 - see above
     assert [len(agenda) for agenda in (*lane.ready.values(), lane.leased)] == [0, 0]
     assert not any(lane.counts.values())
+
+
+async def test_every_bond_is_gone_when_every_item_is_gone() -> None:
+    """Lines, dependencies, dedupe keys and places under limit keys leave nothing behind."""
+    store = await MemoryStore(FakeClock()).open()
+    await store.configure("q", QueueChange(max_per_key=1, order="park"))
+    bound = Terms("order", "limit", Dedupe("one"), (), "die")
+    made = [NewItem("i0", "q", b"", terms=bound)]
+    made += [NewItem(f"i{number}", "q", b"", terms=Terms("order", "limit", None, ("i0",))) for number in range(1, 6)]
+    made += [NewItem(f"j{number}", "q", b"", terms=Terms(limit_key="limit")) for number in range(5)]
+    await store.put(made)
+    (item,) = (await store.lease(asking("n1"))).items
+    assert len(store._table.aside) == 1  # noqa: SLF001 - the insides are what this is about
+    await store.settle([Settlement(item.id, 1, ToDead("rule", Charge.ERROR, FAILURE))])
+    await store.amend(EVERYTHING, Cancel(), Act("me", "why", "r1"))
+    await store.amend(Match("state", "=", "dead"), Discard(), Act("me", "why", "r2"))
+    assert len(await store.prune(EVERYTHING, 100, Act("me", "why", "r3"))) == 11
+    table, bonds = store._table, store._bonds  # noqa: SLF001 - see above
+    assert not any((table.aside, +table.running, +table.routes, table._counted))  # noqa: SLF001 - see above
+    assert not any((table.lines._lines, table.lines._places))  # noqa: SLF001 - see above
+    assert not any((bonds.keys.holders, bonds.edges.waiting, bonds.edges.missing))
+
+
+async def test_a_long_line_costs_each_head_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next of a key is found where the last one was: no look at those behind it."""
+    store = await MemoryStore(FakeClock()).open()
+    await store.put([NewItem(f"i{number}", "q", b"", terms=Terms(order_key="k")) for number in range(2_000)])
+    saved: Counter[str] = Counter()
+    save = Table.save
+
+    def counted(table: Table, item: Item) -> None:
+        saved["items"] += 1
+        save(table, item)
+
+    monkeypatch.setattr(Table, "save", counted)
+    for turn in range(100):
+        (item,) = (await store.lease(asking(f"n{turn}"))).items
+        await store.settle([Settlement(item.id, 1, ToDone())])
+    assert saved["items"] == 300
+
+
+async def test_an_order_that_nobody_knows_is_refused() -> None:
+    store = await MemoryStore(FakeClock()).open()
+    with pytest.raises(ConfigError, match="sideways"):
+        await store.configure("q", QueueChange(order="sideways"))  # type: ignore[arg-type]  # what a program may pass
+    assert (await store.tally()).queues == ()
 
 
 async def test_a_clock_that_is_set_back_puts_nothing_off() -> None:

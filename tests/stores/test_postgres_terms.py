@@ -106,7 +106,7 @@ async def test_the_next_of_a_key_is_found_without_a_look_at_the_others(
     assert head.id == "i-0"
     assert await looked_at(url, settle(head.seq, 1)) < FEW
     assert await looked_at(url, put("more", "one,,,,")) < FEW
-    assert (await looked_at(url, "select * from item where body is null")) >= MANY, "this is how a walk shows"
+    assert (await looked_at(url, "select * from item where crc < 0")) >= MANY, "this is how a walk shows"
     await store.settle(done([head]))
     assert (await store.get("i-1")).item.hold == ""
     assert (await store.get("i-2")).blocked_by == ("i-1",)
@@ -136,7 +136,7 @@ async def test_what_was_set_aside_is_passed_over_once(url: str, store: PostgresS
     await store.put([bound(f"k-{n}", limit_key=f"k-{n}") for n in range(MANY)])
     (first,) = (await store.lease(wanting(1, "n"))).items
     others: tuple[Item, ...] = ()
-    for number in range(4):
+    for number in range(3):
         # Each sets a thousand aside at most; then come the others.
         others = (await store.lease(wanting(1, f"n-{number}", worker=f"w-{number}"))).items
     assert [item.id for item in others] == ["k-0"]

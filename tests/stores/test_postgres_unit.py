@@ -37,7 +37,8 @@ async def test_a_lease_never_gives_more_than_asked_whatever_the_planner_prefers(
     switches = ("enable_hashjoin", "enable_mergejoin", "enable_indexscan", "enable_material", "enable_nestloop")
     call = """
         select count(*) from lease(
-            null, %s, %s, 0, '{q, mixed}', '{3, 3}', '{30000, 30000}', '{2, 2}', '{-1, -1}', '{0, 0}', '{-1, -1}', '{0, 0}'
+            null, %s, %s, 0, '{q, mixed}', '{3, 3}', '{30000, 30000}', '{2, 2}', '{-1, -1}', '{0, 0}',
+            '{-1, -1}', '{0, 0}'
         ) where note = 0
     """
     for number, off in enumerate(switches):

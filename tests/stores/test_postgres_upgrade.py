@@ -59,12 +59,15 @@ def _letters() -> Iterator[str]:
         yield f"insert into letter values ({seq}, 'q', 'max_attempts', 9, '{where}', {names}, {body})"
 
 
+FIRST = migrate.known("postgres")[0]
+OPENING = load("postgres", "open")
+
+
 @pytest.fixture
 async def old(unused: str) -> str:
     """As schema 1 left it."""
-    quoted = f'"{schema_of(unused)}"'
-    first = migrate.known("postgres")[0]
-    sql = {name: text.replace("{schema}", quoted) for name, text in load("postgres", "open").items()}
+    quoted, first = f'"{schema_of(unused)}"', FIRST
+    sql = {name: text.replace("{schema}", quoted) for name, text in OPENING.items()}
     states = ", ".join(STATES)
     await execute(
         unused,

@@ -151,15 +151,15 @@ def _facts(view: GateView, queues: list[str], now: Instant) -> Iterator[tuple[st
 
 
 def _judges(config: GateConfig) -> str:
-    rules = []
+    signs = []
     if config.failure_rate is not None:
         within = durations.format(config.window)
-        rules.append(f"opens at {config.failure_rate:.0%} of {config.least} or more failed within {within}")
+        signs.append(f"{config.failure_rate:.0%} of {config.least} or more failed within {within}")
     if config.consecutive is not None:
-        rules.append(f"{config.consecutive} failed in a row")
+        signs.append(f"{config.consecutive} failed in a row")
+    opens = f"opens when {' or '.join(signs)}" if signs else "never opens by itself"
     first, longest = durations.format(config.interval), durations.format(config.longest)
-    rules.append(f"then {config.probes} at a time, each {first} to {longest}")
-    return ", ".join(rules)
+    return f"{opens}; then {config.probes} at a time, each {first} to {longest}"
 
 
 def _as_object(view: GateView, queues: list[str]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def _show_troubles(standing: Standing) -> None:
     """Below the table, where a long reason is not cut off."""
     paused = [f"paused: {row.queue}, {_who_paused(row)}" for row in standing.queues if row.paused]
     alone = [row.queue for row in standing.queues if standing.unattended(row)]
-    full = [f"full: route {row.route}, {row.open:,} open letters of {row.capacity:,}" for row in standing.full_routes()]
+    full = [f"full: route {row.route}, {row.open:,} of {row.capacity:,} open letters" for row in standing.full_routes()]
     shut = [f"open: gate {gate.name}, {gate.why}" for gate in standing.gates if gate.state != "closed"]
     if paused or alone or full or shut:
         write("")

@@ -19,16 +19,19 @@ def cycle(after: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 def _from(start: str, after: Mapping[str, Sequence[str]], finished: set[str]) -> tuple[str, ...]:
     """Depth first and without recursion: chains may be long."""
-    path: dict[str, Iterator[str]] = {start: iter(after[start])}
+    path: list[tuple[str, Iterator[str]]] = [(start, iter(after[start]))]
+    on_path = {start}
     while path:
-        here = next(reversed(path))
-        onward = next(path[here], None)
+        here, awaited = path[-1]
+        onward = next(awaited, None)
         if onward is None:
             finished.add(here)
-            del path[here]
-        elif onward in path:
-            chain = list(path)
+            on_path.discard(here)
+            path.pop()
+        elif onward in on_path:
+            chain = [name for name, _ in path]
             return (*chain[chain.index(onward) :], onward)
         elif onward in after and onward not in finished:
-            path[onward] = iter(after[onward])
+            path.append((onward, iter(after[onward])))
+            on_path.add(onward)
     return ()

@@ -194,7 +194,7 @@ def check_id(item_id: object) -> str:
 
 
 def _twins(result: PutResult) -> dict[str, str]:
-    return {twin.id: twin.of for twin in result.duplicates}
+    return {twin.id: twin.of for twin in result.duplicates} if result.duplicates else {}
 
 
 def _decoded(result: bytes) -> Any:

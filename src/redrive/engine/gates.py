@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 from redrive import events as ev
@@ -91,6 +92,16 @@ class Gates:
         """What was seen last is told, if the store is quick."""
         with suppress(StoreError, TimeoutError):
             await asyncio.wait_for(self._last_words(), LAST_WORDS / 1000)
+
+    async def held(self, names: Iterable[str]) -> frozenset[str]:
+        """Those that somebody opened by hand: what lies behind them will not come by itself."""
+        found = set()
+        for name in names:
+            gate = await self._steady(partial(self._store.gate, name))
+            state = self._body(gate).state
+            if state.open and state.by:
+                found.add(name)
+        return frozenset(found)
 
     async def _last_words(self) -> None:
         if self._telling is not None:

@@ -186,7 +186,11 @@ class Worker:
         ours = [row for row in tally.queues if row.queue in self._handlers]
         # Nobody tells when others end what they hold, so that is looked at again and again.
         self._others = any(row.leased for row in ours)
-        return not self._others and not any(row.ready and not row.paused for row in ours)
+        if self._others:
+            return False
+        # A gate that somebody opened by hand lets no probe through: what waits there does so until somebody closes it.
+        waiting = {row.settings.gate for row in ours if row.ready and not row.paused}
+        return not waiting or waiting <= await self._gates.held(waiting - {""})
 
     async def _idle(self, request: LeaseRequest | None) -> None:
         if self._ended or (self._stopping and not self._slots.running):

@@ -92,10 +92,11 @@ local function cancel(id, m)
     m[TIES], m[TERMS] = bor(m[TIES], CANCEL), m[TERMS] or {'', 0, '', '', false, '', false, false, false, '', ''}
     m[TERMS][CANCELLED_BY] = actor .. ': ' .. reason
   elseif m[TIES] then
-    end_ready(id, m, 'cancelled', at)
-    if tied(m, LIMITED) then
+    if tied(m, LIMITED) and m[HOLD] == 0 then
+      -- It may be the one to which the last free place was passed.
       vacate(m)
     end
+    end_ready(id, m, 'cancelled', at)
   else
     m[STATE], m[ENDED_AT] = 'cancelled', at
   end

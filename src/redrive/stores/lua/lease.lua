@@ -3,7 +3,7 @@
 -- Inputs:    ARGV[2] msgpack request [worker, nonce, holding, [[queue, limit, ttl, max_crashes, retries, turn], …]]
 -- Outputs:   time, then as leasing.lua says
 -- Atomicity: all keys are checked before the first write. Taking work off the store is let through when memory is full.
--- Uses: bonds(ledger lines ties) limits(limits) choosing(choosing) leasing
+-- Uses: bonds(ledger lines ties) limits(limits) choosing(choosing) lending(lending) leasing
 
 local time = now()
 return {time, give(prepared(cmsgpack.unpack(ARGV[2])), time)}

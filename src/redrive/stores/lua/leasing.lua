@@ -8,8 +8,8 @@
 local DAY = 24 * 60 * 60 * 1000
 local STALE_AT_ONCE = 8
 local MOST_ASIDE = 1000
--- In fourth place of a queue's settings (limits.lua).
-local MOST_PER_KEY = 2
+local ASIDE = 0
+local asides = 0
 
 -- The levels among its ready items, on both sides of the want's line. Nil for a queue that gives nothing.
 local function lane(want)
@@ -99,51 +99,6 @@ local function leased(kept, queue, level, grant)
   ), deliveries
 end
 
--- Whether nobody made something else of the sets of its limit key: they are known only here, where it is too late to stop.
-local function fits_limit_key(m)
-  if not tied(m, LIMITED) then
-    return true
-  end
-  for _, key in ipairs({bonds().slot_key(m), bonds().aside_key(m[QUEUE], m[TERMS][LIMIT_KEY])}) do
-    local found = call('TYPE', key).ok
-    if found ~= 'none' and found ~= 'zset' then
-      return false
-    end
-  end
-  return true
-end
-
--- Whether an item has a limit key of which so many run already: until one of them ends, nobody has to look at it.
-local function has_no_room(m, limits)
-  local most = limits and limits[MOST_PER_KEY]
-  return most and tied(m, LIMITED) and bonds().count_in(bonds().slot_key(m)) >= most
-end
-
--- The same of the others: ASIDE if it has to wait for others of its limit key, nil if it is not to be given at all.
-local ASIDE = 0
-local function leased_otherwise(id, kept, lane, level, grant)
-  local m = unpacked(kept)
-  if not m or m[STATE] ~= 'ready' or m[QUEUE] ~= lane.queue or (m[HOLD] or 0) > 0 then
-    return nil
-  elseif level_of(m) ~= level or not fits_limit_key(m) then
-    -- It goes, or stays, where it belongs.
-    shares(id, m, add)
-    return nil
-  end
-  lift(id, m)
-  if has_no_room(m, lane.limits) then
-    bonds().set_aside(id, m)
-    lay(id, m)
-    return ASIDE
-  end
-  m[STATE], m[DELIVERIES], m[ATTEMPT], m[ALONE] = 'leased', m[DELIVERIES] + 1, m[ATTEMPT] + 1, grant.alone
-  m[WORKER], m[LEASED_AT], m[LEASE_UNTIL] = grant.worker, grant.time, grant.until_then
-  if tied(m, LIMITED) then
-    bonds().enlist(bonds().slot_key(m), m[SEQ], id)
-  end
-  return lay(id, m), m[DELIVERIES]
-end
-
 -- Gives what was chosen: members and their levels in turn. How many were given that were never tried before, how many
 -- others, and how many were set aside.
 local function hand_over(given, lane, picks, grant)
@@ -166,7 +121,7 @@ local function hand_over(given, lane, picks, grant)
       add(to, grant.until_then, member)
       set(ITEM, id, made)
     else
-      made, delivery = leased_otherwise(id, records[index], lane, level, grant)
+      made, delivery = lending().leased_otherwise(id, records[index], lane, level, grant)
     end
     if made == ASIDE then
       aside = aside + 1
@@ -183,48 +138,12 @@ local function hand_over(given, lane, picks, grant)
   return firsts, retries, aside
 end
 
-local function first_due(lane, time)
-  local first = nil
-  for _, level in ipairs(lane.suspect) do
-    local rows = choosing().due_rows(lane.queue, level, 1, time)
-    if rows and (not first or choosing().comes_first(rows[1], first[1])) then
-      first = rows
-    end
-  end
-  return first and {first[1][3], first.level}
-end
-
 -- How many may be given, and how many retries among them.
 local function room_in(lane, time)
   if not lane.limits then
     return lane.want[2], math.huge
   end
   return limits().room_of(lane.queue, lane.limits, lane.want[2], time)
-end
-
--- The first that may be given, and its lane. Those that wait for others of their limit key are set aside on the way.
-local asides = 0
-local function first_suspect(lanes, time)
-  for _, lane in ipairs(lanes) do
-    local most, retries = room_in(lane, time)
-    while #lane.suspect > 0 and most >= 1 and retries >= 1 and asides < MOST_ASIDE do
-      local pick = first_due(lane, time)
-      if not pick then
-        break
-      end
-      local id = id_at(pick[1])
-      local m = lane.limits and lane.limits[MOST_PER_KEY] and load(id)
-      if not m or not has_no_room(m, lane.limits) then
-        return lane, pick
-      end
-      lift(id, m)
-      bonds().set_aside(id, m)
-      lay(id, m)
-      write()
-      asides = asides + 1
-    end
-  end
-  return nil
 end
 
 -- Members and their levels in turn. Nearly always nothing that is due was tried before or has a priority: then there is
@@ -322,6 +241,17 @@ local function open_lanes(request)
     lanes[#lanes + 1] = lane(want)
   end
   return lanes
+end
+
+local function first_suspect(lanes, time)
+  for _, lane in ipairs(lanes) do
+    if #lane.suspect > 0 then
+      local suspect, pick, aside = lending().first_suspect(lanes, time)
+      asides = asides + aside
+      return suspect, pick
+    end
+  end
+  return nil
 end
 
 local function give(request, time)

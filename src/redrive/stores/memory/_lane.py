@@ -52,6 +52,11 @@ class Lane:
         return {level: slots for level, slots in found.items() if slots}
 
     @property
+    def is_plain(self) -> bool:
+        """Nothing of it was tried before, none goes before others, and no key is limited."""
+        return self.settings.max_per_key is None and self.ready.keys() <= {0}
+
+    @property
     def fill(self) -> int:
         """What counts against the capacity."""
         return sum(self.counts[name] for name in (State.READY, HELD, PARKED, State.LEASED))

@@ -95,11 +95,24 @@ class Leasing:
     def _plain(self, request: LeaseRequest, now: Instant) -> tuple[Item, ...]:
         items: list[Item] = []
         for want, lane, room in self._open(request.wants, now):
-            given = self._from(lane, want, room, request.worker, now)
-            retries = sum(lanes.is_retry(lanes.level_of(item)) for item in given)
+            if lane.is_plain and want.max_crashes > 1:
+                given, retries = self._first(lane, want, room.limit, request.worker, now), 0
+            else:
+                given = self._from(lane, want, room, request.worker, now)
+                retries = sum(lanes.is_retry(lanes.level_of(item)) for item in given)
             self._limits.spend(lane, len(given) - retries, retries, now)
             items.extend(given)
         return tuple(items)
+
+    def _first(self, lane: Lane, want: Want, limit: int, worker: str, now: Instant) -> list[Item]:
+        """Where all is alike there is nothing to choose."""
+        given: list[Item] = []
+        while len(given) < limit:
+            slot = lane.first_ready()
+            if slot is None or slot.when > now:
+                break
+            given.append(self._hand_over(self._table.items[slot.id], want, worker, now, alone=False))
+        return given
 
     def _from(self, lane: Lane, want: Want, room: Room, worker: str, now: Instant) -> list[Item]:
         """In rounds: where some of those chosen are set aside, others are chosen in their stead."""
@@ -127,8 +140,6 @@ class Leasing:
     @staticmethod
     def _choose(lane: Lane, want: Want, most_retries: int, now: Instant) -> list[Slot]:
         due = lane.due(now, want.limit, crashes_below=want.max_crashes - 1)
-        if due.keys() <= {0}:
-            return due.get(0, [])
         waiting = {level: [(slot.when, slot.seq) for slot in slots] for level, slots in due.items()}
         levels = lanes.choose(waiting, want.limit, retries=want.retries, most_retries=most_retries, turn=want.turn)
         rows = {level: iter(slots) for level, slots in due.items()}

@@ -103,12 +103,13 @@ class MemoryStore(Beside):
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         async with self._verb() as now:
             for settlement in settlements:
-                check_follow_ups(settlement.follow_ups)
+                if settlement.follow_ups:
+                    check_follow_ups(settlement.follow_ups)
             moved: list[tuple[Item, Item]] = []
             answers = [self._settle(settlement, moved, now) for settlement in settlements]
             self._bonds.give_keys_back(moved, now)
             for settlement, answer in zip(settlements, answers, strict=True):
-                if answer.verdict in {Verdict.APPLIED, Verdict.KEPT}:
+                if settlement.follow_ups and answer.verdict in {Verdict.APPLIED, Verdict.KEPT}:
                     self._putting.put(settlement.follow_ups, now, bounded=False)
             self._bonds.ended(moved, now)
             return Settled(tuple(answers), None if then is None else self._leasing.lease(then, now))

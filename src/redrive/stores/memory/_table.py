@@ -105,7 +105,7 @@ class Table:
             self._wake(item.queue)
         elif item.lease_until is not None:
             lane.leased.add(item.lease_until, item.seq, item.id)
-            if limit_key(item)[1]:
+            if item.terms is not None and item.terms.limit_key:
                 self.running[limit_key(item)] += 1
         elif item.letter is not None:
             place = (item.letter.died_at, item.seq)
@@ -128,7 +128,7 @@ class Table:
                 del lane.ready[level]
         elif item.lease_until is not None:
             lane.leased.remove(item.id)
-            if limit_key(item)[1]:
+            if item.terms is not None and item.terms.limit_key:
                 self.running[limit_key(item)] -= 1
         elif item.letter is not None:
             place = (item.letter.died_at, item.seq)

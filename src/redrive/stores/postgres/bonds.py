@@ -55,5 +55,6 @@ async def untied(session: Session, tx: Tx, places: Sequence[Place]) -> None:
     """They were ready, and are cancelled."""
     tied = bigints([place.seq for place in places if place.ties])
     if any(place.ties for place in places):
-        ((woken,),) = await tx.execute(session.sql("amend", "untie"), (tx.now, tied, tied, tied))
+        free = bigints([place.seq for place in places if place.ties and place.kind == "ready"])
+        ((woken,),) = await tx.execute(session.sql("amend", "untie"), (tx.now, tied, tied, free))
         tx.woken.update(woken)

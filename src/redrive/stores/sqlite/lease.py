@@ -6,29 +6,26 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from redrive.core import codec, lanes
-from redrive.core.item import Item, Terms
+from redrive.core.item import Item
 from redrive.core.verbs import LeaseRequest, Leases, QueueSettings, Want
 from redrive.errors import StoreError
 from redrive.stores import damage
 from redrive.stores.bodies import Judged
-from redrive.stores.memo import Memo
 from redrive.stores.packing import fault
 from redrive.stores.sqlite import limits, slots
 from redrive.stores.sqlite.limits import Room
-from redrive.stores.sqlite.rows import CRC, PACKING, TIES, Row, judged_item, leased_item
+from redrive.stores.sqlite.memo import BoundMemo
+from redrive.stores.sqlite.rows import BODY, CRC, LIMIT_KEY, PACKING, SEQ, TIES, Row, judged_item, leased_item
 from redrive.stores.sqlite.settle import settle
-from redrive.stores.sqlite.tied import numbers
+from redrive.stores.sqlite.tied import BINDING, numbers
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "lease")
 _GET = load("sqlite", "get")
-_TERMS = load("sqlite", "terms")
-_BODY, _SEQ = 2, 3
-"""Places in lease.pick."""
+_ID = 0
+"""Place in lease.pick."""
 _STATE, _DELIVERIES = 4, 8
 """Places in get.by_seq."""
 
@@ -54,7 +51,7 @@ class _Lane(NamedTuple):
         return limits.room(tx, self.want.queue, self.settings, self.want.limit, self.running)
 
 
-def lease(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
+def lease(tx: Tx, memo: BoundMemo, request: LeaseRequest) -> Leases:
     if memo.knows_nothing_was_given(request.worker, request.nonce):
         return Leases()
     row = tx.execute(_SQL["last_nonce"], (request.worker, request.nonce)).fetchone()
@@ -70,7 +67,7 @@ def lease(tx: Tx, memo: Memo, request: LeaseRequest) -> Leases:
     return leases
 
 
-def _given_before(tx: Tx, memo: Memo, given: list[int]) -> tuple[Item, ...]:
+def _given_before(tx: Tx, memo: BoundMemo, given: list[int]) -> tuple[Item, ...]:
     """As far as still held: the same delivery, and nobody took it over."""
     rows = [tx.execute(_GET["by_seq"], (seq,)).fetchone() for seq in given[::2]]
     held = [
@@ -89,7 +86,7 @@ def _holds_a_suspect(tx: Tx, worker: str) -> bool:
 class _Giving:
     """One request that gives something new."""
 
-    def __init__(self, tx: Tx, memo: Memo, request: LeaseRequest) -> None:
+    def __init__(self, tx: Tx, memo: BoundMemo, request: LeaseRequest) -> None:
         self._tx = tx
         self._memo = memo
         self._request = request
@@ -198,30 +195,22 @@ class _Giving:
             return []
         tx, worker = self._tx, self._request.worker
         now, until = tx.now, tx.now + want.ttl
-        tx.execute(_SQL["mark"], (worker, now, until, alone, numbers([row[_SEQ] for row in rows])))
+        tx.execute(_SQL["mark"], (worker, now, until, alone, numbers([row[SEQ] for row in rows])))
         tx.moved(want.queue, "ready", "leased", len(rows))
-        tied = [row[_SEQ] for row in rows if row[TIES]]
-        notes = _notes(tx, want.queue, tied) if tied else None
+        bound = [row for row in rows if row[TIES]]
+        if bound:
+            self._memo.bind([row[_ID] for row in bound if row[TIES] & BINDING])
+            slots.enter(tx, [(want.queue, row[LIMIT_KEY]) for row in bound if row[LIMIT_KEY]])
         items: list[Item] = []
         for row in rows:
             item = leased_item(row, worker, now, until, alone)
-            if notes is not None and item.seq in notes:
-                terms, gap = notes[item.seq]
-                item = replace(item, terms=terms, gap=gap)
-            body, crc, packing = row[_BODY], row[CRC], row[PACKING]
+            body, crc, packing = row[BODY], row[CRC], row[PACKING]
             # Nearly all are small and sound; whatever else there is to say, `fault` says.
             if packing == 0 and type(body) is bytes and zlib.crc32(body) == crc:
                 items.append(item)
             else:
                 items += usable(tx, self._memo, [(item, fault(body, crc, packing))])
         return items
-
-
-def _notes(tx: Tx, queue: str, seqs: list[int]) -> dict[int, tuple[Terms | None, str]]:
-    """Terms and gap of those that have any. A place under its limit key is taken by whoever has one."""
-    rows = tx.execute(_TERMS["of"], (numbers(seqs),)).fetchall()
-    slots.enter(tx, [(queue, key) for _, _, _, key in rows if key])
-    return {seq: (None if body is None else codec.decode(body, Terms), gap) for seq, body, gap, _ in rows}
 
 
 def _lane(tx: Tx, want: Want) -> _Lane | None:
@@ -246,7 +235,7 @@ def due_of(tx: Tx, queue: str, level: int, limit: int) -> list[_Waiting]:
     return tx.execute(_SQL["waiting"], (queue, level, tx.now, limit)).fetchall()
 
 
-def usable(tx: Tx, memo: Memo, judged: Iterable[Judged]) -> tuple[Item, ...]:
+def usable(tx: Tx, memo: BoundMemo, judged: Iterable[Judged]) -> tuple[Item, ...]:
     """Those of the leased items whose payload may be used; the others are laid aside."""
     items: list[Item] = []
     for item, wrong in judged:
@@ -257,5 +246,5 @@ def usable(tx: Tx, memo: Memo, judged: Iterable[Judged]) -> tuple[Item, ...]:
     return tuple(items)
 
 
-def lay_aside(tx: Tx, memo: Memo, item: Item, wrong: StoreError) -> None:
+def lay_aside(tx: Tx, memo: BoundMemo, item: Item, wrong: StoreError) -> None:
     settle(tx, memo, [damage.laid_aside(item, wrong, tx.now)])

@@ -6,8 +6,8 @@ from heapq import nsmallest
 from typing import NamedTuple
 
 from redrive.core.item import Item, Millis
-from redrive.stores.memo import Memo
 from redrive.stores.sqlite.lease import usable
+from redrive.stores.sqlite.memo import BoundMemo
 from redrive.stores.sqlite.rows import judged_item
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
@@ -26,7 +26,7 @@ class Reclaim(NamedTuple):
     force: bool
 
 
-def reclaim(tx: Tx, memo: Memo, ask: Reclaim) -> tuple[Item, ...]:
+def reclaim(tx: Tx, memo: BoundMemo, ask: Reclaim) -> tuple[Item, ...]:
     chosen = nsmallest(max(0, ask.limit), _reclaimable(tx, ask))
     until = tx.now + ask.ttl
     tx.executemany(_SQL["take"], [(until, seq) for _, seq in chosen])

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from redrive.core import codec
-from redrive.core.item import Failure, Item, Letter, Priority, Terms
+from redrive.core.item import Failure, Item, Letter, Terms
 from redrive.core.lanes import PRIORITIES
 from redrive.core.states import Disposition, State
 from redrive.core.terms import HOLDS
@@ -18,7 +20,7 @@ from redrive.stores.packing import Packed, fault
 
 Row = tuple[Any, ...]
 
-CRC, PACKING, TIES, PRIORITY = 13, 14, 15, 16
+BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP, LIMIT_KEY = 2, 3, 13, 14, 15, 16, 17, 18, 19
 """Where lease.pick has them."""
 
 STATES = {str(state): state for state in State}
@@ -76,8 +78,8 @@ def judged_item(row: Row) -> Judged:
 def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Item:  # noqa: FBT001 - on the hot path
     """From the columns of lease.pick, which has counted already."""
     item_id, queue, body, seq, put_at, due, renewed, given, attempt, errors, crashes, replays, last = row[:CRC]
-    packing, priority = row[PACKING], row[PRIORITY]
-    return Item(
+    packing = row[PACKING]
+    item = Item(
         item_id,
         queue,
         Packed(body, packing) if packing else body,
@@ -96,8 +98,14 @@ def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Ite
         worker,
         now,
         until,
-        priority=PRIORITIES[priority] if priority else Priority.NORMAL,
     )
+    return _bound(item, row) if row[PRIORITY] or row[TIES] else item
+
+
+def _bound(item: Item, row: Row) -> Item:
+    """As few are."""
+    terms = None if row[TERMS] is None else codec.decode(row[TERMS], Terms)
+    return replace(item, priority=PRIORITIES[row[PRIORITY]], terms=terms, gap=row[GAP] or "")
 
 
 def tombstone_of(row: Row) -> Tombstone:

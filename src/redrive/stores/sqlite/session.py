@@ -8,10 +8,10 @@ from typing import Literal
 
 from redrive.stores.aside import aside, through
 from redrive.stores.clock import Clock, StoreTime
-from redrive.stores.memo import Memo
 from redrive.stores.sqlite import connect
 from redrive.stores.sqlite.binding import Claim, Connection
 from redrive.stores.sqlite.connect import Settings
+from redrive.stores.sqlite.memo import BoundMemo
 from redrive.stores.sqlite.reader import Reader
 from redrive.stores.sqlite.wake import Bell
 from redrive.stores.sqlite.writer import Writer
@@ -24,7 +24,7 @@ class Session:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         time = StoreTime(clock)
         self.pid = os.getpid()
-        self.memo = Memo()
+        self.memo = BoundMemo()
         self.waiters = Waiters()
         self.durability: Literal["power-loss", "process-crash", "none"] = settings.durability
         self.schema = 0

@@ -52,7 +52,7 @@ def take_back(tx: Tx, item: Tied) -> None:
 
 def pass_on(tx: Tx, items: Iterable[Tied]) -> None:
     """Each had a place under its key, or had been promised the next one: the first that was set aside gets it."""
-    limited = [item for item in items if item.has(LIMITED)]
+    limited = [item for item in items if item.has(LIMITED) and not item.hold]
     waited_for = {
         queue
         for queue in dict.fromkeys([item.queue for item in limited])

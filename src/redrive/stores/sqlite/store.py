@@ -219,8 +219,7 @@ class SqliteStore:
         return settled
 
     async def _given(self, session: Session, leases: Leases) -> Leases:
-        # Who has terms is looked at when it ends.
-        session.memo.remember([item for item in leases.items if item.terms is None])
+        session.memo.remember(leases.items)
         return Leases(await self._unpacked(session, leases.items), leases.suspects_due)
 
     async def _unpacked(self, session: Session, items: tuple[Item, ...]) -> tuple[Item, ...]:

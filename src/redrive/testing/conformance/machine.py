@@ -18,7 +18,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 from msgspec import structs
 
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
-from redrive.core.item import Ending, History, Item, Millis, NewItem, Priority, Terms
+from redrive.core.item import Dedupe, Ending, History, Item, Millis, NewItem, Priority, Terms
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Verb
 from redrive.core.verbs import (
@@ -45,13 +45,14 @@ from redrive.testing.conformance.strategies import (
     WORKERS,
     asked,
     awaited,
-    beginnings,
     bonds,
     causes,
     changes,
     decisions,
     delays,
     filters,
+    limits,
+    orders,
     picks,
     priorities,
     queues,
@@ -69,15 +70,15 @@ SIZES = {"smoke": Size(15, 25), "short": Size(200, 40), "full": Size(5_000, 60)}
 class StoreMachine(Stage):
     # --- the verbs ---
 
-    @initialize(told=beginnings)
-    def begin(self, told: list[QueueChange]) -> None:
+    @initialize(order=orders, limit=limits)
+    def begin(self, order: QueueChange, limit: QueueChange) -> None:
         """Every example starts with an item in each state, so that no verb has to wait long for its prey."""
-        for change in told:
-            self.configure("a", change)
-            self.configure("b", change)
+        self.configure("a", order)
+        self.configure("b", limit)
         self.configure("a", 1)
-        ordered, keyed, mortal = Terms(order_key="o"), Terms(limit_key="l"), Terms(on_dead="die")
-        line: list[tuple[Terms | None, list[int]]] = [(ordered, []), (None, []), (ordered, []), (ordered, [])]
+        first, ordered = Terms(order_key="o", dedupe=Dedupe("d")), Terms(order_key="o")
+        keyed, mortal = Terms(limit_key="l"), Terms(on_dead="die")
+        line: list[tuple[Terms | None, list[int]]] = [(first, []), (None, []), (ordered, []), (ordered, [])]
         self.put("a", (0, None), line, Priority.NORMAL, again=False)
         others: list[tuple[Terms | None, list[int]]] = [(keyed, []), (keyed, []), (None, []), (mortal, [3])]
         self.put("b", (0, None), others, Priority.NORMAL, again=False)

@@ -128,6 +128,28 @@ async def test_put_of_a_bad_item_refuses_all(world: World, bad: NewItem) -> None
     assert await world.history(good.id) is None
 
 
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        (NewItem("bad", QUEUE, b"", 0, -1), "at"),
+        (new(terms=Terms(order_key="\0")), "order_key"),
+        (new(terms=Terms(limit_key="\ud800")), "limit_key"),
+        (new(terms=Terms(policy="\0")), "policy"),
+        (new(terms=Terms(after=("\0",))), "after"),
+    ],
+)
+async def test_put_of_terms_that_cannot_be_kept_refuses_all(world: World, bad: NewItem, field: str) -> None:
+    good = new()
+    with pytest.raises(ConfigError) as caught:
+        await world.store.put([good, bad])
+    assert caught.value.field == field
+    assert await world.history(good.id) is None
+    item = await world.held()
+    with pytest.raises(ConfigError):
+        await world.settle(finished(item, follow_ups=[good, bad]))
+    assert await world.item(item.id) == item
+
+
 async def test_put_keeps_every_byte(world: World) -> None:
     made = [new(payload) for payload in HOSTILE]
     await world.put(*made)

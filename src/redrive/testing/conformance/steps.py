@@ -12,10 +12,10 @@ from contextlib import suppress
 
 import pytest
 
-from redrive.core.item import Item
+from redrive.core.item import Dedupe, Item, Terms
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
-from redrive.core.verbs import Discard, QueueTally, Replay, Verdict
+from redrive.core.verbs import Discard, QueueChange, QueueTally, Replay, Verdict
 from redrive.testing.conformance.kit import (
     QUEUE,
     TTL,
@@ -172,6 +172,40 @@ async def test_settle_of_a_retry_cut_off_loses_nothing(world: World, turns: int)
     assert (history.item.state, history.item.errors, len(history.attempts)) == (State.READY, 1, 1)
     await assert_exactly(world, item.id)
     assert ids(await world.lease(5)) == (item.id,)
+
+
+@pytest.mark.parametrize("turns", TURNS)
+async def test_settle_of_a_bound_item_cut_off_moves_the_others_too(world: World, turns: int) -> None:
+    """Its line, its dependents and theirs, its keys: all in the same write as its death."""
+    await world.set(QueueChange(order="skip", max_per_key=1))
+    bound = Terms("o", "l", Dedupe("d"))
+    head, follower, aside = new(terms=bound), new(terms=Terms("o")), new(terms=Terms(limit_key="l"))
+    child = new(terms=Terms(after=(head.id,), on_dead="die"))
+    grandchild = new(terms=Terms(after=(child.id,), on_dead="die"))
+    await world.put(head, follower, aside, child, grandchild)
+    item = await world.grab(head.id)
+    settlement = dead(item)
+    await cut_off(world, world.store.settle([settlement]), turns)
+    await world.settle(settlement)
+    states = [(await world.item(one.id)).state for one in (head, child, grandchild)]
+    assert states == [State.DEAD] * 3
+    assert await world.holds(follower, aside) == ["", ""]
+    assert (await world.item(follower.id)).gap == head.id
+    assert len((await world.store.put([new(terms=bound)])).added) == 1
+    await world.sound()
+
+
+@pytest.mark.parametrize("turns", TURNS)
+async def test_put_of_bound_items_cut_off_is_all_or_none(world: World, turns: int) -> None:
+    first = new(terms=Terms("o"))
+    made = (first, new(terms=Terms("o", "l", Dedupe("d"), (first.id,))), new(terms=Terms("o")))
+    await cut_off(world, world.store.put(made), turns)
+    result = await world.store.put(made)
+    assert result.added in ((), ids(made))
+    assert result.duplicates == ()
+    assert await world.holds(*made) == ["", "after", "order"]
+    await world.sound()
+    assert await world.drain() == ids(made)
 
 
 @pytest.mark.parametrize("turns", TURNS)

@@ -124,16 +124,14 @@ queue_changes: st.SearchStrategy[QueueChange] = st.sampled_from(
     ]
 )
 
-# How an example begins: with what its queues are told, one after the other.
-beginnings: st.SearchStrategy[list[QueueChange]] = st.sampled_from(
+# What the queue is told in which an example begins with a dead head, and the one where more waits than may run.
+orders = st.sampled_from([QueueChange(order="park"), QueueChange(order="skip", keep=0), QueueChange(order="block")])
+limits = st.sampled_from(
     [
-        [QueueChange(order="block")],
-        [QueueChange(order="park")],
-        [QueueChange(order="park", max_per_key=1)],
-        [QueueChange(order="skip", keep=0, keep_results=0)],
-        [QueueChange(max_per_key=1, order="skip")],
-        [QueueChange(max_running=2, keep=1_000)],
-        [QueueChange(gate="g")],
+        QueueChange(max_running=2),
+        QueueChange(max_per_key=1),
+        QueueChange(gate="g", keep=1_000, keep_results=0),
+        QueueChange(rate=Rate(1, 1_000, 3)),
     ]
 )
 

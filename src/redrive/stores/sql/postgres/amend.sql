@@ -153,15 +153,16 @@ begin
             perform 1 from {schema}.item i join {schema}.course c on c.seq = i.seq
             where i.id = any (r.after) order by c.seq for no key update of c;
             perform {schema}.await_all(
-                array[r.seq], array[r.seq], array_fill(1, array[cardinality(r.after)]), r.after, '{}'
+                array[r.seq], array_fill(1, array[cardinality(r.after)]), r.after, '{}'
             );
         end if;
     end loop;
     update {schema}.course c
     set hold = case when exists (select 1 from {schema}.edge e where e.waiting = c.seq) then 1
-                    when exists (
-                        select 1 from {schema}.terms t join {schema}.line n on n.queue = c.queue and n.key = t.order_key
-                        where t.seq = c.seq and n.head is distinct from c.seq
+                    when c.ties & 1 <> 0 and exists (
+                        select 1 from {schema}.line n
+                        where n.queue = c.queue and n.key = (select t.order_key from {schema}.terms t where t.seq = c.seq)
+                          and n.head is distinct from c.seq
                     ) then 2 else 0 end
     where c.seq = any (seqs);
     insert into {schema}.counter (queue, ready, held, parked)

@@ -14,7 +14,7 @@ language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
-    without bigint[] := seqs;
+    without bigint[];
     refused bigint[];
 begin
     loop
@@ -22,11 +22,11 @@ begin
             insert into {schema}.dedupe (scope, key, seq, id, until)
             select o.scope, o.key, o.seq, o.id, o.until
             from unnest(seqs, of_ids, scopes, keys, untils) with ordinality as o (seq, id, scope, key, until, nth)
-            where o.seq = any (without) order by o.scope, o.key, o.nth
+            where without is null or o.seq = any (without) order by o.scope, o.key, o.nth
             on conflict (scope, key) do nothing
             returning seq
         )
-        select array(select unnest(without) except select seq from took) into without;
+        select array(select unnest(coalesce(without, seqs)) except select seq from took) into without;
         exit when cardinality(without) = 0;
         perform 1 from unnest(seqs, scopes, keys) as o (seq, scope, key)
         join {schema}.dedupe d on d.scope = o.scope and d.key = o.key
@@ -66,8 +66,9 @@ create or replace function {schema}.bucket(of_seq bigint, of_queue text, hold sm
 language sql stable parallel safe
 as $function$
     select case when hold = 0 then 'ready' when ties & 1 <> 0 and exists (
-        select 1 from {schema}.terms t join {schema}.line l on l.queue = of_queue and l.key = t.order_key
-        where t.seq = of_seq and l.status = 2
+        select 1 from {schema}.line l
+        where l.queue = of_queue and l.key = (select t.order_key from {schema}.terms t where t.seq = of_seq)
+          and l.status = 2
     ) then 'parked' else 'held' end
 $function$;
 
@@ -77,11 +78,17 @@ create or replace function {schema}.lock_lines(seqs bigint[]) returns void
 language plpgsql volatile parallel unsafe
 as $function$
 begin
-    perform 1 from unnest(seqs) as o (seq)
-    join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
-    join {schema}.item i on i.seq = o.seq
-    join {schema}.line l on l.queue = i.queue and l.key = t.order_key
-    order by l.queue, l.key for no key update of l;
+    perform 1
+    from (
+        select distinct i.queue, t.order_key as key
+        from unnest(seqs) as o (seq)
+        join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
+        join {schema}.item i on i.seq = o.seq
+        order by 1, 2
+    ) o
+    cross join lateral (
+        select 1 from {schema}.line l where l.queue = o.queue and l.key = o.key for no key update
+    ) l;
 end
 $function$;
 
@@ -227,7 +234,10 @@ begin
         from unnest(seqs, ends) as o (seq, ending)
         join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
         join {schema}.item i on i.seq = o.seq
-        join {schema}.line l on l.queue = i.queue and l.key = t.order_key and l.head = o.seq
+        -- By its key, whatever the planner thinks of a table that it does not know yet.
+        join lateral (
+            select n.* from {schema}.line n where n.queue = i.queue and n.key = t.order_key offset 0
+        ) l on l.head = o.seq
         left join {schema}.queue q on q.name = l.queue
         left join lateral (
             select f.place, f.seq from {schema}.follower f
@@ -278,8 +288,9 @@ begin
         select c.seq, c.hold,
                case when c.ties & 4 <> 0 and exists (select 1 from {schema}.edge e where e.waiting = c.seq) then 1
                     when c.ties & 1 <> 0 and exists (
-                        select 1 from {schema}.terms t join {schema}.line l on l.queue = c.queue and l.key = t.order_key
-                        where t.seq = c.seq and l.head is distinct from c.seq
+                        select 1 from {schema}.line l
+                        where l.queue = c.queue and l.key = (select t.order_key from {schema}.terms t where t.seq = c.seq)
+                          and l.head is distinct from c.seq
                     ) then 2
                     when c.hold = 3 then 3 else 0 end as new_hold
         from {schema}.course c where c.seq = any (seqs) and c.state = 'ready'

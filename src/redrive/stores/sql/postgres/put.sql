@@ -152,7 +152,6 @@ language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
-    added bigint[];
     twins bigint[] := '{}';
     holders text[] := '{}';
     doomed bigint[] := '{}';
@@ -172,41 +171,32 @@ begin
             perform 1 from {schema}.item i join {schema}.course c on c.seq = i.seq
             where i.id = any (after_ids) order by c.seq for no key update of c;
         end if;
-        with new as (
-            insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
-            select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body
-            from unnest(numbers, ids, queues, crcs, packings, bodies) as o (seq, id, queue, crc, packing, body)
-            on conflict (id) do nothing
-            returning seq
-        )
-        select coalesce(array_agg(seq), '{}') into added from new;
-        with gone as (
-            delete from {schema}.item i using unnest(added) as o (seq)
-            where i.seq = o.seq and exists (select 1 from {schema}.tombstone t where t.id = i.id)
-            returning i.seq
-        )
-        select array(select unnest(added) except select seq from gone) into added;
+        insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
+        select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body
+        from unnest(numbers, ids, queues, crcs, packings, bodies) as o (seq, id, queue, crc, packing, body)
+        on conflict (id) do nothing;
+        delete from {schema}.item i using unnest(numbers) as o (seq)
+        where i.seq = o.seq and exists (select 1 from {schema}.tombstone t where t.id = i.id);
         if exists (select 1 from unnest(dedupe_keys) as o (key) where o.key <> '') then
             select coalesce(array_agg(k.seq), '{}'), coalesce(array_agg(k.holder), '{}') into twins, holders
             from (
-                select array_agg(numbers[o.place] order by o.place) as seqs,
-                       array_agg(ids[o.place] order by o.place) as ids,
+                select array_agg(i.seq order by o.place) as seqs, array_agg(i.id order by o.place) as ids,
                        array_agg(o.scope order by o.place) as scopes, array_agg(o.key order by o.place) as keys,
                        array_agg(case when o.span >= 0 then now_at + o.span end order by o.place) as untils
                 from unnest(bound_places, scopes, dedupe_keys, windows) as o (place, scope, key, span)
-                where o.key <> '' and numbers[o.place] = any (added)
+                join {schema}.item i on i.seq = numbers[o.place]
+                where o.key <> ''
             ) a
             cross join lateral {schema}.take_keys(now_at, a.seqs, a.ids, a.scopes, a.keys, a.untils) k
             where a.seqs is not null;
             delete from {schema}.item i using unnest(twins) as o (seq) where i.seq = o.seq;
-            added := array(select unnest(added) except select unnest(twins));
         end if;
         if cardinality(after_ids) > 0 then
             select o.place::bigint as place, 2::smallint as note, o.id as other, 0::bigint as fill,
                    0::bigint as capacity
             into refused
             from unnest(after_places, after_ids) with ordinality as o (place, id, nth)
-            where numbers[o.place] = any (added)
+            where exists (select 1 from {schema}.item n where n.seq = numbers[o.place])
               and not exists (select 1 from {schema}.item i where i.id = o.id)
               and not exists (select 1 from {schema}.tombstone t where t.id = o.id)
             order by o.nth limit 1;
@@ -217,7 +207,7 @@ begin
         if refuses then
             select o.more as place, 3::smallint as note, o.queue as other, o.fill, o.capacity into refused
             from {schema}.crowded(array(
-                select n.queue from unnest(numbers, queues) as n (seq, queue) where n.seq = any (added)
+                select i.queue from unnest(numbers) as n (seq) join {schema}.item i on i.seq = n.seq
             )) as o;
             if found then
                 raise exception 'refused' using errcode = 'RD001';
@@ -225,13 +215,13 @@ begin
         end if;
         if cardinality(after_ids) > 0 then
             doomed := {schema}.await_all(
-                numbers, added, after_places, after_ids,
+                numbers, after_places, after_ids,
                 array(select numbers[o.place] from unnest(bound_places, dies) as o (place, dies) where o.dies = 1)
             );
         end if;
         perform {schema}.enter_bound(
-            now_at, numbers, queues, delays, ats, priorities, added, bound_places, order_keys, limit_keys, scopes,
-            dedupe_keys, windows, dies, term_bodies, after_places, after_ids
+            now_at, numbers, queues, delays, ats, priorities, bound_places, order_keys, limit_keys, scopes, dedupe_keys,
+            windows, dies, term_bodies, after_places, after_ids
         );
         if cardinality(doomed) > 0 then
             perform {schema}.die(now_at, doomed);
@@ -244,7 +234,7 @@ begin
     return query
     select o.place, 0::smallint, null::text, null::bigint, null::bigint
     from unnest(numbers) with ordinality as o (seq, place)
-    where o.seq <> all (added) and o.seq <> all (twins)
+    where not exists (select 1 from {schema}.item i where i.seq = o.seq) and o.seq <> all (twins)
     union all
     select array_position(numbers, o.seq)::bigint, 1::smallint, o.holder, null::bigint, null::bigint
     from unnest(twins, holders) as o (seq, holder)
@@ -253,9 +243,10 @@ end
 $function$;
 
 -- :name await_all
--- Who of the added waits for whom. Gives those that wait for one that is dead or cancelled, and die with it.
+-- Who of these waits for whom, as far as it is there. Gives those that wait for one that is dead or cancelled, and die
+-- with it.
 create or replace function {schema}.await_all(
-    numbers bigint[], added bigint[], after_places integer[], after_ids text[], dying bigint[]
+    numbers bigint[], after_places integer[], after_ids text[], dying bigint[]
 ) returns bigint[]
 language plpgsql volatile parallel unsafe
 as $function$
@@ -264,13 +255,12 @@ declare
     doomed bigint[];
 begin
     with asked as materialized (
-        select distinct numbers[o.place] as waiting, coalesce(i.seq, 0) as awaited,
-               coalesce(c.state, t.state, 'ready') as state
+        select distinct n.seq as waiting, coalesce(i.seq, 0) as awaited, coalesce(c.state, t.state, 'ready') as state
         from unnest(after_places, after_ids) as o (place, id)
+        join {schema}.item n on n.seq = numbers[o.place]
         left join {schema}.item i on i.id = o.id
         left join {schema}.course c on c.seq = i.seq
         left join {schema}.tombstone t on t.id = o.id
-        where numbers[o.place] = any (added)
     ), bound as (
         insert into {schema}.edge (awaited, waiting)
         select distinct a.awaited, a.waiting from asked a where a.state <> 'done'
@@ -286,75 +276,103 @@ end
 $function$;
 
 -- :name enter_bound
--- Courses, terms and places in lines of the added, and their counters.
+-- Courses, terms and places in lines of those that are there, and their counters. What is looked up is looked up for each
+-- by an index, however many come at once.
 create or replace function {schema}.enter_bound(
     now_at bigint, numbers bigint[], queues text[], delays bigint[], ats bigint[], priorities smallint[],
-    added bigint[], bound_places integer[], order_keys text[], limit_keys text[], scopes text[], dedupe_keys text[],
-    windows bigint[], dies smallint[], term_bodies bytea[], after_places integer[], after_ids text[]
+    bound_places integer[], order_keys text[], limit_keys text[], scopes text[], dedupe_keys text[], windows bigint[], dies smallint[],
+    term_bodies bytea[], after_places integer[], after_ids text[]
 ) returns void
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
+declare
+    nth_of integer[] := array_fill(null::integer, array[cardinality(numbers)]);
+    waits boolean[] := array_fill(false, array[cardinality(numbers)]);
+    place integer;
 begin
-    with bound as materialized (
-        select numbers[o.place] as seq, queues[o.place] as queue, o.*,
-               row_number() over (partition by queues[o.place], o.order_key order by o.place) as nth,
-               count(*) over (partition by queues[o.place], o.order_key) as all_of,
-               numbers[o.place] = any (added) as enters
-        from unnest(
-            bound_places, order_keys, limit_keys, scopes, dedupe_keys, windows, dies, term_bodies
-        ) as o (place, order_key, limit_key, scope, dedupe_key, span, dies, body)
+    -- By place: which of the bound it is, and whether it waits for others.
+    for nth in 1 .. cardinality(bound_places) loop
+        nth_of[bound_places[nth]] := nth;
+    end loop;
+    foreach place in array after_places loop
+        waits[place] := true;
+    end loop;
+    with there as materialized (
+        select i.seq, i.queue, o.place, o.nth, coalesce(order_keys[o.nth], '') as key,
+               greatest(now_at + o.delay, o.at) as due_at, coalesce(o.priority, 0) as priority
+        from unnest(numbers, delays, ats, priorities, nth_of) with ordinality
+             as o (seq, delay, at, priority, nth, place)
+        join {schema}.item i on i.seq = o.seq
+    ), placed as materialized (
+        select t.*, l.last, l.head, l.gap, l.status,
+               row_number() over (partition by t.queue, t.key order by t.place) as ahead,
+               count(*) over (partition by t.queue, t.key) as all_of
+        from there t
+        left join lateral (
+            select n.last, n.head, n.gap, n.status from {schema}.line n
+            where n.queue = t.queue and n.key = case when t.key <> '' then t.key end
+        ) l on true
     ), lined as materialized (
-        select b.*, l.last - b.all_of + b.nth as at_place, l.gap, l.status,
-               l.head is null and row_number() over (partition by b.queue, b.order_key order by b.place) = 1 as leads
-        from bound b join {schema}.line l on l.queue = b.queue and l.key = b.order_key
-        where b.enters and b.order_key <> ''
-    ), follows as (
+        select p.*, p.last - p.all_of + p.ahead as at_place,
+               p.last is not null and p.head is null and p.ahead = 1 as leads,
+               p.last is not null and (p.head is not null or p.ahead > 1) as follows
+        from placed p
+    ), behind as (
         insert into {schema}.follower (queue, key, place, seq)
-        select n.queue, n.order_key, n.at_place, n.seq from lined n where not n.leads
+        select n.queue, n.key, n.at_place, n.seq from lined n where n.follows
     ), led as (
         update {schema}.line l
         set head = coalesce(n.head, l.head), waiting = l.waiting + n.behind
         from (
-            select queue, order_key, max(seq) filter (where leads) as head, count(*) filter (where not leads) as behind
-            from lined group by queue, order_key
+            select queue, key, max(seq) filter (where leads) as head, count(*) filter (where follows) as behind
+            from lined where last is not null group by queue, key
         ) n
-        where l.queue = n.queue and l.key = n.order_key
+        where l.queue = n.queue and l.key = n.key
     ), kept as (
         insert into {schema}.terms (
             seq, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap
         )
-        select b.seq, b.order_key, coalesce(n.at_place, 0), b.limit_key, b.scope, b.dedupe_key,
-               case when b.span >= 0 then now_at + b.span end,
-               array(select a.id from unnest(after_places, after_ids) with ordinality as a (place, id, nth)
-                     where a.place = b.place order by a.nth),
-               b.dies = 1, b.body, case when n.leads then n.gap else '' end
-        from bound b left join lined n on n.seq = b.seq
-        where b.enters
+        select n.seq, n.key, coalesce(n.at_place, 0), limit_keys[n.nth], scopes[n.nth], dedupe_keys[n.nth],
+               case when windows[n.nth] >= 0 then now_at + windows[n.nth] end, '{}', dies[n.nth] = 1,
+               term_bodies[n.nth], case when n.leads then n.gap else '' end
+        from lined n where n.nth is not null
     ), entered as (
         insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, hold, ties)
-        select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0),
-               case when exists (select 1 from {schema}.edge e where e.waiting = o.seq) then 1
-                    when not n.leads then 2 else 0 end,
-               case when b.order_key <> '' then 1 else 0 end + case when b.dedupe_key <> '' then 2 else 0 end
-               + case when b.place = any (after_places) then 4 else 0 end
-               + case when exists (select 1 from {schema}.edge e where e.awaited = o.seq) then 8 else 0 end
-               + case when b.limit_key <> '' then 16 else 0 end + case when b.seq is null then 0 else 64 end
-        from unnest(numbers, queues, delays, ats, priorities) as o (seq, queue, delay, at, priority)
-        left join bound b on b.seq = o.seq
-        left join lined n on n.seq = o.seq
-        where o.seq = any (added)
-        returning seq, queue, hold
+        select n.seq, n.queue, 'ready', n.due_at, now_at, n.priority,
+               case when exists (select 1 from {schema}.edge e where e.waiting = n.seq) then 1
+                    when n.follows then 2 else 0 end,
+               case when n.key <> '' then 1 else 0 end + case when dedupe_keys[n.nth] <> '' then 2 else 0 end
+               + case when waits[n.place] then 4 else 0 end
+               + case when exists (select 1 from {schema}.edge e where e.awaited = n.seq) then 8 else 0 end
+               + case when limit_keys[n.nth] <> '' then 16 else 0 end + case when n.nth is null then 0 else 64 end
+        from lined n
     )
     insert into {schema}.counter (queue, ready, held, parked)
-    select e.queue, count(*) filter (where e.hold = 0),
-           count(*) filter (where e.hold > 0 and (n.leads is not false or n.status <> 2)),
-           count(*) filter (where e.hold > 0 and n.leads is false and n.status = 2)
-    from entered e left join lined n on n.seq = e.seq
-    group by e.queue;
+    select h.queue, count(*) filter (where not h.held),
+           count(*) filter (where h.held and not (h.follows and h.status = 2)),
+           count(*) filter (where h.held and h.follows and h.status = 2)
+    from (
+        select n.queue, n.follows, n.status,
+               n.follows or exists (select 1 from {schema}.edge e where e.waiting = n.seq) as held
+        from lined n
+    ) h
+    group by h.queue;
+    if cardinality(after_places) > 0 then
+        update {schema}.terms t set after = a.ids
+        from (
+            select numbers[o.place] as seq, array_agg(o.id order by o.nth) as ids
+            from unnest(after_places, after_ids) with ordinality as o (place, id, nth) group by o.place
+        ) a
+        where t.seq = a.seq;
+    end if;
     -- Of those that were not added after all, nothing is left.
-    delete from {schema}.line l using unnest(bound_places, order_keys) as o (place, key)
-    where l.queue = queues[o.place] and l.key = o.key and l.head is null and l.gap = '';
+    delete from {schema}.line l
+    using (
+        select distinct queues[o.place] as queue, o.key from unnest(bound_places, order_keys) as o (place, key)
+        where o.key <> ''
+    ) o
+    where l.queue = o.queue and l.key = o.key and l.head is null and l.gap = '';
 end
 $function$;
 

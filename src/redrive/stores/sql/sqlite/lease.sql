@@ -29,10 +29,12 @@ with recursive found (n) as (
 select n from found where n is not null;
 
 -- :name pick
+-- Most have no ties, and then nothing is looked for in terms.
 select i.id, i.queue, p.body, i.seq, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries + 1, i.attempt + 1,
-       i.errors, i.crashes, i.replays, i.last_chance, p.crc, p.packing, i.ties, i.priority
+       i.errors, i.crashes, i.replays, i.last_chance, p.crc, p.packing, i.ties, i.priority, t.body, t.gap, t.limit_key
 from item i indexed by item_ready
 left join payload p on p.seq = i.seq
+left join terms t on t.seq = case when i.ties <> 0 then i.seq end
 where i.state = 'ready' and i.hold = 0 and i.queue = ? and i.level = ? and i.due_at <= ?
 order by i.due_at, i.seq
 limit ?;
@@ -48,9 +50,10 @@ limit ?;
 -- :name chosen
 -- The numbers of the items come as a JSON array, and they in its order.
 select i.id, i.queue, p.body, i.seq, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries + 1, i.attempt + 1,
-       i.errors, i.crashes, i.replays, i.last_chance, p.crc, p.packing, i.ties, i.priority
+       i.errors, i.crashes, i.replays, i.last_chance, p.crc, p.packing, i.ties, i.priority, t.body, t.gap, t.limit_key
 from json_each(?) meant cross join item i on i.seq = meant.value
 left join payload p on p.seq = i.seq
+left join terms t on t.seq = case when i.ties <> 0 then i.seq end
 order by meant.key;
 
 -- :name mark

@@ -10,9 +10,6 @@ select i.seq, i.id, i.queue, i.ties, i.hold, i.enqueued_at, t.order_key, t.place
 from json_each(?) meant cross join item i on i.seq = meant.value left join terms t on t.seq = i.seq
 order by meant.key;
 
--- :name of
-select seq, body, gap, limit_key from terms where seq in (select value from json_each(?));
-
 -- :name hold
 update item set hold = ? where seq = ?;
 

@@ -39,7 +39,6 @@ create table line (
     gap text not null default '',
     primary key (queue, key)
 ) without rowid;
-create index line_gap on line (gap) where gap <> '';
 
 create table follower (
     queue text not null,
