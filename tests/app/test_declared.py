@@ -13,7 +13,8 @@ from redrive import Policy, Rate, Redrive
 from redrive.core.decide import Charge, ToDead
 from redrive.core.item import Attempt, Ending, Failure
 from redrive.core.verbs import QueueChange, QueueSettings, Settlement
-from redrive.errors import BadSchedule, ConfigError, UnknownQueue
+from redrive.errors import BadSchedule, ConfigError, QueueFull, UnknownQueue
+from redrive.testing import sandbox
 from redrive.testing.faults import Fault, FaultyStore
 from tests.support.lab import Lab, Shared
 
@@ -266,3 +267,21 @@ def test_the_same_may_be_said_twice() -> None:
     with pytest.raises(BadSchedule) as raised:
         app.schedule("s", "q", every="2h")
     assert raised.value.field == "name"
+
+
+def test_a_sandbox_has_what_the_code_declares_and_takes_its_own_away() -> None:
+    app = Redrive("memory:", log=False)
+    app.policy("gentle", Policy())
+    app.queue("q", capacity=1, policy="gentle", gate="smtp")
+
+    async def work() -> None:
+        await app.enqueue("q", policy="gentle")
+        with pytest.raises(QueueFull):
+            await app.enqueue("q")
+        app.queue("other", capacity=5)
+        app.policy("hasty", Policy(max_attempts=1))
+        await app.enqueue("other", policy="hasty")
+
+    for _ in range(2):
+        with sandbox(app):
+            asyncio.run(work())

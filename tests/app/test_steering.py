@@ -60,6 +60,18 @@ async def test_bad_settings_change_nothing(memory_lab: Lab, settings: dict[str, 
     assert await app.letters.audit() == ()
 
 
+async def test_a_gate_that_a_queue_is_put_behind_is_there(lab: Lab) -> None:
+    app = await lab.app()
+    app.queue("q")
+    await app.configure("q", reason="it is down", gate="smtp")
+    assert [(gate.name, gate.state) for gate in await app.gates()] == [("smtp", "closed")]
+    await app.open_gate("smtp", reason="it is down")
+    await app.enqueue("q")
+    assert await lab.ghost("q") == ()
+    await app.configure("q", reason="it is up", gate=None)
+    assert len(await lab.ghost("q", worker="another")) == 1
+
+
 async def test_a_capacity_below_the_fill_is_refused(lab: Lab) -> None:
     app = await lab.app()
     app.queue("q")

@@ -244,6 +244,14 @@ async def test_an_unknown_item_to_wait_for_is_refused(lab: Lab) -> None:
     assert not any(row.ready + row.held for row in (await app.tally()).queues)
 
 
+async def test_an_item_cannot_wait_for_itself(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("q")(_nothing)
+    with pytest.raises(BadDependency, match="a -> a"):
+        await app.enqueue("q", id="a", after=["a"])
+    assert not any(row.ready + row.held for row in (await app.tally()).queues)
+
+
 async def test_one_id_to_wait_for_needs_no_list_and_doubles_are_one(lab: Lab) -> None:
     app = await lab.app()
     app.handler("q")(_nothing)

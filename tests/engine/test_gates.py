@@ -3,51 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from redrive import Dead, Item, Policy, Redrive, Retry, Snooze, constant, dead_on
-from redrive.core import codec
-from redrive.core.gate import GateBody, GateConfig, body_of, gate_config
+from redrive import Dead, Item, Policy, Retry, Snooze, constant, dead_on
+from redrive.core.gate import GateConfig, gate_config
 from redrive.core.states import State
-from redrive.core.verbs import Act, GateWrite, QueueChange
-from redrive.errors import ConfigError, NotFound
+from redrive.core.verbs import GateWrite, QueueChange
 from redrive.events import GateClosed, GateOpened, StoreFailed
-from redrive.office.gates import GateView, close_gate, declare_gate, list_gates, open_gate, show_gate
-from redrive.stores.audit import AuditRecord
-from redrive.testing.faults import Fault, FaultyStore
+from redrive.office.gates import close_gate
+from redrive.testing.faults import Fault
+from tests.engine.gated import BY, Handle, behind, broken, fine, handle, view
 from tests.support.lab import Lab, Seen
-
-BY = Act("ann", "their maintenance", "request-1")
-Handle = Callable[[], Awaitable[object]]
-
-
-async def behind(lab: Lab, config: GateConfig | None = None, *queues: str) -> None:
-    await declare_gate(lab.store, "smtp", config or gate_config())
-    for queue in queues or ("q",):
-        await lab.store.configure(queue, QueueChange(gate="smtp"))
-
-
-def handle(app: Redrive, what: Handle, **options: Any) -> None:
-    policy = options.pop("policy", Policy(backoff=constant("1s"), max_attempts=None))
-
-    @app.handler("q", policy=policy, **options)
-    async def handler(item: Item) -> object:
-        return await what()
-
-
-async def fine() -> None:
-    pass
-
-
-async def broken() -> None:
-    raise ConnectionError("no answer")
-
-
-async def view(lab: Lab) -> GateView:
-    return await show_gate(lab.store, "smtp")
 
 
 class Unreachable(Exception):
@@ -328,94 +295,3 @@ async def test_only_one_of_a_fleet_says_that_it_opened_or_closed(lab: Lab) -> No
     assert "ConnectionError: no answer" in opened[0].why
     assert [event.why for event in closed] == ["a probe succeeded"]
     assert 30_000 <= closed[0].open_ms <= 31_000
-
-
-# -- in the hands of people ----------------------------------------------------------------------------------------
-
-
-async def test_one_opened_by_hand_stays_open_until_it_is_closed_by_hand(lab: Lab) -> None:
-    await behind(lab)
-    app = await lab.app()
-    handle(app, fine)
-    gate = await open_gate(lab.store, "smtp", BY)
-    assert (gate.state, gate.by, gate.why, gate.next_probe_at) == ("open", "ann", "their maintenance", None)
-    item_id = await app.enqueue("q")
-    async with lab.working(app):
-        await lab.pass_time("3m")
-        item = await lab.item(item_id)
-        assert (item.state, item.attempt, item.deliveries) == (State.READY, 0, 0)
-        gate = await close_gate(lab.store, "smtp", Act("bob", "it is back", "request-2"))
-        assert (gate.state, gate.by, gate.why) == ("closed", "bob", "it is back")
-        await lab.pass_time("1s")
-        assert (await lab.item(item_id)).state is State.DONE
-
-
-async def test_acts_on_gates_are_on_the_record(lab: Lab) -> None:
-    await behind(lab)
-    await open_gate(lab.store, "smtp", BY)
-    await close_gate(lab.store, "smtp", Act("bob", "it is back", "request-2"))
-    entries = await lab.store.journal("audit")
-    assert [(entry.actor, entry.reason, entry.request_id) for entry in entries] == [
-        ("ann", "their maintenance", "request-1"),
-        ("bob", "it is back", "request-2"),
-    ]
-    records = [codec.decode(entry.body, AuditRecord) for entry in entries]
-    assert [(record.change, record.changed) for record in records] == [
-        ("gate open", ("smtp",)),
-        ("gate close", ("smtp",)),
-    ]
-
-
-async def test_declaring_keeps_the_state_and_writes_only_what_is_new(lab: Lab) -> None:
-    await behind(lab)
-    await open_gate(lab.store, "smtp", BY)
-    before = await lab.store.gate("smtp")
-    await declare_gate(lab.store, "smtp", gate_config())
-    await declare_gate(lab.store, "smtp")
-    assert await lab.store.gate("smtp") == before
-    await declare_gate(lab.store, "smtp", gate_config(probes=3))
-    gate = await view(lab)
-    assert (gate.state, gate.by, gate.config.probes) == ("open", "ann", 3)
-    await declare_gate(lab.store, "ftp")
-    assert [(each.name, each.state) for each in await list_gates(lab.store)] == [("ftp", "closed"), ("smtp", "open")]
-
-
-async def test_half_open_is_told_while_a_probe_may_run(memory_lab: Lab) -> None:
-    lab = memory_lab
-    await behind(lab)
-    app = await lab.app()
-    handle(app, broken)
-    await app.enqueue_many("q", [None] * 20)
-    async with lab.working(app):
-        await lab.pass_time("1s")
-    gate = await view(lab)
-    assert (gate.state, gate.opened) == ("open", 1)
-    assert gate.next_probe_at is not None
-    lab.clock.advance(gate.next_probe_at - lab.clock.now())
-    assert (await view(lab)).state == "half-open"
-
-
-async def test_an_unknown_gate_is_told_with_the_nearest(lab: Lab) -> None:
-    await behind(lab)
-    for call in (open_gate, close_gate):
-        with pytest.raises(NotFound, match="did you mean 'smtp'"):
-            await call(lab.store, "smpt", BY)
-    with pytest.raises(NotFound, match="declare it"):
-        await show_gate(lab.store, "elsewhere")
-    with pytest.raises(ConfigError, match="not a name of a gate"):
-        await declare_gate(lab.store, "two words")
-
-
-async def test_people_and_workers_may_write_at_the_same_time(memory_lab: Lab) -> None:
-    lab = memory_lab
-    await behind(lab)
-    faulty = FaultyStore(lab.store)
-    hold = faulty.hold("set_gate")
-    act = asyncio.create_task(open_gate(faulty, "smtp", BY))
-    await hold.reached.wait()
-    gate = await lab.store.gate("smtp")
-    assert gate is not None
-    await lab.store.set_gate(GateWrite("smtp", gate.version, body=codec.encode(GateBody(gate_config(least=7)))))
-    hold.release()
-    assert (await act).state == "open"
-    assert body_of(await lab.store.gate("smtp")).config.least == 7

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from redrive import Item, Policy, Redrive, constant, dead_on, never
+from redrive.core import outcome as o
 from redrive.core.item import NewItem, Terms
 from redrive.core.states import State
 from redrive.core.verbs import LeaseRequest, QueueChange, QueueSettings, Want
-from redrive.events import Finished
+from redrive.engine.policies import Policies
+from redrive.engine.reaper import Reaper
+from redrive.engine.registry import Handler, Signature
+from redrive.engine.report import Reporter
+from redrive.engine.runner import Run, Runner
+from redrive.engine.settings import Settings
+from redrive.engine.slots import Slots
+from redrive.events import Events, Finished
 from tests.support.lab import Lab, Seen
 
 
@@ -168,6 +177,70 @@ async def test_a_store_that_does_not_tell_leaves_what_was_known(lab: Lab) -> Non
         await app.enqueue("q")
         await lab.until(lambda: bool(seen.of(Finished)))
     assert seen.of(Finished)[0].reason == "no_retry"
+
+
+async def test_what_is_known_is_read_again_before_it_kills(lab: Lab) -> None:
+    """Age and crashes: the policy was changed after the worker had last looked."""
+    named = {"brittle": Policy(constant("1s"), max_age="1m", max_crashes=1)}
+    settings = Settings(lab.store, lab.clock)
+    policies = Policies(named, settings)
+    handler = Handler("q", nothing, Policy(), 10_000, None, 5, True, Signature(nothing))
+    runner = Runner(lab.clock, policies, threads=0, frames=True, max_result=10, thread_freed=lambda: None)
+    slots = Slots("w", {"q": handler}, policies, Counter())
+    events = Events()
+    report = Reporter("w", events, lab.clock)
+    reaper = Reaper("w", lab.store, slots, policies=policies, report=report, events=events, clock=lab.clock)
+    await lab.store.configure("q", QueueChange(policy="brittle"))
+    await lab.store.put([NewItem("old", "q", b"null"), NewItem("lost", "q", b"null")])
+    lab.clock.advance(60_000)
+    old, lost = [
+        (await lab.store.lease(LeaseRequest(f"ghost-{number}", (Want("q", 1, 1_000, max_crashes=1),), "n"))).items[0]
+        for number in range(2)
+    ]
+    assert lost.alone
+
+    async def outdate() -> None:
+        await lab.store.configure("q", QueueChange(policy="brittle"))
+        lab.clock.advance(1_500)
+        await settings.read(["q"])
+        assert settings.known("q").policy == "brittle"
+        await lab.store.configure("q", QueueChange(policy=""))
+        lab.clock.advance(1_500)
+
+    await outdate()
+    assert isinstance(await lab.drive(runner.handle(Run(old, handler, lab.clock.monotonic()))), o.Done)
+    await outdate()
+    assert await lab.drive(reaper.reap()) == 2
+    item = await lab.item(lost.id)
+    assert (item.state, item.crashes) == (State.READY, 1)
+
+
+async def test_a_handler_that_ended_is_left_alone_while_it_is_judged(lab: Lab) -> None:
+    """Its timeout comes while the store is asked for the policy: the error counts, by the policy as it is now."""
+    app, faulty = await lab.faulty()
+    app.policy("strict", Policy(never()))
+
+    @app.handler("q", timeout="5s", policy=Policy(constant("1s")))
+    async def fail() -> None:
+        await lab.clock.sleep(4_500)
+        raise ValueError("its own")
+
+    seen = Seen(app)
+    async with lab.working(app):
+        await lab.quiet()
+        await app.enqueue("q")
+        await lab.pass_time("4s")
+        hold = faulty.hold("settings")
+        await lab.store.configure("q", QueueChange(policy="strict"))
+        for _ in range(30):
+            lab.clock.advance(100)
+            for _ in range(20):
+                await asyncio.sleep(0)  # noqa: TID251 - turns of the loop, no time
+        assert not seen.of(Finished)
+        hold.release()
+        await lab.until(lambda: bool(seen.of(Finished)))
+    (event,) = seen.of(Finished)
+    assert (event.error, event.reason) == ("ValueError", "no_retry")
 
 
 async def test_settings_are_read_about_once_a_second_however_many_fail(

@@ -4,10 +4,8 @@ change, and nobody there for hours.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
-from itertools import count
+from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,101 +13,17 @@ import pytest
 from msgspec.structs import replace
 
 from redrive.core import codec
-from redrive.core.item import Instant, Item
-from redrive.core.schedule import CHANGES, CLOCK, KIND, Schedule, make_schedule, prepare, tick_of
-from redrive.core.select import Ids, Match
+from redrive.core.schedule import KIND
+from redrive.core.select import Ids
 from redrive.core.verbs import Act, Cancel, DocumentWrite, QueueChange, Tally
 from redrive.engine.schedule import Scheduler
-from redrive.errors import Conflict, NotFound
-from redrive.events import Event, Events, StoreFailed, TicksMissed
-from redrive.office.schedules import Schedules, declare_schedules
-from redrive.stores.audit import AuditRecord
+from redrive.events import Events, StoreFailed, TicksMissed
+from redrive.office.schedules import declare_schedules
 from redrive.testing._relay import Answer, P, Relay
-from redrive.testing.faults import Fault, FaultyStore, Point
-from tests.support.lab import Lab, Shared
+from redrive.testing.faults import Fault, Point
+from tests.engine.crew import HOUR, SECOND, Crew, crew, quick_crew, schedule
 
-SECOND = 1000
-HOUR = 3_600_000
-_owners = count(1)
-prepare(["Europe/Berlin", "UTC"])
-
-
-def schedule(name: str = "beat", queue: str = "q", **options: Any) -> Schedule:
-    return make_schedule(name, queue, b'"tick"', **({"every": "10s"} | options if "cron" not in options else options))
-
-
-class Crew:
-    """Schedulers over the lab's store, each with a way to it that can be broken."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.store = Shared(lab.store, lab.clock)
-        self.office = Schedules(self.store, actor="ann")
-        self.told: list[Event] = []
-        self.began = lab.clock.now()
-        self.stores: list[FaultyStore] = []
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def join(self) -> FaultyStore:
-        store = FaultyStore(self.store)
-        events = Events()
-        events.subscribe(self.told.append)
-        scheduler = Scheduler(store, f"scheduler-{next(_owners)}", events=events, clock=self.lab.clock)
-        self.stores.append(store)
-        self.tasks.append(asyncio.create_task(scheduler.run()))
-        await self.lab.quiet()
-        return store
-
-    def of(self, kind: type[TicksMissed]) -> list[TicksMissed]:
-        return [event for event in self.told if isinstance(event, kind)]
-
-    async def kill(self, number: int = 0) -> None:
-        self.tasks[number].cancel()
-        await asyncio.wait({self.tasks[number]})
-
-    async def leave(self) -> None:
-        for task in self.tasks:
-            task.cancel()
-        for ended in await asyncio.gather(*self.tasks, return_exceptions=True):
-            assert ended is None or isinstance(ended, asyncio.CancelledError), ended
-
-    async def items(self, name: str = "beat") -> list[Item]:
-        """In the order of their ticks."""
-        found = (await self.lab.store.find(Match("id", "glob", f"{name}@*"), 1000)).items
-        return sorted(found, key=lambda item: item.id)
-
-    async def fired(self, name: str = "beat") -> list[Instant]:
-        ticks = []
-        for item in await self.items(name):
-            tick = tick_of(item.id)
-            assert tick is not None
-            assert item.due_at == max(tick, item.enqueued_at), "never early"
-            ticks.append(tick)
-        return ticks
-
-    def ticks(self, every: int = 10 * SECOND, *, after: Instant | None = None) -> list[Instant]:
-        """All that should have been fired until now."""
-        start = self.began if after is None else after
-        return list(range((start // every + 1) * every, self.lab.clock.now() + 1, every))
-
-
-@pytest.fixture
-async def crew(lab: Lab) -> AsyncIterator[Crew]:
-    made = Crew(lab)
-    try:
-        yield made
-    finally:
-        await made.leave()
-
-
-@pytest.fixture
-async def quick_crew(memory_lab: Lab) -> AsyncIterator[Crew]:
-    """For what the store has no part in."""
-    made = Crew(memory_lab)
-    try:
-        yield made
-    finally:
-        await made.leave()
+__all__ = ["crew", "quick_crew"]
 
 
 # -- exactly once --------------------------------------------------------------------------------------------------
@@ -330,101 +244,6 @@ async def test_a_clock_that_is_ahead_makes_no_tick_early(quick_crew: Crew) -> No
     assert len(items) == 6
     assert [item.due_at for item in items] == [crew.began // SECOND * SECOND + n * 10_000 for n in range(1, 7)]
     assert all(item.due_at > crew.lab.clock.now() for item in items)
-
-
-# -- managing ------------------------------------------------------------------------------------------------------
-
-
-async def test_declaring_again_changes_nothing_and_other_content_counts_anew(crew: Crew) -> None:
-    plain = schedule(every="1h")
-    await declare_schedules(crew.store, [plain])
-    before = await crew.store.document(KIND, "beat"), await crew.store.document(CLOCK, CHANGES)
-    crew.lab.clock.advance("5m")
-    await declare_schedules(crew.store, [plain])
-    assert before == (await crew.store.document(KIND, "beat"), await crew.store.document(CLOCK, CHANGES))
-    await crew.office.pause("beat", reason="holiday")
-    await declare_schedules(crew.store, [schedule(every="2h")])
-    view = await crew.office.get("beat")
-    assert (view.when, view.paused, view.paused_by, view.paused_reason) == ("every 2h", True, "ann", "holiday")
-
-
-async def test_a_paused_one_rests_and_what_came_meanwhile_is_not_made_up_for(crew: Crew) -> None:
-    lab = crew.lab
-    await declare_schedules(crew.store, [schedule(every="10s", catch_up="all"), schedule("other", every="1m")])
-    await crew.join()
-    await lab.pass_time("15s")
-    view = await crew.office.pause("beat", reason="too loud", actor="bob")
-    assert (view.next_at, view.paused, view.paused_by, view.paused_reason) == (None, True, "bob", "too loud")
-    await lab.pass_time("5m")
-    assert len(await crew.fired()) == 1
-    assert (await crew.office.get("beat")).last_at == (await crew.fired())[-1]
-    resumed = lab.clock.now()
-    assert (await crew.office.resume("beat", reason="quiet now")).next_at == crew.ticks()[-1] + 10 * SECOND
-    await lab.pass_time("25s")
-    assert (await crew.fired())[1:] == crew.ticks(after=resumed)
-    assert crew.of(TicksMissed) == []
-
-
-async def test_the_list_says_when_it_was_and_when_it_will_be(crew: Crew) -> None:
-    await declare_schedules(crew.store, [schedule(), schedule("nightly", cron="0 2 * * *", timezone="Europe/Berlin")])
-    assert [(view.name, view.last_at) for view in await crew.office.list()] == [("beat", None), ("nightly", None)]
-    await crew.join()
-    await crew.lab.pass_time("12s")
-    beat, nightly = await crew.office.list()
-    (item,) = await crew.items()
-    assert (beat.last_at, beat.last_item, beat.next_at) == (item.due_at, item.id, item.due_at + 10 * SECOND)
-    assert (nightly.when, nightly.last_item) == ("0 2 * * * Europe/Berlin", "")
-    assert nightly.next_at == int(datetime(2026, 1, 1, 1, tzinfo=UTC).timestamp()) * 1000
-
-
-async def test_running_by_hand_is_one_more_and_on_the_record(crew: Crew) -> None:
-    await declare_schedules(crew.store, [schedule(every="1d", priority="high")])
-    item_id = await crew.office.run("beat", reason="cannot wait")
-    item = await crew.lab.item(item_id)
-    assert (item.queue, item.payload, item.priority) == ("q", b'"tick"', "high")
-    assert item_id.startswith("beat@run-")
-    await crew.office.pause("beat", reason="one is enough")
-    await crew.office.remove("beat", reason="over")
-    acts = [(entry.actor, entry.reason, entry.body) for entry in await crew.store.journal("audit")]
-    assert [(actor, reason) for actor, reason, _ in acts] == [
-        ("ann", "cannot wait"),
-        ("ann", "one is enough"),
-        ("ann", "over"),
-    ]
-    records = [codec.decode(body, AuditRecord) for *_, body in acts]
-    assert [record.change for record in records] == ["schedule run", "schedule pause", "schedule remove"]
-    assert {record.changed for record in records} == {("beat",)}
-    assert (await crew.lab.item(item_id)).id == item_id, "its items stay"
-
-
-async def test_by_hand_too_it_does_not_run_beside_itself(crew: Crew) -> None:
-    await declare_schedules(crew.store, [schedule(every="1d", dedupe_key="one")])
-    first = await crew.office.run("beat", reason="now")
-    with pytest.raises(Conflict, match=first):
-        await crew.office.run("beat", reason="again")
-
-
-async def test_an_unknown_name_is_told_with_the_nearest(crew: Crew) -> None:
-    await declare_schedules(crew.store, [schedule("nightly", every="1d")])
-    for call in (crew.office.pause, crew.office.resume, crew.office.remove, crew.office.run):
-        with pytest.raises(NotFound, match="did you mean 'nightly'"):
-            await call("nightli", reason="typo")
-    with pytest.raises(NotFound):
-        await crew.office.get("else")
-
-
-async def test_changes_by_two_at_once_both_count(quick_crew: Crew) -> None:
-    crew = quick_crew
-    await declare_schedules(crew.store, [schedule("a", every="1d"), schedule("b", every="1d")])
-    await asyncio.gather(
-        crew.office.pause("a", reason="x"),
-        crew.office.pause("a", reason="y"),
-        crew.office.pause("b", reason="z"),
-        declare_schedules(crew.store, [schedule("a", every="2d"), schedule("c", every="1d")]),
-    )
-    views = {view.name: view for view in await crew.office.list()}
-    assert views["a"].paused_reason in ("x", "y")
-    assert (views["a"].when, views["b"].paused_reason, views["c"].paused) == ("every 2d", "z", False)
 
 
 # -- cost ----------------------------------------------------------------------------------------------------------

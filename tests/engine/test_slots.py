@@ -153,5 +153,20 @@ async def test_work_is_found_in_every_queue_however_many_slots_there_are(lab: La
             assert lab.clock.monotonic() - begun <= 1_000
 
 
+async def test_a_worker_goes_round_its_queues_at_once_when_something_came(memory_lab: Lab) -> None:
+    """A request has room for one of these queues; asking the next one must not wait for a pause."""
+    app = await memory_lab.app()
+    names = [f"q{number}" for number in range(12)]
+    for name in names:
+        app.handler(name, concurrency=500)(nothing)
+    seen = Seen(app)
+    async with memory_lab.working(app):
+        for number, name in enumerate(names, 1):
+            await memory_lab.pass_time("10s")
+            await app.enqueue(name)
+            await memory_lab.quiet()
+            assert len(seen.of(Finished)) == number
+
+
 async def nothing() -> None:
     pass

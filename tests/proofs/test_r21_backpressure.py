@@ -28,6 +28,8 @@ SLOTS = 5
 TAKES = 50
 """Milliseconds that each item takes: a hundred a second with all slots."""
 PRODUCERS = 3
+CALLERS = 30
+"""By the real clock each waits for its answer, so it takes more of them."""
 GROWTH = 1.1
 """Of the memory in use, after the first third."""
 
@@ -154,7 +156,7 @@ async def test_r21_memory_is_bounded_under_pressure(shared: str) -> None:
 
     @app.handler("busy", concurrency=SLOTS)
     async def handle() -> None:
-        await asyncio.sleep(0.005)  # noqa: TID251 - real work takes real time
+        await asyncio.sleep(TAKES / 1000)  # noqa: TID251 - real work takes real time
 
     offers = Offers(store)
     async with app:
@@ -181,7 +183,7 @@ async def _press(offers: Offers, seconds: float) -> None:
         while time.monotonic() < end:
             await offers.offer()
 
-    await asyncio.gather(*(produce() for _ in range(PRODUCERS)))
+    await asyncio.gather(*(produce() for _ in range(CALLERS)))
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ _GIVEN_AWAY = "otherwise(index, GIVEN_AWAY, m[DELIVERIES])"
 _LETTER = "m[LETTER] = {one[6], time, 'open', one[9], one[10], one[11], one[12]}"
 _EVIDENCE = "set(P .. 'failure', id, body(one[8]))"
 
+_RELEASE = "local function release_key(id, m, time)"
+
 # --- second steps -----------------------------------------------------------------------------------------------------
 
 _BURY = """
@@ -282,4 +284,35 @@ PLANTS: dict[str, Plant] = {
     "ShowsWhatItKeeps": Plant(patches=(ways.shows_what_it_keeps,)),
     "FindsByOffset": Plant(patches=(ways.finds_by_offset(RedisStore),)),
     "DeafToPuts": Plant((Edit("prelude", "redis.pcall('PUBLISH', P .. 'wake', table.concat(queues, '\\0'))", ""),)),
+}
+
+BONDS: dict[str, Plant] = {
+    "LeasesFollowers": Plant((Edit("ties", "m[HOLD] = HELD_ORDER", "m[HOLD] = 0"),)),
+    "PromotesNobody": Plant((Edit("lines", "local id = first_in(line.followers)", "local id = nil"),)),
+    "GoesOnPastTheDead": Plant((Edit("ties", "m[STATE] == 'dead' and dead_order(m[QUEUE]) or 'go'", "'go'"),)),
+    "HidesTheGap": Plant((Edit("lines", "m[TERMS][GAP] = line.gap", ""),)),
+    "KeepsTheKeysOfTheDead": Plant(
+        (Edit("ties", "local function release_key(id, m, time)", f"{_RELEASE} if m[STATE] == 'dead' then return end"),)
+    ),
+    "ForgetsTheWindow": Plant((Edit("ties", "ends > time and {id, ends} or false", "false"),)),
+    "ReplaysBesideATwin": Plant((Edit("amend", "holder and not force and {holder} or nil", "nil"),)),
+    "RunsBeforeItsTime": Plant((Edit("ties", "m[HOLD] = HELD_AFTER", "m[HOLD] = 0"),)),
+    "WaitsForTheDone": Plant((Edit("ties", "if m[STATE] == 'done' and tied(m, AWAITED) then", "if false then"),)),
+    "DiesAlone": Plant((Edit("ties", "its[TERMS][ON_DEAD] == 'die'", "false"),)),
+    "PassesMaxRunning": Plant((Edit("limits", "limits[MOST_RUNNING] - call('ZCARD', leased_key(queue))", "most"),)),
+    "LeaksPlaces": Plant((Edit("ending", "bonds.delist(bonds.slot_key(m), id)", ""),)),
+    "ForgetsWhoWasSetAside": Plant((Edit("ties", "let_next(m[QUEUE], m[TERMS][LIMIT_KEY])", ""),)),
+    "FillsBeyondCapacity": Plant((Edit("binding", "if fill + added[queue] > capacity then", "if false then"),)),
+    "BuriesInAFullRoute": Plant((Edit("ending", "return rooms[route] >= 0", "return true"),)),
+    "StarvesTheLow": Plant((Edit("choosing", "TURNS[turn % CYCLE] or USUAL", "USUAL"),)),
+    "MetersNothing": Plant(
+        (Edit("limits", "gate[G_NEXT_AT] = spent(gate[G_INTERVAL], gate[G_NEXT_AT], micros, given)", ""),)
+    ),
+    "RetriesOnCredit": Plant((Edit("limits", "gate[G_CREDIT] - ONE_RETRY * paid +", "gate[G_CREDIT] +"),)),
+    "DeafToCancels": Plant(
+        (Edit("amend", "m[TIES], m[TERMS] = bor(m[TIES], CANCEL),", "m[TIES], m[TERMS] = m[TIES],"),)
+    ),
+    "SweepsLetters": Plant(
+        (Edit("sweep", "(m[STATE] == 'done' or m[STATE] == 'cancelled') and m[ENDED_AT]", "m[ENDED_AT] and m[ENDED_AT]"),)
+    ),
 }

@@ -404,3 +404,29 @@ async def test_a_handler_that_enqueues_itself_for_ever_is_stopped() -> None:
     async with app:
         with inline(app), pytest.raises(AssertionError, match="100 enqueues inside each other"):
             await app.enqueue("q", {"n": 0})
+
+
+class TooManyRequests(Exception):
+    code = 429
+
+
+async def test_a_rate_limit_is_raised_too_and_costs_the_item_nothing(shop: Shop) -> None:
+    def limited() -> None:
+        raise TooManyRequests("slow down")
+
+    shop.handle("emails", limited, Policy(never()))
+    with inline(shop.app), pytest.raises(TooManyRequests):
+        await shop.app.enqueue("emails", id="mail-1")
+    item = await shop.app.get("mail-1")
+    assert (item.state, item.attempt, item.errors) == ("ready", 0, 0)
+
+
+async def test_the_item_is_judged_by_the_policy_it_names(shop: Shop) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    shop.app.policy("strict", Policy(never()))
+    shop.handle("emails", fail, Policy(constant("1h")))
+    with inline(shop.app), pytest.raises(ValueError, match="no"):
+        await shop.app.enqueue("emails", policy="strict")
+    await assert_dead(shop.app, "emails", reason="no_retry")

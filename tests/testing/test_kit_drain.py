@@ -246,3 +246,17 @@ async def test_fail_fast_gives_back_what_else_is_running(app: Redrive) -> None:
         await drain(app, fail_fast=True)
     item = await app.get(sleeping)
     assert (item.state, item.attempt) == ("ready", 0)
+
+
+class TooManyRequests(Exception):
+    code = 429
+
+
+async def test_a_rate_limit_is_a_retry_and_a_failure_for_who_wants_to_see_the_first(shop: Shop) -> None:
+    shop.handle("q", Script(TooManyRequests("slow down"), "fine", TooManyRequests("again")), Policy(never()))
+    item_id = await shop.app.enqueue("q")
+    drained = await drain(shop.app)
+    assert (drained.retried, drained.done) == ((item_id,), (item_id,))
+    await shop.app.enqueue("q")
+    with pytest.raises(TooManyRequests, match="again"):
+        await drain(shop.app, fail_fast=True)

@@ -60,7 +60,8 @@ class Declaring(Life):
         name = check_queue_name(queue)
         rule: object = policy if policy is not None else Policy()
         if not isinstance(rule, Policy):
-            hint = "use Policy(backoff=..., max_attempts=...)"
+            named = f"; a policy with a name is the queue's: app.queue({name!r}, policy={rule!r})"
+            hint = f"use Policy(backoff=..., max_attempts=...){named if isinstance(rule, str) else ''}"
             raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
         ttl = _positive(lease, "lease")
         limit = None if timeout is None else _positive(timeout, "timeout")

@@ -99,8 +99,11 @@ class Steering(Life):
         if not settings:
             raise ConfigError("nothing to change", field="settings", hint="say which, such as max_running=10")
         await self._client.check_queue(queue)
-        await self._store.configure(queue, change)
         said = office.said(change)
+        if said.get("gate"):
+            # One that is not there would hold nothing back.
+            await gates.declare_gate(self._store, said["gate"])
+        await self._store.configure(queue, change)
         await office.record(self._store, "configure", queue, said, actor=self._actor, reason=why)
 
     async def configure_route(self, route: str, *, capacity: int | None, reason: str) -> None:

@@ -105,8 +105,11 @@ def plan(schedule: Schedule, after: Instant, claimed: Instant, now: Instant) -> 
 
 def _plan(schedule: Schedule, after: Instant, now: Instant) -> Plan:
     edge = max(after, now - MISSED_AFTER)
+    first = next_tick(schedule, after)
+    if first is None or first > now:
+        return Plan()
     on_time = tuple(_ticks(schedule, edge, now))
-    missed, more = last_ticks(schedule, after, edge, CATCH_UP_MOST)
+    missed, more = last_ticks(schedule, after, edge, CATCH_UP_MOST) if first <= edge else ((), False)
     late = missed
     if schedule.catch_up == "skip":
         late = ()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TypeVar
 
 from redrive import events as ev
 from redrive.core import codec
@@ -39,6 +40,8 @@ from redrive.stores.aside import aside
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
+T = TypeVar("T")
+
 NAME = "scheduler"
 TTL: Millis = 15_000
 """For so long the others leave it to the leader; far less than what makes a tick a missed one."""
@@ -56,6 +59,14 @@ async def ready(schedules: Iterable[Schedule]) -> None:
     zones = unprepared(schedules)
     if zones:
         await aside(lambda: prepare(zones))
+
+
+async def _with_breaths(many: Iterable[T]) -> AsyncIterator[T]:
+    """Others get a turn of the loop now and then."""
+    for number, one in enumerate(many):
+        if number % BREATH == BREATH - 1:
+            await asyncio.sleep(0)
+        yield one
 
 
 class Scheduler:
@@ -166,18 +177,14 @@ class _Book:
         """What was written since `version` was read is seen too, or the version moves once more."""
         known, entries = self._entries, dict[str, _Entry]()
         new: list[tuple[Document, Kept]] = []
-        for number, document in enumerate(await self._store.documents(KIND)):
-            if number % BREATH == BREATH - 1:
-                await asyncio.sleep(0)
+        async for document in _with_breaths(await self._store.documents(KIND)):
             old = known.get(document.key)
             if old is not None and old.version == document.version:
                 entries[document.key] = old
             else:
                 new += self._read(document)
         await ready([kept.schedule for _, kept in new])
-        for number, (document, kept) in enumerate(new):
-            if number % BREATH == BREATH - 1:
-                await asyncio.sleep(0)
+        async for document, kept in _with_breaths(new):
             entry = self._entry(document, kept, known.get(document.key))
             if entry is not None:
                 entries[document.key] = entry
@@ -217,13 +224,11 @@ class _Book:
             return
         claimed = self._progress.claimed
         plans = []
-        for number, entry in enumerate(due):
-            if number % BREATH == BREATH - 1:
-                await asyncio.sleep(0)
-            plans.append(plan(entry.kept.schedule, entry.dealt, claimed, now))
+        async for entry in _with_breaths(due):
+            plans.append(plan(entry.kept.schedule, entry.dealt, claimed, now))  # noqa: PERF401 - it breathes
         await self._claim(now)
         refused = await self._put_all(due, plans)
-        for entry, what in zip(due, plans, strict=True):
+        async for entry, what in _with_breaths(zip(due, plans, strict=True)):
             self._dealt(entry, now, what, refused.get(entry.kept.schedule.name))
         self._move_on(due, now)
 
@@ -259,12 +264,14 @@ class _Book:
         """Names of schedules whose items were refused, and why. Together if possible: all or none of a put is taken."""
         refused: dict[str, str] = {}
         batch: list[tuple[str, list[NewItem]]] = []
+        size = 0
         for entry, what in zip(due, plans, strict=True):
             schedule = entry.kept.schedule
             batch.append((schedule.name, [tick_item(schedule, tick) for tick in what.fire]))
-            if sum(len(items) for _, items in batch) >= AT_ONCE:
+            size += len(what.fire)
+            if size >= AT_ONCE:
                 refused |= await self._put(batch)
-                batch = []
+                batch, size = [], 0
         return refused | await self._put(batch)
 
     async def _put(self, batch: Sequence[tuple[str, list[NewItem]]]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 
 from redrive.core.item import Millis
 from redrive.core.verbs import QueueSettings
@@ -64,9 +65,7 @@ class Settings:
         return at is None or self._clock.monotonic() - at >= FRESH
 
     async def _read(self, queue: str) -> None:
-        # Also a failure is not repeated within the second: whoever fails while the store is away must not wait for it.
-        self._read_at[queue] = self._clock.monotonic()
-        try:
+        with suppress(StoreError):
             self._known[queue] = await self._store.settings(queue)
-        except StoreError:
-            return
+        # A failure, too, is not repeated within the second: not everybody has to wait for a store that is away.
+        self._read_at[queue] = self._clock.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 
 from msgspec import Struct
@@ -153,23 +153,26 @@ class Schedules:
 
 async def declare_schedules(store: Store, schedules: Sequence[Schedule]) -> None:
     """As the code says. One that is there already keeps its pause, and counts anew only if it was changed."""
+    there = await _there(store, schedules)
     for start in range(0, len(schedules), AT_ONCE):
         chunk = schedules[start : start + AT_ONCE]
         while True:
-            writes = await _differing(store, chunk)
             try:
-                await _write(store, writes)
+                await _write(store, await _differing(store, chunk, there))
             except Conflict:
+                there = await _there(store, schedules)
                 continue
             break
 
 
-async def _differing(store: Store, schedules: Sequence[Schedule]) -> list[DocumentWrite]:
-    if len(schedules) <= FEW:
-        found = [await store.document(KIND, schedule.name) for schedule in schedules]
-        there = {document.key: document for document in found if document is not None}
-    else:
-        there = {document.key: document for document in await store.documents(KIND)}
+async def _there(store: Store, schedules: Sequence[Schedule]) -> dict[str, Document]:
+    if len(schedules) > FEW:
+        return {document.key: document for document in await store.documents(KIND)}
+    found = [await store.document(KIND, schedule.name) for schedule in schedules]
+    return {document.key: document for document in found if document is not None}
+
+
+async def _differing(store: Store, schedules: Sequence[Schedule], there: Mapping[str, Document]) -> list[DocumentWrite]:
     writes = []
     now: Instant | None = None
     for schedule in schedules:

@@ -142,7 +142,7 @@ OFFERED = {Size.SMOKE: 300, Size.SHORT: 5_000, Size.FULL: 50_000}
 PRESSURE = {Size.SHORT: 15.0, Size.FULL: 300.0}
 """R21 by the real clock: seconds of too much."""
 
-HERD = {Size.SMOKE: 400, Size.SHORT: 10_000, Size.FULL: 50_000}
+HERD = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 50_000}
 """R23: retries due in the same second."""
 
 CROWDED = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 100_000}

@@ -53,9 +53,9 @@ local function now()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Stops the script. Only before `write`.
+-- Stops the script. Only before `write`. To the server a text ends with a NUL, and some keys have one.
 local function refuse(text)
-  error({err = 'REDRIVE ' .. text})
+  error({err = 'REDRIVE ' .. string.gsub(text, '%z', ' / ')})
 end
 
 -- A key that somebody else made something of is told before the first write: afterwards nothing could be taken back.

@@ -13,10 +13,13 @@ from typing import Literal, NamedTuple
 from redis import exceptions
 
 from redrive.errors import ConfigError, StoreForbidden, StoreTooNew
+from redrive.stores.migrate import Migration
 from redrive.stores.redis.options import Address
 from redrive.stores.redis.wire import Wire
 
 SCHEMA = 2
+LAYOUTS = (Migration(2, "0002_levels", ""),)
+"""What came after the first: ready items lie apart by their level. Whoever opens the namespace brings it there."""
 OLDEST = (7, 0)
 
 Durability = Literal["power-loss", "process-crash", "none"]

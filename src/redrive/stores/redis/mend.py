@@ -96,6 +96,10 @@ class Mender:
                 mended,
             )
 
+    async def finish(self) -> None:
+        if self.task is not None:
+            await self.task
+
     async def stop(self) -> None:
         task, self.task = self.task, None
         if task is not None:

@@ -51,6 +51,7 @@ class Session:
         self._time = None if isinstance(clock, SystemClock) else StoreTime(clock)
         self._timeout = options.timeout / 1000
         self.server = boot.Server()
+        self.schema = 0
         self._scripts: Mapping[str, Script] = {}
         self.pool = Pool(options, self._greet)
         self.bell = Bell(self.pool, options, self.waiters)
@@ -62,11 +63,16 @@ class Session:
         """Without `mend` only to look: nothing is put right."""
         await anext(self._life)
         self._scripts = await aside(scripts.load)
-        schema, run, missing = await self.read("boot", [packed(boot.commands(self.prefix))])
+        self.schema, run, missing = await self.read("boot", [packed(boot.commands(self.prefix))])
         boot.check_rights([name.decode() for name in missing], self.pool.where)
-        boot.check_schema(schema, self.pool.where)
+        boot.check_schema(self.schema, self.pool.where)
         if mend:
-            await self._mender.begin(self.server.run_id, run.decode(), schema)
+            await self._mender.begin(self.server.run_id, run.decode(), self.schema)
+
+    async def mend(self) -> None:
+        """All that opening does beside the work, to its end."""
+        await self._mender.begin(self.server.run_id, "", self.schema)
+        await self._mender.finish()
 
     async def _greet(self, wire: Wire) -> None:
         """Of every new connection: it may lead to a server that was restarted, or to another one."""

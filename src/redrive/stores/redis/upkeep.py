@@ -60,6 +60,11 @@ class RedisStatus(StoreStatus, frozen=True, kw_only=True):
         ]
 
 
+def _after(schema: int) -> tuple[Migration, ...]:
+    """One that nobody has used yet begins with the newest."""
+    return tuple([layout for layout in boot.LAYOUTS if 0 < schema < layout.number])
+
+
 def _pattern(prefix: str) -> str:
     return re.sub(r"([*?\[\]\\^])", r"\\\1", prefix) + "*"
 
@@ -84,6 +89,7 @@ class RedisUpkeep:
                 version=facts.get("valkey_version", facts.get("redis_version", "")),
                 known=boot.SCHEMA,
                 schema=int(schema or boot.SCHEMA),
+                pending=tuple([layout.name for layout in _after(int(schema or 0))]),
                 server="valkey" if "valkey_version" in facts else "redis",
                 role="replica" if facts.get("role") == "slave" else "primary",
                 appendonly=settings.get("appendonly", ""),
@@ -101,16 +107,20 @@ class RedisUpkeep:
             return replace(found, durability=server.durability, trouble="; ".join(server.trouble))
 
     async def pending(self) -> tuple[Migration, ...]:
-        """There is one layout yet, and so never anything to bring from one to the next. Refuses one that is newer."""
-        async with self._session():
-            return ()
+        """The layouts that come after the one it has. Refuses one that is newer."""
+        async with self._session() as session:
+            return _after(session.schema)
 
-    def script(self, pending: tuple[Migration, ...]) -> str:  # noqa: ARG002 - see above
+    def script(self, pending: tuple[Migration, ...]) -> str:  # noqa: ARG002 - it is not done by SQL
         raise ConfigError("a Redis store has no tables, so there is no SQL to make them", field="store")
 
     async def migrate(self) -> tuple[int, ...]:
-        await self.pending()
-        return ()
+        """As opening does, but not beside the work: when it returns, it is done."""
+        async with self._session() as session:
+            layouts = _after(session.schema)
+            if layouts:
+                await session.mend()
+            return tuple([layout.number for layout in layouts])
 
     async def check(self, *, quick: bool) -> Checkup:
         await self.check_is_there()

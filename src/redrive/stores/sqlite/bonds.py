@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from redrive.core.terms import AWAITED, DEDUPED, ORDERED
+from redrive.core.terms import AWAITED, DEDUPED, LIMITED, ORDERED, WAITS
 from redrive.stores.sqlite import edges, keys, lines, slots
 from redrive.stores.sqlite.tied import Tied
 from redrive.stores.sqlite.tx import Tx
@@ -25,12 +25,24 @@ def give_keys_back(tx: Tx, moved: Iterable[Over]) -> None:
 def ended(tx: Tx, moved: Sequence[Over]) -> None:
     """All with ties that this write moved, by itself and written already; their dedupe keys are given back."""
     over = [(item, state) for item, state in moved if state != "ready"]
-    edges.give_up(tx, [item for item, _ in over])
-    freed = edges.fulfil(tx, [item for item, state in over if state == "done" and item.has(AWAITED)])
-    along = edges.doom(tx, edges.dying_with(tx, [item for item, state in over if state in edges.LOST]))
-    lines.move_on(tx, [(item, state) for item, state in (*over, *along) if item.has(ORDERED)])
+    # Most have one kind of tie, if any: what none of them has is not gone through.
+    ties = 0
+    for item, _ in moved:
+        ties |= item.ties
+    if ties & WAITS:
+        edges.give_up(tx, [item for item, _ in over])
+    freed: list[int] = []
+    if ties & AWAITED:
+        freed = edges.fulfil(tx, [item for item, state in over if state == "done" and item.has(AWAITED)])
+        lost = [item for item, state in over if state in edges.LOST]
+        along = edges.doom(tx, edges.dying_with(tx, lost))
+        over += along
+        ties |= ORDERED if along else 0
+    if ties & ORDERED:
+        lines.move_on(tx, [(item, state) for item, state in over if item.has(ORDERED)])
     edges.free(tx, freed)
-    slots.pass_on(tx, [item for item, _ in moved])
+    if ties & LIMITED:
+        slots.pass_on(tx, [item for item, _ in moved])
 
 
 def doom(tx: Tx, seqs: Iterable[int]) -> None:

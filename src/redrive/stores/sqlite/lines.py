@@ -76,12 +76,18 @@ def next_place(tx: Tx) -> int:
 
 def move_on(tx: Tx, over: Sequence[tuple[Tied, str]]) -> None:
     """Items with an order key that ended, each with its state: first the followers leave, then the heads."""
+    # What is done was leased, and so the head.
+    going = [(item, "") for item, state in over if state == "done"]
+    if len(going) < len(over):
+        going += _lost(tx, [(item, state) for item, state in over if state != "done"])
+    advance(tx, going)
+
+
+def _lost(tx: Tx, over: Sequence[tuple[Tied, str]]) -> list[tuple[Tied, str]]:
+    """The heads among these whose lines go on, each with the gap that it leaves."""
     heads: list[tuple[Tied, str]] = []
     for item, state in over:
-        if item.order_key is None:
-            continue
-        # What is done was leased, and so the head.
-        if state != "done" and tx.change(_SQL["leave"], (*item.line, item.place)):
+        if tx.change(_SQL["leave"], (*item.line, item.place)):
             _one_less(tx, item.line)
         else:
             heads.append((item, state))
@@ -95,7 +101,7 @@ def move_on(tx: Tx, over: Sequence[tuple[Tied, str]]) -> None:
             turn(tx, item, "parked" if mode == "park" else "blocked")
         else:
             going.append((item, item.id if mode == "skip" else ""))
-    advance(tx, going)
+    return going
 
 
 def _one_less(tx: Tx, name: Name) -> None:

@@ -180,11 +180,11 @@ class _Judging:
         if row is None or verdict is not Verdict.APPLIED:
             return Answer(settlement.id, verdict, reason)
         item = row.item
-        seq, queue, asked = item.seq, item.queue, item.has(CANCEL)
+        seq, queue, asked = item.seq, item.queue, item.ties & CANCEL != 0
         kind = self._kind(settlement.decision, asked=asked)
         self._ended.add(seq)
         self._plan.add(settlement, seq, queue, kind)
-        if item.has(BINDING):
+        if item.ties & BINDING:
             self._bound.append((item, _STATES[kind]))
         if asked and kind != "cancelled":
             self._asked.append((seq,))

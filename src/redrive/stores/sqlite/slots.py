@@ -28,11 +28,10 @@ def enter(tx: Tx, names: Sequence[Name]) -> None:
 
 
 def leave(tx: Tx, items: Iterable[Tied]) -> None:
-    """They do not run any more."""
+    """They do not run any more. Keys under which nobody does are forgotten by `sweep`."""
     names = [item.slot for item in items if item.has(LIMITED)]
     if names:
         tx.executemany(_SQL["leave"], names)
-        tx.executemany(_SQL["forget"], list(dict.fromkeys(names)))
 
 
 def set_aside(tx: Tx, queue: str, items: list[tuple[str, int]]) -> None:

@@ -17,6 +17,7 @@ _PRUNE = load("sqlite", "prune")
 
 def sweep(tx: Tx, limit: int, by: Act, cursor: int) -> Swept:
     keys.forget(tx)
+    tx.execute(_SQL["forget_slots"])
     kept = {queue: codec.decode(settings, QueueSettings) for queue, settings in tx.execute(_SQL["settings"]).fetchall()}
     if all(one.keep is None and one.keep_results is None for one in kept.values()):
         return Swept()

@@ -80,7 +80,15 @@ class StoreMachine(Stage):
         keyed, mortal = Terms(limit_key="l"), Terms(on_dead="die")
         line: list[tuple[Terms | None, list[int]]] = [(first, []), (None, []), (ordered, []), (ordered, [])]
         self.put("a", (0, None), line, Priority.NORMAL, again=False)
-        others: list[tuple[Terms | None, list[int]]] = [(keyed, []), (keyed, []), (None, []), (mortal, [3])]
+        # The mortal waits for the first of its own call, the patient for the head that is to die.
+        patient = Terms(policy="gentle")
+        others: list[tuple[Terms | None, list[int]]] = [
+            (keyed, []),
+            (keyed, []),
+            (None, []),
+            (mortal, [4]),
+            (patient, [8]),
+        ]
         self.put("b", (0, None), others, Priority.NORMAL, again=False)
         self.the_stores_agree()
         self.kill(queue="a", cause="c1")

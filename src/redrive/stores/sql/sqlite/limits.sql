@@ -12,9 +12,6 @@ insert into slot (queue, key, running) values (?, ?, 1) on conflict (queue, key)
 -- :name leave
 update slot set running = running - 1 where queue = ? and key = ?;
 
--- :name forget
-delete from slot where queue = ? and key = ? and running <= 0;
-
 -- :name set_aside
 insert into aside (queue, key, seq) values (?, ?, ?);
 

@@ -5,6 +5,10 @@
 -- :name settings
 select name, settings from queue where settings is not null;
 
+-- :name forget_slots
+-- Limit keys under which nobody runs: they would be as many as there ever were.
+delete from slot where running = 0;
+
 -- :name next
 select i.seq, i.id, i.queue, i.state, l.disposition, l.cause, l.route, i.ties, i.ended_at,
        exists (select 1 from result r where r.seq = i.seq)

@@ -122,7 +122,7 @@ select t.queue || ': ' || t.key from there t left join slot s on s.queue = t.que
 where s.running is not t.n
 union all
 select s.queue || ': ' || s.key from slot s
-where not exists (select 1 from there t where t.queue = s.queue and t.key = s.key);
+where s.running <> 0 and not exists (select 1 from there t where t.queue = s.queue and t.key = s.key);
 
 -- :name aside_misfits
 select coalesce(i.id, '#' || a.seq) from aside a left join item i on i.seq = a.seq
