@@ -242,7 +242,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(path: Path) -> None:
 
     async def grow() -> None:
         store = await SqliteStore(path).open()
-        await store.put([NewItem(f"x{number}", "q", os.urandom(3_000)) for number in range(200)])
+        await store.put([NewItem(f"x{number}", "q", os.urandom(3_000)) for number in range(120)])
         await store.close()
 
     asyncio.run(grow())

@@ -180,6 +180,8 @@ def test_retries_are_a_share_in_bad_times_and_free_in_good_ones() -> None:
         floors.append(write.floor)
     assert floors == sorted(floors, reverse=True)
     assert len(floors) == 14, "each time twice as fast"
+    again = g.step(g.step(closed(), config, good(5), T0), config, good(5), T0 + 999)
+    assert g.write("smtp", 0, closed(), again, config).floor == 5_000_000, "once a second, however many tell"
     assert g.calm(g.GateBody(config, state))
     state = g.step(state, config, bad(1), T0 + 20_000)
     write = g.write("smtp", 0, closed(), state, config)

@@ -125,7 +125,7 @@ async def test_in_bad_times_retries_are_a_share_of_first_attempts(lab: Lab) -> N
     """No breaker here: only the budget keeps a thousand retries back."""
     fleet = Fleet(lab)
     await fleet.prepare(gate_config(failure_rate=None, consecutive=None, retry_share=0.1, retry_floor="10s"))
-    minutes = 3
+    minutes = 1
     async with fleet.working():
         await lab.pass_time(f"{minutes}m")
         firsts = sum(first for *_, first in fleet.calls)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,6 +18,7 @@ from redrive.core.verbs import (
     Cancel,
     Discard,
     Duplicate,
+    Held,
     PutResult,
     QueueChange,
     QueueSettings,
@@ -29,12 +31,13 @@ from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 from redrive.testing.clock import FakeClock
-from redrive.testing.conformance.kit import dead, finished
+from redrive.testing.conformance.kit import dead, failed, finished
 from tests.stores.sqlite_kit import Open, asking, lane
 from tests.stores.upkeep_kit import execute
 
 BY = Act("ops", "why not", "r-10")
 MANY, FEW = 10_000, 10
+Given = TypeVar("Given")
 
 
 def bound(item_id: str, terms: Terms, queue: str = "q") -> NewItem:
@@ -163,6 +166,36 @@ async def test_keys_and_routes_are_found_by_an_index(opened: Open, path: Path, f
         rest = (0,) * (sql.count("?") - len(values))
         plan = [row[3] for row in connection.execute(f"explain query plan {sql}", (*values, *rest))]
     assert any(f"INDEX {index} (" in step for step in plan), plan
+
+
+async def test_what_is_not_used_costs_no_statement(opened: Open) -> None:
+    """As many as before there was anything that binds items or bounds queues."""
+    store = await opened()
+    seen: list[str] = []
+
+    def trace(tx: Tx) -> None:
+        assert isinstance(tx.connection, sqlite3.Connection)
+        tx.connection.set_trace_callback(seen.append)
+
+    await lane(store).submit(trace)
+    counts: list[int] = []
+
+    async def counted(call: Awaitable[Given]) -> Given:
+        seen.clear()
+        given = await call
+        counts.append(len(seen))
+        return given
+
+    await counted(store.put([NewItem(name, "q", b"{}") for name in "abcdef"]))
+    (first,) = (await counted(store.lease(asking(1)))).items
+    settled = await counted(store.settle([finished(first)], asking(3, nonce="n-2")))
+    assert settled.leases is not None
+    again, letter, last = settled.leases.items
+    await counted(store.settle([failed(again), dead(letter)]))
+    await counted(store.extend([Held(last.id, 1)], 90_000))
+    await counted(store.lease(asking(queue="nothing", nonce="n-3")))
+    # Each row of an executemany is one: put has 6 items with 6 payloads.
+    assert counts == [19, 9, 12, 11, 3, 5]
 
 
 # --- work that does not grow with what waits ---

@@ -211,7 +211,15 @@ TEETH = (
 CAUGHT = [
     pytest.param(tooth.store, name, id=f"{tooth.store.__name__}-{name}") for tooth in TEETH for name in tooth.caught_by
 ]
-QUICKLY = (b.SettlesByState, b.IgnoresTheNonce, b.CountsOnFailureOnly, m.DriftsByTheRefused, m.PutOverwrites)
+QUICKLY = (
+    b.SettlesByState,
+    b.IgnoresTheNonce,
+    b.CountsOnFailureOnly,
+    m.DriftsByTheRefused,
+    m.PutOverwrites,
+    t.DeadHeadsAreForgotten,
+    t.DeathSetsFree,
+)
 """A sample for every run; the machine has to find the others in `make prove`."""
 BY_MACHINE = [
     pytest.param(tooth.store, id=tooth.store.__name__, marks=() if tooth.store in QUICKLY else pytest.mark.prove)

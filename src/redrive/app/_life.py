@@ -63,7 +63,7 @@ class Life:
         self._home: asyncio.AbstractEventLoop | None = None
         self._client = Client(store, self._registry, self.events, clock, self._max_payload)
         self._letters = Letters(store, self.events, actor=self._actor)
-        self._schedules = Schedules(store, actor=self._actor)
+        self._schedules = Schedules(store, actor=self._actor, before=self._catch_up)
 
     async def open(self) -> Self:
         async with self._door:

@@ -27,6 +27,7 @@ _SHARE = 1000
 """Shares and credit are counted in thousandths."""
 _HELD = 10 * 365 * 86_400_000_000
 """Microseconds between probes of a gate that was opened by hand: none will come."""
+_EASE: Millis = 1_000
 LIFTED = 1_000
 """Microseconds: where the floor of the retry budget ends up while all is well, and the budget is lifted."""
 
@@ -63,7 +64,8 @@ class GateState(Struct, frozen=True):
     Outcomes of the last window are kept in two halves, `recent` since `half_since` and `before`. `in_row`: failures
     since the last success. `interval`: from one probe to the next, in milliseconds. Only what was leased at
     `probes_from` or later is a probe; one leased before `longer_from` cannot make the interval longer (again). `floor`:
-    of the retry budget, in microseconds, 0 for the one of the config; down at LIFTED there is no budget.
+    of the retry budget, in microseconds, 0 for the one of the config; down at LIFTED there is no budget. `eased_at`:
+    when it last changed.
     """
 
     open: bool = False
@@ -80,6 +82,7 @@ class GateState(Struct, frozen=True):
     longer_from: Instant = 0
     probes_done: int = 0
     floor: int = 0
+    eased_at: Instant = 0
 
     @property
     def window(self) -> Counts:
@@ -121,7 +124,7 @@ def _flowing(state: GateState, config: GateConfig, seen: Seen, now: Instant) -> 
     why = _trouble(state, config)
     if why:
         return _opened(state, config, now, f"{why}: {seen.why}" if seen.why else why, seen.hold)
-    return replace(state, floor=_floor(state, config, seen))
+    return _eased(state, config, seen, now)
 
 
 def _counted(state: GateState, config: GateConfig, seen: Seen, now: Instant) -> GateState:
@@ -154,12 +157,16 @@ def _trouble(state: GateState, config: GateConfig) -> str:
     return ""
 
 
-def _floor(state: GateState, config: GateConfig, seen: Seen) -> int:
-    """Where fewer fail than the share allows to be tried again, what is left of bad times flows faster and faster."""
+def _eased(state: GateState, config: GateConfig, seen: Seen, now: Instant) -> GateState:
+    """Where fewer fail than the share allows to be tried again, what is left of bad times flows faster and faster:
+    twice as fast each second, however many workers tell of successes.
+    """
     window = state.window
     if window.failures > (config.retry_share or 0) * window.outcomes:
-        return 0
-    return max(LIFTED, (state.floor or config.retry_floor * 1000) // 2) if seen.successes else state.floor
+        return replace(state, floor=0, eased_at=now)
+    if not seen.successes or state.floor == LIFTED or now - state.eased_at < _EASE:
+        return state
+    return replace(state, floor=max(LIFTED, (state.floor or config.retry_floor * 1000) // 2), eased_at=now)
 
 
 def calm(body: GateBody) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from difflib import get_close_matches
 
 from msgspec import Struct
@@ -55,13 +55,23 @@ class ScheduleView(Struct, frozen=True):
     schedule: Schedule
 
 
+async def _nothing() -> None:
+    return
+
+
 class Schedules:
-    def __init__(self, store: Store, *, actor: str | None = None) -> None:
+    """`before` comes before each look at the store: what an app still has to declare is declared by then."""
+
+    def __init__(
+        self, store: Store, *, actor: str | None = None, before: Callable[[], Awaitable[None]] = _nothing
+    ) -> None:
         self._store = store
+        self._before = before
         self._actor = actor or default_actor()
 
     async def list(self) -> tuple[ScheduleView, ...]:
         """All of them, by name."""
+        await self._before()
         now, dealt = await self._times()
         all_kept = [codec.decode(document.body, Kept) for document in await self._store.documents(KIND)]
         await ready([kept.schedule for kept in all_kept])
@@ -134,6 +144,7 @@ class Schedules:
             return _view(kept, now, dealt)
 
     async def _document(self, name: str) -> Document:
+        await self._before()
         document = await self._store.document(KIND, name)
         if document is None:
             near = get_close_matches(name, [each.key for each in await self._store.documents(KIND)], n=1)

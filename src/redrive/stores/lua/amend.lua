@@ -79,7 +79,7 @@ local function let_pass(id, m, gap)
     if gap then
       line.gap = id
     end
-    local new_head, its = advance(line)
+    local new_head, its = advance(line, m[TERMS][PLACE])
     if new_head then
       hold_again(new_head, its)
     end

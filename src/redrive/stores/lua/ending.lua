@@ -86,7 +86,8 @@ local ends = {
 
 -- Of an item that is bound to others: its place under its limit key, and all that waits for its end.
 local function untie(id, m)
-  if m[TIES] == 0 then
+  -- Who is done waits for nobody.
+  if m[TIES] == 0 or (m[TIES] == WAITS and m[STATE] == 'done') then
     return
   end
   local bonds = bonds()
@@ -96,10 +97,6 @@ local function untie(id, m)
   end
   if m[STATE] ~= 'ready' then
     bonds.ended(id, m)
-    if tied(m, DEDUPED) then
-      -- A follow-up may take it.
-      bonds.release_key(id, m, time)
-    end
   end
   if tied(m, CANCEL) and m[STATE] ~= 'cancelled' then
     m[TIES], m[TERMS][CANCELLED_BY] = band(m[TIES], bit.bnot(CANCEL)), ''

@@ -9,15 +9,20 @@ local MOST_PER_KEY = 2
 local ASIDE = 0
 
 -- Whether nobody made something else of the sets of its limit key: they are known only here, where it is too late to stop.
-local function fits_limit_key(m)
+local function fits_limit_key(m, most)
   if not tied(m, LIMITED) then
     return true
   end
-  for _, key in ipairs({bonds().slot_key(m), bonds().aside_key(m[QUEUE], m[TERMS][LIMIT_KEY])}) do
-    local found = call('TYPE', key).ok
-    if found ~= 'none' and found ~= 'zset' then
+  local keys = {bonds().slot_key(m)}
+  if most then
+    keys[2] = bonds().aside_key(m[QUEUE], m[TERMS][LIMIT_KEY])
+  end
+  for _, key in ipairs(keys) do
+    local found = kinds[key] or call('TYPE', key).ok
+    if found ~= true and found ~= 'none' and found ~= 'zset' then
       return false
     end
+    kinds[key] = true
   end
   return true
 end
@@ -33,7 +38,7 @@ local function leased_otherwise(id, kept, lane, level, grant)
   local m = unpacked(kept)
   if not m or m[STATE] ~= 'ready' or m[QUEUE] ~= lane.queue or (m[HOLD] or 0) > 0 then
     return nil
-  elseif level_of(m) ~= level or not fits_limit_key(m) then
+  elseif level_of(m) ~= level or not fits_limit_key(m, lane.limits and lane.limits[MOST_PER_KEY]) then
     -- It goes, or stays, where it belongs.
     shares(id, m, add)
     return nil

@@ -1,5 +1,5 @@
 -- Items of one order key in their line: the head alone can be leased, the followers wait for their turn.
--- Inputs:    line_of(queue, key); join(id, record); advance(line); leave(id, record)
+-- Inputs:    line_of(queue, key); foresee_lines({{id, record}, …}); join(id, record); advance(line, place of its head)
 -- Outputs:   the line, with last place, head ('' for none), status and gap ('' for none)
 -- Atomicity: reads and notes down; the script writes.
 -- Keys:      lines:<queue> hash, order key -> last place, head, status, gap; followers:<queue> NUL <key> zset, place -> id;
@@ -9,24 +9,43 @@ local FLOWING, BLOCKED, PARKED = 0, 1, 2
 
 local lines = {}
 
-local function line_of(queue, key)
+local function read_line(queue, key, kept)
   local name = queue .. '\0' .. key
-  local line = lines[name]
-  if line then
-    return line
-  end
-  local kept = call('HGET', sound(P .. 'lines:' .. queue, 'hash'), key)
   local list = list_of(kept)
   if kept and (not list or #list ~= 4) then
     refuse('CORRUPT the line of the order key ' .. key .. ' in ' .. queue .. ' cannot be read')
   end
   list = list or {0, '', FLOWING, ''}
-  line = {
+  local line = {
     queue = queue, key = key, followers = P .. 'followers:' .. name, kept = kept or '',
     last = list[1], head = list[2], status = list[3], gap = list[4], was = list[3],
   }
   lines[name] = line
   return line
+end
+
+local function line_of(queue, key)
+  local line = lines[queue .. '\0' .. key]
+  return line or read_line(queue, key, call('HGET', sound(P .. 'lines:' .. queue, 'hash'), key))
+end
+
+-- Reads the lines of many items at once.
+local function foresee_lines(items)
+  local keys = {}
+  for _, one in ipairs(items) do
+    local m = one[2]
+    if tied(m, ORDERED) and not lines[m[QUEUE] .. '\0' .. m[TERMS][ORDER_KEY]] then
+      local list = under(keys, m[QUEUE])
+      list[#list + 1] = m[TERMS][ORDER_KEY]
+    end
+  end
+  for queue, list in pairs(keys) do
+    for index, kept in ipairs(fetch(sound(P .. 'lines:' .. queue, 'hash'), list)) do
+      if not lines[queue .. '\0' .. list[index]] then
+        read_line(queue, list[index], kept)
+      end
+    end
+  end
 end
 
 local function line_of_item(m)
@@ -52,10 +71,11 @@ local function join(id, m)
   end
 end
 
--- The head goes. Gives the new one, if there is one.
-local function advance(line)
+-- The head goes, which stood at `place`, if that is known. Gives the new one, if there is one. Whoever came after it has a
+-- later place, so that nobody is looked for behind the last.
+local function advance(line, place)
   line.status, line.head = FLOWING, ''
-  while true do
+  while not place or place < line.last do
     local id = first_in(line.followers)
     if not id then
       return nil
@@ -68,6 +88,7 @@ local function advance(line)
       return id, m
     end
   end
+  return nil
 end
 
 before_write[#before_write + 1] = function()

@@ -76,6 +76,7 @@ local function mend_line(queue, key)
     write()
   end
   local line = line_of(queue, key)
+  line.last = math.max(line.last, tonumber(call('ZREVRANGE', sound(line.followers, 'zset'), 0, 0, 'WITHSCORES')[2] or 0))
   if not has_head(queue, key, {line.last, line.head, line.status, line.gap}) then
     local id, m = advance(line)
     if id then
@@ -106,6 +107,15 @@ for index = 1, #unfit, 2 do
   end
 end
 write()
+
+-- A line that was lost is made anew of those who stand in it.
+for _, id in ipairs(misplaced_ids) do
+  local m = load(id)
+  if m and tied(m, ORDERED) and line_of_item(m).head == '' then
+    mend_line(m[QUEUE], m[TERMS][ORDER_KEY])
+    write()
+  end
+end
 
 -- At last, for what they wait for is known only now.
 for _, id in ipairs(misplaced_ids) do

@@ -74,6 +74,10 @@ if type(settlements[1]) == 'string' then
 else
   ending().settle_all()
 end
+if bonds_made then
+  -- A follow-up may take a key that is free now.
+  bonds_made.release_keys(time)
+end
 put(follow_ups, time, false)
 if bonds_made then
   bonds_made.conclude(time)

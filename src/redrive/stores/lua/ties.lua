@@ -11,11 +11,16 @@
 -- --- dedupe keys ---
 
 local claims, claimed_before = {}, {}
+local with_asides = {}
+
+local function read_claim(field, kept)
+  local holder = list_of(kept) or false
+  claims[field], claimed_before[field] = holder, holder
+end
 
 local function claim_of(field)
   if claims[field] == nil then
-    local kept = list_of(call('HGET', sound(P .. 'dedupe', 'hash'), field))
-    claims[field], claimed_before[field] = kept or false, kept or false
+    read_claim(field, call('HGET', sound(P .. 'dedupe', 'hash'), field))
   end
   return claims[field]
 end
@@ -105,6 +110,7 @@ local function set_aside(id, m)
   m[HOLD] = HELD_LIMIT
   enlist(aside_key(m[QUEUE], m[TERMS][LIMIT_KEY]), m[SEQ], id)
   enlist(P .. 'asides:' .. m[QUEUE], 0, m[TERMS][LIMIT_KEY])
+  with_asides[m[QUEUE]] = true
 end
 
 local function leave_aside(id, m)
@@ -116,8 +122,19 @@ local function leave_aside(id, m)
   end
 end
 
+-- Whether anybody of a queue was set aside.
+local function has_asides(queue)
+  if with_asides[queue] == nil then
+    with_asides[queue] = call('EXISTS', P .. 'asides:' .. queue) == 1
+  end
+  return with_asides[queue]
+end
+
 -- The first that was set aside is free to be leased. False if there is none.
 local function let_next(queue, limit_key)
+  if not has_asides(queue) then
+    return false
+  end
   local key = aside_key(queue, limit_key)
   while true do
     local id = first_in(key)
@@ -225,7 +242,7 @@ local function move_on(heads)
       if mode == 'skip' then
         line.gap = id
       end
-      new_heads[#new_heads + 1] = advance(line)
+      new_heads[#new_heads + 1] = advance(line, m[TERMS][PLACE])
     end
   end
   return new_heads
@@ -247,13 +264,31 @@ local function fulfil(id)
   end
 end
 
+-- Of all that ended: others may have their keys.
+local function release_keys(time)
+  local fields = {}
+  for _, one in ipairs(over) do
+    local field = tied(one[2], DEDUPED) and field_of(one[2][QUEUE], one[2][TERMS])
+    if field and claims[field] == nil then
+      fields[#fields + 1] = field
+    end
+  end
+  for index, kept in ipairs(#fields > 0 and fetch(sound(P .. 'dedupe', 'hash'), fields) or {}) do
+    read_claim(fields[index], kept)
+  end
+  for _, one in ipairs(over) do
+    if tied(one[2], DEDUPED) then
+      release_key(one[1], one[2], time)
+    end
+  end
+end
+
 local function conclude(time)
   spread_deaths(time)
+  foresee_lines(over)
+  release_keys(time)
   for _, one in ipairs(over) do
     local id, m = one[1], one[2]
-    if tied(m, DEDUPED) then
-      release_key(id, m, time)
-    end
     if tied(m, WAITS) and m[STATE] ~= 'done' then
       give_up(id)
     end

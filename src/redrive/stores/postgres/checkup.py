@@ -107,6 +107,7 @@ _TABLES: dict[str, _Table] = {
             _Truth("holds", "items whose terms are not there, or are nobody's"),
             _Truth("dependencies", "items that wait for others without a hold, or have one for nothing"),
             _Truth("lines", "items that live and have no place under their order key"),
+            _Truth("states", "items that are ready in another level than they belong to"),
         )
     ),
     "letter": _Table(

@@ -10,20 +10,21 @@ from zlib import crc32
 from msgspec import msgpack
 
 from redrive.core.item import Instant, Item, Millis
+from redrive.core.lanes import PRIORITIES
 from redrive.core.states import State
 from redrive.core.verbs import LeaseRequest, Leases, Settled, Settlement
 from redrive.errors import StoreError
 from redrive.stores import bodies, damage, packing
 from redrive.stores.bodies import Judged
 from redrive.stores.redis import settle
-from redrive.stores.redis.rows import judged_item
+from redrive.stores.redis.rows import TermsFacts, judged_item
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.texts import packed
 
 _decode = msgpack.Decoder().decode
 _PLAIN = b"\0"
-_SHORT = b"\xdc\0\x13"
-"""How the record of an item begins that has no priority and is bound to nobody."""
+_HEADS = (b"\xdc\0\x13", b"\xdc\0\x17")
+"""How the record of an item begins that has no priority and is bound to nobody, and of one that has or is."""
 
 
 def packed_request(request: LeaseRequest) -> bytes:
@@ -79,10 +80,15 @@ async def usable(session: Session, rows: Sequence[Any], time: Instant) -> tuple[
 
 def _leased(item_id: str, kept: bytes, body: bytes | None) -> Judged:
     """Nearly all are small and sound; whatever else there is to say, `judged_item` says."""
-    if kept[:3] != _SHORT or body is None or body[:1] != _PLAIN or body[1:5] != crc32(payload := body[5:]).to_bytes(4):
+    if (
+        kept[:3] not in _HEADS
+        or body is None
+        or body[:1] != _PLAIN
+        or body[1:5] != crc32(payload := body[5:]).to_bytes(4)
+    ):
         return judged_item(item_id, kept, body)
     (seq, queue, _, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, *others) = _decode(kept)
-    (replays, last_chance, alone, worker, leased_at, lease_until, ended_at, _, _) = others
+    (replays, last_chance, alone, worker, leased_at, lease_until, ended_at, _, _, *more) = others
     item = Item(
         item_id,
         queue,
@@ -103,8 +109,18 @@ def _leased(item_id: str, kept: bytes, body: bytes | None) -> Judged:
         leased_at,
         lease_until,
         ended_at or None,
+        *(_bound(more) if more else ()),
     )
     return item, None
+
+
+def _bound(more: list[Any]) -> tuple[Any, ...]:
+    """What follows in an Item, from the fields that most records do without."""
+    priority, _, _, terms = more
+    if not terms:
+        return None, None, "", PRIORITIES[priority]
+    known = TermsFacts(*terms)
+    return None, None, "", PRIORITIES[priority], "", known.gap, known.cancel, known.terms()
 
 
 async def _unpacked(judged: list[Judged]) -> list[Judged]:

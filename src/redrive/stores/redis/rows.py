@@ -68,7 +68,7 @@ class TermsFacts(Struct, array_like=True, frozen=True, gc=False):
         dedupe = None
         if not isinstance(self.scope, bool):
             dedupe = Dedupe(self.dedupe_key, self.scope, None if self.window is False else int(self.window))
-        after = () if isinstance(self.after, bool) else self.after
+        after = () if isinstance(self.after, bool) else tuple(self.after)
         return Terms(self.order_key, self.limit_key, dedupe, after, self.on_dead, self.policy)
 
 

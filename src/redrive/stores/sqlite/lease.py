@@ -16,16 +16,14 @@ from redrive.stores.packing import fault
 from redrive.stores.sqlite import limits, slots
 from redrive.stores.sqlite.limits import Room
 from redrive.stores.sqlite.memo import BoundMemo
-from redrive.stores.sqlite.rows import BODY, CRC, LIMIT_KEY, PACKING, SEQ, TIES, Row, judged_item, leased_item
+from redrive.stores.sqlite.rows import BODY, CRC, PACKING, SEQ, TIES, Row, judged_item, leased_item
 from redrive.stores.sqlite.settle import settle
-from redrive.stores.sqlite.tied import BINDING, numbers
+from redrive.stores.sqlite.tied import BINDING, leased, numbers
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "lease")
 _GET = load("sqlite", "get")
-_ID = 0
-"""Place in lease.pick."""
 _STATE, _DELIVERIES = 4, 8
 """Places in get.by_seq."""
 
@@ -197,10 +195,10 @@ class _Giving:
         now, until = tx.now, tx.now + want.ttl
         tx.execute(_SQL["mark"], (worker, now, until, alone, numbers([row[SEQ] for row in rows])))
         tx.moved(want.queue, "ready", "leased", len(rows))
-        bound = [row for row in rows if row[TIES]]
+        bound = [leased(row) for row in rows if row[TIES] & BINDING]
         if bound:
-            self._memo.bind([row[_ID] for row in bound if row[TIES] & BINDING])
-            slots.enter(tx, [(want.queue, row[LIMIT_KEY]) for row in bound if row[LIMIT_KEY]])
+            self._memo.bind(bound)
+            slots.enter(tx, [item.slot for item in bound if item.limit_key])
         items: list[Item] = []
         for row in rows:
             item = leased_item(row, worker, now, until, alone)

@@ -20,7 +20,7 @@ from redrive.stores.packing import Packed, fault
 
 Row = tuple[Any, ...]
 
-BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP, LIMIT_KEY = 2, 3, 13, 14, 15, 16, 17, 18, 19
+BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP = 2, 3, 13, 14, 15, 16, 17, 18
 """Where lease.pick has them."""
 
 STATES = {str(state): state for state in State}

@@ -12,9 +12,9 @@ from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Millis, Ne
 from redrive.core.terms import CANCEL
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
 from redrive.errors import ConfigError
-from redrive.stores.memo import Memo
 from redrive.stores.packing import Packed
 from redrive.stores.sqlite import bonds, slots, tied
+from redrive.stores.sqlite.memo import BoundMemo
 from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.rows import short
 from redrive.stores.sqlite.tied import BINDING, Tied
@@ -32,16 +32,12 @@ _STATES: dict[Kind, str] = {"done": "done", "ready": "ready", "open": "dead", "c
 
 
 class _Plan:
-    """What a set of settlements writes, gathered so that each table is written once however many they are.
+    """What a set of settlements writes, gathered so that each table is written once however many they are."""
 
-    `ties`: those which the statements do not move, so that whoever has one is looked at.
-    """
-
-    def __init__(self, now: Instant, ties: int) -> None:
+    def __init__(self, now: Instant) -> None:
         self._now = now
-        self._ties = ties
         self._queues: dict[Kind, list[str]] = {"done": [], "ready": [], "open": [], "cancelled": []}
-        self._done: dict[int, list[int]] = {}
+        self._done: dict[tuple[int, int], list[int]] = {}
         self._ready: list[tuple[object, ...]] = []
         self._ended: list[tuple[object, ...]] = []
         self._opened: list[tuple[str, str, str]] = []
@@ -49,18 +45,23 @@ class _Plan:
         self._letters: list[tuple[object, ...]] = []
         self._attempts: list[tuple[int, int, bytes]] = []
         self._follow_ups: list[NewItem] = []
+        self._bound: list[bonds.Over] = []
 
-    def add(self, settlement: Settlement, seq: int, queue: str, kind: Kind) -> None:
-        """`kind`: what it counts as then."""
+    def add(self, settlement: Settlement, seq: int, queue: str, kind: Kind, item: Tied | None) -> None:
+        """`kind`: what it counts as then. `item`: what binds it, if anything does; the statements check its ties."""
+        ties = 0
+        if item is not None:
+            ties = item.ties & BINDING
+            self._bound.append((item, _STATES[kind]))
         decision, delivery = settlement.decision, settlement.delivery
         self._queues[kind].append(queue)
         if isinstance(decision, ToDone):
-            self._done.setdefault(delivery, []).append(seq)
+            self._done.setdefault((delivery, ties), []).append(seq)
             if decision.result is not None:
                 self._results.append((seq, decision.result))
         else:
             charge = _FREE if isinstance(decision, ToCancelled) else _CHARGES[decision.charge]
-            fence = (*charge, seq, delivery, self._ties)
+            fence = (*charge, seq, delivery, ties)
             if kind == "ready":
                 self._ready.append((self._now + _delay(decision), *fence))
             else:
@@ -81,15 +82,17 @@ class _Plan:
     def end(self, tx: Tx) -> bool:
         """Moves the items. False if one of them was not held by the delivery that says so."""
         moved = 0
-        for delivery, seqs in self._done.items():
-            moved += tx.change(_SQL["to_done"], (self._now, delivery, self._ties, tied.numbers(seqs)))
+        for fence, seqs in self._done.items():
+            moved += tx.change(_SQL["to_done"], (self._now, *fence, tied.numbers(seqs)))
         for name, rows in (("to_ready", self._ready), ("to_end", self._ended)):
             if rows:
                 moved += tx.change_many(_SQL[name], rows)
         return moved == sum([len(queues) for queues in self._queues.values()])
 
     def finish(self, tx: Tx) -> None:
-        """What goes with the moves: counters, results, letters, evidence, follow-ups."""
+        """What goes with the moves: counters, results, letters, evidence, follow-ups, and what others wait for."""
+        if self._bound:
+            bonds.give_keys_back(tx, self._bound)
         for kind, queues in self._queues.items():
             for queue, count in Counter(queues).items():
                 tx.moved(queue, "leased", kind, count)
@@ -104,6 +107,9 @@ class _Plan:
         if self._attempts:
             _add_attempts(tx, self._attempts)
         put(tx, self._follow_ups, admit=False)
+        if self._bound:
+            slots.leave(tx, [item for item, _ in self._bound])
+            bonds.ended(tx, self._bound)
 
 
 def _delay(decision: Decision) -> Millis:
@@ -113,8 +119,8 @@ def _delay(decision: Decision) -> Millis:
     return 0 if isinstance(decision, ToDone | ToCancelled) else decision.delay
 
 
-def settle(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
-    """First as if all were held and bound to nobody, which the statements check; only if not is each looked at."""
+def settle(tx: Tx, memo: BoundMemo, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+    """First as if all were held and bound as we know, which the statements check; only if not is each looked at."""
     plan = _plan(tx, memo, settlements)
     if plan is not None:
         tx.execute("savepoint held")
@@ -128,9 +134,9 @@ def settle(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> tuple[Answe
     return _Judging(tx).settle(settlements)
 
 
-def _plan(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> _Plan | None:
+def _plan(tx: Tx, memo: BoundMemo, settlements: Sequence[Settlement]) -> _Plan | None:
     """None if this process does not remember where one of the items lies, or more than the items must be asked."""
-    plan = _Plan(tx.now, BINDING)
+    plan = _Plan(tx.now)
     for settlement in settlements:
         place = memo.place(settlement.id)
         if place is None:
@@ -144,7 +150,7 @@ def _plan(tx: Tx, memo: Memo, settlements: Sequence[Settlement]) -> _Plan | None
             kind = "open"
         else:
             kind = "cancelled" if isinstance(decision, ToCancelled) else "ready"
-        plan.add(settlement, *place, kind)
+        plan.add(settlement, *place, kind, memo.tied(settlement.id))
     return plan
 
 
@@ -153,9 +159,8 @@ class _Judging:
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
-        self._plan = _Plan(tx.now, 0)
+        self._plan = _Plan(tx.now)
         self._ended: set[int] = set()
-        self._bound: list[tuple[Tied, str]] = []
         self._asked: list[tuple[int]] = []
         self._rooms: dict[str, int | None] = {}
 
@@ -163,16 +168,11 @@ class _Judging:
         tx = self._tx
         rows = _held(tx, [settlement.id for settlement in settlements])
         answers = tuple([self._judge(one, rows.get(place)) for place, one in enumerate(settlements)])
-        moved = self._bound
         self._plan.end(tx)
-        bonds.give_keys_back(tx, moved)
-        self._plan.finish(tx)
         if self._asked:
             tx.executemany(_TERMS["drop_request"], self._asked)
             tx.executemany(_TERMS["unmark_asked"], self._asked)
-        if moved:
-            slots.leave(tx, [item for item, _ in moved])
-            bonds.ended(tx, moved)
+        self._plan.finish(tx)
         return answers
 
     def _judge(self, settlement: Settlement, row: Lease | None) -> Answer:
@@ -183,9 +183,7 @@ class _Judging:
         seq, queue, asked = item.seq, item.queue, item.ties & CANCEL != 0
         kind = self._kind(settlement.decision, asked=asked)
         self._ended.add(seq)
-        self._plan.add(settlement, seq, queue, kind)
-        if item.ties & BINDING:
-            self._bound.append((item, _STATES[kind]))
+        self._plan.add(settlement, seq, queue, kind, item if item.ties & BINDING else None)
         if asked and kind != "cancelled":
             self._asked.append((seq,))
         if kind == "cancelled" and not isinstance(settlement.decision, ToCancelled):

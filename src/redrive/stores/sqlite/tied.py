@@ -8,6 +8,7 @@ from typing import NamedTuple
 from redrive.core import codec
 from redrive.core.item import Instant, Terms
 from redrive.core.terms import HOLDS, ORDERED
+from redrive.stores.sqlite.rows import TERMS, TIES, Row
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
@@ -55,6 +56,13 @@ class Tied(NamedTuple):
 def numbers(seqs: Iterable[int]) -> str:
     """As statements take many at once."""
     return codec.encode(list(seqs)).decode()
+
+
+def leased(row: Row) -> Tied:
+    """From the columns of lease.pick."""
+    item_id, queue, _, seq, enqueued_at = row[:5]
+    body, _, limit_key, order_key, place = row[TERMS : TERMS + 5]
+    return Tied(seq, item_id, queue, row[TIES], 0, enqueued_at, order_key, place, limit_key, body)
 
 
 def read(tx: Tx, seqs: Iterable[int]) -> list[Tied]:

@@ -163,7 +163,7 @@ async def test_retries_and_first_attempts_are_in_due_order_within_the_share(worl
 
 
 async def test_retries_are_also_those_that_were_replayed(world: World) -> None:
-    """PEERS' trap: the replay of an old batch must not take every slot of new work."""
+    """The replay of an old batch must not take every slot of new work."""
     letters = await world.letters(6)
     await world.store.amend(Ids(ids(letters)), Replay(), act())
     world.tick(SECOND)

@@ -61,7 +61,7 @@ where d.seq = any(%b::bigint[])
 with gone as (delete from {schema}.letter where seq = any(%b::bigint[]))
 update {schema}.course
 set state = 'ready', due_at = %b::bigint, renewed_at = %b::bigint, attempt = 0, errors = 0, crashes = 0,
-    replays = replays + 1, last_chance = %b, ended_at = null
+    replays = replays + 1, level = 3 + priority, last_chance = %b, ended_at = null
 where seq = any(%b::bigint[]);
 
 -- :name lay

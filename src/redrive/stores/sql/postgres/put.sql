@@ -91,16 +91,18 @@ begin
         end if;
     end if;
     if cardinality(added) = cardinality(ids) then
-        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority)
-        select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0)
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level)
+        select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0),
+               coalesce(o.priority, 0)
         from unnest(numbers, queues, delays, ats, priorities) as o (seq, queue, delay, at, priority);
         insert into {schema}.counter (queue, ready)
         select o.queue, count(*) from unnest(queues) as o (queue) group by o.queue;
         return;
     end if;
     with new as (
-        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority)
-        select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0)
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level)
+        select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0),
+               coalesce(o.priority, 0)
         from unnest(numbers, queues, delays, ats, priorities) as o (seq, queue, delay, at, priority)
         where o.seq = any (added)
         returning queue
@@ -338,8 +340,8 @@ begin
                term_bodies[n.nth], case when n.leads then n.gap else '' end
         from lined n where n.nth is not null
     ), entered as (
-        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, hold, ties)
-        select n.seq, n.queue, 'ready', n.due_at, now_at, n.priority,
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level, hold, ties)
+        select n.seq, n.queue, 'ready', n.due_at, now_at, n.priority, n.priority,
                case when exists (select 1 from {schema}.edge e where e.waiting = n.seq) then 1
                     when n.follows then 2 else 0 end,
                case when n.key <> '' then 1 else 0 end + case when dedupe_keys[n.nth] <> '' then 2 else 0 end

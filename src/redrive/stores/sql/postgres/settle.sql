@@ -93,6 +93,8 @@ begin
                 errors = c.errors + case o.charge when 1 then 1 else 0 end,
                 crashes = c.crashes + case o.charge when 2 then 1 else 0 end,
                 attempt = c.attempt - case o.charge when 3 then 1 else 0 end,
+                level = case o.charge when 1 then c.crashes * 6 + 3 + c.priority
+                                      when 2 then c.crashes * 6 + 9 + c.priority else c.level end,
                 lease_until = null, alone = 0
             from (
                 select * from unnest(seqs, ended, kinds, delays, charges) with ordinality

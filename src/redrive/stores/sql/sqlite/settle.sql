@@ -13,23 +13,23 @@ from json_each(?) meant cross join item i on i.id = meant.value left join terms 
 select capacity - open from route where name = ?;
 
 -- :name to_done
--- All that ended their n-th delivery: n, the ties that none of them may have, and their numbers as a JSON array.
+-- All that ended their n-th delivery: n, the ties that they have, and their numbers as a JSON array.
 update item
 set state = 'done', ended_at = ?, lease_until = null, alone = 0
-where state = 'leased' and deliveries = ? and ties & ? = 0 and seq in (select value from json_each(?));
+where state = 'leased' and deliveries = ? and ties & 63 = ? and seq in (select value from json_each(?));
 
 -- :name to_ready
 update item
 set state = 'ready', due_at = ?, lease_until = null, alone = 0,
     errors = errors + ?, crashes = crashes + ?, attempt = attempt - ?
-where seq = ? and deliveries = ? and state = 'leased' and ties & ? = 0;
+where seq = ? and deliveries = ? and state = 'leased' and ties & 63 = ?;
 
 -- :name to_end
 -- Dead or cancelled.
 update item
 set state = ?, ended_at = ?, lease_until = null, alone = 0,
     errors = errors + ?, crashes = crashes + ?, attempt = attempt - ?
-where seq = ? and deliveries = ? and state = 'leased' and ties & ? = 0;
+where seq = ? and deliveries = ? and state = 'leased' and ties & 63 = ?;
 
 -- :name insert_result
 insert into result (seq, body) values (?, ?);
