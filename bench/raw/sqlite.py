@@ -13,7 +13,6 @@ from redrive.engine.ids import new_id, new_ids
 from redrive.stores.sqlite.binding import choose
 from redrive.stores.sqlite.checkpoint import Checkpoints
 from redrive.stores.sqlite.connect import Settings, open_writer
-from redrive.stores.sqlite.tied import BINDING
 from redrive.stores.statements import load
 
 _COUNT = load("sqlite", "count")
@@ -42,7 +41,7 @@ class Own:
         while True:
             self.db.execute("begin immediate")
             now = _now()
-            self.db.execute(_SETTLE["to_done"], (now, FIRST, BINDING, _json(held)))
+            self.db.execute(_SETTLE["to_done"], (now, FIRST, 0, _json(held)))
             done += len(held)
             leases = self._lease(now, batch)
             move = (-len(leases), len(leases) - len(held), len(held), 0, 0, 0, 0, 0, 0, QUEUE)

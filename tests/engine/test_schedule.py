@@ -149,9 +149,9 @@ async def test_what_nobody_was_there_to_fire_goes_by_the_rule(crew: Crew, rule: 
 
 
 async def test_ticks_from_before_it_was_there_are_not_missed(crew: Crew) -> None:
-    await declare_schedules(crew.store, [schedule(every="5m", catch_up="all")])
+    await declare_schedules(crew.store, [schedule(every="1m", catch_up="all")])
     await crew.join()
-    await crew.lab.pass_time("5m")
+    await crew.lab.pass_time("1m")
     await declare_schedules(crew.store, [schedule("late", every="1m", catch_up="all")])
     began = crew.lab.clock.now()
     await crew.kill()

@@ -310,9 +310,7 @@ _LETTERS_TOO = "state in ('done', 'cancelled', 'dead')"
 
 BONDS: dict[str, Plant] = {
     "LeasesFollowers": Plant((Edit("put/enter_bound", "when n.follows then 2 else 0 end", "else 0 end"),)),
-    "PromotesNobody": Plant(
-        (Edit("bonds/untie", "freed := freed || {schema}.move_lines", "perform {schema}.move_lines"),)
-    ),
+    "PromotesNobody": Plant((Edit("bonds/move_lines", "set hold = 0 from stepped s", "set hold = 2 from stepped s"),)),
     "GoesOnPastTheDead": Plant((Edit("bonds/move_lines", "coalesce(q.order_mode, 'block')", "'skip'"),)),
     "HidesTheGap": Plant((Edit("bonds/move_lines", "terms t set gap = s.gap", "terms t set gap = ''"),)),
     "KeepsTheKeysOfTheDead": Plant((Edit("bonds/free_keys", "o.ending > 1 or", "false or"),)),

@@ -312,7 +312,5 @@ BONDS: dict[str, Plant] = {
     "DeafToCancels": Plant(
         (Edit("amend", "m[TIES], m[TERMS] = bor(m[TIES], CANCEL),", "m[TIES], m[TERMS] = m[TIES],"),)
     ),
-    "SweepsLetters": Plant(
-        (Edit("sweep", "(m[STATE] == 'done' or m[STATE] == 'cancelled') and m[ENDED_AT]", "m[ENDED_AT] and m[ENDED_AT]"),)
-    ),
+    "SweepsLetters": Plant((Edit("sweep", "(m[STATE] == 'done' or m[STATE] == 'cancelled') and", "m[ENDED_AT] and"),)),
 }

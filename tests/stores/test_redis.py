@@ -10,7 +10,8 @@ from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
-from redrive.testing.conformance.machine import MakeStore, machine_for
+from redrive.testing.conformance.machine import machine_for
+from redrive.testing.conformance.stage import MakeStore
 from tests.support.servers import namespaces, shared
 from tests.support.servers.redis import FLAVOURS
 from tests.support.servers.server import with_options

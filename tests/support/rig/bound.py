@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
+from typing import Any
 
 from redrive.core.item import Item, NewItem, Terms
 from redrive.core.select import And, Ids, Match
@@ -59,7 +61,7 @@ class Bound:
                 total = self._size.keys * self._size.items
                 for number in range(1, self._size.kills + 1):
                     await self._until_ended(store, fleet, total * number // (self._size.kills + 2), limit)
-                    await nemesis.strike(limit=limit)
+                    await self._meanwhile(store, nemesis.strike(limit=limit))
                 await self._until_ended(store, fleet, total, limit)
                 await fleet.retire()
             self.survey = await survey(store)
@@ -97,6 +99,14 @@ class Bound:
             return row.done + row.trash >= count
 
         await eventually(ended, limit=limit, what=f"{count} items ended", poll=0.02)
+
+    async def _meanwhile(self, store: Store, strike: Coroutine[Any, Any, object]) -> None:
+        """Where every head is dead nobody runs, until somebody looks after the letters."""
+        task = asyncio.create_task(strike)
+        while not task.done():
+            await self._operate(store)
+            await asyncio.wait([task], timeout=0.02)
+        await task
 
     async def _operate(self, store: Store) -> None:
         for item in (await store.find(LETTERS, 100)).items:

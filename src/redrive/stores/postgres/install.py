@@ -48,7 +48,6 @@ FUNCTIONS = (
     ("lanes", "give_chosen"),
     ("lanes", "give_suspect"),
     ("lanes", "suspect_waits"),
-    ("lease", "lease_through"),
     ("lease", "function"),
     ("settle", "keep_from_routes"),
     ("settle", "follow_up"),

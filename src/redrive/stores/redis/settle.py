@@ -93,4 +93,7 @@ async def extend(session: Session, held: Sequence[Held], ttl: Millis) -> Extende
     if not held:
         return Extended()
     lost, unwanted = await session.run("extend", [packed([(one.id, one.delivery) for one in held]), ttl])
-    return Extended(tuple([held[place - 1].id for place in lost]), tuple([held[place - 1].id for place in unwanted]))
+    gone = tuple([held[place - 1].id for place in lost])
+    asked = tuple([held[place - 1].id for place in unwanted])
+    # Under an earlier delivery it is lost, whoever has it now.
+    return Extended(gone, tuple([item_id for item_id in asked if item_id not in gone]))

@@ -185,10 +185,10 @@ begin
         if cardinality(seqs) > ended_leases then
             perform {schema}.leave_lines(seqs, ends);
         end if;
-        freed := freed || {schema}.move_lines(seqs, ends);
+        select freed || m.heads, m.woken into freed, woken from {schema}.move_lines(seqs, ends) as m;
     end if;
     if cardinality(freed) > 0 then
-        woken := {schema}.rehold(freed);
+        woken := woken || {schema}.rehold(freed);
     end if;
     if bits & 16 <> 0 then
         woken := woken || {schema}.give_back(seqs, ends, seqs[1:ended_leases], were_free);
@@ -218,14 +218,12 @@ as $function$
 $function$;
 
 -- :name move_lines
--- Lines whose head has ended: on to the next, or by the queue's order to a stop. Gives the new heads, which are still
--- held: what else they wait for is for rehold to say. Their lines are locked.
-create or replace function {schema}.move_lines(seqs bigint[], ends smallint[]) returns bigint[]
+-- Lines whose head has ended: on to the next, or by the queue's order to a stop. Gives the queues in which a new head is
+-- free, and the new heads that may wait for something else, as rehold has to say. Their lines are locked.
+create or replace function {schema}.move_lines(seqs bigint[], ends smallint[], out heads bigint[], out woken text[])
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
-declare
-    heads bigint[];
 begin
     with stepped as materialized (
         select l.queue, l.key, l.waiting, n.place as next_place, n.seq as next_seq,
@@ -267,10 +265,19 @@ begin
     ), marked as (
         update {schema}.terms t set gap = s.gap from stepped s
         where s.how in ('go', 'skip') and t.seq = s.next_seq and s.gap <> ''
+    ), freed as (
+        update {schema}.course c set hold = 0 from stepped s
+        where s.how in ('go', 'skip') and c.seq = s.next_seq and c.ties & 4 = 0
+        returning c.seq, c.queue
+    ), counted as (
+        insert into {schema}.counter (queue, held, ready)
+        select f.queue, -count(*), count(*) from freed f group by f.queue
     )
-    select coalesce(array_agg(s.next_seq), '{}') into heads
-    from stepped s where s.how in ('go', 'skip') and s.next_seq is not null;
-    return heads;
+    select array(
+               select s.next_seq from stepped s where s.how in ('go', 'skip') and s.next_seq is not null
+               except select f.seq from freed f
+           ), array(select distinct f.queue from freed f)
+    into heads, woken;
 end
 $function$;
 

@@ -183,16 +183,23 @@ begin
 end
 $function$;
 
--- :name lease_through
--- What a request gets of queues with these settings.
-create or replace function {schema}.lease_through(
-    settings {schema}.queue[], now_at bigint, who text, request text, holding bigint, queues text[], limits integer[],
-    ttls bigint[], lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[]
+-- :name function
+create or replace function {schema}.lease(
+    pinned bigint, who text, request text, holding bigint, queues text[], limits integer[], ttls bigint[],
+    lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[],
+    settings {schema}.queue[] default null
 ) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $function$
 #variable_conflict use_column
 declare
+    now_at bigint;
     suspect_waits boolean := false;
     mixed boolean[] := '{}';
     serving boolean[] := '{}';
@@ -202,6 +209,25 @@ declare
     got bigint;
     said {schema}.given;
 begin
+    settings := coalesce(settings, {schema}.doors(queues));
+    -- A repeat of a request whose answer was lost waits here for the end of the first, and then finds what it gave.
+    perform pg_advisory_xact_lock(hashtextextended(who, hashtext('{schema}.lease')));
+    now_at := {schema}.now_ms(pinned);
+    if exists (select 1 from {schema}.nonce n where n.worker = who and n.nonce = request) then
+        return query
+        select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
+               c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
+               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
+               c.priority, t.body, t.gap, t.cancel
+        from {schema}.nonce n
+        cross join unnest(n.seqs, n.deliveries) with ordinality as o (seq, delivery, place)
+        join {schema}.course c on c.seq = o.seq
+        join {schema}.item i on i.seq = o.seq
+        left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
+        where n.worker = who and c.deliveries = o.delivery and c.lease_until is not null
+        order by o.place;
+        return;
+    end if;
     -- Not even a worker's own mistake may put a neighbour beside a suspect.
     if exists (select 1 from {schema}.course c where c.worker = who and c.alone = 1) then
         return;
@@ -260,48 +286,6 @@ begin
         said.note := 1;
         return next said;
     end if;
-end
-$function$;
-
--- :name function
-create or replace function {schema}.lease(
-    pinned bigint, who text, request text, holding bigint, queues text[], limits integer[], ttls bigint[],
-    lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[],
-    settings {schema}.queue[] default null
-) returns setof {schema}.given
-language plpgsql volatile parallel unsafe
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
-set jit = off
-as $function$
-#variable_conflict use_column
-begin
-    settings := coalesce(settings, {schema}.doors(queues));
-    -- A repeat of a request whose answer was lost waits here for the end of the first, and then finds what it gave.
-    perform pg_advisory_xact_lock(hashtextextended(who, hashtext('{schema}.lease')));
-    if exists (select 1 from {schema}.nonce n where n.worker = who and n.nonce = request) then
-        return query
-        select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
-               c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
-               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
-               c.priority, t.body, t.gap, t.cancel
-        from {schema}.nonce n
-        cross join unnest(n.seqs, n.deliveries) with ordinality as o (seq, delivery, place)
-        join {schema}.course c on c.seq = o.seq
-        join {schema}.item i on i.seq = o.seq
-        left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
-        where n.worker = who and c.deliveries = o.delivery and c.lease_until is not null
-        order by o.place;
-        return;
-    end if;
-    return query
-    select * from {schema}.lease_through(
-        settings, {schema}.now_ms(pinned), who, request, holding, queues, limits, ttls, lines, floor_dues, floor_seqs,
-        retries, turns
-    );
 end
 $function$;
 
