@@ -20,7 +20,7 @@ from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block
 
 ANYTHING = "…"
-CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}|^\((stdlib|apsw)\)$|^(power-loss|process-crash),?$")
+CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}|@run-[a-z]{12}$|^\((stdlib|apsw)\)$|^(power-loss|process-crash),?$")
 """A number, or an id that happens to have none (a word of eight letters is taken for one, on both sides), or which
 SQLite library is installed here, or what the disk of the tests' folders survives.
 """

@@ -297,7 +297,9 @@ BONDS: dict[str, Plant] = {
     "ForgetsTheWindow": Plant((Edit("ties", "ends > time and {id, ends} or false", "false"),)),
     "ReplaysBesideATwin": Plant((Edit("amend", "holder and not force and {holder} or nil", "nil"),)),
     "RunsBeforeItsTime": Plant((Edit("ties", "m[HOLD] = HELD_AFTER", "m[HOLD] = 0"),)),
-    "WaitsForTheDone": Plant((Edit("ties", "if m[STATE] == 'done' and tied(m, AWAITED) then", "if false then"),)),
+    "WaitsForTheDone": Plant(
+        (Edit("ties", "if one[2][STATE] == 'done' and tied(one[2], AWAITED) then", "if false then"),)
+    ),
     "DiesAlone": Plant((Edit("ties", "its[TERMS][ON_DEAD] == 'die'", "false"),)),
     "PassesMaxRunning": Plant((Edit("limits", "limits[MOST_RUNNING] - call('ZCARD', leased_key(queue))", "most"),)),
     "LeaksPlaces": Plant((Edit("ending", "bonds.delist(bonds.slot_key(m), id)", ""),)),

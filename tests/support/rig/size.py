@@ -33,8 +33,9 @@ KILLS = {
     Size.FULL: Kills(items=100_000, workers=8, kills=200, lease=2.0, limit=3_000),
 }
 
-CRASH_ITEMS = {Size.SMOKE: 8, Size.SHORT: 30, Size.FULL: 30}
-"""R3: how many items the scenario has. Smoke tries some points, the others every one."""
+CRASH_ITEMS = {Size.SMOKE: 8, Size.SHORT: 12, Size.FULL: 30}
+"""R3: how many plain items the scenario has, beside twenty that are bound to others. Smoke tries some points, the
+others every one."""
 
 ZOMBIES = {Size.SMOKE: 1, Size.SHORT: 10, Size.FULL: 100}
 """R8: rounds with a stopped process; each round tries every kind of late write."""

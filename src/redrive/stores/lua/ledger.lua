@@ -5,8 +5,8 @@
 
 -- By key: member -> its score, false for one that goes.
 local listed = {}
--- By key: so many of the first are known to go.
-local passed_by = {}
+-- By key: so many of the first are known to go; how many are there, if that was asked; whether any came to it.
+local passed_by, counts, grown = {}, {}, {}
 
 local function changes_of(key)
   local changes = listed[key]
@@ -17,12 +17,21 @@ local function changes_of(key)
   return changes
 end
 
+-- What is enlisted was not there before, what is delisted was.
 local function enlist(key, score, member)
-  changes_of(key)[member] = score
+  local changes = changes_of(key)
+  if counts[key] and not changes[member] then
+    counts[key] = counts[key] + 1
+  end
+  changes[member], grown[key] = score, true
 end
 
 local function delist(key, member)
-  changes_of(key)[member] = false
+  local changes = changes_of(key)
+  if counts[key] and changes[member] ~= false then
+    counts[key] = counts[key] - 1
+  end
+  changes[member] = false
 end
 
 local function first_kept(key, changes)
@@ -43,6 +52,9 @@ local function first_in(key)
     return call('ZRANGE', sound(key, 'zset'), 0, 0)[1]
   end
   local first, least = first_kept(key, changes)
+  if not grown[key] then
+    return first
+  end
   for member, score in pairs(changes) do
     if score and (not first or score < least) then
       first, least = member, score
@@ -71,13 +83,15 @@ local function all_in(key)
   return all
 end
 
--- What is enlisted was not there before, what is delisted was.
 local function count_in(key)
-  local count = call('ZCARD', sound(key, 'zset'))
-  for _, score in pairs(listed[key] or {}) do
-    count = count + (score and 1 or -1)
+  if not counts[key] then
+    local count = call('ZCARD', sound(key, 'zset'))
+    for _, score in pairs(listed[key] or {}) do
+      count = count + (score and 1 or -1)
+    end
+    counts[key] = count
   end
-  return count
+  return counts[key]
 end
 
 before_write[#before_write + 1] = function()
@@ -90,5 +104,5 @@ before_write[#before_write + 1] = function()
       end
     end
   end
-  listed, passed_by = {}, {}
+  listed, passed_by, counts, grown = {}, {}, {}, {}
 end

@@ -87,7 +87,7 @@ end
 
 -- What a ready item has to wait for, as far as that is known here: a lease may set it aside besides.
 local function hold_again(id, m)
-  if tied(m, WAITS) and first_in(P .. 'waits:' .. id) then
+  if tied(m, WAITS) and count_in(P .. 'waits:' .. id) > 0 then
     m[HOLD] = HELD_AFTER
   elseif tied(m, ORDERED) and line_of_item(m).head ~= id then
     m[HOLD] = HELD_ORDER
@@ -249,17 +249,30 @@ local function move_on(heads)
 end
 
 -- Those that waited for nothing else are free.
-local function fulfil(id)
+local function fulfil(id, freed)
   local key = P .. 'awaited:' .. id
   for _, waiting in ipairs(all_in(key)) do
     local its_key = P .. 'waits:' .. waiting
     delist(key, waiting)
     delist(its_key, id)
-    if not first_in(its_key) then
-      local m = take(waiting)
-      if m and m[STATE] == 'ready' then
-        hold_again(waiting, m)
-      end
+    if count_in(its_key) == 0 then
+      freed[#freed + 1] = waiting
+    end
+  end
+end
+
+local function fulfil_all()
+  local freed = {}
+  for _, one in ipairs(over) do
+    if one[2][STATE] == 'done' and tied(one[2], AWAITED) then
+      fulfil(one[1], freed)
+    end
+  end
+  local records = #freed > 0 and fetch(sound(ITEM, 'hash'), freed) or {}
+  for index, id in ipairs(freed) do
+    local m = touched[id] or unpacked(records[index])
+    if m and m[STATE] == 'ready' then
+      hold_again(id, touched[id] or adopt(id, m))
     end
   end
 end
@@ -294,12 +307,7 @@ local function conclude(time)
     end
   end
   local new_heads = move_on(leave_lines())
-  for _, one in ipairs(over) do
-    local id, m = one[1], one[2]
-    if m[STATE] == 'done' and tied(m, AWAITED) then
-      fulfil(id)
-    end
-  end
+  fulfil_all()
   for _, id in ipairs(new_heads) do
     hold_again(id, touched[id])
   end

@@ -196,7 +196,5 @@ async def extend(session: Session, held: Sequence[Held], ttl: Millis) -> Extende
     rows = await session.call(session.sql("extend", "call"), params)
     lost = {each[place - 1] for place, asked in rows if not asked}
     wanted = {each[place - 1] for place, asked in rows if asked}
-    return Extended(
-        tuple([one.id for one in held if (one.id, one.delivery) in lost]),
-        tuple([one.id for one in held if (one.id, one.delivery) in wanted]),
-    )
+    gone = tuple([one.id for one in held if (one.id, one.delivery) in lost])
+    return Extended(gone, tuple([one.id for one in held if (one.id, one.delivery) in wanted and one.id not in gone]))

@@ -273,4 +273,5 @@ def extend(tx: Tx, held: Sequence[Held], ttl: Millis) -> Extended:
     still = _EXTEND["held"]
     found = [(one.id, tx.execute(still, (one.id, one.delivery, tx.now)).fetchone()) for one in held]
     lost = tuple([item_id for item_id, row in found if row is None])
-    return Extended(lost, tuple([item_id for item_id, row in found if row is not None and row[0] & CANCEL]))
+    asked = [item_id for item_id, row in found if row is not None and row[0] & CANCEL and item_id not in lost]
+    return Extended(lost, tuple(asked))

@@ -198,7 +198,7 @@ as $function$
 #variable_conflict use_column
 declare
     r record;
-    follower record;
+    upcoming record;
     new_gap text;
     freed bigint[] := '{}';
 begin
@@ -215,16 +215,16 @@ begin
         else
             perform {schema}.unpark(r.line);
             new_gap := case when leaves_gap then r.id when (r.line).gap = r.id then '' else (r.line).gap end;
-            select f.place, f.seq into follower from {schema}.follower f
+            select f.place, f.seq into upcoming from {schema}.follower f
             where f.queue = (r.line).queue and f.key = (r.line).key order by f.place limit 1;
             delete from {schema}.follower f
-            where f.queue = (r.line).queue and f.key = (r.line).key and f.place = follower.place;
+            where f.queue = (r.line).queue and f.key = (r.line).key and f.place = upcoming.place;
             update {schema}.line n
-            set head = follower.seq, gap = new_gap,
-                waiting = n.waiting - case when follower.seq is null then 0 else 1 end
+            set head = upcoming.seq, gap = new_gap,
+                waiting = n.waiting - case when upcoming.seq is null then 0 else 1 end
             where n.queue = (r.line).queue and n.key = (r.line).key;
-            update {schema}.terms t set gap = new_gap where t.seq = follower.seq and new_gap <> '';
-            freed := freed || case when follower.seq is null then '{}' else array[follower.seq] end;
+            update {schema}.terms t set gap = new_gap where t.seq = upcoming.seq and new_gap <> '';
+            freed := freed || case when upcoming.seq is null then '{}' else array[upcoming.seq] end;
         end if;
         delete from {schema}.line n
         where n.queue = (r.line).queue and n.key = (r.line).key and n.head is null and n.gap = '';
