@@ -1,4 +1,4 @@
-"""`python -m bench [--store sqlite] [--rows drain,bulk | features | growth | all] [--repeats 3] [--profile drain,fail]`."""
+"""`python -m bench [--store sqlite] [--rows drain,bulk | features | growth | all] [--repeats 3] [--profile drain]`."""
 
 from __future__ import annotations
 

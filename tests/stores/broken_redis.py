@@ -302,7 +302,7 @@ BONDS: dict[str, Plant] = {
     ),
     "DiesAlone": Plant((Edit("ties", "its[TERMS][ON_DEAD] == 'die'", "false"),)),
     "PassesMaxRunning": Plant((Edit("limits", "limits[MOST_RUNNING] - call('ZCARD', leased_key(queue))", "most"),)),
-    "LeaksPlaces": Plant((Edit("ending", "bonds.delist(bonds.slot_key(m), id)", ""),)),
+    "LeaksPlaces": Plant((Edit("ending", "bonds.leave_slot(id, m[QUEUE], m[TERMS][LIMIT_KEY])", ""),)),
     "ForgetsWhoWasSetAside": Plant((Edit("ties", "let_next(m[QUEUE], m[TERMS][LIMIT_KEY])", ""),)),
     "FillsBeyondCapacity": Plant((Edit("binding", "if fill + added[queue] > capacity then", "if false then"),)),
     "BuriesInAFullRoute": Plant((Edit("ending", "return rooms[route] >= 0", "return true"),)),

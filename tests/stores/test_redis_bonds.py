@@ -162,7 +162,7 @@ async def test_a_plain_item_costs_no_command_more(world: World, server: Server) 
 
 
 @pytest.mark.parametrize(
-    "key", ["lines:emails", "followers:emails\0k", "waits:w", "awaited:a", "dedupe", "slot:emails\0l", "held:emails"]
+    "key", ["lines:emails", "followers:emails\0k", "waits:w", "awaited:a", "dedupe", "slot:emails", "held:emails"]
 )
 async def test_a_key_of_another_kind_is_told_before_anything_is_written(world: World, server: Server, key: str) -> None:
     await world.put(
@@ -179,14 +179,14 @@ async def test_a_key_of_another_kind_is_told_before_anything_is_written(world: W
     assert server.snapshot() == before
 
 
-async def test_a_limit_key_that_somebody_made_something_else_of_is_left_alone(world: World, server: Server) -> None:
-    """It is known only when others were given already: the lease goes on without it."""
-    odd, sound = new(terms=Terms(limit_key="odd")), new(terms=Terms(limit_key="k"))
+async def test_limit_keys_that_somebody_made_something_else_of_are_left_alone(world: World, server: Server) -> None:
+    """That is known only when others were given already: the lease goes on without them."""
+    odd, sound = new(terms=Terms(limit_key="odd")), new()
     await world.put(odd, sound)
-    server.client.set(server.key(f"slot:{QUEUE}\0odd"), "somebody else's")
+    server.client.set(server.key(f"slot:{QUEUE}"), "somebody else's")
     assert ids(await world.lease(5)) == (sound.id,)
     assert (await world.item(odd.id)).state is State.READY
-    server.client.delete(server.key(f"slot:{QUEUE}\0odd"))
+    server.client.delete(server.key(f"slot:{QUEUE}"))
     assert ids(await world.lease(5)) == (odd.id,)
 
 
@@ -243,8 +243,8 @@ DAMAGES = (
     Damage("a place of nobody", lambda c, key: c.zadd(key("followers:emails\0k"), {"nobody": 9}), {"lines"}),
     Damage("parked for nothing", lambda c, key: c.zadd(key("parked:emails"), {"k": 0}), {"lines"}),
     Damage("not parked", lambda c, key: c.delete(key("parked:calls")), {"lines"}),
-    Damage("not counted", lambda c, key: c.delete(key("slot:emails\0l")), {"slots"}),
-    Damage("counted for nothing", lambda c, key: c.zadd(key("slot:emails\0l"), {"second": 9}), {"slots"}),
+    Damage("not counted", lambda c, key: c.delete(key("slot:emails")), {"slots"}),
+    Damage("counted for nothing", lambda c, key: c.zadd(key("slot:emails"), {"l\0second": 0}), {"slots"}),
     Damage("not set aside", lambda c, key: c.delete(key("aside:emails\0l")), {"slots"}),
     Damage("set aside for nothing", lambda c, key: c.zadd(key("aside:emails\0m"), {"second": 9}), {"slots"}),
     Damage("not listed", lambda c, key: c.delete(key("asides:emails")), {"slots"}),

@@ -92,7 +92,7 @@ local function untie(id, m)
   end
   local bonds = bonds()
   if tied(m, LIMITED) then
-    bonds.delist(bonds.slot_key(m), id)
+    bonds.leave_slot(id, m[QUEUE], m[TERMS][LIMIT_KEY])
     bonds.vacate(m)
   end
   if m[STATE] ~= 'ready' then

@@ -73,17 +73,21 @@ local function is_retry(level)
 end
 
 -- A ready item's record with one delivery more, and its number. Counted before it is given: a crash between here and the
--- handler is already in the books. Nil if it does not say that it is ready there, and for one with a limit key.
-local function leased(kept, queue, level, grant)
+-- handler is already in the books. Nil if it does not say that it is ready there, or if its limit key has no room.
+local function leased(id, kept, lane, level, grant)
+  local queue = lane.queue
   local read, left, seq, its_queue, state, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays,
     last_chance, _, _, _, _, ended_at, omitted, letter, priority, hold, ties, terms = pcall(
     values_of, kept or '', MORE_FIELDS, HEAD_SIZE
   )
-  if not read or left ~= -1 or state ~= 'ready' or its_queue ~= queue or (ties and band(ties, LIMITED) ~= 0) then
+  if not read or left ~= -1 or state ~= 'ready' or its_queue ~= queue then
     return nil
   end
   local tried = errors > 0 or crashes > 0 or replays > 0
   if level ~= crashes * 6 + (tried and 3 or 0) + (priority or 0) or (hold or 0) > 0 then
+    return nil
+  end
+  if ties and band(ties, LIMITED) ~= 0 and not lending().take_place(id, lane, terms[LIMIT_KEY]) then
     return nil
   end
   deliveries = deliveries + 1
@@ -116,7 +120,7 @@ local function hand_over(given, lane, picks, grant)
       emptied[ready_key(queue, level)] = {P .. 'levels:' .. queue, level}
     end
     -- Nearly every item makes this move, so it is written out: the same as lift, change and lay.
-    local made, delivery = leased(records[index], queue, level, grant)
+    local made, delivery = leased(id, records[index], lane, level, grant)
     if made then
       add(to, grant.until_then, member)
       set(ITEM, id, made)

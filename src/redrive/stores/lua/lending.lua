@@ -1,5 +1,6 @@
 -- What lease needs besides the usual: suspects, limit keys, and items that are not where they should be.
--- Inputs:    leased_otherwise(id, record as it is kept, lane, level, grant); first_suspect(lanes, time)
+-- Inputs:    leased_otherwise(id, record as it is kept, lane, level, grant); first_suspect(lanes, time);
+--            take_place(id, lane, limit key)
 -- Outputs:   the new record and its delivery, ASIDE if it has to wait for others of its limit key, nil if it is not to be
 --            given; the lane, member and level of the first suspect that may be given, and how many were set aside for it
 -- Atomicity: reads and notes down; what is set aside on the way to a suspect is written.
@@ -8,18 +9,11 @@ local MOST_ASIDE = 1000
 local MOST_PER_KEY = 2
 local ASIDE = 0
 
--- Whether nobody made something else of the sets of its limit key: they are known only here, where it is too late to stop.
-local function fits_limit_key(m, most)
-  if not tied(m, LIMITED) then
-    return true
-  end
-  local keys = {bonds().slot_key(m)}
-  if most then
-    keys[2] = bonds().aside_key(m[QUEUE], m[TERMS][LIMIT_KEY])
-  end
-  for _, key in ipairs(keys) do
-    local found = kinds[key] or call('TYPE', key).ok
-    if found ~= true and found ~= 'none' and found ~= 'zset' then
+-- Whether nobody made something else of a key: it is known only here, where it is too late to stop.
+local function fits(key)
+  if not kinds[key] then
+    local found = call('TYPE', key).ok
+    if found ~= 'none' and found ~= 'zset' then
       return false
     end
     kinds[key] = true
@@ -30,7 +24,22 @@ end
 -- Whether an item has a limit key of which so many run already: until one of them ends, nobody has to look at it.
 local function has_no_room(m, limits)
   local most = limits and limits[MOST_PER_KEY]
-  return most and tied(m, LIMITED) and bonds().count_in(bonds().slot_key(m)) >= most
+  return most and tied(m, LIMITED) and bonds().running_of(m[QUEUE], m[TERMS][LIMIT_KEY]) >= most
+end
+
+local function fits_limit_key(m)
+  return not tied(m, LIMITED)
+    or fits(bonds().slot_key(m[QUEUE])) and fits(bonds().aside_key(m[QUEUE], m[TERMS][LIMIT_KEY]))
+end
+
+-- A place under its limit key for an item that is leased now; false if there is none.
+local function take_place(id, lane, limit_key)
+  local bonds, most = bonds(), lane.limits and lane.limits[MOST_PER_KEY]
+  if not fits(bonds.slot_key(lane.queue)) or most and bonds.running_of(lane.queue, limit_key) >= most then
+    return false
+  end
+  bonds.take_slot(id, lane.queue, limit_key)
+  return true
 end
 
 -- The same of the others: ASIDE if it has to wait for others of its limit key, nil if it is not to be given at all.
@@ -38,7 +47,7 @@ local function leased_otherwise(id, kept, lane, level, grant)
   local m = unpacked(kept)
   if not m or m[STATE] ~= 'ready' or m[QUEUE] ~= lane.queue or (m[HOLD] or 0) > 0 then
     return nil
-  elseif level_of(m) ~= level or not fits_limit_key(m, lane.limits and lane.limits[MOST_PER_KEY]) then
+  elseif level_of(m) ~= level or not fits_limit_key(m) then
     -- It goes, or stays, where it belongs.
     shares(id, m, add)
     return nil
@@ -52,7 +61,7 @@ local function leased_otherwise(id, kept, lane, level, grant)
   m[STATE], m[DELIVERIES], m[ATTEMPT], m[ALONE] = 'leased', m[DELIVERIES] + 1, m[ATTEMPT] + 1, grant.alone
   m[WORKER], m[LEASED_AT], m[LEASE_UNTIL] = grant.worker, grant.time, grant.until_then
   if tied(m, LIMITED) then
-    bonds().enlist(bonds().slot_key(m), m[SEQ], id)
+    bonds().take_slot(id, m[QUEUE], m[TERMS][LIMIT_KEY])
   end
   return lay(id, m), m[DELIVERIES]
 end

@@ -5,8 +5,8 @@
 -- Atomicity: reads and notes down. Everything that ends in a script has ended before anything is moved for it.
 -- Keys:      dedupe hash, scope NUL key -> its holder, and until when it has it after its end; windows zset, until -> the same;
 --            waits:<id>, awaited:<id> zset, number -> id of those it waits for, and of those that wait for it;
---            slot:<queue> NUL <key> zset, number -> id of the leased of a limit key; aside:<queue> NUL <key> zset, likewise of
---            those that have the hold `limit`; asides:<queue> zset, 0 -> limit key that has any
+--            slot:<queue> zset, 0 -> limit key NUL id of the leased; aside:<queue> NUL <key> zset, number -> id of those that
+--            have the hold `limit`; asides:<queue> zset, 0 -> limit key that has any
 
 -- --- dedupe keys ---
 
@@ -98,8 +98,37 @@ end
 
 -- --- limit keys ---
 
-local function slot_key(m)
-  return P .. 'slot:' .. m[QUEUE] .. '\0' .. m[TERMS][LIMIT_KEY]
+local function slot_key(queue)
+  return P .. 'slot:' .. queue
+end
+
+-- How many of a limit key run: those of one key stand together. Asked once, and counted on from there.
+local running = {}
+local function running_of(queue, limit_key)
+  local counts = under(running, queue)
+  if not counts[limit_key] then
+    counts[limit_key] = call(
+      'ZLEXCOUNT', sound(slot_key(queue), 'zset'), '[' .. limit_key .. '\0', '(' .. limit_key .. '\1'
+    )
+  end
+  return counts[limit_key]
+end
+
+local function move_running(queue, limit_key, by)
+  local counts = under(running, queue)
+  if counts[limit_key] then
+    counts[limit_key] = counts[limit_key] + by
+  end
+end
+
+local function take_slot(id, queue, limit_key)
+  enlist(slot_key(queue), 0, limit_key .. '\0' .. id)
+  move_running(queue, limit_key, 1)
+end
+
+local function leave_slot(id, queue, limit_key)
+  delist(slot_key(queue), limit_key .. '\0' .. id)
+  move_running(queue, limit_key, -1)
 end
 
 local function aside_key(queue, key)

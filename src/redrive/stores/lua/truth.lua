@@ -32,7 +32,7 @@ local function bonds(id, m, note)
     end
   end
   if tied(m, LIMITED) and state == 'leased' then
-    note(P .. 'slot:' .. queue .. '\0' .. terms[LIMIT_KEY], m[SEQ], id)
+    note(P .. 'slot:' .. queue, 0, terms[LIMIT_KEY] .. '\0' .. id)
   elseif m[HOLD] == HELD_LIMIT then
     note(P .. 'aside:' .. queue .. '\0' .. terms[LIMIT_KEY], m[SEQ], id)
   end
@@ -137,7 +137,8 @@ local function is_reasonable(name, score, member)
     local holder = list_of(call('HGET', P .. 'dedupe', member))
     return holder and holder[2] == score or false
   end
-  return is_mine(kind == 'waits' and rest or member, P .. name, score, member)
+  local owner = kind == 'waits' and rest or kind == 'slot' and string.match(member, '%z(.*)$') or member
+  return is_mine(owner, P .. name, score, member)
 end
 
 -- Whether a line has a head that lives, or that keeps it back.

@@ -36,7 +36,14 @@ _KEYED = (
     *(("LLEN",), ("LRANGE", "0", "1"), ("LREM", "1", "v"), ("LSET", "0", "v"), ("RPUSH", "v")),
     *(("SADD", "m"), ("SISMEMBER", "m"), ("SMEMBERS",), ("SREM", "m")),
     *(("ZADD", "1", "m"), ("ZCARD",), ("ZCOUNT", "1", "2"), ("ZRANGE", "0", "1"), ("ZRANGEBYSCORE", "1", "2")),
-    *(("ZMSCORE", "m"), ("ZREM", "m"), ("ZREVRANGE", "0", "1"), ("ZSCAN", "0"), ("ZSCORE", "m")),
+    *(
+        ("ZMSCORE", "m"),
+        ("ZLEXCOUNT", "-", "+"),
+        ("ZREM", "m"),
+        ("ZREVRANGE", "0", "1"),
+        ("ZSCAN", "0"),
+        ("ZSCORE", "m"),
+    ),
 )
 
 
