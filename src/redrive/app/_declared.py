@@ -84,8 +84,8 @@ class Declared:
 
     async def write(self, store: Store, registry: Registry) -> None:
         upto = self._said
-        for policy in sorted(self._policies()):
-            known_policy(policy, registry.policies)
+        for policy, sayer in sorted(self._policies().items()):
+            known_policy(policy, registry.policies, sayer)
         # Before the queues that stand behind them.
         for name in sorted(self.gates.keys() | self._gates_of_queues()):
             await declare_gate(store, name, self.gates.get(name))
@@ -96,10 +96,11 @@ class Declared:
         await self._write_schedules(store, registry)
         self._written = upto
 
-    def _policies(self) -> set[str]:
-        named = {str(change.policy) for change in self.queues.values() if change.policy is not UNSET}
-        named |= {each.terms.policy for each in self.schedules.values() if each.terms is not None}
-        return named - {""}
+    def _policies(self) -> dict[str, str]:
+        """Names of policies that were asked for, each with who asks for it."""
+        named = {each.terms.policy: f"schedule {name!r}" for name, each in self.schedules.items() if each.terms}
+        named |= {str(said.policy): f"queue {name!r}" for name, said in self.queues.items() if said.policy is not UNSET}
+        return {policy: sayer for policy, sayer in named.items() if policy}
 
     def _gates_of_queues(self) -> set[str]:
         return {str(change.gate) for change in self.queues.values() if change.gate is not UNSET and change.gate}

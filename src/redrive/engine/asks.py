@@ -172,7 +172,7 @@ def one_of(field: str, word: object, words: Collection[str]) -> str:
     return str(word)
 
 
-def known_policy(name: object, policies: Collection[str]) -> str:
+def known_policy(name: object, policies: Collection[str], asked_by: str = "") -> str:
     if not isinstance(name, str):
         hint = "give it a name with app.policy(name, Policy(...)), and use that"
         raise ConfigError(f"{shown(name)} is not the name of a policy", field="policy", hint=hint)
@@ -180,7 +180,8 @@ def known_policy(name: object, policies: Collection[str]) -> str:
         declare = f"declare it with app.policy({name!r}, Policy(...))"
         near = get_close_matches(name, list(policies), n=1)
         hint = f"did you mean {near[0]!r}? otherwise {declare}" if near else declare
-        raise ConfigError(f"no policy {name!r} here", field="policy", hint=hint)
+        whose = f", which {asked_by} asks for" if asked_by else ""
+        raise ConfigError(f"no policy {name!r} here{whose}", field="policy", hint=hint)
     return name
 
 

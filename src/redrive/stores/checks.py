@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET
 
+from redrive.core import durations
 from redrive.core.graph import cycle
 from redrive.core.item import Dedupe, NewItem
 from redrive.core.meters import Rate
@@ -73,6 +74,14 @@ def unknown_dependency(item_id: str, awaited: str) -> BadDependency:
     )
 
 
+def hopeless_dependency(item_id: str, awaited: str) -> BadDependency:
+    return BadDependency(
+        f"{awaited!r} was cancelled and will never be done, so {item_id} would wait for ever; nothing was added",
+        field="after",
+        hint="leave it out of after, or say on_dead='die' to make a letter of it",
+    )
+
+
 def check_text(field: str, *texts: str) -> None:
     """Names and reasons are text on every engine: PostgreSQL has no NUL in texts, and nobody has half characters."""
     for text in texts:
@@ -107,14 +116,15 @@ def check_change(queue: str, change: QueueChange) -> None:
 
     for field in ("max_running", "max_per_key", "capacity"):
         value = getattr(change, field)
-        if value is not UNSET and value is not None and value < 1:
-            raise ConfigError(f"must be at least 1, not {value}", field=field, hint="use None for no limit")
+        if value is not UNSET and value is not None and not 1 <= value <= MOST:
+            raise ConfigError(f"must be between 1 and {MOST:,}, not {value}", field=field, hint="use None for no limit")
     if change.rate is not UNSET and change.rate is not None:
         check_rate(change.rate)
     for field in ("keep", "keep_results"):
         value = getattr(change, field)
-        if value is not UNSET and value is not None and value < 0:
-            raise ConfigError(f"must not be negative: {value} ms", field=field, hint="use None to keep for ever")
+        if value is not UNSET and value is not None and not 0 <= value <= durations.MAX:
+            hint = "use None to keep for ever"
+            raise ConfigError(f"must be between 0 and {durations.MAX} ms, not {value}", field=field, hint=hint)
     if change.order is not UNSET and change.order not in ORDERS:
         raise ConfigError(f"{change.order!r} is none of {', '.join(ORDERS)}", field="order")
     share = change.retry_share
@@ -127,12 +137,16 @@ def check_change(queue: str, change: QueueChange) -> None:
 
 
 ORDERS = ("block", "park", "skip")
+MOST = 1_000_000_000
+"""Of any limit: what every engine can keep and count with."""
 
 
 def check_rate(rate: Rate) -> None:
     hint = "use Rate(count, per), such as Rate(100, 60_000) for 100 a minute, or None for no limit"
     if rate.count < 1 or rate.per < 1 or (rate.burst is not None and rate.burst < 1):
         raise ConfigError(f"{rate!r} lets nothing pass", field="rate", hint=hint)
+    if rate.count > MOST or rate.per > durations.MAX or rate.most > MOST:
+        raise ConfigError(f"{rate!r} is more than can be counted", field="rate", hint=hint)
 
 
 def check_capacity(queue: str, capacity: int, fill: int) -> None:
@@ -146,8 +160,9 @@ def check_route(route: str, capacity: int | None) -> None:
     check_text("route", route)
     if not route:
         raise ConfigError("must not be empty", field="route")
-    if capacity is not None and capacity < 1:
-        raise ConfigError(f"must be at least 1, not {capacity}", field="capacity", hint="use None for no limit")
+    if capacity is not None and not 1 <= capacity <= MOST:
+        hint = "use None for no limit"
+        raise ConfigError(f"must be between 1 and {MOST:,}, not {capacity}", field="capacity", hint=hint)
 
 
 def check_gate(write: GateWrite) -> None:
@@ -156,8 +171,8 @@ def check_gate(write: GateWrite) -> None:
         raise ConfigError("must not be empty", field="gate")
     for field in ("interval", "burst", "floor"):
         value = getattr(write, field)
-        if value is not None and value < 1:
-            raise ConfigError(f"must be at least 1, not {value}", field=field)
+        if value is not None and not 1 <= value <= durations.MAX * 1000:
+            raise ConfigError(f"must be between 1 and {durations.MAX * 1000}, not {value}", field=field)
 
 
 def check_entries(entries: Iterable[NewEntry]) -> None:

@@ -107,9 +107,8 @@ local running = {}
 local function running_of(queue, limit_key)
   local counts = under(running, queue)
   if not counts[limit_key] then
-    counts[limit_key] = call(
-      'ZLEXCOUNT', sound(slot_key(queue), 'zset'), '[' .. limit_key .. '\0', '(' .. limit_key .. '\1'
-    )
+    local key = sound(slot_key(queue), 'zset')
+    counts[limit_key] = call('ZLEXCOUNT', key, '[' .. limit_key .. '\0', '(' .. limit_key .. '\1')
   end
   return counts[limit_key]
 end
