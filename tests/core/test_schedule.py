@@ -231,6 +231,8 @@ def test_schedules_survive_the_codec() -> None:
         ("priority", {"every": "1h", "priority": "urgent"}),
         ("order_key", {"every": "1h", "order_key": ""}),
         ("dedupe_key", {"every": "1h", "dedupe_key": "x" * 513}),
+        ("order_key", {"every": "1h", "order_key": "a\0b"}),
+        ("limit_key", {"every": "1h", "limit_key": "half \ud800"}),
         ("cron, every", {}),
         ("cron, every", {"cron": "* * * * *", "every": "1h"}),
     ],

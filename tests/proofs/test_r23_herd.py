@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -84,10 +85,13 @@ def _event(key: str, name: str) -> NewItem:
     return NewItem(name, "hooks", b"null", terms=Terms(order_key=key))
 
 
-async def healthy(lab: Lab, name: str) -> None:
+async def healthy(lab: Lab, waits: Waits, name: str) -> None:
     """For ten seconds each endpoint gets an event a second: a tenth of what the slots can do."""
     for number in range(10):
+        # All but one, whose slot the dead endpoint may have.
+        expected = waits.begun + HEALTHY - 1
         await lab.shared.put([_event(f"ep-{one}", f"{name}-{one}.{number}") for one in range(HEALTHY)])
+        await lab.noticed(partial(waits.has_begun, expected))
         await lab.clock.sleep(1_000)
 
 
@@ -97,11 +101,11 @@ async def dead_endpoint(lab: Lab, count: int) -> None:
     waits = Waits(lab, app, "hooks", slots=SLOTS, takes=TAKES)
     waits.fails = lambda item: item.id.startswith("dead")
     async with lab.working(app):
-        await lab.drive(healthy(lab, "alone"))
+        await lab.drive(healthy(lab, waits, "alone"))
         for start in range(0, count, 1000):
             size = min(1000, count - start)
             await lab.shared.put([_event("dead", f"dead.{start + number}") for number in range(size)])
-        await lab.drive(healthy(lab, "beside"))
+        await lab.drive(healthy(lab, waits, "beside"))
         await lab.pass_time("1s")
     assert waits.of["dead"], "nobody called the dead endpoint: this proves nothing"
     assert sum(len(waits.of[f"beside-{one}"]) for one in range(HEALTHY)) == 10 * HEALTHY

@@ -33,6 +33,7 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 TURNS = 40
+MOMENT = 1_000
 PATIENCE = 20_000
 """Moments of real time in which something must happen that no fake time can bring about."""
 
@@ -134,6 +135,20 @@ class Lab:
             if self.clock.under_way:
                 await breathe()
         raise AssertionError("a verb does not end")
+
+    async def noticed(self, check: Callable[[], bool]) -> None:
+        """Hold time until `check` says so, or for a moment of real time if it never does.
+
+        To be awaited while time passes: some stores tell those who wait by a message, which no verb waits for.
+        """
+        self.clock.enter()
+        try:
+            for _ in range(MOMENT):
+                if check():
+                    return
+                await breathe()
+        finally:
+            self.clock.leave()
 
     async def until(self, check: Callable[[], bool], *, limit: str = "1h") -> None:
         """Let time pass, sleeper by sleeper, until `check` holds."""

@@ -21,7 +21,10 @@ T = TypeVar("T")
 _ACCEPTED = (
     "use what JSON can say (keys are texts or numbers), datetimes, dataclasses, msgspec, attrs or pydantic objects"
 )
-_TOO_LARGE = "keep it elsewhere and pass a reference to it, or raise the limit with Redrive(max_payload=...)"
+_TOO_LARGE = {
+    "payload": "keep it elsewhere and pass a reference to it, or raise the limit with Redrive(max_payload=...)",
+    "result": "keep it elsewhere and return a reference to it, or raise the limit with handler(max_result=...)",
+}
 _DEEPEST_PATH = 100
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
@@ -82,7 +85,7 @@ def _dump(value: object, limit: int, word: str, queue: str = "") -> bytes:
     data = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else _to_json(value, word)
     if len(data) > limit:
         where = f" for queue {queue!r}" if queue else ""
-        raise PayloadTooLarge(f"the {word}{where} has {len(data):,} bytes; the limit is {limit:,}", hint=_TOO_LARGE)
+        raise PayloadTooLarge(f"the {word}{where} has {len(data):,} bytes; the limit is {limit:,}", hint=_TOO_LARGE[word])
     return data
 
 

@@ -319,10 +319,21 @@ def _terms(order_key: str | None, limit_key: str | None, dedupe_key: str | None,
     given = {"order_key": order_key, "limit_key": limit_key, "dedupe_key": dedupe_key, "policy": policy}
     for field, value in given.items():
         text: object = value
-        if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= _KEY_LIMIT):
-            hint = f"use 1 to {_KEY_LIMIT} characters, or leave it out"
+        if text is not None and not _usable(text):
+            hint = f"use 1 to {_KEY_LIMIT} characters that can be printed, or leave it out"
             raise BadSchedule(f"{shown(text)} cannot be used", field=field, hint=hint)
     if not any(given.values()):
         return None
     dedupe = None if dedupe_key is None else Dedupe(dedupe_key)
     return Terms(order_key=order_key or "", limit_key=limit_key or "", dedupe=dedupe, policy=policy or "")
+
+
+def _usable(key: object) -> bool:
+    """As a key: a tick that its store would refuse is one that never comes."""
+    if not isinstance(key, str) or not 1 <= len(key) <= _KEY_LIMIT or "\0" in key:
+        return False
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -71,9 +71,10 @@ class Store(Protocol):
         and replays are let in. An item whose dedupe key a live item holds (ready or leased; or done, and put less than
         its window ago) is not added and told in `duplicates`, also within one call; ids come first: a repeat is
         `already`.
-        `after` may name items of the same call, in any order, and counts what is done, also if pruned since, as
-        fulfilled; any other unknown id raises BadDependency. Whoever waits for one that is dead or cancelled already
-        is held, or with `on_dead="die"` enters as a letter.
+        `after` may name items of the same call, in any order that does not contradict their order keys, and counts what
+        is done, also if pruned since, as fulfilled; any other unknown id raises BadDependency. Whoever waits for a
+        letter is held; for what can never be done (cancelled, or pruned without being done), BadDependency. With
+        `on_dead="die"` it enters as a letter in both cases.
 
         Items of one order key are numbered in the order in which their puts commit, those of one put in its order. Only
         the head of a key can be leased; the others have the hold `order`.
@@ -145,9 +146,10 @@ class Store(Protocol):
         exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: earliest first. Only
         what still matches can be reported, so an act that may have to be repeated names its items by Ids.
 
-        Replay: back at its place if it still is the (dead) head of its order key, else at the tail; held again if an
-        item of `after` is not done; skipped while a live twin holds its dedupe key, unless forced. Discard and Skip let
-        go on what is blocked or parked behind a letter (Skip with a gap; skipped for a letter that blocks nothing).
+        Replay: back at its place if it still is the (dead) head of its order key or others were ever put to wait for
+        it, else at the tail; held again if an item of `after` is not done, and then behind those with a place before
+        its own: so nobody waits in a ring. Skipped while a live twin holds its dedupe key, unless forced. Discard and
+        Skip let go on what is blocked or parked behind a letter (Skip with a gap; skipped for one that blocks nothing).
         Cancel ends a ready item and moves those that wait for it as `settle` would; a leased one is marked.
         """
 

@@ -45,9 +45,24 @@ def check_terms(items: Sequence[NewItem]) -> None:
             check_dedupe(terms.dedupe)
         for awaited in terms.after:
             check_text("after", awaited)
-    ring = cycle({new.id: new.terms.after for new in items if new.terms is not None})
+    ring = cycle(_waits(items))
     if ring:
         raise BadDependency(f"these would wait for each other for ever: {' -> '.join(ring)}", field="after")
+
+
+def _waits(items: Sequence[NewItem]) -> dict[str, tuple[str, ...]]:
+    """Who waits for whom among these: for what it names, and for the one before it under its order key."""
+    waits: dict[str, tuple[str, ...]] = {}
+    if not any(new.terms is not None and new.terms.after for new in items):
+        return waits
+    before: dict[tuple[str, str], str] = {}
+    for new in items:
+        if new.terms is not None and new.id not in waits:
+            line = (new.queue, new.terms.order_key)
+            ahead = (before[line],) if new.terms.order_key and line in before else ()
+            waits[new.id] = (*new.terms.after, *ahead)
+            before[line] = new.id
+    return waits
 
 
 def check_follow_ups(items: Sequence[NewItem]) -> None:
@@ -76,7 +91,7 @@ def unknown_dependency(item_id: str, awaited: str) -> BadDependency:
 
 def hopeless_dependency(item_id: str, awaited: str) -> BadDependency:
     return BadDependency(
-        f"{awaited!r} was cancelled and will never be done, so {item_id} would wait for ever; nothing was added",
+        f"{awaited!r} will never be done (cancelled or removed), so {item_id} would wait for ever; nothing was added",
         field="after",
         hint="leave it out of after, or say on_dead='die' to make a letter of it",
     )

@@ -24,6 +24,13 @@ class Waits:
             if self.fails(item):
                 raise ConnectionError("the endpoint is down")
 
+    @property
+    def begun(self) -> int:
+        return sum(map(len, self.of.values()))
+
+    def has_begun(self, count: int) -> bool:
+        return self.begun >= count
+
     def p95(self, who: str) -> Millis:
         waits = sorted(wait for name, all_of_it in self.of.items() if name.startswith(who) for wait in all_of_it)
         return waits[len(waits) * 95 // 100]

@@ -30,19 +30,22 @@ class Bonds:
         self._table = table
         self._lines = table.lines
         self._tombstones = tombstones
+        self._awaited: set[str] = set()
 
     # --- coming in ---
 
-    def enter(self, item: Item, now: Instant) -> Item:
+    def enter(self, item: Item, now: Instant, *, back: bool = False) -> Item:
         """A new or replayed item takes its place, its key, and waits for what is not done."""
         terms = item.terms
         if terms is None:
             self._table.save(item)
             return item
         self.keys.take(item, now)
-        self.edges.add(item.id, (one for one in terms.after if self._fate(one) is not State.DONE))
+        missing = [one for one in terms.after if self._fate(one) is not State.DONE]
+        self.edges.add(item.id, missing)
+        self._awaited.update(one for one in missing if one not in self._tombstones)
         if not self._lines.is_head(item):
-            self._lines.join(item)
+            self._lines.join(item, back=back)
         return self._place(item)
 
     def _place(self, item: Item) -> Item:
@@ -68,6 +71,11 @@ class Bonds:
 
     def known(self, item_id: str) -> bool:
         return self._fate(item_id) is not None
+
+    def hopeless(self, item_id: str) -> bool:
+        """It can never be done any more; a letter that is still there can be replayed."""
+        item = self._table.items.get(item_id)
+        return self._fate(item_id) in LOST if item is None else item.state is State.CANCELLED
 
     def entered(self, items: Iterable[Item], now: Instant) -> None:
         """Those among the new that were to die with what is dead already."""
@@ -97,6 +105,9 @@ class Bonds:
         lost = [item for item in over if item.state in LOST]
         along = self._doom([one for item in lost for one in self._dying_with(item)], now)
         self._move_on([*over, *along])
+        for item in over:
+            if item.state is not State.DEAD:
+                self.forget(item.id)
         for item_id in freed:
             self._release(item_id)
         for before, _ in bound:
@@ -185,11 +196,30 @@ class Bonds:
         return self._lines.is_head(letter)
 
     def replayed(self, item: Item, now: Instant) -> None:
-        """A dead head goes on at its place, everything else at the tail."""
+        """A dead head goes on at its place, and so does what others were ever to wait for; the rest at the tail.
+
+        Behind those who wait for it, now or when they are replayed as well, it would be waited for in a ring.
+        """
         self.close_gap(item)
         if self._lines.is_head(item):
             self._turn(item, "flowing")
-        self.enter(item, now)
+        self.enter(item, now, back=item.id in self._awaited)
+        self._give_way(item)
+
+    def _give_way(self, item: Item) -> None:
+        """A head that waits for others lets go first who has a place before it: it may be what it waits for."""
+        line = self._lines.of(item)
+        head = None if line is None else self._table.items[line.head]
+        if line is None or head is None or head.hold != "after":
+            return
+        if self._lines.change_places(line):
+            self._place(self._table.items[line.head])
+            self._place(head)
+
+    def forget(self, item_id: str) -> None:
+        """It will not come back."""
+        self._lines.forget(item_id)
+        self._awaited.discard(item_id)
 
     def discarded(self, letter: Item) -> None:
         self.close_gap(letter)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Literal
 
 from redrive.core.item import Item
@@ -19,15 +20,23 @@ Name = tuple[str, str]
 class Line:
     """`status` says what a dead head does to those behind it; `gap` is the letter that they were let past.
 
-    No follower has a place before `first`.
+    `order` has the place of every follower, and of some that left.
     """
 
-    first: int = 1
-    last: int = 0
     head: str = ""
     followers: dict[int, str] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
     status: Literal["flowing", "blocked", "parked"] = "flowing"
     gap: str = ""
+
+    def add(self, place: int, item_id: str) -> None:
+        self.followers[place] = item_id
+        heappush(self.order, place)
+
+    def first(self) -> int | None:
+        while self.order and self.order[0] not in self.followers:
+            heappop(self.order)
+        return self.order[0] if self.order else None
 
 
 def name_of(item: Item) -> Name | None:
@@ -35,9 +44,12 @@ def name_of(item: Item) -> Name | None:
 
 
 class Lines:
+    """Places are numbers of one sequence for all lines: a line is forgotten when it is empty, a letter's place is not."""
+
     def __init__(self) -> None:
         self._lines: dict[Name, Line] = {}
         self._places: dict[str, int] = {}
+        self._last = 0
 
     def of(self, item: Item) -> Line | None:
         name = name_of(item)
@@ -51,31 +63,32 @@ class Lines:
         return line is not None and line.head == item.id
 
     def is_follower(self, item: Item) -> bool:
-        return item.id in self._places
+        line = self.of(item)
+        return line is not None and line.followers.get(self._places.get(item.id, 0)) == item.id
 
     def is_parked(self, item: Item) -> bool:
         line = self.of(item)
         return line is not None and line.status == "parked" and self.is_follower(item)
 
-    def join(self, item: Item) -> Line | None:
-        """At the tail; the first of a line is its head."""
+    def join(self, item: Item, *, back: bool = False) -> None:
+        """At the tail, or `back` at the place that it had; the first of a line is its head."""
         name = name_of(item)
         if name is None:
-            return None
+            return
+        if not back:
+            self._last += 1
+            self._places[item.id] = self._last
         line = self._lines.setdefault(name, Line())
-        line.last += 1
         if line.head:
-            line.followers[line.last] = item.id
-            self._places[item.id] = line.last
+            line.add(self._places[item.id], item.id)
         else:
             line.head = item.id
-        return line
 
     def leave(self, item: Item) -> None:
         """A follower goes; nobody else moves for it."""
         line = self.of(item)
-        if line is not None and item.id in self._places:
-            del line.followers[self._places.pop(item.id)]
+        if line is not None and self.is_follower(item):
+            del line.followers[self._places[item.id]]
 
     def advance(self, item: Item) -> str:
         """The head goes: the id of the new one, or nothing."""
@@ -83,15 +96,26 @@ class Lines:
         if line is None:
             return ""
         line.status = "flowing"
-        while line.first <= line.last and line.first not in line.followers:
-            line.first += 1
-        line.head = line.followers.pop(line.first, "")
-        self._places.pop(line.head, None)
+        first = line.first()
+        line.head = "" if first is None else line.followers.pop(first)
         self.tidy(item)
         return line.head
+
+    def change_places(self, line: Line) -> bool:
+        """Whether the first follower stood before the head: then it is the head now, and that one follows."""
+        first = line.first()
+        if first is None or first > self._places[line.head]:
+            return False
+        line.add(self._places[line.head], line.head)
+        line.head = line.followers.pop(first)
+        return True
 
     def tidy(self, item: Item) -> None:
         """A line that says nothing any more is forgotten."""
         name, line = name_of(item), self.of(item)
         if name is not None and line is not None and not line.head and not line.gap:
             del self._lines[name]
+
+    def forget(self, item_id: str) -> None:
+        """It will not come back."""
+        self._places.pop(item_id, None)

@@ -9,7 +9,7 @@ from redrive.core.item import Instant, NewItem
 from redrive.core.terms import dedupe_place
 from redrive.core.verbs import Duplicate, PutResult, Tombstone
 from redrive.errors import QueueFull
-from redrive.stores.checks import unknown_dependency
+from redrive.stores.checks import hopeless_dependency, unknown_dependency
 from redrive.stores.memory import _moves
 from redrive.stores.memory._bonds import Bonds
 from redrive.stores.memory._dedupe import Place
@@ -57,8 +57,12 @@ class Putting:
     def _check_dependencies(self, accepted: Mapping[str, NewItem]) -> None:
         for new in accepted.values():
             for awaited in () if new.terms is None else new.terms.after:
-                if awaited not in accepted and not self._bonds.known(awaited):
+                if awaited in accepted:
+                    continue
+                if not self._bonds.known(awaited):
                     raise unknown_dependency(new.id, awaited)
+                if new.terms is not None and new.terms.on_dead == "wait" and self._bonds.hopeless(awaited):
+                    raise hopeless_dependency(new.id, awaited)
 
     def _check_capacity(self, accepted: Iterable[NewItem]) -> None:
         more = Counter(new.queue for new in accepted)

@@ -39,6 +39,7 @@ class Broom:
         stones = tuple(_tombstone(item, by, now) for item in doomed)
         for item, stone in zip(doomed, stones, strict=True):
             self._table.drop(item)
+            self._bonds.forget(item.id)
             self._tombstones[item.id] = stone
         return stones
 

@@ -10,7 +10,7 @@ from redrive.core import codec, terms
 from redrive.core.item import NewItem, Terms
 from redrive.core.lanes import NUMBERS
 from redrive.core.verbs import Duplicate
-from redrive.stores.checks import unknown_dependency
+from redrive.stores.checks import hopeless_dependency, unknown_dependency
 from redrive.stores.sqlite import bonds, edges, keys
 from redrive.stores.sqlite.lines import Joining
 from redrive.stores.sqlite.tied import AFTER, NOTED, ORDER
@@ -76,16 +76,18 @@ def _waits(tx: Tx, added: Sequence[Numbered]) -> dict[int, _Wait]:
     found: dict[int, _Wait] = {}
     for seq, new in added:
         missing: list[str] = []
+        dies = _terms(new).on_dead == "die"
         lost = False
         for awaited in dict.fromkeys(_terms(new).after):
             state = "ready" if awaited in ours else edges.fate(tx, awaited)
             if state is None:
                 raise unknown_dependency(new.id, awaited)
+            if state == "cancelled" and not dies:
+                raise hopeless_dependency(new.id, awaited)
             if state != "done":
                 missing.append(awaited)
                 lost = lost or state in edges.LOST
         if missing:
-            dies = _terms(new).on_dead == "die"
             found[seq] = _Wait(tuple(missing), dies=dies, doomed=dies and lost)
     return found
 

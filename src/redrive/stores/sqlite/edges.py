@@ -20,9 +20,12 @@ LOST = ("dead", "cancelled")
 
 
 def fate(tx: Tx, item_id: str) -> str | None:
-    """The state of an item, also of one that was pruned; None if there never was one."""
-    row = tx.execute(_SQL["state"], (item_id,)).fetchone() or tx.execute(_SQL["buried"], (item_id,)).fetchone()
-    return None if row is None else str(row[0])
+    """The state of an item; None if there never was one. What was pruned is done, or as good as cancelled."""
+    row = tx.execute(_SQL["state"], (item_id,)).fetchone()
+    if row is not None:
+        return str(row[0])
+    stone = tx.execute(_SQL["buried"], (item_id,)).fetchone()
+    return None if stone is None else "done" if stone[0] == "done" else "cancelled"
 
 
 def add(tx: Tx, seq: int, awaited: Sequence[str], *, die: bool) -> None:

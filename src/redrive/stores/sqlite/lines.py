@@ -8,7 +8,7 @@ from typing import Literal
 
 from redrive.core import codec
 from redrive.core.verbs import QueueSettings
-from redrive.stores.sqlite.tied import ORDER, Tied, numbers
+from redrive.stores.sqlite.tied import Tied
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
@@ -53,7 +53,7 @@ class Joining:
             self._lines |= {(queue, key): Line(*facts) for queue, key, *facts in rows}
 
     def join(self, name: Name, seq: int, place: int) -> Line:
-        """At the tail; the first of a line is its head."""
+        """The first of a line is its head."""
         line = self._lines[name]
         if line.head is None:
             line.head = seq
@@ -133,39 +133,73 @@ def _recount(tx: Tx, queue: str, line: Line, status: Status) -> None:
 
 def advance(tx: Tx, heads: Sequence[tuple[Tied, str]]) -> None:
     """Lines go on without their head, with a gap where one is named: the first follower of each is the new one."""
-    meant = {item.seq: (item, gap) for item, gap in heads}
-    rows = tx.execute(_SQL["next"], (numbers(meant),)).fetchall() if meant else []
-    forgotten: list[Name] = []
-    kept: list[tuple[object, ...]] = []
-    left: list[tuple[object, ...]] = []
-    freed: list[tuple[int]] = []
+    queues: dict[str, list[tuple[Tied, str]]] = {}
+    for one in heads:
+        queues.setdefault(one[0].queue, []).append(one)
+    for queue, meant in queues.items():
+        _advance(tx, queue, meant)
+
+
+def _advance(tx: Tx, queue: str, heads: list[tuple[Tied, str]]) -> None:
+    """Written with as few values as can be: nearly all lines flow, have no gap, and just go one step or end."""
+    keys = codec.encode([item.order_key for item, _ in heads]).decode()
+    stepped: list[tuple[int, str, str | None]] = []
+    turned: list[tuple[object, ...]] = []
+    ended: list[tuple[str, str | None]] = []
+    left: list[tuple[str, str | None, int]] = []
     gaps: list[tuple[str, int]] = []
-    for asked, _, waiting, status, gap, place, seq, hold in [row for row in rows if row[0] == row[1]]:
-        item, new_gap = meant[asked]
-        if status == "parked":
-            tx.moved(item.queue, "parked", "held", waiting)
-        gap_now = new_gap or gap
-        if seq is None and not gap_now:
-            forgotten.append(item.line)
+    for index, head, waiting, status, gap, place, seq in tx.execute(_SQL["next"], (queue, keys)).fetchall():
+        item, new_gap = heads[index]
+        if head != item.seq:
             continue
-        kept.append((*item.line, seq, waiting if seq is None else waiting - 1, "flowing", gap_now))
-        if seq is not None:
-            left.append((*item.line, place))
+        key, gap_now = item.order_key, new_gap or gap
+        if status == "parked":
+            tx.moved(queue, "parked", "held", waiting)
+        if seq is None:
             if gap_now:
-                gaps.append((gap_now, seq))
-            if hold == ORDER:
-                freed.append((seq,))
-                tx.moved(item.queue, "held", "ready")
-                tx.woken.add(item.queue)
+                turned.append((queue, key, None, waiting, "flowing", gap_now))
+            else:
+                ended.append((queue, key))
+            continue
+        left.append((queue, key, place))
+        if gap_now:
+            gaps.append((gap_now, seq))
+        if status == "flowing" and not new_gap:
+            stepped.append((seq, queue, key))
+        else:
+            turned.append((queue, key, seq, waiting - 1, "flowing", gap_now))
     for statement, values in (
-        (_SQL["forget"], forgotten),
-        (_SQL["keep"], kept),
+        (_SQL["forget"], ended),
+        (_SQL["step"], stepped),
+        (_SQL["keep"], turned),
         (_SQL["leave"], left),
-        (_SQL["free"], freed),
         (_TERMS["gap"], gaps),
     ):
         if values:
             tx.executemany(statement, values)
+    _free(tx, queue, [seq for seq, *_ in stepped] + [seq for _, _, seq, *_ in turned if seq is not None])
+
+
+def _free(tx: Tx, queue: str, seqs: Sequence[object]) -> None:
+    """New heads: those that waited for nothing else can run."""
+    freed = tx.change(_SQL["free"], (codec.encode(seqs).decode(),)) if seqs else 0
+    if freed:
+        tx.moved(queue, "held", "ready", freed)
+        tx.woken.add(queue)
+
+
+def give_way(tx: Tx, name: Name) -> None:
+    """A head that waits for others lets go first who has a place before it: it may be what it waits for."""
+    row = tx.execute(_SQL["overtaken"], name).fetchone()
+    if row is None:
+        return
+    head, its_place, gap, seq, place = row
+    tx.execute(_SQL["leave"], (*name, place))
+    tx.execute(_SQL["follow"], (*name, its_place, head))
+    tx.execute(_SQL["lead"], (seq, *name))
+    if gap:
+        tx.execute(_TERMS["gap"], (gap, seq))
+    _free(tx, name[0], [seq])
 
 
 def is_head(tx: Tx, item: Tied) -> bool:

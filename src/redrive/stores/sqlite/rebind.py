@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from redrive.core.terms import DEDUPED, ORDERED, WAITS, dedupe_place
+from redrive.core.terms import AWAITED, DEDUPED, ORDERED, WAITS, dedupe_place
 from redrive.core.verbs import Change, Replay, Skip
 from redrive.stores.sqlite import bonds, edges, keys, lines, slots, tied
 from redrive.stores.sqlite.lines import Joining
@@ -53,6 +53,8 @@ def replayed(tx: Tx, items: Iterable[Tied]) -> None:
         if hold:
             tied.set_hold(tx, item.seq, hold)
             tx.moved(item.queue, "ready", kind)
+            if item.has(ORDERED):
+                lines.give_way(tx, item.line)
 
 
 def _take_key(tx: Tx, item: Tied) -> None:
@@ -70,13 +72,19 @@ def _wait_again(tx: Tx, item: Tied) -> bool:
 
 
 def _back_in_line(tx: Tx, item: Tied, *, waits: bool) -> tuple[int, Kind]:
-    """A dead head at its place, everybody else at the tail. The hold it has there, and what that counts as."""
+    """A dead head at its place, and what others were ever to wait for; the rest at the tail.
+
+    Behind those who wait for it, now or when they are replayed as well, it would be waited for in a ring.
+    The hold it has there, and what that counts as.
+    """
     lines.close_gap(tx, item)
     if lines.is_head(tx, item):
         lines.turn(tx, item, "flowing")
     else:
-        place = lines.next_place(tx)
-        tx.execute(_TERMS["place"], (place, item.seq))
+        place = item.place
+        if place is None or not item.has(AWAITED):
+            place = lines.next_place(tx)
+            tx.execute(_TERMS["place"], (place, item.seq))
         joining = Joining(tx, [item.line])
         line = joining.join(item.line, item.seq, place)
         joining.write()

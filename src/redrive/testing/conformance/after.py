@@ -261,13 +261,37 @@ async def test_after_what_is_lost_already_it_enters_as_a_letter(world: World, pr
         await world.store.amend(Ids((letter.id,)), Discard(), act())
         assert len(await world.store.prune(Ids((letter.id, cancelled.id)), 2, act())) == 2
     for lost in (letter.id, cancelled.id):
-        patient, mortal = waits(lost), dies(lost)
+        mortal = dies(lost)
         child = dies(mortal)
+        patient = waits(mortal)
         assert await world.store.put([child, mortal, patient]) == PutResult((child.id, mortal.id, patient.id))
         await assert_died_along(world, mortal)
         await assert_died_along(world, child)
         assert await world.holds(patient) == ["after"]
-        assert await world.blocked_by(patient.id) == (lost,)
+        assert await world.blocked_by(patient.id) == (mortal.id,)
+    await world.sound()
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_after_what_can_never_be_done_is_refused(world: World, pruned: bool) -> None:  # noqa: FBT001 - pytest's call
+    """Nobody could ever mend it. A letter can be replayed, from the trash as well, and is waited for."""
+    letter, cancelled = await world.letter(), new(delay=SECOND)
+    await world.put(cancelled)
+    await world.store.amend(Ids((cancelled.id,)), Cancel(), act())
+    await world.store.amend(Ids((letter.id,)), Discard(), act())
+    good, patient = new(), waits(letter.id)
+    await world.put(patient)
+    assert await world.blocked_by(patient.id) == (letter.id,)
+    hopeless = [cancelled.id]
+    if pruned:
+        assert len(await world.store.prune(Ids((letter.id, cancelled.id)), 2, act())) == 2
+        hopeless.append(letter.id)
+    for lost in hopeless:
+        bad = waits(good, lost)
+        with pytest.raises(BadDependency, match="never be done") as caught:
+            await world.store.put([good, bad])
+        assert caught.value.field == "after"
+        assert (await world.history(good.id), await world.history(bad.id)) == (None, None)
     await world.sound()
 
 

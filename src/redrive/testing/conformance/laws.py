@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from redrive.core.graph import cycle
 from redrive.core.item import History, Item
 from redrive.core.states import State
 from redrive.core.terms import dedupe_place
@@ -68,3 +69,8 @@ def check_history(history: History) -> None:
     waits = history.item.hold in {"after", "order", PARKED}
     assert bool(history.blocked_by) == waits
     assert history.item.id not in history.blocked_by
+
+
+def check_no_ring(blocked_by: Mapping[str, Sequence[str]]) -> None:
+    """Of all that waits: whoever follows what keeps an item back comes to something that can run, or be mended."""
+    assert cycle(blocked_by) == (), "they wait for each other for ever"

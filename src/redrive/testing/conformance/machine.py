@@ -37,7 +37,7 @@ from redrive.core.verbs import (
 )
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.testing.conformance.kit import ended, failure
-from redrive.testing.conformance.laws import check_bonds, check_history, check_limits
+from redrive.testing.conformance.laws import check_bonds, check_history, check_limits, check_no_ring
 from redrive.testing.conformance.model import check_item, check_move, check_tally, compare
 from redrive.testing.conformance.stage import MakeStore, Stage, everything
 from redrive.testing.conformance.strategies import (
@@ -308,6 +308,8 @@ class StoreMachine(Stage):
                 check_history(history)
         self.touched.clear()
         check_bonds(items)
+        held = [item.id for item in items if item.hold]
+        check_no_ring({item_id: self.run(self.model.get(item_id)).blocked_by for item_id in held})
         check_limits(self.before, items, tally)
         self._check(items)
         check_tally(tally, items)

@@ -12,15 +12,29 @@ from json_each(?) meant
 cross join line n on n.queue = json_extract(meant.value, '$[0]') and n.key = json_extract(meant.value, '$[1]');
 
 -- :name next
--- The lines of these items, each with its first follower.
-select t.seq, n.head, n.waiting, n.status, n.gap, f.place, f.seq, h.hold
-from json_each(?) meant
-cross join item i on i.seq = meant.value
-cross join terms t on t.seq = i.seq
-cross join line n on n.queue = i.queue and n.key = t.order_key
-left join follower f on f.queue = n.queue and f.key = n.key
+-- The lines of these keys of one queue, each with its first follower. By place among the keys, a JSON array.
+select meant.key, n.head, n.waiting, n.status, n.gap, f.place, f.seq
+from json_each(?2) meant
+cross join line n on n.queue = ?1 and n.key = meant.value
+left join follower f on f.queue = ?1 and f.key = n.key
+    and f.place = (select min(x.place) from follower x where x.queue = ?1 and x.key = n.key);
+
+-- :name step
+-- Its first follower leads a line that flows.
+update line set head = ?, waiting = waiting - 1 where queue = ? and key = ?;
+
+-- :name overtaken
+-- A head that waits for others, and the first follower if that has a place before it.
+select n.head, ht.place, n.gap, f.seq, f.place
+from line n
+cross join item h on h.seq = n.head and h.hold = 1
+cross join terms ht on ht.seq = h.seq
+cross join follower f on f.queue = n.queue and f.key = n.key and f.place < ht.place
     and f.place = (select min(x.place) from follower x where x.queue = n.queue and x.key = n.key)
-left join item h on h.seq = f.seq;
+where n.queue = ? and n.key = ?;
+
+-- :name lead
+update line set head = ? where queue = ? and key = ?;
 
 -- :name keep
 insert into line (queue, key, head, waiting, status, gap) values (?, ?, ?, ?, ?, ?)
@@ -37,7 +51,8 @@ insert into follower (queue, key, place, seq) values (?, ?, ?, ?);
 delete from follower where queue = ? and key = ? and place = ?;
 
 -- :name free
-update item set hold = 0 where seq = ? and hold = 2;
+-- Those of these, a JSON array of numbers, that waited for their turn only.
+update item set hold = 0 where hold = 2 and seq in (select value from json_each(?));
 
 -- :name next_place
 -- Places are numbers of the same sequence as items: in the order of commits.
