@@ -85,7 +85,8 @@ def _dump(value: object, limit: int, word: str, queue: str = "") -> bytes:
     data = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else _to_json(value, word)
     if len(data) > limit:
         where = f" for queue {queue!r}" if queue else ""
-        raise PayloadTooLarge(f"the {word}{where} has {len(data):,} bytes; the limit is {limit:,}", hint=_TOO_LARGE[word])
+        said = f"the {word}{where} has {len(data):,} bytes; the limit is {limit:,}"
+        raise PayloadTooLarge(said, hint=_TOO_LARGE[word])
     return data
 
 

@@ -44,7 +44,7 @@ def name_of(item: Item) -> Name | None:
 
 
 class Lines:
-    """Places are numbers of one sequence for all lines: a line is forgotten when it is empty, a letter's place is not."""
+    """Places are numbers of one sequence for all lines: an empty line is forgotten, the place of a letter is not."""
 
     def __init__(self) -> None:
         self._lines: dict[Name, Line] = {}

@@ -18,17 +18,22 @@ Over = tuple[Tied, str]
 """An item as it was, and the state it has now."""
 
 
-def give_keys_back(tx: Tx, moved: Iterable[Over]) -> None:
-    keys.release(tx, [(item, state) for item, state in moved if item.has(DEDUPED) and state != "ready"])
-
-
-def ended(tx: Tx, moved: Sequence[Over]) -> None:
-    """All with ties that this write moved, by itself and written already; their dedupe keys are given back."""
-    over = [(item, state) for item, state in moved if state != "ready"]
-    # Most have one kind of tie, if any: what none of them has is not gone through.
+def ties_of(moved: Iterable[Over]) -> int:
+    """Of all of them: most have one kind of tie, and what none of them has is not gone through."""
     ties = 0
     for item, _ in moved:
         ties |= item.ties
+    return ties
+
+
+def give_keys_back(tx: Tx, moved: Sequence[Over], ties: int) -> None:
+    if ties & DEDUPED:
+        keys.release(tx, [(item, state) for item, state in moved if item.has(DEDUPED) and state != "ready"])
+
+
+def ended(tx: Tx, moved: Sequence[Over], ties: int) -> None:
+    """All with ties that this write moved, by itself and written already; their dedupe keys are given back."""
+    over = [one for one in moved if one[1] != "ready"]
     if ties & WAITS:
         edges.give_up(tx, [item for item, _ in over])
     freed: list[int] = []
@@ -39,7 +44,7 @@ def ended(tx: Tx, moved: Sequence[Over]) -> None:
         over += along
         ties |= ORDERED if along else 0
     if ties & ORDERED:
-        lines.move_on(tx, [(item, state) for item, state in over if item.has(ORDERED)])
+        lines.move_on(tx, [one for one in over if one[0].ties & ORDERED])
     edges.free(tx, freed)
     if ties & LIMITED:
         slots.pass_on(tx, [item for item, _ in moved])

@@ -133,11 +133,8 @@ def _recount(tx: Tx, queue: str, line: Line, status: Status) -> None:
 
 def advance(tx: Tx, heads: Sequence[tuple[Tied, str]]) -> None:
     """Lines go on without their head, with a gap where one is named: the first follower of each is the new one."""
-    queues: dict[str, list[tuple[Tied, str]]] = {}
-    for one in heads:
-        queues.setdefault(one[0].queue, []).append(one)
-    for queue, meant in queues.items():
-        _advance(tx, queue, meant)
+    for queue in {item.queue for item, _ in heads}:
+        _advance(tx, queue, [one for one in heads if one[0].queue == queue])
 
 
 def _advance(tx: Tx, queue: str, heads: list[tuple[Tied, str]]) -> None:

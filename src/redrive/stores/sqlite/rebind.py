@@ -119,5 +119,6 @@ def cancelled(tx: Tx, items: Sequence[Tied]) -> None:
     moved = [(item, "cancelled") for item in items]
     for item in items:
         slots.take_back(tx, item)
-    bonds.give_keys_back(tx, moved)
-    bonds.ended(tx, moved)
+    ties = bonds.ties_of(moved)
+    bonds.give_keys_back(tx, moved, ties)
+    bonds.ended(tx, moved, ties)

@@ -105,7 +105,9 @@ def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Ite
 def _bound(item: Item, row: Row) -> Item:
     """As few are."""
     terms = None if row[TERMS] is None else codec.decode(row[TERMS], Terms)
-    return replace(item, priority=PRIORITIES[row[PRIORITY]], terms=terms, gap=row[GAP] or "")
+    if row[PRIORITY] or row[GAP]:
+        return replace(item, priority=PRIORITIES[row[PRIORITY]], terms=terms, gap=row[GAP] or "")
+    return replace(item, terms=terms)
 
 
 def tombstone_of(row: Row) -> Tombstone:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from redrive.core import codec
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Millis, NewItem
-from redrive.core.terms import CANCEL
+from redrive.core.terms import CANCEL, LIMITED
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
 from redrive.errors import ConfigError
 from redrive.stores.packing import Packed
@@ -91,8 +91,8 @@ class _Plan:
 
     def finish(self, tx: Tx) -> None:
         """What goes with the moves: counters, results, letters, evidence, follow-ups, and what others wait for."""
-        if self._bound:
-            bonds.give_keys_back(tx, self._bound)
+        ties = bonds.ties_of(self._bound)
+        bonds.give_keys_back(tx, self._bound, ties)
         for kind, queues in self._queues.items():
             for queue, count in Counter(queues).items():
                 tx.moved(queue, "leased", kind, count)
@@ -107,9 +107,10 @@ class _Plan:
         if self._attempts:
             _add_attempts(tx, self._attempts)
         put(tx, self._follow_ups, admit=False)
-        if self._bound:
+        if ties & LIMITED:
             slots.leave(tx, [item for item, _ in self._bound])
-            bonds.ended(tx, self._bound)
+        if ties:
+            bonds.ended(tx, self._bound, ties)
 
 
 def _delay(decision: Decision) -> Millis:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from redrive.core import codec
 from redrive.core.item import Instant, Terms
 from redrive.core.terms import HOLDS, ORDERED
-from redrive.stores.sqlite.rows import TERMS, TIES, Row
+from redrive.stores.sqlite.rows import SEQ, TERMS, TIES, Row
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
@@ -23,7 +24,7 @@ BINDING = NOTED - 1
 AFTER, ORDER, LIMIT = HOLDS.index("after"), HOLDS.index("order"), HOLDS.index("limit")
 
 
-class Tied(NamedTuple):
+class Tied(Struct, frozen=True, gc=False):
     """The columns of terms.tied."""
 
     seq: int
@@ -60,9 +61,8 @@ def numbers(seqs: Iterable[int]) -> str:
 
 def leased(row: Row) -> Tied:
     """From the columns of lease.pick."""
-    item_id, queue, _, seq, enqueued_at = row[:5]
-    body, _, limit_key, order_key, place = row[TERMS : TERMS + 5]
-    return Tied(seq, item_id, queue, row[TIES], 0, enqueued_at, order_key, place, limit_key, body)
+    body, _, limit_key, order_key, place = row[TERMS:]
+    return Tied(row[SEQ], row[0], row[1], row[TIES], 0, row[4], order_key, place, limit_key, body)
 
 
 def read(tx: Tx, seqs: Iterable[int]) -> list[Tied]:

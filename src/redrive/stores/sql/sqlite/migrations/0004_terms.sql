@@ -30,6 +30,7 @@ create table terms (
 create index terms_key on terms (order_key) where order_key <> '';
 
 -- The items of one order key. head: the number of the only one that may run, or null. waiting: how many follow it.
+-- The key comes first in both indexes: queues are few, and a comparison that ends with the first column is a quick one.
 create table line (
     queue text not null,
     key text not null,
@@ -37,7 +38,7 @@ create table line (
     waiting integer not null default 0,
     status text not null default 'flowing',
     gap text not null default '',
-    primary key (queue, key)
+    primary key (key, queue)
 ) without rowid;
 
 create table follower (
@@ -45,7 +46,7 @@ create table follower (
     key text not null,
     place integer not null,
     seq integer not null,
-    primary key (queue, key, place)
+    primary key (key, queue, place)
 ) without rowid;
 
 -- Who waits for whom, until it is done. By id: the awaited one may be pruned. die: the waiting one dies with it.
