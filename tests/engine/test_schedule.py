@@ -13,9 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.decide import ToDone
 from redrive.core.schedule import KIND
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, Cancel, DocumentWrite, QueueChange, Tally
+from redrive.core.verbs import Act, Cancel, DocumentWrite, LeaseRequest, QueueChange, Settlement, Tally, Want
 from redrive.engine.schedule import Scheduler
 from redrive.events import Events, StoreFailed, TicksMissed
 from redrive.office.schedules import declare_schedules
@@ -179,6 +180,22 @@ async def test_a_full_queue_gets_its_ticks_later(crew: Crew) -> None:
     await crew.join()
     await lab.pass_time("30s")
     assert await crew.fired("full") == crew.ticks()
+
+
+async def test_a_queue_that_is_smaller_than_what_it_is_owed_gets_what_it_has_room_for(crew: Crew) -> None:
+    """More ticks are owed than it will ever take at once: they come as room is made, and none twice."""
+    lab = crew.lab
+    await crew.store.configure("small", QueueChange(capacity=2))
+    await declare_schedules(crew.store, [schedule(queue="small", every="5s", catch_up="skip")])
+    await lab.pass_time("27s")
+    await crew.join()
+    await lab.pass_time("2s")
+    assert await crew.fired() == crew.ticks(5 * SECOND)[:2]
+    for turn in range(3):
+        leased = await crew.store.lease(LeaseRequest("w", (Want("small", 9, HOUR, 3),), f"turn {turn}"))
+        await crew.store.settle([Settlement(item.id, item.deliveries, ToDone()) for item in leased.items])
+        await lab.pass_time("2s")
+    assert await crew.fired() == crew.ticks(5 * SECOND)
 
 
 async def test_what_a_full_queue_did_not_take_is_owed_by_the_next_leader_too(crew: Crew) -> None:

@@ -37,6 +37,13 @@ _AFTER = {
     "WaitsForTheDone": Bug(
         "what it waits for is done, and it waits on", ("test_after_is_freed_in_the_settle_that_ends_the_wait",)
     ),
+    "WaitsInARing": Bug(
+        "who is waited for stands behind who waits, and neither ever runs",
+        (
+            "test_after_a_passed_one_that_is_replayed_it_follows",
+            "test_after_one_that_died_along_it_dies_and_both_are_replayed",
+        ),
+    ),
     "DiesAlone": Bug(
         "those who were to die with it wait for ever", ("test_after_deaths_spread_over_queues_in_one_write",)
     ),

@@ -207,7 +207,7 @@ PLANTS: dict[str, Plant] = {
         )
     ),
     "GivesMoreBesideASuspect": Plant((Edit("lease", "c.worker = who and c.alone = 1", "false"),)),
-    "LeasesFromThePaused": Plant((Edit("lease", "coalesce(not q.paused, true)", "true"),)),
+    "LeasesFromThePaused": Plant((Edit("lease", "q.name = queues[want] and q.paused", "false"),)),
     "LeasesTheNewestFirst": Plant(
         (Edit("lease", "order by c.due_at, c.seq limit most", "order by c.due_at desc, c.seq desc limit most"),)
     ),
@@ -311,7 +311,7 @@ _LETTERS_TOO = "state in ('done', 'cancelled', 'dead')"
 BONDS: dict[str, Plant] = {
     "LeasesFollowers": Plant((Edit("put/enter_bound", "when n.follows then 2 else 0 end", "else 0 end"),)),
     "PromotesNobody": Plant((Edit("bonds/move_lines", "set hold = 0 from stepped s", "set hold = 2 from stepped s"),)),
-    "GoesOnPastTheDead": Plant((Edit("bonds/move_lines", "coalesce(q.order_mode, 'block')", "'skip'"),)),
+    "GoesOnPastTheDead": Plant((Edit("bonds/move_lines", "<> 'skip' as stops", "= 'never' as stops"),)),
     "HidesTheGap": Plant((Edit("bonds/move_lines", "terms t set gap = s.gap", "terms t set gap = ''"),)),
     "KeepsTheKeysOfTheDead": Plant((Edit("bonds/free_keys", "o.ending > 1 or", "false or"),)),
     "ForgetsTheWindow": Plant((Edit("bonds/free_keys", "coalesce(d.until, 0) <= now_at", "true"),)),
@@ -326,9 +326,10 @@ BONDS: dict[str, Plant] = {
         )
     ),
     "WaitsForTheDone": Plant((Edit("bonds/untie", "where e.awaited = o.seq returning", "where false returning"),)),
+    "WaitsInARing": Plant((Edit("amend/give_way", "and f.place < its_place", "and false"),)),
     "DiesAlone": Plant((Edit("bonds/untie", "t.seq = e.waiting and t.dies", "false"),)),
     "PassesMaxRunning": Plant((Edit("lease/room", "sum(k.leased)", "sum(0 * k.leased)"),)),
-    "LeaksPlaces": Plant((Edit("bonds/give_back", "-count(*) filter (where o.leased)", "0 * count(*)"),)),
+    "LeaksPlaces": Plant((Edit("bonds/give_back", "e.key, -e.leases", "e.key, 0 * e.leases"),)),
     "ForgetsWhoWasSetAside": Plant((Edit("bonds/give_back", "set hold = 0 from next n", "set hold = 3 from next n"),)),
     "FillsBeyondCapacity": Plant((Edit("put/crowded", "where k.fill + n.more > q.capacity", "where false"),)),
     "BuriesInAFullRoute": Plant((Edit("settle/keep_from_routes", "> r.capacity", "> r.capacity + 1"),)),

@@ -300,6 +300,7 @@ BONDS: dict[str, Plant] = {
     "WaitsForTheDone": Plant(
         (Edit("ties", "if one[2][STATE] == 'done' and tied(one[2], AWAITED) then", "if false then"),)
     ),
+    "WaitsInARing": Plant((Edit("amend", "its[TERMS][PLACE] < head[TERMS][PLACE]", "false"),)),
     "DiesAlone": Plant((Edit("ties", "its[TERMS][ON_DEAD] == 'die'", "false"),)),
     "PassesMaxRunning": Plant((Edit("limits", "limits[MOST_RUNNING] - call('ZCARD', leased_key(queue))", "most"),)),
     "LeaksPlaces": Plant((Edit("ending", "bonds.leave_slot(id, m[QUEUE], m[TERMS][LIMIT_KEY])", ""),)),

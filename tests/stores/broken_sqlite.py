@@ -102,6 +102,7 @@ BONDS: dict[str, Plant] = {
     "ReplaysBesideATwin": Plant(patches=(_sees_no_twin,)),
     "RunsBeforeItsTime": Plant(patches=(_waits_for_nobody,)),
     "WaitsForTheDone": Plant((Edit("after/fulfil", "awaited = ?", "awaited = ? and false"),)),
+    "WaitsInARing": Plant((Edit("order/overtaken", "f.place < ht.place", "f.place < 0"),)),
     "DiesAlone": Plant((Edit("after/doomed", "die = 1", "die = 2"),)),
     "PassesMaxRunning": Plant((Edit("lease/queue", "settings, leased", "settings, 0"),)),
     "LeaksPlaces": Plant((Edit("limits/leave", "running - 1", "running"),)),

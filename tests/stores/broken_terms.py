@@ -81,6 +81,31 @@ class ReplaysToTheTail(BentBonds):
             super().replayed(item, now)
 
 
+class ReplaysBehindThoseWhoWait(BentBonds):
+    """A letter that was passed by goes to the tail, behind the head that waits for it."""
+
+    class kind(Bonds):  # noqa: N801
+        def replayed(self, item: Item, now: Instant) -> None:
+            self._awaited.discard(item.id)
+            super().replayed(item, now)
+
+
+class NeverGivesWay(BentBonds):
+    """The head of a key stays the head, also while it waits for one behind it."""
+
+    class kind(Bonds):  # noqa: N801
+        def _give_way(self, item: Item) -> None:
+            """Not at all."""
+
+
+class WaitsForTheCancelled(BentBonds):
+    """Whoever waits for what can never be done is taken in, and waits for ever."""
+
+    class kind(Bonds):  # noqa: N801
+        def hopeless(self, item_id: str) -> bool:
+            return False
+
+
 class ForgetsTheGap(BentBonds):
     class kind(Bonds):  # noqa: N801
         def next_head(self, head: Item, gap: str = "") -> None:

@@ -141,6 +141,12 @@ TEETH = (
         machine=True,
     ),
     Tooth(t.ReplaysToTheTail, ("test_order_replay_of_a_dead_head_takes_its_place_again",), machine=True),
+    Tooth(
+        t.ReplaysBehindThoseWhoWait,
+        ("test_after_a_passed_one_that_is_replayed_it_follows", "test_after_two_of_which_one_stands_before_it"),
+    ),
+    Tooth(t.NeverGivesWay, ("test_after_one_that_died_along_it_dies_and_both_are_replayed",)),
+    Tooth(t.WaitsForTheCancelled, ("test_after_what_can_never_be_done_is_refused",)),
     Tooth(t.ForgetsTheGap, ("test_order_skips_a_dead_head_and_marks_the_gap",), machine=True),
     Tooth(
         t.RetriesLetOthersPass,

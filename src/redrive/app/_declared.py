@@ -117,9 +117,11 @@ class Declared:
         schedules = [self.schedules[name] for name in sorted(self.schedules)]
         elsewhere = {schedule.queue for schedule in schedules} - registry.declared
         known = {row.queue for row in (await store.tally()).queues} if elsewhere else set()
-        for queue in sorted(elsewhere - known):
-            fix = f"register a handler for it, or declare it with app.queue({queue!r})"
-            raise unknown_queue(queue, registry.declared | known, fix)
+        for schedule in schedules:
+            if schedule.queue in elsewhere - known:
+                fix = f"register a handler for it, or declare it with app.queue({schedule.queue!r})"
+                fix += f"; schedule {schedule.name!r} enqueues to it"
+                raise unknown_queue(schedule.queue, registry.declared | known, fix)
         await declare_schedules(store, schedules)
 
 

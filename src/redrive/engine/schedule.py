@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from redrive import events as ev
 from redrive.core import codec
@@ -141,6 +141,13 @@ class _StoreTime:
         self._offset = at - self._read_at
 
 
+class _Refused(NamedTuple):
+    """Why ticks could not be put, and up to which one they could."""
+
+    why: str
+    upto: Instant | None
+
+
 class _Entry:
     """A schedule in the leader's memory. `dealt`: ticks up to then are dealt with. `due`: when to look at it again."""
 
@@ -260,9 +267,9 @@ class _Book:
         (document,) = await self._store.write_documents([write])
         self._written, self._progress = document.version, progress
 
-    async def _put_all(self, due: Sequence[_Entry], plans: Sequence[Plan]) -> dict[str, str]:
+    async def _put_all(self, due: Sequence[_Entry], plans: Sequence[Plan]) -> dict[str, _Refused]:
         """Names of schedules whose items were refused, and why. Together if possible: all or none of a put is taken."""
-        refused: dict[str, str] = {}
+        refused: dict[str, _Refused] = {}
         batch: list[tuple[str, list[NewItem]]] = []
         size = 0
         for entry, what in zip(due, plans, strict=True):
@@ -274,35 +281,52 @@ class _Book:
                 batch, size = [], 0
         return refused | await self._put(batch)
 
-    async def _put(self, batch: Sequence[tuple[str, list[NewItem]]]) -> dict[str, str]:
+    async def _put(self, batch: Sequence[tuple[str, list[NewItem]]]) -> dict[str, _Refused]:
         items = [item for _, some in batch for item in some]
         if not items:
             return {}
+        why = await self._refusal(items)
+        if why is None:
+            return {}
+        if len(batch) > 1:
+            refused: dict[str, _Refused] = {}
+            for one in batch:
+                refused |= await self._put([one])
+            return refused
+        name = batch[0][0]
+        # As many as there is room for: more of them may be owed than the queue will ever take at once.
+        upto = None
+        for item in items if len(items) > 1 else ():
+            why = await self._refusal([item])
+            if why is not None:
+                break
+            upto = item.at
+        return {} if why is None else {name: _Refused(why, upto)}
+
+    async def _refusal(self, items: Sequence[NewItem]) -> str | None:
+        """Why none of them was put, or None: they are."""
         try:
             result = await self._store.put(items)
         except StoreError:
             raise
         except RedriveError as error:
-            if len(batch) == 1:
-                return {batch[0][0]: error.message}
-            refused: dict[str, str] = {}
-            for one in batch:
-                refused |= await self._put([one])
-            return refused
+            return error.message
         for twin in result.duplicates:
             name = twin.id.rpartition("@")[0]
             self._events.emit(ev.TicksMissed(name, 1, 0, f"its dedupe key is held by {twin.of}"))
-        return {}
+        return None
 
-    def _dealt(self, entry: _Entry, now: Instant, what: Plan, refused: str | None) -> None:
+    def _dealt(self, entry: _Entry, now: Instant, what: Plan, refused: _Refused | None) -> None:
         schedule = entry.kept.schedule
         if refused is not None:
             # A full queue takes them later; those that are too late by then go by the catch-up rule.
             entry.due = now + POLL
+            entry.dealt = entry.dealt if refused.upto is None else max(entry.dealt, refused.upto)
             if not entry.owes:
                 self._owing += 1
                 entry.owes = True
-                self._events.emit(ev.TicksMissed(schedule.name, len(what.fire), 0, f"refused for now: {refused}"))
+                left = sum(refused.upto is None or tick > refused.upto for tick in what.fire)
+                self._events.emit(ev.TicksMissed(schedule.name, left, 0, f"refused for now: {refused.why}"))
             return
         self._owing -= entry.owes
         entry.dealt, entry.owes = now, False

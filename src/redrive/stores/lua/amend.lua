@@ -52,7 +52,28 @@ local function its_line(m)
   return tied(m, ORDERED) and line_of_item(m) or nil
 end
 
--- A dead head goes on at its place, everything else at the tail; whatever it waited for and is not done is waited for again.
+local last_number
+local function next_number()
+  last_number = (last_number or tonumber(call('HGET', sound(P .. 'sequence', 'hash'), 'item') or 0)) + 1
+  set(P .. 'sequence', 'item', string.format('%.0f', last_number))
+  return last_number
+end
+
+-- A head that waits for others lets go first who has a place before it: it may be what it waits for.
+local function give_way(line)
+  local head, first = take(line.head), first_in(line.followers)
+  local its = first and head and head[HOLD] == HELD_AFTER and take(first)
+  if its and its[TERMS][PLACE] < head[TERMS][PLACE] then
+    delist(line.followers, first)
+    enlist(line.followers, head[TERMS][PLACE], line.head)
+    lead(line, first, its)
+    hold_again(first, its)
+  end
+end
+
+-- A dead head goes on at its place, and so does what others were ever to wait for: behind those who wait for it, now or when
+-- they are replayed as well, it would be waited for in a ring. Everything else goes to the tail. Whatever it waited for and
+-- is not done is waited for again.
 local function replay_bound(id, m)
   local line = its_line(m)
   if line and line.gap == id then
@@ -61,13 +82,18 @@ local function replay_bound(id, m)
   if line and line.head == id then
     line.status = FLOWING
     lead(line, id, m)
+  elseif line and tied(m, AWAITED) then
+    rejoin(id, m)
   elseif line then
-    join(id, m)
+    join(id, m, next_number())
   end
   if tied(m, WAITS) then
     await_all(id, m)
   end
   hold_again(id, m)
+  if line then
+    give_way(line)
+  end
 end
 
 local function let_pass(id, m, gap)

@@ -1,8 +1,8 @@
 -- Of new items: what they wait for, their places in lines, their dedupe keys, and the room that they need.
 -- Inputs:    bind(items with ties as {id, record, place in the call}, time); claimed_by_another(id, record, time);
---            await_all(id, record); overfull(how many are added, capacities), both by queue; fill_of(queue)
+--            await_all(id, record, whether it is new); overfull(how many are added, capacities), both by queue; fill_of(queue)
 -- Outputs:   nil, or why nothing may be added, as putting.lua says; the holder; whether one that it waits for is dead or
---            cancelled, or nil and the id of an unknown one; how many wait or run
+--            cancelled, or nil, what is wrong and the id of one that it cannot wait for; how many wait or run
 -- Atomicity: reads and notes down; the script writes.
 
 -- What waits or runs.
@@ -40,13 +40,17 @@ local function state_of(id)
   return read and type(facts) == 'table' and facts[2] or nil
 end
 
--- An edge to each of `after` that is not done. Gives whether one of them is dead or cancelled, or the id of an unknown one.
-local function await_all(id, m)
+-- An edge to each of `after` that is not done. Gives whether one of them is dead or cancelled. A new one cannot wait for what
+-- nobody knows, nor, unless it dies at once, for what can never be done.
+local function await_all(id, m, new)
   local doomed = false
   for _, awaited in ipairs(m[TERMS][AFTER]) do
     local state, its = state_of(awaited)
     if not state then
-      return nil, awaited
+      return nil, 'after', awaited
+    end
+    if new and m[TERMS][ON_DEAD] ~= 'die' and (state == 'cancelled' or state == 'dead' and not its) then
+      return nil, 'never', awaited
     end
     if state ~= 'done' then
       await(id, m, awaited, its and its[SEQ] or 0)
@@ -65,9 +69,9 @@ local function bind(bound, time)
   for _, one in ipairs(bound) do
     local id, m = one[1], one[2]
     if tied(m, WAITS) then
-      local dies, unknown = await_all(id, m)
-      if unknown then
-        return {'after', one[3], unknown}
+      local dies, wrong, awaited = await_all(id, m, true)
+      if wrong then
+        return {wrong, one[3], awaited}
       end
       if dies and m[TERMS][ON_DEAD] == 'die' then
         doomed[#doomed + 1] = one
@@ -76,7 +80,7 @@ local function bind(bound, time)
   end
   for _, one in ipairs(bound) do
     if tied(one[2], ORDERED) then
-      join(one[1], one[2])
+      join(one[1], one[2], one[2][SEQ])
     end
     hold_again(one[1], one[2])
   end

@@ -1,5 +1,6 @@
 -- Items of one order key in their line: the head alone can be leased, the followers wait for their turn.
--- Inputs:    line_of(queue, key); foresee_lines({{id, record}, …}); join(id, record); advance(line, place of its head)
+-- Inputs:    line_of(queue, key); foresee_lines({{id, record}, …}); join(id, record, place); rejoin(id, record);
+--            advance(line, place of its head)
 -- Outputs:   the line, with last place, head ('' for none), status and gap ('' for none)
 -- Atomicity: reads and notes down; the script writes.
 -- Keys:      lines:<queue> hash, order key -> last place, head, status, gap; followers:<queue> NUL <key> zset, place -> id;
@@ -59,20 +60,32 @@ local function lead(line, id, m)
   end
 end
 
--- At the tail; the first of a line is its head.
-local function join(id, m)
+-- At the tail; the first of a line is its head. Places are numbers of the sequence of items: a line is forgotten when it is
+-- empty, and the place of a letter is not.
+local function join(id, m, place)
   local line = line_of_item(m)
-  line.last = line.last + 1
-  m[TERMS][PLACE] = line.last
+  m[TERMS][PLACE] = place
+  line.last = math.max(line.last, place)
   if line.head == '' then
     lead(line, id, m)
   else
-    enlist(line.followers, line.last, id)
+    enlist(line.followers, place, id)
   end
 end
 
+-- At the place that it had. Then somebody may stand behind a head with a greater place.
+local function rejoin(id, m)
+  local line = line_of_item(m)
+  if line.head == '' then
+    lead(line, id, m)
+  else
+    enlist(line.followers, m[TERMS][PLACE], id)
+  end
+  line.last = math.max(line.last, m[TERMS][PLACE]) + 1
+end
+
 -- The head goes, which stood at `place`, if that is known. Gives the new one, if there is one. Whoever came after it has a
--- later place, so that nobody is looked for behind the last.
+-- later place, so that nobody is looked for behind the last; who came back made `last` greater than all places.
 local function advance(line, place)
   line.status, line.head = FLOWING, ''
   while not place or place < line.last do

@@ -2,7 +2,8 @@
 -- Inputs:    put(entries, time, full): entries of {id, queue, delay, body} and, for what is not plain, {…, due at or false,
 --            priority, ties, terms or false}; terms as lines.lua has them. `full` asks for room in the queues
 -- Outputs:   the places of those entries whose id is taken already; place and holder in turn of those whose dedupe key is
---            held; nil, or why nothing may be added: {'after', place, awaited id} or {'full', {queue, fill, capacity, more}, …}
+--            held; nil, or why nothing may be added: {'after', place, awaited id}, {'never', place, awaited id} or
+--            {'full', {queue, fill, capacity, more}, …}
 -- Atomicity: notes down; the script writes.
 
 local function taken_ids(entries)

@@ -187,11 +187,11 @@ async def _changed_before(session: Session, tx: Tx, places: list[Place], by: Act
 async def _change(session: Session, tx: Tx, places: list[Place], change: Change, by: Act) -> None:
     seqs = bigints([place.seq for place in places])
     match change:
-        case Replay(budget, delay):
+        case Replay(budget, delay, force=forced):
             values = (seqs, tx.now + delay, tx.now, budget == "once", seqs)
             await tx.execute(session.sql("amend", "replay"), values)
             tx.woken.update([place.queue for place in places])
-            recount(tx, await bonds.rejoined(session, tx, places), None)
+            recount(tx, await bonds.rejoined(session, tx, places, forced=forced), None)
             recount(tx, [place for place in places if not place.ties & bonds.BOUND], "ready")
         case Archive() | Discard() | Restore():
             disposition = _LAID[type(change)]

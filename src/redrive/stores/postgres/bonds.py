@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
-from redrive.core.terms import ORDERED
+from redrive.core.terms import ORDERED, WAITS
 from redrive.core.verbs import Change, Replay, Skip
 from redrive.stores.postgres.arrays import bigints
 from redrive.stores.postgres.tx import Tx
@@ -31,16 +33,30 @@ async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Cha
         }
     if not isinstance(change, Replay) or not bound:
         return {}
-    tx.keyless = dict(await tx.execute(session.sql("amend", "retake"), (bigints([p.seq for p in bound]), tx.now)))
-    return {} if change.force else {seq: f"its dedupe key is held by {holder}" for seq, holder in tx.keyless.items()}
+    why = {} if change.force else await _hopeless(session, tx, bound)
+    retaking = bigints([place.seq for place in bound if place.seq not in why])
+    tx.keyless = dict(await tx.execute(session.sql("amend", "retake"), (retaking, tx.now)))
+    if not change.force:
+        why |= {seq: f"its dedupe key is held by {holder}" for seq, holder in tx.keyless.items()}
+    return why
 
 
-async def rejoined(session: Session, tx: Tx, places: Sequence[Place]) -> list[Place]:
+async def _hopeless(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, str]:
+    waiting = [place.seq for place in places if place.ties & WAITS]
+    if not waiting:
+        return {}
+    await tx.execute(session.sql("amend", "lock_awaited"), (bigints(waiting),))
+    rows = await tx.execute(session.sql("amend", "hopeless"), (bigints(waiting),))
+    return {seq: f"it waits for {awaited}, which was cancelled; force runs it without waiting" for seq, awaited in rows}
+
+
+async def rejoined(session: Session, tx: Tx, places: Sequence[Place], *, forced: bool) -> list[Place]:
     """Those with terms are where they belong, and counted there. Gives them."""
     bound = [place for place in places if place.ties & BOUND]
     if bound:
         keyless = bigints([*tx.keyless])
-        await tx.execute(session.sql("amend", "call_rejoin"), (bigints([place.seq for place in bound]), keyless))
+        seqs = bigints([place.seq for place in bound])
+        await tx.execute(session.sql("amend", "call_rejoin"), (seqs, keyless, forced))
     return bound
 
 
@@ -56,5 +72,6 @@ async def untied(session: Session, tx: Tx, places: Sequence[Place]) -> None:
     tied = bigints([place.seq for place in places if place.ties])
     if any(place.ties for place in places):
         free = bigints([place.seq for place in places if place.ties and place.kind == "ready"])
-        ((woken,),) = await tx.execute(session.sql("amend", "untie"), (tx.now, tied, tied, free))
+        bits = reduce(or_, [place.ties for place in places])
+        ((woken,),) = await tx.execute(session.sql("amend", "untie"), (tx.now, tied, tied, free, bits))
         tx.woken.update(woken)

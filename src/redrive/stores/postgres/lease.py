@@ -25,6 +25,8 @@ GIVEN, SUSPECT_WAITS, NOT_APPLIED, WOKEN, CANCELLED, KEPT = 0, 1, 2, 3, 4, 5
 """What a row of lease.sql and settle.sql says, by its first column."""
 
 _MOST = 2**31 - 1
+_MOST_CRASHES = _MOST // 6
+"""Levels count them by six."""
 MOST_ORDERED = 16_384
 """What was leased and never settled here must not be remembered for ever."""
 _NO_FLOOR = (-1, 0)
@@ -80,7 +82,7 @@ def wanted(request: LeaseRequest, look: Look) -> tuple[Any, ...]:
         texts([want.queue for want in wants]),
         integers([max(0, min(want.limit, _MOST)) for want in wants]),
         bigints([want.ttl for want in wants]),
-        integers([min(want.max_crashes - 1, _MOST) for want in wants]),
+        integers([min(want.max_crashes - 1, _MOST_CRASHES) for want in wants]),
         bigints([due for due, _ in look.floors]),
         bigints([seq for _, seq in look.floors]),
         integers([-1 if want.retries is None else max(0, min(want.retries, _MOST)) for want in wants]),

@@ -16,7 +16,7 @@ from redrive.core.lanes import NUMBERS
 from redrive.core.terms import dedupe_place
 from redrive.core.verbs import Duplicate, PutResult
 from redrive.errors import ConfigError, QueueFull
-from redrive.stores.checks import taken, unknown_dependency
+from redrive.stores.checks import hopeless_dependency, taken, unknown_dependency
 from redrive.stores.packing import Packed, checksum
 from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints, texts
 from redrive.stores.postgres.within import Rows, put_within, there_within
@@ -84,7 +84,7 @@ async def _check_same(schema: str, items: Sequence[NewItem], result: PutResult, 
                 raise taken(new.id, queue, new.queue)
 
 
-ALREADY, DUPLICATE, UNKNOWN, FULL = 0, 1, 2, 3
+ALREADY, DUPLICATE, UNKNOWN, FULL, HOPELESS = 0, 1, 2, 3, 4
 """What a row of put.sql says, by its second column."""
 
 
@@ -99,6 +99,8 @@ def _result(items: Sequence[NewItem], rows: Rows) -> PutResult:
             raise QueueFull(other, fill=fill, capacity=capacity, more=place)
         if note == UNKNOWN:
             raise unknown_dependency(items[place - 1].id, other)
+        if note == HOPELESS:
+            raise hopeless_dependency(items[place - 1].id, other)
         if note == DUPLICATE:
             twins[place] = other
         else:

@@ -21,7 +21,7 @@ _TABLES = {
     "item": "seq, id, queue, enqueued_at, crc, packing, body",
     "journal": "position, at, topic, actor, reason, request_id, change, body",
     "letter": "seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure, route",
-    "line": "queue, key, last, head, waiting, status, gap",
+    "line": "queue, key, head, waiting, status, gap",
     "nonce": "worker, nonce, at, seqs, deliveries",
     "pace": "queue, full_at",
     "queue": (
@@ -31,7 +31,7 @@ _TABLES = {
     "result": "seq, packing, body",
     "route": "name, capacity",
     "slot": "queue, key, running",
-    "terms": "seq, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap, cancel",
+    "terms": "seq, queue, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap, cancel",
     "tombstone": "id, queue, state, payload_sha256, at, actor, reason",
     "worker": "name, facts, seen_at, alive_until",
 }
@@ -69,6 +69,7 @@ _INDEXES = {
     "nonce_pkey": "worker",
     "pace_pkey": "queue",
     "queue_capacity": "name",
+    "queue_limited": "name",
     "queue_pkey": "name",
     "result_pkey": "seq",
     "route_pkey": "name",

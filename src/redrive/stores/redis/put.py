@@ -10,7 +10,7 @@ from redrive.core.lanes import NUMBERS
 from redrive.core.terms import ties
 from redrive.core.verbs import Duplicate, PutResult
 from redrive.errors import ConfigError, QueueFull, RedriveError
-from redrive.stores.checks import unknown_dependency
+from redrive.stores.checks import hopeless_dependency, unknown_dependency
 from redrive.stores.redis.rows import packed_body
 from redrive.stores.redis.texts import packed
 
@@ -66,8 +66,9 @@ def _terms(terms: Terms | None) -> tuple[object, ...] | bool:
 
 
 def _refused(items: Sequence[NewItem], why: bytes, *what: Any) -> RedriveError:
-    if why == b"after":
+    if why in (b"after", b"never"):
         place, awaited = what
-        return unknown_dependency(items[place - 1].id, awaited.decode())
+        refuse = unknown_dependency if why == b"after" else hopeless_dependency
+        return refuse(items[place - 1].id, awaited.decode())
     queue, fill, capacity, more = min(what)
     return QueueFull(queue.decode(), fill=fill, capacity=capacity, more=more)

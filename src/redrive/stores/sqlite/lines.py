@@ -49,7 +49,7 @@ class Joining:
         self._lines: dict[Name, Line] = {name: Line() for name in names}
         self._followers: list[tuple[str, str, int, int]] = []
         if self._lines:
-            rows = tx.execute(_SQL["lines"], (codec.encode(list(self._lines)).decode(),)).fetchall()
+            rows = tx.execute(_SQL["lines"], (_json(list(self._lines)),)).fetchall()
             self._lines |= {(queue, key): Line(*facts) for queue, key, *facts in rows}
 
     def join(self, name: Name, seq: int, place: int) -> Line:
@@ -77,9 +77,9 @@ def next_place(tx: Tx) -> int:
 def move_on(tx: Tx, over: Sequence[tuple[Tied, str]]) -> None:
     """Items with an order key that ended, each with its state: first the followers leave, then the heads."""
     # What is done was leased, and so the head.
-    going = [(item, "") for item, state in over if state == "done"]
-    if len(going) < len(over):
-        going += _lost(tx, [(item, state) for item, state in over if state != "done"])
+    done = [item for item, state in over if state == "done"]
+    going = _lost(tx, [one for one in over if one[1] != "done"]) if len(done) < len(over) else []
+    _go_on(tx, done)
     advance(tx, going)
 
 
@@ -131,6 +131,26 @@ def _recount(tx: Tx, queue: str, line: Line, status: Status) -> None:
         tx.moved(queue, "parked" if before else "held", "parked" if after else "held", line.waiting)
 
 
+def _go_on(tx: Tx, done: Sequence[Tied]) -> None:
+    """Heads that are done. Nearly all lines flow and just go one step: these with few statements, however many."""
+    for queue in {item.queue for item in done}:
+        lines = {item.order_key: item for item in done if item.queue == queue}
+        rows = tx.execute(_SQL["step"], (queue, _json(list(lines)))).fetchall()
+        if rows:
+            tx.execute(_SQL["leave_first"], (queue, _json([key for key, _, _ in rows])))
+            gaps = [(gap, head) for _, head, gap in rows if gap]
+            if gaps:
+                tx.executemany(_TERMS["gap"], gaps)
+            _free(tx, queue, [head for _, head, _ in rows])
+            for key, _, _ in rows:
+                del lines[key]
+        advance(tx, [(item, "") for item in lines.values()])
+
+
+def _json(values: Sequence[object]) -> str:
+    return codec.encode(values).decode()
+
+
 def advance(tx: Tx, heads: Sequence[tuple[Tied, str]]) -> None:
     """Lines go on without their head, with a gap where one is named: the first follower of each is the new one."""
     for queue in {item.queue for item, _ in heads}:
@@ -138,13 +158,11 @@ def advance(tx: Tx, heads: Sequence[tuple[Tied, str]]) -> None:
 
 
 def _advance(tx: Tx, queue: str, heads: list[tuple[Tied, str]]) -> None:
-    """Written with as few values as can be: nearly all lines flow, have no gap, and just go one step or end."""
-    keys = codec.encode([item.order_key for item, _ in heads]).decode()
-    stepped: list[tuple[int, str, str | None]] = []
-    turned: list[tuple[object, ...]] = []
+    kept: list[tuple[object, ...]] = []
     ended: list[tuple[str, str | None]] = []
     left: list[tuple[str, str | None, int]] = []
     gaps: list[tuple[str, int]] = []
+    keys = _json([item.order_key for item, _ in heads])
     for index, head, waiting, status, gap, place, seq in tx.execute(_SQL["next"], (queue, keys)).fetchall():
         item, new_gap = heads[index]
         if head != item.seq:
@@ -152,34 +170,28 @@ def _advance(tx: Tx, queue: str, heads: list[tuple[Tied, str]]) -> None:
         key, gap_now = item.order_key, new_gap or gap
         if status == "parked":
             tx.moved(queue, "parked", "held", waiting)
-        if seq is None:
-            if gap_now:
-                turned.append((queue, key, None, waiting, "flowing", gap_now))
-            else:
-                ended.append((queue, key))
+        if seq is None and not gap_now:
+            ended.append((queue, key))
             continue
-        left.append((queue, key, place))
-        if gap_now:
-            gaps.append((gap_now, seq))
-        if status == "flowing" and not new_gap:
-            stepped.append((seq, queue, key))
-        else:
-            turned.append((queue, key, seq, waiting - 1, "flowing", gap_now))
+        kept.append((queue, key, seq, waiting if seq is None else waiting - 1, "flowing", gap_now))
+        if seq is not None:
+            left.append((queue, key, place))
+            if gap_now:
+                gaps.append((gap_now, seq))
     for statement, values in (
         (_SQL["forget"], ended),
-        (_SQL["step"], stepped),
-        (_SQL["keep"], turned),
+        (_SQL["keep"], kept),
         (_SQL["leave"], left),
         (_TERMS["gap"], gaps),
     ):
         if values:
             tx.executemany(statement, values)
-    _free(tx, queue, [seq for seq, *_ in stepped] + [seq for _, _, seq, *_ in turned if seq is not None])
+    _free(tx, queue, [seq for _, _, seq, *_ in kept if seq is not None])
 
 
 def _free(tx: Tx, queue: str, seqs: Sequence[object]) -> None:
     """New heads: those that waited for nothing else can run."""
-    freed = tx.change(_SQL["free"], (codec.encode(seqs).decode(),)) if seqs else 0
+    freed = tx.change(_SQL["free"], (_json(seqs),)) if seqs else 0
     if freed:
         tx.moved(queue, "held", "ready", freed)
         tx.woken.add(queue)

@@ -72,13 +72,15 @@ update {schema}.course set state = 'cancelled', ended_at = %b::bigint, hold = 0 
 
 -- :name untie
 select {schema}.untie(
-    %b::bigint, %b::bigint[], array_fill(4::smallint, array[cardinality(%b::bigint[])]), %b::bigint[], false
+    %b::bigint, %b::bigint[], array_fill(4::smallint, array[cardinality(%b::bigint[])]), %b::bigint[], false,
+    %b::integer, true
 );
 
 -- :name ask
 -- Those that run are asked to be cancelled.
 with asked as (
-    insert into {schema}.terms as t (seq, cancel) select seq, %b from unnest(%b::bigint[]) as seq
+    insert into {schema}.terms as t (seq, queue, cancel)
+    select n.seq, n.queue, %b from {schema}.course n where n.seq = any(%b::bigint[])
     on conflict (seq) do update set cancel = excluded.cancel
     returning t.seq
 )
@@ -101,60 +103,92 @@ where a.seqs is not null;
 -- :name blocking
 -- Those of these letters that are the head of their line.
 select t.seq from {schema}.terms t
-join {schema}.item i on i.seq = t.seq
-join {schema}.line l on l.queue = i.queue and l.key = t.order_key and l.head = t.seq
+join {schema}.line l on l.queue = t.queue and l.key = t.order_key and l.head = t.seq
 where t.seq = any(%b::bigint[]);
 
+-- :name lock_awaited
+-- What these letters wait for, so that it stays what it is judged to be.
+select c.seq from {schema}.item i join {schema}.course c on c.seq = i.seq
+where i.id = any(array(select unnest(t.after) from {schema}.terms t where t.seq = any(%b::bigint[])))
+order by c.seq
+for no key update of c;
+
+-- :name hopeless
+-- Those of these letters that wait for what will never be done, and the first of it.
+select distinct on (t.seq) t.seq, o.id
+from {schema}.terms t
+cross join lateral unnest(t.after) with ordinality as o (id, nth)
+left join {schema}.item i on i.id = o.id
+left join {schema}.course c on c.seq = i.seq
+left join {schema}.tombstone s on s.id = o.id
+where t.seq = any(%b::bigint[]) and coalesce(c.state = 'cancelled', s.state <> 'done', true)
+order by t.seq, o.nth;
+
 -- :name call_rejoin
-select {schema}.rejoin(%b::bigint[], %b::bigint[]);
+select {schema}.rejoin(%b::bigint[], %b::bigint[], %b);
 
 -- :name call_let_go
 select {schema}.let_go(%b::bigint[], %b);
 
 -- :name rejoin
 -- Letters that are ready again, in this order: back to their places in lines, or to the tail, and waiting for whatever
--- of `after` is not done. keyless: those that run without their dedupe key. Counts them where they are then.
-create or replace function {schema}.rejoin(seqs bigint[], keyless bigint[]) returns void
+-- of `after` is not done, unless forced. keyless: those that run without their dedupe key. Counts them where they are
+-- then. What others were ever put to wait for keeps its place: behind those who wait for it, all would wait in a ring.
+create or replace function {schema}.rejoin(seqs bigint[], keyless bigint[], forced boolean) returns void
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
     r record;
     l {schema}.line;
+    at_place bigint;
+    new_heads bigint[] := '{}';
 begin
     update {schema}.course c
     set ties = case when t.dedupe_key = '' or c.seq = any (keyless) then c.ties & ~2 else c.ties | 2 end
     from {schema}.terms t where t.seq = c.seq and c.seq = any (seqs);
+    -- First, as long as all that are counted in these lines are those who were there before.
+    perform {schema}.unpark(n)
+    from unnest(seqs) as o (seq)
+    join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
+    join {schema}.line n on n.queue = t.queue and n.key = t.order_key
+    where n.head = o.seq;
     for r in
-        select o.seq, i.id, i.queue, t.order_key, t.after
+        select o.seq, i.id, t.queue, t.order_key, t.place, t.after, c.ties
         from unnest(seqs) with ordinality as o (seq, nth)
         join {schema}.item i on i.seq = o.seq
+        join {schema}.course c on c.seq = o.seq
         join {schema}.terms t on t.seq = o.seq
         order by o.nth
     loop
         if r.order_key <> '' then
-            insert into {schema}.line as n (queue, key, last) values (r.queue, r.order_key, 1)
-            on conflict (queue, key) do update
-            set last = n.last + 1, gap = case when n.gap = r.id then '' else n.gap end
+            insert into {schema}.line as n (queue, key) values (r.queue, r.order_key)
+            on conflict (queue, key) do update set gap = case when n.gap = r.id then '' else n.gap end
             returning n.* into l;
-            if l.head = r.seq then
-                perform {schema}.unpark(l);
-            elsif l.head is null then
-                update {schema}.line n set head = r.seq where n.queue = l.queue and n.key = l.key;
+            if l.head is distinct from r.seq then
+                at_place := case when r.ties & 8 <> 0 then r.place else nextval('{schema}.item_seq') end;
                 update {schema}.terms t
-                set place = l.last, gap = case when l.gap = '' then t.gap else l.gap end where t.seq = r.seq;
-            else
-                insert into {schema}.follower (queue, key, place, seq) values (l.queue, l.key, l.last, r.seq);
-                update {schema}.line n set waiting = n.waiting + 1 where n.queue = l.queue and n.key = l.key;
-                update {schema}.terms t set place = l.last where t.seq = r.seq;
+                set place = at_place, gap = case when l.head is null and l.gap <> '' then l.gap else t.gap end
+                where t.seq = r.seq;
+                if l.head is null then
+                    update {schema}.line n set head = r.seq where n.queue = l.queue and n.key = l.key;
+                else
+                    insert into {schema}.follower (queue, key, place, seq) values (l.queue, l.key, at_place, r.seq);
+                    update {schema}.line n set waiting = n.waiting + 1 where n.queue = l.queue and n.key = l.key;
+                end if;
             end if;
         end if;
-        if cardinality(r.after) > 0 then
+        if cardinality(r.after) > 0 and not forced then
             perform 1 from {schema}.item i join {schema}.course c on c.seq = i.seq
             where i.id = any (r.after) order by c.seq for no key update of c;
             perform {schema}.await_all(
                 array[r.seq], array_fill(1, array[cardinality(r.after)]), r.after, '{}'
             );
+            update {schema}.course c set hold = 1
+            where c.seq = r.seq and exists (select 1 from {schema}.edge e where e.waiting = r.seq);
+        end if;
+        if r.order_key <> '' then
+            new_heads := new_heads || {schema}.give_way(r.queue, r.order_key);
         end if;
     end loop;
     update {schema}.course c
@@ -173,6 +207,36 @@ begin
         from {schema}.course c where c.seq = any (seqs)
     ) b
     group by b.queue;
+    perform {schema}.rehold(array(select unnest(new_heads) except select unnest(seqs)));
+end
+$function$;
+
+-- :name give_way
+-- A head that waits for others lets go first who has a place before it: it may be what it waits for. Gives that one,
+-- the new head. The line is locked; and the old head, so that what it waits for does not free it meanwhile.
+create or replace function {schema}.give_way(of_queue text, of_key text) returns bigint
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    l {schema}.line;
+    its_place bigint;
+    upcoming record;
+begin
+    select n.* into l from {schema}.line n where n.queue = of_queue and n.key = of_key;
+    perform 1 from {schema}.course c where c.seq = l.head for no key update;
+    select t.place into its_place from {schema}.terms t
+    where t.seq = l.head and (select c.state = 'ready' and c.hold = 1 from {schema}.course c where c.seq = l.head);
+    select f.place, f.seq into upcoming from {schema}.follower f
+    where f.queue = of_queue and f.key = of_key and f.place < its_place order by f.place limit 1;
+    if not found then
+        return null;
+    end if;
+    delete from {schema}.follower f where f.queue = of_queue and f.key = of_key and f.place = upcoming.place;
+    insert into {schema}.follower (queue, key, place, seq) values (of_queue, of_key, its_place, l.head);
+    update {schema}.line n set head = upcoming.seq where n.queue = of_queue and n.key = of_key;
+    update {schema}.terms t set gap = l.gap where t.seq = upcoming.seq and l.gap <> '';
+    return upcoming.seq;
 end
 $function$;
 
@@ -207,7 +271,7 @@ begin
         from unnest(seqs) as o (seq)
         join {schema}.item i on i.seq = o.seq
         join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
-        join {schema}.line n on n.queue = i.queue and n.key = t.order_key
+        join {schema}.line n on n.queue = t.queue and n.key = t.order_key
         where n.head = o.seq or n.gap = i.id
     loop
         if (r.line).head is distinct from r.seq then

@@ -80,10 +80,11 @@ as $function$
 begin
     perform 1
     from (
-        select distinct i.queue, t.order_key as key
+        select distinct t.queue, t.order_key as key
         from unnest(seqs) as o (seq)
-        join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
-        join {schema}.item i on i.seq = o.seq
+        cross join lateral (
+            select n.queue, n.order_key from {schema}.terms n where n.seq = o.seq and n.order_key <> '' offset 0
+        ) t
         order by 1, 2
     ) o
     cross join lateral (
@@ -130,24 +131,25 @@ $function$;
 -- :name untie
 -- What the end of these items, which are marked as ended, does to others. First all who die of it; then followers
 -- leave their lines, and lines move on; then those who are free become ready. were_free: those that were ready and
--- could have run. leased: the others were leased, and so heads of their lines.
+-- could have run. leased: the others were leased, and so heads of their lines. bits: all ties that they have. locked:
+-- their lines are locked already.
 create or replace function {schema}.untie(
-    now_at bigint, seqs bigint[], ends smallint[], were_free bigint[], leased boolean
+    now_at bigint, seqs bigint[], ends smallint[], were_free bigint[], leased boolean, bits integer, locked boolean
 ) returns text[]
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
-    gone bigint[] := array(select o.seq from unnest(seqs, ends) as o (seq, ending) where o.ending > 1);
-    done bigint[] := array(select o.seq from unnest(seqs, ends) as o (seq, ending) where o.ending = 0);
+    gone bigint[];
+    done bigint[];
     ended_leases integer := case when leased then cardinality(seqs) else 0 end;
-    bits integer;
     freed bigint[] := '{}';
     woken text[] := '{}';
 begin
-    select bit_or(c.ties) into bits from {schema}.course c where c.seq = any (seqs);
     if bits & 8 <> 0 then
-        loop
+        gone := array(select o.seq from unnest(seqs, ends) as o (seq, ending) where o.ending > 1);
+        done := array(select o.seq from unnest(seqs, ends) as o (seq, ending) where o.ending = 0);
+        while cardinality(gone) > 0 loop
             gone := array(
                 select distinct e.waiting from unnest(gone) as o (seq)
                 join {schema}.edge e on e.awaited = o.seq
@@ -156,7 +158,10 @@ begin
             exit when cardinality(gone) = 0;
             perform {schema}.lock_lines(gone);
             perform 1 from {schema}.course c where c.seq = any (gone) order by c.seq for no key update;
-            gone := array(select c.seq from {schema}.course c where c.seq = any (gone) and c.state = 'ready');
+            gone := array(
+                select o.seq from unnest(gone) as o (seq)
+                where (select c.state from {schema}.course c where c.seq = o.seq) = 'ready'
+            );
             exit when cardinality(gone) = 0;
             perform {schema}.die(now_at, gone);
             seqs := seqs || gone;
@@ -181,7 +186,9 @@ begin
         update {schema}.course c set ties = c.ties & ~32 from cleared o where c.seq = o.seq;
     end if;
     if bits & 1 <> 0 then
-        perform {schema}.lock_lines(seqs);
+        if not locked then
+            perform {schema}.lock_lines(seqs);
+        end if;
         if cardinality(seqs) > ended_leases then
             perform {schema}.leave_lines(seqs, ends);
         end if;
@@ -207,9 +214,9 @@ language sql volatile parallel unsafe
 as $function$
     with gone as (
         delete from {schema}.follower f
-        using unnest(seqs, ends) as o (seq, ending), {schema}.terms t, {schema}.item i
-        where o.ending <> 1 and t.seq = o.seq and i.seq = o.seq
-          and f.queue = i.queue and f.key = t.order_key and f.place = t.place and f.seq = o.seq
+        using unnest(seqs, ends) as o (seq, ending), {schema}.terms t
+        where o.ending <> 1 and t.seq = o.seq
+          and f.queue = t.queue and f.key = t.order_key and f.place = t.place and f.seq = o.seq
         returning f.queue, f.key
     )
     update {schema}.line l set waiting = l.waiting - g.n
@@ -219,65 +226,99 @@ $function$;
 
 -- :name move_lines
 -- Lines whose head has ended: on to the next, or by the queue's order to a stop. Gives the queues in which a new head is
--- free, and the new heads that may wait for something else, as rehold has to say. Their lines are locked.
+-- free, and the new heads that may wait for something else, as rehold has to say. Their lines are locked, so that they
+-- and their first followers stay where they lie.
 create or replace function {schema}.move_lines(seqs bigint[], ends smallint[], out heads bigint[], out woken text[])
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
+declare
+    tids tid[];
+    gaps text[];
+    next_tids tid[];
+    next_seqs bigint[];
+    last_tids tid[];
+    last_gaps text[];
+    stopped tid[];
 begin
-    with stepped as materialized (
-        select l.queue, l.key, l.waiting, n.place as next_place, n.seq as next_seq,
-               case when o.ending <> 2 then 'go' else coalesce(q.order_mode, 'block') end as how,
-               case when o.ending = 2 then i.id when l.gap = i.id then '' else l.gap end as gap
+    heads := '{}';
+    woken := '{}';
+    with stepped as (
+        -- Each by its key, whatever the planner thinks of tables that it does not know yet.
+        select l.ctid as line_tid, n.ctid as next_tid, n.seq as next_seq,
+               o.ending = 2 and coalesce(
+                   (select q.order_mode from {schema}.queue q where q.name = l.queue), 'block'
+               ) <> 'skip' as stops,
+               case when o.ending = 2 then (select i.id from {schema}.item i where i.seq = o.seq)
+                    when l.gap = '' then ''
+                    when l.gap = (select i.id from {schema}.item i where i.seq = o.seq) then '' else l.gap end as gap
         from unnest(seqs, ends) as o (seq, ending)
-        join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
-        join {schema}.item i on i.seq = o.seq
-        -- By its key, whatever the planner thinks of a table that it does not know yet.
-        join lateral (
-            select n.* from {schema}.line n where n.queue = i.queue and n.key = t.order_key offset 0
-        ) l on l.head = o.seq
-        left join {schema}.queue q on q.name = l.queue
+        cross join lateral (
+            select n.queue, n.order_key from {schema}.terms n where n.seq = o.seq and n.order_key <> '' offset 0
+        ) t
+        cross join lateral (
+            select n.ctid, n.queue, n.key, n.head, n.gap from {schema}.line n
+            where n.queue = t.queue and n.key = t.order_key offset 0
+        ) l
         left join lateral (
-            select f.place, f.seq from {schema}.follower f
+            select f.ctid, f.seq from {schema}.follower f
             where f.queue = l.queue and f.key = l.key order by f.place limit 1
         ) n on true
-        where o.ending <> 1
-    ), stopped as (
-        update {schema}.line l set status = case s.how when 'park' then 2 else 1 end
-        from stepped s where s.how in ('block', 'park') and l.queue = s.queue and l.key = s.key
-    ), parked as (
-        insert into {schema}.counter (queue, held, parked)
-        select s.queue, -sum(s.waiting), sum(s.waiting) from stepped s
-        where s.how = 'park' and s.waiting > 0 group by s.queue
-    ), left_line as (
-        delete from {schema}.follower f using stepped s
-        where s.how in ('go', 'skip') and f.queue = s.queue and f.key = s.key and f.place = s.next_place
-    ), moved as (
-        update {schema}.line l
-        set head = s.next_seq, gap = s.gap, status = 0,
-            waiting = l.waiting - case when s.next_seq is null then 0 else 1 end
-        from stepped s
-        where s.how in ('go', 'skip') and l.queue = s.queue and l.key = s.key
-          and (s.next_seq is not null or s.gap <> '')
-    ), emptied as (
-        delete from {schema}.line l using stepped s
-        where s.how in ('go', 'skip') and l.queue = s.queue and l.key = s.key and s.next_seq is null and s.gap = ''
-    ), marked as (
-        update {schema}.terms t set gap = s.gap from stepped s
-        where s.how in ('go', 'skip') and t.seq = s.next_seq and s.gap <> ''
-    ), freed as (
-        update {schema}.course c set hold = 0 from stepped s
-        where s.how in ('go', 'skip') and c.seq = s.next_seq and c.ties & 4 = 0
-        returning c.seq, c.queue
-    ), counted as (
-        insert into {schema}.counter (queue, held, ready)
-        select f.queue, -count(*), count(*) from freed f group by f.queue
+        where o.ending <> 1 and l.head = o.seq
+        offset 0
     )
-    select array(
-               select s.next_seq from stepped s where s.how in ('go', 'skip') and s.next_seq is not null
-               except select f.seq from freed f
-           ), array(select distinct f.queue from freed f)
-    into heads, woken;
+    select array_agg(s.line_tid) filter (where not s.stops and s.next_seq is not null),
+           array_agg(s.gap) filter (where not s.stops and s.next_seq is not null),
+           array_agg(s.next_tid) filter (where not s.stops and s.next_seq is not null),
+           array_agg(s.next_seq) filter (where not s.stops and s.next_seq is not null),
+           array_agg(s.line_tid) filter (where not s.stops and s.next_seq is null),
+           array_agg(s.gap) filter (where not s.stops and s.next_seq is null),
+           array_agg(s.line_tid) filter (where s.stops)
+    into tids, gaps, next_tids, next_seqs, last_tids, last_gaps, stopped from stepped s;
+    if next_seqs is not null then
+        with stepped as materialized (
+            select * from unnest(tids, gaps, next_tids, next_seqs) as s (line_tid, gap, next_tid, next_seq)
+        ), left_line as (
+            delete from {schema}.follower f using stepped s where f.ctid = s.next_tid
+        ), moved as (
+            update {schema}.line l set head = s.next_seq, gap = s.gap, status = 0, waiting = l.waiting - 1
+            from stepped s where l.ctid = s.line_tid
+        ), freed as (
+            update {schema}.course c set hold = 0 from stepped s where c.seq = s.next_seq and c.ties & 4 = 0
+            returning c.seq, c.queue
+        ), counted as (
+            insert into {schema}.counter (queue, held, ready)
+            select f.queue, -count(*), count(*) from freed f group by f.queue
+        )
+        select array(select s.next_seq from stepped s except select f.seq from freed f),
+               array(select distinct f.queue from freed f)
+        into heads, woken;
+        if exists (select 1 from unnest(gaps) as s (gap) where s.gap <> '') then
+            update {schema}.terms t set gap = s.gap from unnest(next_seqs, gaps) as s (seq, gap)
+            where t.seq = s.seq and s.gap <> '';
+        end if;
+    end if;
+    if last_tids is not null then
+        delete from {schema}.line l using unnest(last_tids, last_gaps) as s (line_tid, gap)
+        where s.gap = '' and l.ctid = s.line_tid;
+        if exists (select 1 from unnest(last_gaps) as s (gap) where s.gap <> '') then
+            update {schema}.line l set head = null, gap = s.gap, status = 0
+            from unnest(last_tids, last_gaps) as s (line_tid, gap) where s.gap <> '' and l.ctid = s.line_tid;
+        end if;
+    end if;
+    if stopped is not null then
+        with halted as (
+            update {schema}.line l
+            set status = case when exists (
+                select 1 from {schema}.queue q where q.name = l.queue and q.order_mode = 'park'
+            ) then 2 else 1 end
+            from unnest(stopped) as s (line_tid) where l.ctid = s.line_tid
+            returning l.queue, l.waiting, l.status
+        )
+        insert into {schema}.counter (queue, held, parked)
+        select h.queue, -sum(h.waiting), sum(h.waiting) from halted h where h.status = 2 group by h.queue
+        having sum(h.waiting) > 0;
+    end if;
 end
 $function$;
 
@@ -291,7 +332,12 @@ declare
     woken text[];
 begin
     perform 1 from {schema}.course c where c.seq = any (seqs) order by c.seq for no key update;
-    with found as materialized (
+    -- Not by the state, which would let an index of all that is ready lead to them.
+    with known as materialized (
+        select c.seq, c.queue, c.state, c.hold, c.ties
+        from unnest(seqs) as o (seq)
+        cross join lateral (select n.* from {schema}.course n where n.seq = o.seq offset 0) c
+    ), found as materialized (
         select c.seq, c.hold,
                case when c.ties & 4 <> 0 and exists (select 1 from {schema}.edge e where e.waiting = c.seq) then 1
                     when c.ties & 1 <> 0 and exists (
@@ -300,7 +346,7 @@ begin
                           and l.head is distinct from c.seq
                     ) then 2
                     when c.hold = 3 then 3 else 0 end as new_hold
-        from {schema}.course c where c.seq = any (seqs) and c.state = 'ready'
+        from known c where c.state = 'ready'
     ), changed as (
         update {schema}.course c set hold = f.new_hold from found f
         where c.seq = f.seq and f.hold <> f.new_hold
@@ -324,30 +370,38 @@ language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
+    of_queues text[];
+    of_keys text[];
+    ended bigint[];
     woken text[];
 begin
-    delete from {schema}.aside a using unnest(seqs, ends) as o (seq, ending), {schema}.terms t, {schema}.item i
-    where o.ending > 1 and t.seq = o.seq and i.seq = o.seq
-      and a.queue = i.queue and a.key = t.limit_key and a.seq = o.seq;
-    insert into {schema}.slot as s (queue, key, running)
-    select i.queue, t.limit_key, -count(*) filter (where o.leased)
-    from (
-        select seq, true as leased from unnest(leases) as l (seq)
-        union all select seq, false from unnest(were_free) as w (seq)
-    ) o
-    join {schema}.terms t on t.seq = o.seq and t.limit_key <> ''
-    join {schema}.item i on i.seq = o.seq
-    group by i.queue, t.limit_key order by i.queue, t.limit_key
-    on conflict (queue, key) do update set running = s.running + excluded.running;
+    if exists (select 1 from unnest(ends) as o (ending) where o.ending > 1) then
+        delete from {schema}.aside a using unnest(seqs, ends) as o (seq, ending), {schema}.terms t
+        where o.ending > 1 and t.seq = o.seq and a.queue = t.queue and a.key = t.limit_key and a.seq = o.seq;
+    end if;
     with ended as materialized (
-        select i.queue, t.limit_key as key, count(*) as n
-        from unnest(leases || were_free) as o (seq)
-        join {schema}.terms t on t.seq = o.seq and t.limit_key <> ''
-        join {schema}.item i on i.seq = o.seq
-        group by i.queue, t.limit_key
-    ), next as materialized (
+        select t.queue, t.limit_key as key, count(*) as n, count(*) filter (where o.leased) as leases
+        from (
+            select seq, true as leased from unnest(leases) as l (seq)
+            union all select seq, false from unnest(were_free) as w (seq)
+        ) o
+        cross join lateral (
+            select n.queue, n.limit_key from {schema}.terms n where n.seq = o.seq and n.limit_key <> '' offset 0
+        ) t
+        group by t.queue, t.limit_key
+    ), counted as (
+        insert into {schema}.slot as s (queue, key, running)
+        select e.queue, e.key, -e.leases from ended e order by e.queue, e.key
+        on conflict (queue, key) do update set running = s.running + excluded.running
+    )
+    select array_agg(e.queue), array_agg(e.key), array_agg(e.n) into of_queues, of_keys, ended from ended e;
+    -- Whoever sets aside holds the slot, and so do we now: what is not there will not come.
+    if not exists (select 1 from {schema}.aside) then
+        return '{}';
+    end if;
+    with next as materialized (
         select a.queue, a.key, a.seq
-        from ended e
+        from unnest(of_queues, of_keys, ended) as e (queue, key, n)
         cross join lateral (
             select n.queue, n.key, n.seq from {schema}.aside n
             where n.queue = e.queue and n.key = e.key order by n.seq limit e.n

@@ -41,7 +41,7 @@ select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed
                where h.seq = case when c.hold in (1, 2) and n.head <> c.seq then n.head end
                union
                select a.seq, o.id
-               from unnest(case when c.hold in (1, 2) then t.after end) as o (id)
+               from unnest(case when c.hold = 1 then t.after end) as o (id)
                left join {schema}.item a on a.id = o.id
                left join {schema}.course d on d.seq = a.seq
                left join {schema}.tombstone s on s.id = o.id

@@ -81,26 +81,47 @@ $function$;
 
 -- :name set_aside
 -- Of these items, which this transaction has locked, those whose limit key has no room get the hold `limit`. Gives the
--- others in their order. Their slots stay locked until the end, so that nobody gives one back unseen.
+-- others in their order, which are counted in their slots. Those stay locked until the end, so that nobody gives one
+-- back unseen.
 create or replace function {schema}.set_aside(of_queue text, most_of_key bigint, seqs bigint[]) returns bigint[]
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
-    full_of bigint[];
+    full_keys text[];
+    beyond bigint[];
+    late bigint[];
 begin
-    insert into {schema}.slot as s (queue, key, running)
-    select distinct of_queue, t.limit_key, 0
-    from unnest(seqs) as o (seq) join {schema}.terms t on t.seq = o.seq and t.limit_key <> ''
-    order by t.limit_key
-    on conflict (queue, key) do update set running = s.running;
+    -- As if there were room for all, which makes one look at each slot enough where there is.
     with asked as materialized (
-        select o.seq, t.limit_key as key, row_number() over (partition by t.limit_key order by o.nth) as nth
+        select t.limit_key as key, count(*) as n
+        from unnest(seqs) as o (seq)
+        cross join lateral (
+            select n.limit_key from {schema}.terms n where n.seq = o.seq and n.limit_key <> '' offset 0
+        ) t
+        group by t.limit_key
+    ), counted as (
+        insert into {schema}.slot as s (queue, key, running)
+        select of_queue, a.key, a.n from asked a order by a.key
+        on conflict (queue, key) do update set running = s.running + excluded.running
+        returning s.key, s.running
+    )
+    select array_agg(c.key), array_agg(c.running - most_of_key) into full_keys, beyond
+    from counted c where c.running > most_of_key;
+    if full_keys is null then
+        return seqs;
+    end if;
+    with asked as (
+        select o.seq, t.limit_key as key, row_number() over (partition by t.limit_key order by o.nth desc) as from_last
         from unnest(seqs) with ordinality as o (seq, nth)
-        join {schema}.terms t on t.seq = o.seq and t.limit_key <> ''
+        cross join lateral (
+            select n.limit_key from {schema}.terms n where n.seq = o.seq and n.limit_key = any (full_keys) offset 0
+        ) t
     ), late as materialized (
-        select a.seq, a.key from asked a join {schema}.slot s on s.queue = of_queue and s.key = a.key
-        where s.running + a.nth > most_of_key
+        select a.seq, a.key from asked a where a.from_last <= beyond[array_position(full_keys, a.key)]
+    ), given_back as (
+        update {schema}.slot s set running = s.running - l.n
+        from (select l.key, count(*) as n from late l group by l.key) l where s.queue = of_queue and s.key = l.key
     ), kept as (
         insert into {schema}.aside (queue, key, seq) select of_queue, l.key, l.seq from late l
     ), held as (
@@ -109,17 +130,17 @@ begin
         insert into {schema}.counter (queue, ready, held)
         select of_queue, -count(*), count(*) from held having count(*) > 0
     )
-    select coalesce(array_agg(h.seq), '{}') into full_of from held h;
+    select coalesce(array_agg(h.seq), '{}') into late from held h;
     return array(
-        select o.seq from unnest(seqs) with ordinality as o (seq, nth) where o.seq <> all (full_of) order by o.nth
+        select o.seq from unnest(seqs) with ordinality as o (seq, nth) where o.seq <> all (late) order by o.nth
     );
 end
 $function$;
 
 -- :name give
--- These items, which this transaction has locked, in this order.
+-- These items, which this transaction has locked, in this order. in_slots: they are counted there already.
 create or replace function {schema}.give(
-    now_at bigint, who text, request text, of_queue text, seqs bigint[], ttl bigint, alone_as smallint
+    now_at bigint, who text, request text, of_queue text, seqs bigint[], ttl bigint, alone_as smallint, in_slots boolean
 ) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 as $function$
@@ -132,11 +153,12 @@ begin
             leased_at = now_at, lease_until = now_at + ttl, alone = alone_as
         from unnest(seqs) with ordinality as o (seq, nth)
         where c.seq = o.seq
-        returning c.*, o.nth
+        returning c.seq, c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes, c.replays,
+                  c.last_chance, c.priority, c.ties, o.nth
     ), kept as (
         insert into {schema}.nonce as n (worker, nonce, at, seqs, deliveries)
-        select who, request, now_at, array_agg(g.seq order by g.nth), array_agg(g.deliveries order by g.nth)
-        from given g having count(*) > 0
+        select who, request, now_at, array_agg(g.seq), array_agg(g.deliveries)
+        from (select g.seq, g.deliveries from given g order by g.nth) g having count(*) > 0
         on conflict (worker) do update
         set nonce = excluded.nonce, at = excluded.at,
             seqs = case when n.nonce = excluded.nonce then n.seqs || excluded.seqs else excluded.seqs end,
@@ -148,23 +170,27 @@ begin
     ), running as (
         insert into {schema}.slot as s (queue, key, running)
         select of_queue, t.limit_key, count(*)
-        from given g join {schema}.terms t on t.seq = case when g.ties & 16 <> 0 then g.seq end
-        group by t.limit_key order by t.limit_key
+        from given g
+        cross join lateral (select n.limit_key from {schema}.terms n where n.seq = g.seq offset 0) t
+        where not in_slots and g.ties & 16 <> 0 group by t.limit_key order by t.limit_key
         on conflict (queue, key) do update set running = s.running + excluded.running
     )
-    select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
+    select 0::smallint, c.seq, i.id, i.queue, i.body, i.crc, i.packing, i.enqueued_at,
            c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
-           c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
+           c.replays, c.last_chance, alone_as, who, now_at, now_at + ttl,
            c.priority, t.body, t.gap, t.cancel
     from given c
     join {schema}.item i on i.seq = c.seq
-    left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
+    left join lateral (
+        select n.body, n.gap, n.cancel from {schema}.terms n where c.ties >= 64 and n.seq = c.seq offset 0
+    ) t on true
     order by c.nth;
 end
 $function$;
 
 -- :name give_chosen
 -- Round by round: as long as some of what was chosen had to be set aside, others are chosen in their place.
+-- below_level: of which levels; 1 is plain first attempts alone.
 create or replace function {schema}.give_chosen(
     s {schema}.queue, now_at bigint, who text, request text, of_queue text, asked bigint, ttl bigint,
     below_level integer, retries bigint, turn bigint, floor_due bigint, floor_seq bigint
@@ -180,7 +206,6 @@ declare
     given bigint := 0;
     tried bigint := 0;
     passed bigint := 0;
-    round_tried bigint;
 begin
     if s.max_running is not null or s.rate_count is not null or s.gate <> '' then
         select * into most, most_retries from {schema}.room(now_at, s, asked);
@@ -189,11 +214,24 @@ begin
         end if;
     end if;
     loop
-        select * into chosen from {schema}.choose(
-            now_at, of_queue, below_level, most - given,
-            case when retries >= 0 then greatest(retries - tried, 0) end, most_retries - tried, turn + given,
-            floor_due, floor_seq
-        );
+        if below_level = 1 then
+            -- Only plain first attempts wait, which go in due order.
+            select array(
+                select c.seq
+                from {schema}.course c
+                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = 0 and c.due_at <= now_at
+                  and (c.due_at, c.seq) > (floor_due, floor_seq)
+                order by c.due_at, c.seq
+                limit most - given
+                for no key update of c skip locked
+            ) as seqs, '{}'::boolean[] as tried into chosen;
+        else
+            select * into chosen from {schema}.choose(
+                now_at, of_queue, below_level, most - given,
+                case when retries >= 0 then greatest(retries - tried, 0) end, most_retries - tried, turn + given,
+                floor_due, floor_seq
+            );
+        end if;
         if cardinality(chosen.seqs) = 0 then
             exit when floor_due < 0;
             floor_due := -1;
@@ -203,11 +241,17 @@ begin
         if s.max_per_key is not null then
             free_ones := {schema}.set_aside(of_queue, s.max_per_key, chosen.seqs);
         end if;
-        select count(*) into round_tried
-        from unnest(chosen.seqs, chosen.tried) as o (seq, tried) where o.tried and o.seq = any (free_ones);
-        return query select * from {schema}.give(now_at, who, request, of_queue, free_ones, ttl, 0::smallint);
+        if below_level > 1 then
+            tried := tried + (
+                select count(*) from unnest(chosen.seqs, chosen.tried) as o (seq, tried)
+                where o.tried and o.seq = any (free_ones)
+            );
+        end if;
+        return query
+        select * from {schema}.give(
+            now_at, who, request, of_queue, free_ones, ttl, 0::smallint, s.max_per_key is not null
+        );
         given := given + cardinality(free_ones);
-        tried := tried + round_tried;
         passed := passed + cardinality(chosen.seqs) - cardinality(free_ones);
         exit when given >= most or passed >= 1000 or cardinality(free_ones) = cardinality(chosen.seqs);
     end loop;
@@ -257,8 +301,14 @@ begin
         end if;
         exit when s.max_per_key is null
             or cardinality({schema}.set_aside(of_queue, s.max_per_key, array[first.seq])) > 0;
+        if passed = 1000 then
+            return;
+        end if;
     end loop;
-    return query select * from {schema}.give(now_at, who, request, of_queue, array[first.seq], ttl, 1::smallint);
+    return query
+    select * from {schema}.give(
+        now_at, who, request, of_queue, array[first.seq], ttl, 1::smallint, s.max_per_key is not null
+    );
     if found and (s.rate_count is not null or s.gate <> '') then
         perform {schema}.spend(now_at, s, 1 - first.level / 3 % 2, first.level / 3 % 2);
     end if;

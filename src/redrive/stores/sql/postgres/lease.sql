@@ -26,13 +26,19 @@ as $function$
 $function$;
 
 -- :name doors
--- The settings of these queues. What their limits are counted by is locked, so that nobody else counts meanwhile.
+-- The settings of those of these queues that have a limit or stand behind a gate. What they are counted by is locked,
+-- so that nobody else counts meanwhile.
 create or replace function {schema}.doors(of_queues text[]) returns {schema}.queue[]
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
-    settings {schema}.queue[] := array(select q from {schema}.queue q where q.name = any (of_queues));
+    settings {schema}.queue[] := array(
+        select q from {schema}.queue q
+        where q.name = any (of_queues) and (
+            q.max_running is not null or q.max_per_key is not null or q.rate_count is not null or q.gate <> ''
+        )
+    );
     limited text[];
     gated text[];
 begin
@@ -121,68 +127,6 @@ begin
 end
 $function$;
 
--- :name hand_over
--- The earliest due of one queue in level 0, counted before they are given: a crash between here and the
--- handler is in the books already. What lies below the floor is looked for only if there is nothing above it: entries
--- of what was taken stay in the index as long as anybody has an old snapshot, and need not be passed each time.
-create or replace function {schema}.hand_over(
-    now_at bigint, who text, request text, of_queue text, most bigint, ttl bigint, floor_due bigint, floor_seq bigint
-) returns setof {schema}.given
-language plpgsql volatile parallel unsafe
-as $function$
-#variable_conflict use_column
-begin
-    loop
-        return query
-        with picked as materialized (
-            select c.seq
-            from {schema}.course c
-            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = 0 and c.due_at <= now_at
-              and (c.due_at, c.seq) > (floor_due, floor_seq)
-            order by c.due_at, c.seq
-            limit most
-            for no key update of c skip locked
-        ), given as (
-            update {schema}.course c
-            set state = 'leased', deliveries = c.deliveries + 1, attempt = c.attempt + 1, worker = who,
-                leased_at = now_at, lease_until = now_at + ttl, alone = 0
-            from picked p
-            where c.seq = p.seq
-            returning c.*
-        ), kept as (
-            insert into {schema}.nonce as n (worker, nonce, at, seqs, deliveries)
-            select who, request, now_at, array_agg(g.seq order by g.due_at, g.seq),
-                   array_agg(g.deliveries order by g.due_at, g.seq)
-            from given g having count(*) > 0
-            on conflict (worker) do update
-            set nonce = excluded.nonce, at = excluded.at,
-                seqs = case when n.nonce = excluded.nonce then n.seqs || excluded.seqs else excluded.seqs end,
-                deliveries = case when n.nonce = excluded.nonce then n.deliveries || excluded.deliveries
-                                  else excluded.deliveries end
-        ), counted as (
-            insert into {schema}.counter (queue, ready, leased)
-            select of_queue, -count(*), count(*) from given having count(*) > 0
-        ), running as (
-            insert into {schema}.slot as s (queue, key, running)
-            select of_queue, t.limit_key, count(*)
-            from given g join {schema}.terms t on t.seq = case when g.ties & 16 <> 0 then g.seq end
-            group by t.limit_key order by t.limit_key
-            on conflict (queue, key) do update set running = s.running + excluded.running
-        )
-        select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
-               c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
-               c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
-               c.priority, t.body, t.gap, t.cancel
-        from given c
-        join {schema}.item i on i.seq = c.seq
-        left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
-        order by c.due_at, c.seq;
-        exit when found or floor_due < 0;
-        floor_due := -1;
-    end loop;
-end
-$function$;
-
 -- :name function
 create or replace function {schema}.lease(
     pinned bigint, who text, request text, holding bigint, queues text[], limits integer[], ttls bigint[],
@@ -206,7 +150,9 @@ declare
     is_open boolean;
     is_mixed boolean;
     s {schema}.queue;
-    got bigint;
+    most bigint;
+    floor_due bigint;
+    given_now bigint;
     said {schema}.given;
 begin
     settings := coalesce(settings, {schema}.doors(queues));
@@ -233,17 +179,19 @@ begin
         return;
     end if;
     for want in 1 .. cardinality(queues) loop
-        select limits[want] > 0 and coalesce(not q.paused, true),
+        select limits[want] > 0
+               and not exists (select 1 from {schema}.queue q where q.name = queues[want] and q.paused),
                exists (select 1 from {schema}.course c
                        where c.state = 'ready' and c.hold = 0 and c.queue = queues[want] and c.level > 0)
-        into is_open, is_mixed
-        from (values (1)) as one (n) left join unnest(settings) as q on q.name = queues[want];
+        into is_open, is_mixed;
         serving[want] := is_open;
         mixed[want] := is_mixed;
         if suspect_waits or not is_open or not (is_mixed or lines[want] <= 0) then
             continue;
         end if;
-        select q.* into s from unnest(settings) as q where q.name = queues[want];
+        if cardinality(settings) > 0 then
+            select q.* into s from unnest(settings) as q where q.name = queues[want];
+        end if;
         if holding <= 0 then
             return query
             select * from {schema}.give_suspect(
@@ -260,26 +208,80 @@ begin
         if not serving[want] or lines[want] <= 0 then
             continue;
         end if;
-        select q.* into s from unnest(settings) as q where q.name = queues[want];
+        if cardinality(settings) > 0 then
+            select q.* into s from unnest(settings) as q where q.name = queues[want];
+        end if;
         if mixed[want] or s.max_per_key is not null then
             return query
             select * from {schema}.give_chosen(
-                s, now_at, who, request, queues[want], limits[want], ttls[want], lines[want] * 6, retries[want],
-                turns[want], floor_dues[want], floor_seqs[want]
+                s, now_at, who, request, queues[want], limits[want], ttls[want],
+                case when mixed[want] then lines[want] * 6 else 1 end, retries[want], turns[want], floor_dues[want],
+                floor_seqs[want]
             );
             continue;
         end if;
-        got := limits[want];
+        most := limits[want];
+        floor_due := floor_dues[want];
         if s.max_running is not null or s.rate_count is not null or s.gate <> '' then
-            got := (select r.most from {schema}.room(now_at, s, got) as r);
+            most := (select r.most from {schema}.room(now_at, s, most) as r);
         end if;
-        return query
-        select * from {schema}.hand_over(
-            now_at, who, request, queues[want], got, ttls[want], floor_dues[want], floor_seqs[want]
-        );
-        get diagnostics got = row_count;
-        if got > 0 and (s.rate_count is not null or s.gate <> '') then
-            perform {schema}.spend(now_at, s, got, 0);
+        -- The earliest due in level 0, counted before they are given: a crash between here and the handler is in the
+        -- books already. What lies below the floor is looked for only if there is nothing above it: entries of what was
+        -- taken stay in the index as long as anybody has an old snapshot, and need not be passed each time.
+        loop
+            return query
+            with picked as materialized (
+                select c.seq
+                from {schema}.course c
+                where c.state = 'ready' and c.hold = 0 and c.queue = queues[want] and c.level = 0 and c.due_at <= now_at
+                  and (c.due_at, c.seq) > (floor_due, floor_seqs[want])
+                order by c.due_at, c.seq
+                limit most
+                for no key update of c skip locked
+            ), given as (
+                update {schema}.course c
+                set state = 'leased', deliveries = c.deliveries + 1, attempt = c.attempt + 1, worker = who,
+                    leased_at = now_at, lease_until = now_at + ttls[want], alone = 0
+                from picked p
+                where c.seq = p.seq
+                returning c.seq, c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes, c.replays,
+                          c.last_chance, c.priority, c.ties
+            ), kept as (
+                insert into {schema}.nonce as n (worker, nonce, at, seqs, deliveries)
+                select who, request, now_at, array_agg(g.seq), array_agg(g.deliveries)
+                from (select g.seq, g.deliveries from given g order by g.due_at, g.seq) g having count(*) > 0
+                on conflict (worker) do update
+                set nonce = excluded.nonce, at = excluded.at,
+                    seqs = case when n.nonce = excluded.nonce then n.seqs || excluded.seqs else excluded.seqs end,
+                    deliveries = case when n.nonce = excluded.nonce then n.deliveries || excluded.deliveries
+                                      else excluded.deliveries end
+            ), counted as (
+                insert into {schema}.counter (queue, ready, leased)
+                select queues[want], -count(*), count(*) from given having count(*) > 0
+            ), running as (
+                insert into {schema}.slot as s (queue, key, running)
+                select queues[want], t.limit_key, count(*)
+                from given g
+                cross join lateral (select n.limit_key from {schema}.terms n where n.seq = g.seq offset 0) t
+                where g.ties & 16 <> 0 group by t.limit_key order by t.limit_key
+                on conflict (queue, key) do update set running = s.running + excluded.running
+            )
+            select 0::smallint, c.seq, i.id, i.queue, i.body, i.crc, i.packing, i.enqueued_at,
+                   c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
+                   c.replays, c.last_chance, 0::smallint, who, now_at, now_at + ttls[want],
+                   c.priority, t.body, t.gap, t.cancel
+            from given c
+            join {schema}.item i on i.seq = c.seq
+            left join lateral (
+                select n.body, n.gap, n.cancel from {schema}.terms n where c.ties >= 64 and n.seq = c.seq offset 0
+            ) t on true
+            order by c.due_at, c.seq;
+            get diagnostics given_now = row_count;
+            exit when given_now > 0 or floor_due < 0;
+            floor_due := -1;
+        end loop;
+        if given_now > 0 and (s.rate_count is not null or s.gate <> '') then
+            perform {schema}.spend(now_at, s, given_now, 0);
         end if;
     end loop;
     if suspect_waits then

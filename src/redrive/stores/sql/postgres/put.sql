@@ -3,8 +3,8 @@
 --   element of each array up to term_bodies; what they wait for is in after_places and after_ids. Null: none has any.
 --   refuses: whether a full queue refuses.
 -- Outputs: rows with note 0 are places of those that were there already, with 1 of those whose dedupe key another
---   (`other`) holds. One row with note 2 (`other` is the unknown item it waits for) or 3 (the queue `other` is full, and
---   `place` were too many) says that nothing was added.
+--   (`other`) holds. One row with note 2 (`other` is the unknown item it waits for), 4 (it will never be done) or 3 (the
+--   queue `other` is full, and `place` were too many) says that nothing was added.
 -- Atomicity: one statement. Two puts of the same id wait for each other, and one of them finds it there. Locks come in
 --   this order: queues with a capacity, lines, awaited courses by number, dedupe keys. In a caller's own transaction
 --   they are kept until it ends: whoever puts under the same key, and the end of the line's head or of an awaited item,
@@ -165,10 +165,10 @@ begin
             where q.capacity is not null and q.name = any (queues)
             order by q.name for no key update;
         end if;
-        insert into {schema}.line as l (queue, key, last)
-        select queues[o.place], o.key, count(*) from unnest(bound_places, order_keys) as o (place, key)
-        where o.key <> '' group by 1, 2 order by 1, 2
-        on conflict (queue, key) do update set last = l.last + excluded.last;
+        insert into {schema}.line as l (queue, key)
+        select distinct queues[o.place], o.key from unnest(bound_places, order_keys) as o (place, key)
+        where o.key <> '' order by 1, 2
+        on conflict (queue, key) do update set waiting = l.waiting;
         if cardinality(after_ids) > 0 then
             perform 1 from {schema}.item i join {schema}.course c on c.seq = i.seq
             where i.id = any (after_ids) order by c.seq for no key update of c;
@@ -194,13 +194,19 @@ begin
             delete from {schema}.item i using unnest(twins) as o (seq) where i.seq = o.seq;
         end if;
         if cardinality(after_ids) > 0 then
-            select o.place::bigint as place, 2::smallint as note, o.id as other, 0::bigint as fill,
-                   0::bigint as capacity
+            select o.place::bigint as place, o.id as other,
+                   case when i.seq is null and t.id is null then 2 else 4 end::smallint as note, 0::bigint as fill, 0::bigint as capacity
             into refused
             from unnest(after_places, after_ids) with ordinality as o (place, id, nth)
-            where exists (select 1 from {schema}.item n where n.seq = numbers[o.place])
-              and not exists (select 1 from {schema}.item i where i.id = o.id)
-              and not exists (select 1 from {schema}.tombstone t where t.id = o.id)
+            left join {schema}.item i on i.id = o.id
+            left join {schema}.course c on c.seq = i.seq
+            left join {schema}.tombstone t on t.id = case when i.seq is null then o.id end
+            where exists (select 1 from {schema}.item n where n.seq = numbers[o.place]) and (
+                (i.seq is null and t.id is null)
+                or (coalesce(c.state = 'cancelled', t.state <> 'done', false) and o.place <> all (array(
+                    select b.place from unnest(bound_places, dies) as b (place, dies) where b.dies = 1
+                )))
+            )
             order by o.nth limit 1;
             if found then
                 raise exception 'refused' using errcode = 'RD001';
@@ -227,7 +233,10 @@ begin
         );
         if cardinality(doomed) > 0 then
             perform {schema}.die(now_at, doomed);
-            perform {schema}.untie(now_at, doomed, array_fill(2::smallint, array[cardinality(doomed)]), '{}', false);
+            perform {schema}.untie(
+                now_at, doomed, array_fill(2::smallint, array[cardinality(doomed)]), '{}', false,
+                (select bit_or(c.ties)::integer from {schema}.course c where c.seq = any (doomed)), true
+            );
         end if;
     exception when sqlstate 'RD001' then
         return query select refused.place, refused.note, refused.other, refused.fill, refused.capacity;
@@ -282,8 +291,8 @@ $function$;
 -- by an index, however many come at once.
 create or replace function {schema}.enter_bound(
     now_at bigint, numbers bigint[], queues text[], delays bigint[], ats bigint[], priorities smallint[],
-    bound_places integer[], order_keys text[], limit_keys text[], scopes text[], dedupe_keys text[], windows bigint[], dies smallint[],
-    term_bodies bytea[], after_places integer[], after_ids text[]
+    bound_places integer[], order_keys text[], limit_keys text[], scopes text[], dedupe_keys text[], windows bigint[],
+    dies smallint[], term_bodies bytea[], after_places integer[], after_ids text[]
 ) returns void
 language plpgsql volatile parallel unsafe
 as $function$
@@ -291,11 +300,21 @@ as $function$
 declare
     nth_of integer[] := array_fill(null::integer, array[cardinality(numbers)]);
     waits boolean[] := array_fill(false, array[cardinality(numbers)]);
+    -- The lines are locked: whoever comes later has greater numbers.
+    places bigint[] := array(
+        select nextval('{schema}.item_seq') from unnest(order_keys) as o (key) where o.key <> ''
+    );
+    place_of bigint[];
     place integer;
+    taken integer := 0;
 begin
     -- By place: which of the bound it is, and whether it waits for others.
     for nth in 1 .. cardinality(bound_places) loop
         nth_of[bound_places[nth]] := nth;
+        if order_keys[nth] <> '' then
+            taken := taken + 1;
+            place_of[nth] := places[taken];
+        end if;
     end loop;
     foreach place in array after_places loop
         waits[place] := true;
@@ -307,18 +326,16 @@ begin
              as o (seq, delay, at, priority, nth, place)
         join {schema}.item i on i.seq = o.seq
     ), placed as materialized (
-        select t.*, l.last, l.head, l.gap, l.status,
-               row_number() over (partition by t.queue, t.key order by t.place) as ahead,
-               count(*) over (partition by t.queue, t.key) as all_of
+        select t.*, l.there, l.head, l.gap, l.status,
+               row_number() over (partition by t.queue, t.key order by t.place) as ahead
         from there t
         left join lateral (
-            select n.last, n.head, n.gap, n.status from {schema}.line n
+            select true as there, n.head, n.gap, n.status from {schema}.line n
             where n.queue = t.queue and n.key = case when t.key <> '' then t.key end
         ) l on true
     ), lined as materialized (
-        select p.*, p.last - p.all_of + p.ahead as at_place,
-               p.last is not null and p.head is null and p.ahead = 1 as leads,
-               p.last is not null and (p.head is not null or p.ahead > 1) as follows
+        select p.*, place_of[p.nth] as at_place, p.there is true and p.head is null and p.ahead = 1 as leads,
+               p.there is true and (p.head is not null or p.ahead > 1) as follows
         from placed p
     ), behind as (
         insert into {schema}.follower (queue, key, place, seq)
@@ -328,14 +345,14 @@ begin
         set head = coalesce(n.head, l.head), waiting = l.waiting + n.behind
         from (
             select queue, key, max(seq) filter (where leads) as head, count(*) filter (where follows) as behind
-            from lined where last is not null group by queue, key
+            from lined where there group by queue, key
         ) n
         where l.queue = n.queue and l.key = n.key
     ), kept as (
         insert into {schema}.terms (
-            seq, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap
+            seq, queue, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap
         )
-        select n.seq, n.key, coalesce(n.at_place, 0), limit_keys[n.nth], scopes[n.nth], dedupe_keys[n.nth],
+        select n.seq, n.queue, n.key, coalesce(n.at_place, 0), limit_keys[n.nth], scopes[n.nth], dedupe_keys[n.nth],
                case when windows[n.nth] >= 0 then now_at + windows[n.nth] end, '{}', dies[n.nth] = 1,
                term_bodies[n.nth], case when n.leads then n.gap else '' end
         from lined n where n.nth is not null

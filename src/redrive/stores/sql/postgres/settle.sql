@@ -4,8 +4,9 @@
 --   the attempt is given back); kinds null: all are done and nothing else. ordered: whether one may have an order key.
 --   Results, attempts, letters and follow-ups name the place (from 1) of their settlement. Then a lease request.
 -- Outputs: rows with note 2 are settlements that were not applied: their place in seq, and in deliveries the current
---   delivery (null: no such item). Note 3: something became ready in that queue, or there is room in it. Note 4: the
---   place of one that was cancelled instead, note 5: of one that was kept. The others are those of lease.
+--   delivery (null: no such item). Note 3: something became ready in that queue, or there is room in it, and something
+--   is left to be leased. Note 4: the place of one that was cancelled instead, note 5: of one that was kept. The others
+--   are those of lease.
 -- Atomicity: one statement with attempts, letters, counters, follow-ups, all that waited, and the next lease. One refusal
 --   fails nothing. Locks come in this order: limits and gates of the next lease, lines, routes with a capacity, courses
 --   by number, and then as in bonds.sql. The end of an item waits for somebody's open transaction that puts to its line
@@ -44,6 +45,7 @@ declare
     applied integer[] := '{}';
     tied bigint[];
     tied_ends smallint[];
+    bits integer;
     woken text[];
     freed text[];
     otherwise integer[];
@@ -75,11 +77,12 @@ begin
             insert into {schema}.counter (queue, leased, done)
             select m.queue, -count(*), count(*) from moved m group by m.queue
         )
-        select coalesce(array_agg(m.place), '{}'), array_agg(m.seq) filter (where m.ties <> 0),
-               array_agg(0::smallint) filter (where m.ties <> 0),
+        select coalesce(array_agg(m.place), '{}'), array_agg(m.seq) filter (where m.ties <> 0), bit_or(m.ties),
                array(select q.name from {schema}.queue q
-                     where q.max_running is not null and q.name in (select n.queue from moved n))
-        into applied, tied, tied_ends, woken from moved m;
+                     where (q.max_running is not null or q.max_per_key is not null or q.rate_count is not null
+                            or q.gate <> '')
+                       and q.max_running is not null and q.name in (select n.queue from moved n))
+        into applied, tied, bits, woken from moved m;
     elsif count_of > 0 then
         if exists (select 1 from unnest(letter_routes) as o (route) where o.route <> '') then
             kinds := {schema}.keep_from_routes(seqs, ended, kinds, letter_places, letter_routes);
@@ -112,12 +115,14 @@ begin
             from moved m group by m.queue
         )
         select coalesce(array_agg(m.place), '{}'), array_agg(m.seq) filter (where m.ties <> 0),
-               array_agg(m.ending::smallint) filter (where m.ties <> 0),
+               array_agg(m.ending::smallint) filter (where m.ties <> 0), bit_or(m.ties),
                array(select q.name from {schema}.queue q
-                     where q.max_running is not null and q.name in (select n.queue from moved n)),
+                     where (q.max_running is not null or q.max_per_key is not null or q.rate_count is not null
+                            or q.gate <> '')
+                       and q.max_running is not null and q.name in (select n.queue from moved n)),
                array_agg(case m.ending when 1 then m.place else -m.place end)
                    filter (where m.kind = 3 or m.ending <> m.kind)
-        into applied, tied, tied_ends, woken, otherwise from moved m;
+        into applied, tied, tied_ends, bits, woken, otherwise from moved m;
         perform {schema}.keep_evidence(
             now_at, seqs, ended, applied, kinds, result_places, result_packings, result_bodies, attempt_places,
             attempt_bodies, letter_places, letter_reasons, letter_causes, letter_errors, letter_shorts,
@@ -133,7 +138,10 @@ begin
         end if;
     end if;
     if tied is not null then
-        freed := {schema}.untie(now_at, tied, tied_ends, '{}', true);
+        freed := {schema}.untie(
+            now_at, tied, coalesce(tied_ends, array_fill(0::smallint, array[cardinality(tied)])), '{}', true, bits,
+            ordered
+        );
         woken := woken || freed;
         if cardinality(freed) > 0 and who is not null then
             -- What became free may lie below the floors.
@@ -158,17 +166,23 @@ begin
             return next said;
         end loop;
     end if;
-    said := null;
-    if cardinality(woken) > 0 then
-        for said.note, said.queue in select distinct 3, o.name from unnest(woken) as o (name) loop
-            return next said;
-        end loop;
-    end if;
     if who is not null then
         return query
         select * from {schema}.lease(
             now_at, who, request, holding, queues, limits, ttls, lines, floor_dues, floor_seqs, retries, turns, settings
         );
+    end if;
+    said := null;
+    if cardinality(woken) > 0 then
+        -- If this lease took all there is, there is nothing left to be told of.
+        for said.note, said.queue in
+            select distinct 3, o.name from unnest(woken) as o (name)
+            where exists (
+                select 1 from {schema}.course c where c.state = 'ready' and c.hold = 0 and c.queue = o.name
+            )
+        loop
+            return next said;
+        end loop;
     end if;
 end
 $function$;

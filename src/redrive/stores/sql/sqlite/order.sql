@@ -20,8 +20,20 @@ left join follower f on f.queue = ?1 and f.key = n.key
     and f.place = (select min(x.place) from follower x where x.queue = ?1 and x.key = n.key);
 
 -- :name step
--- Its first follower leads a line that flows.
-update line set head = ?, waiting = waiting - 1 where queue = ? and key = ?;
+-- Of lines of one queue whose heads are done, those that flow and have followers: the first one leads.
+update line
+set waiting = waiting - 1,
+    head = (select f.seq from follower f where f.queue = ?1 and f.key = line.key order by f.place limit 1)
+where queue = ?1 and key in (select value from json_each(?2)) and status = 'flowing' and waiting > 0
+returning key, head, gap;
+
+-- :name leave_first
+-- The first follower of each of these keys of one queue.
+delete from follower
+where (key, queue, place) in (
+    select meant.value, ?1, (select min(x.place) from follower x where x.key = meant.value and x.queue = ?1)
+    from json_each(?2) meant
+);
 
 -- :name overtaken
 -- A head that waits for others, and the first follower if that has a place before it.

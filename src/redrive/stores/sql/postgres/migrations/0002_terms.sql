@@ -46,9 +46,12 @@ drop index {schema}.course_ready;
 -- and each is in due order.
 create index course_ready on {schema}.course (hold, queue, level, due_at, seq) where state = 'ready';
 
--- One row per item that has any terms, or was asked to cancel while it ran. body: the terms as they were given.
+-- One row per item that has any terms, or was asked to cancel while it ran. body: the terms as they were given. queue: as
+-- the item says, so that lines and slots are found without a look at it. place: the last one that it was given, a number
+-- of the items' sequence taken while the line was locked; it is kept when the line is forgotten.
 create table {schema}.terms (
     seq bigint primary key,
+    queue text collate "C" not null,
     order_key text collate "C" not null default '',
     place bigint not null default 0,
     limit_key text collate "C" not null default '',
@@ -66,7 +69,6 @@ create table {schema}.terms (
 create table {schema}.line (
     queue text collate "C" not null,
     key text collate "C" not null,
-    last bigint not null,
     head bigint,
     waiting bigint not null default 0,
     status smallint not null default 0,
@@ -129,6 +131,9 @@ alter table {schema}.queue
     add column keep bigint,
     add column keep_results bigint,
     add column retry_share double precision;
+-- What leases look at, which is nothing where no queue is limited.
+create index queue_limited on {schema}.queue (name)
+    where max_running is not null or max_per_key is not null or rate_count is not null or gate <> '';
 create index queue_capacity on {schema}.queue (name) where capacity is not null;
 
 -- The meter of a queue's rate, and what leases of a limited queue wait for in turn. Not the queue's own row: a put in
