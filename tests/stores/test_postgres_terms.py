@@ -13,7 +13,7 @@ from redrive.core.item import Dedupe, Item, NewItem, Terms
 from redrive.core.select import Ids, Match
 from redrive.core.states import State
 from redrive.core.terms import DEPENDENCY, DEPENDENCY_BYTES, DEPENDENCY_FAILURE
-from redrive.core.verbs import Cancel, Duplicate, LeaseRequest, PutResult, QueueChange, Settlement, Want
+from redrive.core.verbs import Cancel, Duplicate, LeaseRequest, PutResult, QueueChange, Replay, Settlement, Want
 from redrive.errors import BadDependency, QueueFull
 from redrive.stores.postgres import PostgresStore
 from redrive.stores.statements import load
@@ -140,12 +140,11 @@ async def test_what_was_set_aside_is_passed_over_once(url: str, store: PostgresS
         # Each sets a thousand aside at most; then come the others.
         others = (await store.lease(wanting(1, f"n-{number}", worker=f"w-{number}"))).items
     assert [item.id for item in others] == ["k-0"]
-    for _ in range(100):
+    for _ in range(1_000):
         # One more, without a floor, finds that nobody sees any longer what the last one has left behind in the index:
         # as soon as nobody else on this server has an old snapshot.
         if await looked_at(url, LEASE) < FEW:
             break
-        await asyncio.sleep(0.05)
     if known:
         await statistics(url)
     assert await looked_at(url, LEASE) < FEW
@@ -317,6 +316,26 @@ async def test_cancelling_many_while_their_heads_end_waits_for_nobody_in_a_ring(
     assert {item.state for item in left.values() if item.id not in ids} == {State.CANCELLED}
     assert len(amended.changed) in {190, 200}
     assert await rows(url, "select count(*) from line") == [(0,)]
+    assert (await store.check()).findings == ()
+
+
+async def test_a_letter_whose_wait_has_no_end_runs_only_if_forced(opened: Open) -> None:
+    """And does not take its dedupe key meanwhile."""
+    store = await opened()
+    await store.put([bound("lost", "other"), bound("also", "other")])
+    letter = bound("letter", order_key="line", after=("lost", "also"), on_dead="die", dedupe=Dedupe("key"))
+    await store.put([letter, bound("next", order_key="line")])
+    await store.amend(Ids(("lost",)), Cancel(), act())
+    amended = await store.amend(Ids(("letter",)), Replay(), act())
+    assert [(one.id, one.reason) for one in amended.skipped] == [
+        ("letter", "it waits for lost, which was cancelled; force runs it without waiting")
+    ]
+    assert (await store.put([bound("twin", dedupe=Dedupe("key"))])).added == ("twin",)
+    assert (await store.amend(Ids(("letter",)), Replay(force=True), act())).changed == ("letter",)
+    assert {item.id for item in (await store.lease(wanting(5, "n"))).items} == {"letter", "twin"}
+    history = await store.get("next")
+    assert history is not None
+    assert getattr(history, "blocked_by", None) == ("letter",)
     assert (await store.check()).findings == ()
 
 

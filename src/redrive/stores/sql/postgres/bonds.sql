@@ -119,7 +119,8 @@ begin
         select f.seq, f.queue, 'dependency', now_at, 'open', 'dependency', 'redrive.DependencyFailed',
                'DependencyFailed', 'dependency', 'after',
                '{"type":"redrive.DependencyFailed","text":"an item that it waits for is dead or was cancelled"'
-               ',"category":"dependency","rule":"after","cause":"dependency","action":"dead","code":null,"frames":[]}'
+               ',"category":"dependency","rule":"after","cause":"dependency","action":"dead","code":'
+               'null,"frames":[]}'
         from fallen f
         returning queue
     )
@@ -198,7 +199,7 @@ begin
         woken := woken || {schema}.rehold(freed);
     end if;
     if bits & 16 <> 0 then
-        woken := woken || {schema}.give_back(seqs, ends, seqs[1:ended_leases], were_free);
+        woken := woken || {schema}.give_back(seqs, ends, seqs[1 : ended_leases], were_free);
     end if;
     if bits & 2 <> 0 then
         perform {schema}.free_keys(now_at, seqs, ends);

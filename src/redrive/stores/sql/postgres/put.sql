@@ -195,7 +195,8 @@ begin
         end if;
         if cardinality(after_ids) > 0 then
             select o.place::bigint as place, o.id as other,
-                   case when i.seq is null and t.id is null then 2 else 4 end::smallint as note, 0::bigint as fill, 0::bigint as capacity
+                   case when i.seq is null and t.id is null then 2 else 4 end::smallint as note, 0::bigint as fill,
+                   0::bigint as capacity
             into refused
             from unnest(after_places, after_ids) with ordinality as o (place, id, nth)
             left join {schema}.item i on i.id = o.id
