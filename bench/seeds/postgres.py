@@ -51,8 +51,10 @@ insert into item (seq, id, queue, enqueued_at, crc, body)
 select seq, id, queue, at, %(crc)s, %(body)s from death order by seq
 """
 _DEAD = """
-insert into course (seq, queue, state, due_at, renewed_at, deliveries, attempt, errors, worker, leased_at, ended_at)
-select seq, queue, 'dead', at, at, 1, 1, 1, %(worker)s, at, at + ran from death order by seq
+insert into course (
+    seq, queue, state, due_at, renewed_at, deliveries, attempt, errors, level, worker, leased_at, ended_at
+)
+select seq, queue, 'dead', at, at, 1, 1, 1, 3, %(worker)s, at, at + ran from death order by seq
 """
 _LETTERS = """
 insert into letter (seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure)

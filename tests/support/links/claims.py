@@ -15,7 +15,7 @@ from typing import Literal
 from redrive.core.item import Item
 from redrive.core.select import Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Cancel, DocumentWrite, NewEntry, QueueChange, Want, WorkerFacts
+from redrive.core.verbs import Cancel, DocumentWrite, GateWrite, NewEntry, QueueChange, Want, WorkerFacts
 from redrive.errors import NotFound, OutcomeUnknown, StoreError
 from redrive.stores.base import Store
 from redrive.testing.conformance.kit import TTL, act, asking, finished, held, new
@@ -99,6 +99,8 @@ class Round:
             "elect": lambda: store.elect(of("elect"), "me", TTL),
             "write_documents": lambda: store.write_documents([document]),
             "append": lambda: store.append([NewEntry(of("append"), b"1")]),
+            "configure_route": lambda: store.configure_route(of("configure_route"), 7),
+            "set_gate": lambda: _set_gate(store, of("set_gate")),
         }
 
     def _reads(self, store: Store) -> dict[str, Call]:
@@ -116,6 +118,11 @@ class Round:
             "documents": lambda: store.documents("none"),
             "journal": lambda: store.journal("none"),
             "check": lambda: store.check(quick=True),
+            "settings": lambda: store.settings(self._of("configure")),
+            "gate": lambda: store.gate("none"),
+            "gates": store.gates,
+            # Nothing here has an end to its keeping: it looks, and leaves all as it is.
+            "sweep": lambda: store.sweep(10, self._by),
         }
 
     async def happened(self) -> dict[str, bool]:
@@ -136,6 +143,8 @@ class Round:
             "elect": not await store.elect(of("elect"), "somebody else", 1),
             "write_documents": await store.document("link", self.name) is not None,
             "append": bool(await store.journal(of("append"))),
+            "configure_route": any(row.route == of("configure_route") for row in (await store.tally()).routes),
+            "set_gate": await store.gate(of("set_gate")) is not None,
         }
 
     async def _item(self, item_id: str) -> Item | None:
@@ -166,6 +175,12 @@ class Round:
         if len(deeds) > 1:
             found["amend"] = f"{deeds}"
         return found
+
+
+async def _set_gate(store: Store, name: str) -> None:
+    """As who compares and sets does it: a write of unknown outcome that is there is not made again."""
+    if await store.gate(name) is None:
+        await store.set_gate(GateWrite(name, 0))
 
 
 def _is(item: Item | None, question: Callable[[Item], bool]) -> bool:

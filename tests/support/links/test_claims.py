@@ -71,7 +71,7 @@ async def test_what_arrives_late_and_is_told_as_not_written(bench: Bench) -> Non
 
 async def test_what_never_arrived_and_is_told_as_written(bench: Bench) -> None:
     trial = await bench.attempt("cut-before", Manners.HASTY)
-    assert trial.faults["answered"].keys() == trial.faults["not so"].keys() == {"configure", "beat"}
+    assert trial.faults["answered"].keys() == trial.faults["not so"].keys() == {"configure", "configure_route", "beat"}
 
 
 async def test_a_deadline_that_is_not_kept(bench: Bench) -> None:
