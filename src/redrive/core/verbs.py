@@ -113,7 +113,8 @@ class Act(Struct, frozen=True):
 class Replay(Struct, frozen=True, tag=True):
     """All counters start anew. `fresh`: with the whole budget. `once`: the next error is final.
 
-    `force`: even though a live twin holds its dedupe key; it then runs without the key.
+    `force`: even though a live twin holds its dedupe key, without which it then runs; and without waiting for any of
+    `after`, which is the only way where one of them was cancelled.
     """
 
     budget: Literal["fresh", "once"] = "fresh"

@@ -148,7 +148,8 @@ class Store(Protocol):
 
         Replay: back at its place if it still is the (dead) head of its order key or others were ever put to wait for
         it, else at the tail; held again if an item of `after` is not done, and then behind those with a place before
-        its own: so nobody waits in a ring. Skipped while a live twin holds its dedupe key, unless forced. Discard and
+        its own: so nobody waits in a ring. Skipped while a live twin holds its dedupe key,
+        or if one of `after` can never be done, unless forced. Discard and
         Skip let go on what is blocked or parked behind a letter (Skip with a gap; skipped for one that blocks nothing).
         Cancel ends a ready item and moves those that wait for it as `settle` would; a leased one is marked.
         """

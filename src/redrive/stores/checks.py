@@ -97,6 +97,11 @@ def hopeless_dependency(item_id: str, awaited: str) -> BadDependency:
     )
 
 
+def waits_in_vain(awaited: str) -> str:
+    """Why a letter is not replayed that would only wait for ever."""
+    return f"it waits for {awaited}, which was cancelled; force runs it without waiting"
+
+
 def check_text(field: str, *texts: str) -> None:
     """Names and reasons are text on every engine: PostgreSQL has no NUL in texts, and nobody has half characters."""
     for text in texts:

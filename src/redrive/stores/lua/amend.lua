@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
 -- amend: moves items that nobody holds, as far as that is legal.
 -- Inputs:    change; how many must exist, or empty; actor, reason, request id; delay; "1" if the next error is final;
---            where it lies afterwards, or empty; "1" to replay although another has its dedupe key; "1" if
+--            where it lies afterwards, or empty; "1" to replay although another has its dedupe key, and to wait for nobody; "1" if
 --            only ready items are meant; a map from what an item is to why the change is not legal then, or
 --            empty; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
---            (it keeps nothing back), 5 (it was leased meanwhile), a list of the item that has its dedupe key, or what it is, in words, for which the map has
---            a reason; or the number of those that exist if that is another; or nil, if an item that could be changed is not
---            what it was judged by: then nothing was changed
+--            (it keeps nothing back), 5 (it was leased meanwhile), a list: 'twin' and the item that has its dedupe key, or
+--            'vain' and what it waits for and will never be done; or what it is, in words, for which the map has a reason;
+--            or the number of those that exist if that is another; or nil, if an item that could be changed is not what it
+--            was judged by: then nothing was changed
 -- Atomicity: one script, with the acts in the items' histories and the audit entry
 -- Uses: ledger lines ties binding entering
 
@@ -87,7 +88,7 @@ local function replay_bound(id, m)
   elseif line then
     join(id, m, next_number())
   end
-  if tied(m, WAITS) then
+  if tied(m, WAITS) and not force then
     await_all(id, m)
   end
   hold_again(id, m)
@@ -156,11 +157,15 @@ local function hindrance(id, m)
     local line = its_line(m)
     return (not line or line.head ~= id) and KEEPS_NOTHING_BACK or nil
   end
-  if change ~= 'replay' or not tied(m, DEDUPED) then
+  if change ~= 'replay' then
     return nil
   end
-  local holder = claimed_by_another(id, m, at)
-  return holder and not force and {holder} or nil
+  local lost = tied(m, WAITS) and not force and first_hopeless(m)
+  if lost then
+    return {'vain', lost}
+  end
+  local holder = tied(m, DEDUPED) and claimed_by_another(id, m, at)
+  return holder and not force and {'twin', holder} or nil
 end
 
 local ids = {}

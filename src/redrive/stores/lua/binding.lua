@@ -40,6 +40,19 @@ local function state_of(id)
   return read and type(facts) == 'table' and facts[2] or nil
 end
 
+local function is_hopeless(state, its)
+  return state == 'cancelled' or state == 'dead' and not its
+end
+
+-- The first of `after` that can never be done.
+local function first_hopeless(m)
+  for _, awaited in ipairs(m[TERMS][AFTER]) do
+    if is_hopeless(state_of(awaited)) then
+      return awaited
+    end
+  end
+end
+
 -- An edge to each of `after` that is not done. Gives whether one of them is dead or cancelled. A new one cannot wait for what
 -- nobody knows, nor, unless it dies at once, for what can never be done.
 local function await_all(id, m, new)
@@ -49,7 +62,7 @@ local function await_all(id, m, new)
     if not state then
       return nil, 'after', awaited
     end
-    if new and m[TERMS][ON_DEAD] ~= 'die' and (state == 'cancelled' or state == 'dead' and not its) then
+    if new and m[TERMS][ON_DEAD] ~= 'die' and is_hopeless(state, its) then
       return nil, 'never', awaited
     end
     if state ~= 'done' then

@@ -34,14 +34,14 @@ class Bonds:
 
     # --- coming in ---
 
-    def enter(self, item: Item, now: Instant, *, back: bool = False) -> Item:
-        """A new or replayed item takes its place, its key, and waits for what is not done."""
+    def enter(self, item: Item, now: Instant, *, back: bool = False, force: bool = False) -> Item:
+        """A new or replayed item takes its place, its key, and, unless forced, waits for what is not done."""
         terms = item.terms
         if terms is None:
             self._table.save(item)
             return item
         self.keys.take(item, now)
-        missing = [one for one in terms.after if self._fate(one) is not State.DONE]
+        missing = [] if force else [one for one in terms.after if self._fate(one) is not State.DONE]
         self.edges.add(item.id, missing)
         self._awaited.update(one for one in missing if one not in self._tombstones)
         if not self._lines.is_head(item):
@@ -195,7 +195,7 @@ class Bonds:
     def is_dead_head(self, letter: Item) -> bool:
         return self._lines.is_head(letter)
 
-    def replayed(self, item: Item, now: Instant) -> None:
+    def replayed(self, item: Item, now: Instant, *, force: bool) -> None:
         """A dead head goes on at its place, and so does what others were ever to wait for; the rest at the tail.
 
         Behind those who wait for it, now or when they are replayed as well, it would be waited for in a ring.
@@ -203,7 +203,7 @@ class Bonds:
         self.close_gap(item)
         if self._lines.is_head(item):
             self._turn(item, "flowing")
-        self.enter(item, now, back=item.id in self._awaited)
+        self.enter(item, now, back=item.id in self._awaited, force=force)
         self._give_way(item)
 
     def _give_way(self, item: Item) -> None:

@@ -62,6 +62,7 @@ from redrive.stores.checks import (
     check_not_within,
     check_page,
     check_route,
+    waits_in_vain,
 )
 from redrive.stores.clock import Clock
 from redrive.stores.memory import _checkup, _moves
@@ -216,6 +217,10 @@ class MemoryStore(Beside):
             return reason
         if isinstance(change, Skip) and not self._bonds.is_dead_head(item):
             return "it keeps nothing back: it is not the head of an order key"
+        if isinstance(change, Replay) and not change.force and item.terms is not None:
+            lost = next((one for one in item.terms.after if self._bonds.hopeless(one)), None)
+            if lost is not None:
+                return waits_in_vain(lost)
         place = place_of(item)
         if isinstance(change, Replay) and place is not None:
             holder = claimed.get(place) or self._bonds.keys.holder(place, now)
@@ -231,7 +236,7 @@ class MemoryStore(Beside):
             after = _moves.amended(before, change, by, now)
             self._table.add_deed(item_id, Deed(now, audit.word(change), by.actor, by.reason, by.request_id))
             if isinstance(change, Replay):
-                self._bonds.replayed(after, now)
+                self._bonds.replayed(after, now, force=change.force)
                 continue
             self._table.save(after)
             if isinstance(change, Discard):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from redrive.core.terms import ORDERED, WAITS
 from redrive.core.verbs import Change, Replay, Skip
+from redrive.stores.checks import waits_in_vain
 from redrive.stores.postgres.arrays import bigints
 from redrive.stores.postgres.tx import Tx
 
@@ -47,7 +48,7 @@ async def _hopeless(session: Session, tx: Tx, places: Sequence[Place]) -> dict[i
         return {}
     await tx.execute(session.sql("amend", "lock_awaited"), (bigints(waiting),))
     rows = await tx.execute(session.sql("amend", "hopeless"), (bigints(waiting),))
-    return {seq: f"it waits for {awaited}, which was cancelled; force runs it without waiting" for seq, awaited in rows}
+    return {seq: waits_in_vain(awaited) for seq, awaited in rows}
 
 
 async def rejoined(session: Session, tx: Tx, places: Sequence[Place], *, forced: bool) -> list[Place]:

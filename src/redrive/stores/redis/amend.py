@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple, Never
@@ -32,6 +32,7 @@ from redrive.errors import ConfigError, Conflict, StoreUnavailable
 from redrive.stores import audit, packing
 from redrive.stores.aside import aside
 from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.checks import waits_in_vain
 from redrive.stores.redis.find import BODIES
 from redrive.stores.redis.plan import pins
 from redrive.stores.redis.rows import payload_of, tombstone_body
@@ -128,6 +129,12 @@ def _refuse_count(count: int, expect: int | None) -> Never:
     )
 
 
+_HINDRANCES: dict[bytes, Callable[[str], str]] = {
+    b"twin": "its dedupe key is held by {}".format,
+    b"vain": waits_in_vain,
+}
+
+
 def _amended(ids: Sequence[str], answers: Sequence[int | bytes | list[bytes]], refusals: dict[str, str]) -> Amended:
     changed, already, skipped = [], [], []
     for item_id, answer in zip(ids, answers, strict=True):
@@ -138,7 +145,7 @@ def _amended(ids: Sequence[str], answers: Sequence[int | bytes | list[bytes]], r
         elif isinstance(answer, int):
             skipped.append(Skipped(item_id, _REASONS[answer]))
         elif isinstance(answer, list):
-            skipped.append(Skipped(item_id, f"its dedupe key is held by {answer[0].decode()}"))
+            skipped.append(Skipped(item_id, _HINDRANCES[answer[0]](answer[1].decode())))
         else:
             skipped.append(Skipped(item_id, refusals[answer.decode()]))
     return Amended(tuple(changed), tuple(already), tuple(skipped))

@@ -140,13 +140,13 @@ def place_of(row: Row) -> Place:
 def _change(tx: Tx, places: list[Place], bound: dict[int, Tied], change: Change, by: Act) -> None:
     ours = [bound[place.seq] for place in places if place.seq in bound]
     match change:
-        case Replay(budget, delay):
+        case Replay(budget, delay, force):
             seqs = _numbers(places)
             tx.execute(_SQL["replay"], (tx.now + delay, tx.now, budget == "once", seqs))
             tx.execute(_SQL["drop_letters"], (seqs,))
             tx.woken.update([place.queue for place in places])
             _recount(tx, places, "ready")
-            rebind.replayed(tx, ours)
+            rebind.replayed(tx, ours, force=force)
         case Archive() | Discard() | Restore():
             disposition = _LAID[type(change)]
             tx.execute(_SQL["lay"], (disposition, _numbers(places)))

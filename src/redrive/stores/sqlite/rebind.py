@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from redrive.core.terms import AWAITED, DEDUPED, ORDERED, WAITS, dedupe_place
 from redrive.core.verbs import Change, Replay, Skip
+from redrive.stores.checks import waits_in_vain
 from redrive.stores.sqlite import bonds, edges, keys, lines, slots, tied
 from redrive.stores.sqlite.lines import Joining
 from redrive.stores.sqlite.tied import AFTER, ORDER, Tied
@@ -27,9 +28,15 @@ class Refusals:
         if isinstance(self._change, Skip):
             ours = item is not None and item.has(ORDERED) and lines.is_head(self._tx, item)
             return None if ours else "it keeps nothing back: it is not the head of an order key"
-        if isinstance(self._change, Replay) and item is not None and item.has(DEDUPED):
-            return self._twin(item, force=self._change.force)
-        return None
+        if not isinstance(self._change, Replay) or item is None:
+            return None
+        if item.has(WAITS) and not self._change.force and (lost := self._lost(item)) is not None:
+            return waits_in_vain(lost)
+        return self._twin(item, force=self._change.force) if item.has(DEDUPED) else None
+
+    def _lost(self, item: Tied) -> str | None:
+        """The first that it waits for and that can never be done."""
+        return next((one for one in item.terms.after if edges.fate(self._tx, one) == "cancelled"), None)
 
     def _twin(self, item: Tied, *, force: bool) -> str | None:
         """Also one that goes back by the same act."""
@@ -43,12 +50,12 @@ class Refusals:
         return None
 
 
-def replayed(tx: Tx, items: Iterable[Tied]) -> None:
-    """Ready by now, and counted so; one after the other."""
+def replayed(tx: Tx, items: Iterable[Tied], *, force: bool) -> None:
+    """Ready by now, and counted so; one after the other. Forced, they wait for nobody but their lines."""
     for item in items:
         if item.has(DEDUPED):
             _take_key(tx, item)
-        waits = item.has(WAITS) and _wait_again(tx, item)
+        waits = item.has(WAITS) and not force and _wait_again(tx, item)
         hold, kind = _back_in_line(tx, item, waits=waits) if item.has(ORDERED) else (AFTER if waits else 0, "held")
         if hold:
             tied.set_hold(tx, item.seq, hold)

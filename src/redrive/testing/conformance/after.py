@@ -295,6 +295,26 @@ async def test_after_what_can_never_be_done_is_refused(world: World, pruned: boo
     await world.sound()
 
 
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_after_the_lost_a_letter_is_replayed_only_by_force(world: World, pruned: bool) -> None:  # noqa: FBT001 - pytest's call
+    """It would leave the letters, and wait where nobody looks for it, for ever."""
+    lost, other = new(delay=SECOND), new(delay=SECOND)
+    last = dies(lost, other)
+    await world.put(lost, other, last)
+    await world.store.amend(Ids((lost.id,)), Cancel(), act())
+    assert (await world.item(last.id)).state is State.DEAD
+    if pruned:
+        await world.store.prune(Ids((lost.id,)), 1, act())
+    amended = await world.store.amend(Ids((last.id,)), Replay(), act())
+    assert [(one.id, lost.id in one.reason) for one in amended.skipped] == [(last.id, True)]
+    assert (await world.item(last.id)).state is State.DEAD
+    assert (await world.store.amend(Ids((last.id,)), Replay(force=True), act())).changed == (last.id,)
+    assert await world.blocked_by(last.id) == ()
+    (run,) = await world.lease(5)
+    assert run.id == last.id
+    await world.sound()
+
+
 async def test_after_is_asked_again_when_it_is_replayed(world: World) -> None:
     """It died with one of two: replayed, it waits for whatever is not done, and dies along no more than once."""
     one, two = new(), new()
