@@ -75,19 +75,19 @@ class ReplaysToTheTail(BentBonds):
     """A letter that blocked its key comes back behind those that waited for it."""
 
     class kind(Bonds):  # noqa: N801
-        def replayed(self, item: Item, now: Instant) -> None:
+        def replayed(self, item: Item, now: Instant, *, force: bool) -> None:
             if self._lines.is_head(item):
                 self.next_head(item)
-            super().replayed(item, now)
+            super().replayed(item, now, force=force)
 
 
 class ReplaysBehindThoseWhoWait(BentBonds):
     """A letter that was passed by goes to the tail, behind the head that waits for it."""
 
     class kind(Bonds):  # noqa: N801
-        def replayed(self, item: Item, now: Instant) -> None:
+        def replayed(self, item: Item, now: Instant, *, force: bool) -> None:
             self._awaited.discard(item.id)
-            super().replayed(item, now)
+            super().replayed(item, now, force=force)
 
 
 class NeverGivesWay(BentBonds):

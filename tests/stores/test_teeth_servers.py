@@ -14,7 +14,8 @@ from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES, World
-from redrive.testing.conformance.machine import MakeStore, machine_of, run_machine
+from redrive.testing.conformance.machine import machine_of, run_machine
+from redrive.testing.conformance.stage import MakeStore
 from tests.stores import broken_postgres, broken_redis, broken_sqlite
 from tests.stores.broken_servers import BUGS
 from tests.stores.planting import Edit, Plant, Planted, edited
