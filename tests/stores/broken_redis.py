@@ -295,7 +295,7 @@ BONDS: dict[str, Plant] = {
         (Edit("ties", "local function release_key(id, m, time)", f"{_RELEASE} if m[STATE] == 'dead' then return end"),)
     ),
     "ForgetsTheWindow": Plant((Edit("ties", "ends > time and {id, ends} or false", "false"),)),
-    "ReplaysBesideATwin": Plant((Edit("amend", "holder and not force and {holder} or nil", "nil"),)),
+    "ReplaysBesideATwin": Plant((Edit("amend", "holder and not force and {'twin', holder} or nil", "nil"),)),
     "RunsBeforeItsTime": Plant((Edit("ties", "m[HOLD] = HELD_AFTER", "m[HOLD] = 0"),)),
     "WaitsForTheDone": Plant(
         (Edit("ties", "if one[2][STATE] == 'done' and tied(one[2], AWAITED) then", "if false then"),)

@@ -36,7 +36,8 @@ local function bonds(id, m, note)
   elseif m[HOLD] == HELD_LIMIT then
     note(P .. 'aside:' .. queue .. '\0' .. terms[LIMIT_KEY], m[SEQ], id)
   end
-  if tied(m, WAITS) and state == 'ready' then
+  -- One that was replayed by force waits for nobody, whatever it was to come after.
+  if tied(m, WAITS) and state == 'ready' and m[HOLD] == HELD_AFTER then
     local key = P .. 'waits:' .. id
     for _, awaited in ipairs(terms[AFTER]) do
       local number, its_state = number_of(awaited, key)
