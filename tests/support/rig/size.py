@@ -33,7 +33,7 @@ KILLS = {
     Size.FULL: Kills(items=100_000, workers=8, kills=200, lease=2.0, limit=3_000),
 }
 
-CRASH_ITEMS = {Size.SMOKE: 8, Size.SHORT: 12, Size.FULL: 30}
+CRASH_ITEMS = {Size.SMOKE: 8, Size.SHORT: 30, Size.FULL: 30}
 """R3: how many plain items the scenario has, beside twenty that are bound to others. Smoke tries some points, the
 others every one."""
 
@@ -140,7 +140,7 @@ LIMITED = {Size.SMOKE: Lines(keys=4, items=10, kills=2), Size.SHORT: Lines(5, 80
 OFFERED = {Size.SMOKE: 300, Size.SHORT: 5_000, Size.FULL: 50_000}
 """R21: items offered to a queue that takes a third of them."""
 
-PRESSURE = {Size.SHORT: 15.0, Size.FULL: 300.0}
+PRESSURE = {Size.SHORT: 30.0, Size.FULL: 300.0}
 """R21 by the real clock: seconds of too much."""
 
 HERD = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 50_000}
