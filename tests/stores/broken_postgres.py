@@ -310,7 +310,12 @@ _LETTERS_TOO = "state in ('done', 'cancelled', 'dead')"
 
 BONDS: dict[str, Plant] = {
     "LeasesFollowers": Plant((Edit("put/enter_bound", "when n.follows then 2 else 0 end", "else 0 end"),)),
-    "PromotesNobody": Plant((Edit("bonds/move_lines", "set hold = 0 from stepped s", "set hold = 2 from stepped s"),)),
+    "PromotesNobody": Plant(
+        (
+            Edit("bonds/move_lines", "set hold = 0 from stepped s", "set hold = 2 from stepped s"),
+            Edit("bonds/end_heads", "set hold = 0 from step s", "set hold = 2 from step s"),
+        )
+    ),
     "GoesOnPastTheDead": Plant((Edit("bonds/move_lines", "<> 'skip' as stops", "= 'never' as stops"),)),
     "HidesTheGap": Plant((Edit("bonds/move_lines", "terms t set gap = s.gap", "terms t set gap = ''"),)),
     "KeepsTheKeysOfTheDead": Plant((Edit("bonds/free_keys", "o.ending > 1 or", "false or"),)),

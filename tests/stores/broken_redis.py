@@ -166,7 +166,7 @@ PLANTS: dict[str, Plant] = {
     "LeavesItReady": Plant(
         (
             Edit("leasing", "remove(ready_key(queue, level), member)", ""),
-            Edit("leasing", "left ~= -1 or state ~= 'ready' or", "left ~= -1 or"),
+            Edit("leasing", "or state ~= 'ready' or its_queue", "or its_queue"),
         )
     ),
     "CountsOnFailureOnly": Plant(
@@ -288,7 +288,12 @@ PLANTS: dict[str, Plant] = {
 
 BONDS: dict[str, Plant] = {
     "LeasesFollowers": Plant((Edit("ties", "m[HOLD] = HELD_ORDER", "m[HOLD] = 0"),)),
-    "PromotesNobody": Plant((Edit("lines", "local id = first_in(line.followers)", "local id = nil"),)),
+    "PromotesNobody": Plant(
+        (
+            Edit("lines", "local id = first_in(line.followers)", "local id = nil"),
+            Edit("heads", "followers and first_in(followers)", "nil"),
+        )
+    ),
     "GoesOnPastTheDead": Plant((Edit("ties", "m[STATE] == 'dead' and dead_order(m[QUEUE]) or 'go'", "'go'"),)),
     "HidesTheGap": Plant((Edit("lines", "m[TERMS][GAP] = line.gap", ""),)),
     "KeepsTheKeysOfTheDead": Plant(

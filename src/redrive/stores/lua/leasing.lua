@@ -77,25 +77,28 @@ end
 local function leased(id, kept, lane, level, grant)
   local queue = lane.queue
   local read, left, seq, its_queue, state, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays,
-    last_chance, _, _, _, _, ended_at, omitted, letter, priority, hold, ties, terms = pcall(
-    values_of, kept or '', MORE_FIELDS, HEAD_SIZE
+    last_chance, _, _, _, _, ended_at, omitted, letter, priority, hold, ties = pcall(
+    values_of, kept or '', TERMS - 1, HEAD_SIZE
   )
-  if not read or left ~= -1 or state ~= 'ready' or its_queue ~= queue then
+  if not read or (left ~= -1) ~= (ties ~= nil) or state ~= 'ready' or its_queue ~= queue then
     return nil
   end
   local tried = errors > 0 or crashes > 0 or replays > 0
   if level ~= crashes * 6 + (tried and 3 or 0) + (priority or 0) or (hold or 0) > 0 then
     return nil
   end
-  if ties and band(ties, LIMITED) ~= 0 and not lending().take_place(id, lane, terms[LIMIT_KEY]) then
-    return nil
+  if ties and band(ties, LIMITED) ~= 0 then
+    local legible, _, terms = pcall(values_of, kept, 1, left)
+    if not legible or not lending().take_place(id, lane, terms[LIMIT_KEY]) then
+      return nil
+    end
   end
   deliveries = deliveries + 1
   if ties then
     return WIDE_HEAD .. packed(
       seq, queue, 'leased', put_at, due_at, renewed_at, deliveries, attempt + 1, errors, crashes, replays, last_chance,
-      grant.alone, grant.worker, grant.time, grant.until_then, ended_at, omitted, letter, priority, hold, ties, terms
-    ), deliveries
+      grant.alone, grant.worker, grant.time, grant.until_then, ended_at, omitted, letter, priority, hold, ties
+    ) .. string.sub(kept, left + 1), deliveries
   end
   return HEAD .. packed(
     seq, queue, 'leased', put_at, due_at, renewed_at, deliveries, attempt + 1, errors, crashes, replays, last_chance,

@@ -1,7 +1,7 @@
 -- Items of one order key in their line: the head alone can be leased, the followers wait for their turn.
 -- Inputs:    line_of(queue, key); foresee_lines({{id, record}, …}); join(id, record, place); rejoin(id, record);
---            advance(line, place of its head)
--- Outputs:   the line, with last place, head ('' for none), status and gap ('' for none)
+--            advance(line, place of its head); promote(id, record as it is kept)
+-- Outputs:   the line, with last place, head ('' for none), status and gap ('' for none); whether it was promoted
 -- Atomicity: reads and notes down; the script writes.
 -- Keys:      lines:<queue> hash, order key -> last place, head, status, gap; followers:<queue> NUL <key> zset, place -> id;
 --            parked:<queue> zset, 0 -> order key of a parked line
@@ -102,6 +102,26 @@ local function advance(line, place)
     end
   end
   return nil
+end
+
+-- A follower that waited for its turn and nothing else, and was never tried: nearly all are so. Its record stays as it is but
+-- for the hold, which is one byte. The same as take, a hold of 0, and lay; afterwards nobody may take it in this script.
+local function promote(id, kept)
+  local read, at, seq, queue, state, _, due_at, _, _, _, errors, crashes, replays, _, _, _, _, _, _, _, _, priority = pcall(
+    values_of, kept or '', HOLD - 1, HEAD_SIZE
+  )
+  if not read or state ~= 'ready' or not priority or priority + errors + crashes + replays > 0 then
+    return false
+  end
+  local left, hold, ties = values_of(kept, 2, at)
+  if left < 0 or hold ~= HELD_ORDER or band(ties, WAITS) ~= 0 then
+    return false
+  end
+  remove(held_key(queue), id)
+  add(ready_key(queue, 0), due_at, string.format('%016d', seq) .. id)
+  set(ITEM, id, string.sub(kept, 1, at) .. '\0' .. string.sub(kept, at + 2))
+  wake(queue)
+  return true
 end
 
 before_write[#before_write + 1] = function()

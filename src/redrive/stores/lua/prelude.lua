@@ -303,7 +303,7 @@ local function letter_keys(queue, letter)
 end
 
 -- Keys are made once: in a batch, making them would take longer than all else.
-local ready_at, leased_at, ended_at = {}, {}, {}
+local ready_at, held_at, leased_at, ended_at = {}, {}, {}, {}
 
 local function ready_key(queue, level)
   local keys = under(ready_at, queue)
@@ -320,6 +320,13 @@ local function level_of(m)
     return priority
   end
   return m[CRASHES] * 6 + 3 + priority
+end
+
+local function held_key(queue)
+  if not held_at[queue] then
+    held_at[queue] = P .. 'held:' .. queue
+  end
+  return held_at[queue]
 end
 
 local function leased_key(queue)
@@ -341,7 +348,7 @@ end
 local function shares(id, m, note)
   local state, queue = m[STATE], m[QUEUE]
   if state == 'ready' and (m[HOLD] or 0) > 0 then
-    note(P .. 'held:' .. queue, m[SEQ], id)
+    note(held_key(queue), m[SEQ], id)
   elseif state == 'ready' then
     local level = level_of(m)
     local key = ready_key(queue, level)

@@ -11,19 +11,30 @@
 --            such item, 4 kept for want of room under its route, 5 cancelled instead of ready; the next leases as
 --            leasing.lua says
 -- Atomicity: judged and checked as a whole before the first write. Ending work is let through when memory is full.
--- Uses: bonds(ledger lines ties binding) limits(limits) choosing(choosing) lending(lending) putting leasing settling
+-- Uses: bonds(ledger lines ties heads binding) limits(limits) choosing(choosing) lending(lending) putting leasing settling
 -- Uses: ending(ending)
 
 local FIRST_ATTEMPTS = 20
+
+-- The terms of an item, which begin there in its record; of one that has an order key alone only that and its place. Nil if
+-- they cannot be read.
+local function bond_of(kept, at, ties)
+  if ties == ORDERED then
+    local read, _, key, place = pcall(values_of, kept, PLACE, at + 1)
+    return read and place and {key, place}
+  end
+  local read, left, terms = pcall(values_of, kept, 1, at)
+  return read and left == -1 and terms
+end
 
 -- Nearly every item makes this move, so it is written out: the same as lift, change and lay. Nil for one that cannot be
 -- read, and for one that somebody wants cancelled.
 local function done(index, id, kept, delivery, again)
   local read, left, seq, queue, state, put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays,
-    last_chance, _, worker, leased_at, _, _, omitted, _, priority, hold, ties, terms = pcall(
-    values_of, kept or '', MORE_FIELDS, HEAD_SIZE
+    last_chance, _, worker, leased_at, _, _, omitted, _, priority, hold, ties = pcall(
+    values_of, kept or '', TERMS - 1, HEAD_SIZE
   )
-  if not read or left ~= -1 or (ties and band(ties, CANCEL) ~= 0) then
+  if not read or (left ~= -1) ~= (ties ~= nil) or (ties and band(ties, CANCEL) ~= 0) then
     return nil
   end
   if deliveries ~= delivery then
@@ -34,15 +45,23 @@ local function done(index, id, kept, delivery, again)
     otherwise(index, ALREADY, 0)
     return false
   end
+  local bond = ties and bond_of(kept, left, ties)
+  if ties and not bond then
+    return nil
+  end
   local stamp = string.format('%016d', seq)
   remove(leased_key(queue), stamp .. id)
   add_as(ended_key(queue, 'done'), stamp, id)
   if ties then
     set(ITEM, id, WIDE_HEAD .. packed(
       seq, queue, 'done', put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, last_chance, false,
-      worker, leased_at, false, time, omitted, false, priority, hold, ties, terms
-    ))
-    ending().untie(id, {[SEQ] = seq, [QUEUE] = queue, [STATE] = 'done', [ENQUEUED_AT] = put_at, [TIES] = ties, [TERMS] = terms})
+      worker, leased_at, false, time, omitted, false, priority, hold, ties
+    ) .. string.sub(kept, left + 1))
+    if ties == ORDERED then
+      bonds().head_done(id, queue, bond[ORDER_KEY], bond[PLACE], seq, put_at)
+    else
+      ending().untie(id, {[SEQ] = seq, [QUEUE] = queue, [STATE] = 'done', [ENQUEUED_AT] = put_at, [TIES] = ties, [TERMS] = bond})
+    end
   else
     set(ITEM, id, HEAD .. packed(
       seq, queue, 'done', put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, last_chance, false,
@@ -80,6 +99,7 @@ if bonds_made then
 end
 put(follow_ups, time, false)
 if bonds_made then
+  bonds_made.go_on()
   bonds_made.conclude(time)
 end
 

@@ -248,7 +248,7 @@ local function leave_lines()
     if tied(m, ORDERED) then
       local line = line_of_item(m)
       if line.head == id then
-        heads[#heads + 1] = one
+        heads[#heads + 1] = {id, m, line}
       else
         delist(line.followers, id)
       end
@@ -260,8 +260,8 @@ end
 local function move_on(heads)
   local new_heads = {}
   for _, one in ipairs(heads) do
-    local id, m = one[1], one[2]
-    local line, mode = line_of_item(m), m[STATE] == 'dead' and dead_order(m[QUEUE]) or 'go'
+    local id, m, line = one[1], one[2], one[3]
+    local mode = m[STATE] == 'dead' and dead_order(m[QUEUE]) or 'go'
     if mode == 'block' then
       line.status = BLOCKED
     elseif mode == 'park' then

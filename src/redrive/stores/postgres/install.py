@@ -32,6 +32,7 @@ FUNCTIONS = (
     ("bonds", "rehold"),
     ("bonds", "give_back"),
     ("bonds", "untie"),
+    ("bonds", "end_heads"),
     ("put", "crowded"),
     ("put", "await_all"),
     ("put", "enter_bound"),

@@ -132,19 +132,23 @@ def _recount(tx: Tx, queue: str, line: Line, status: Status) -> None:
 
 
 def _go_on(tx: Tx, done: Sequence[Tied]) -> None:
-    """Heads that are done. Nearly all lines flow and just go one step: these with few statements, however many."""
+    """Heads that are done. Nearly all lines end or flow and go one step: these with few statements, however many."""
     for queue in {item.queue for item in done}:
         lines = {item.order_key: item for item in done if item.queue == queue}
-        rows = tx.execute(_SQL["step"], (queue, _json(list(lines)))).fetchall()
+        keys = _json(list(lines))
+        ended = tx.change(_SQL["end"], (queue, keys))
+        if ended == len(lines):
+            continue
+        rows = tx.execute(_SQL["step"], (queue, keys)).fetchall()
         if rows:
             tx.execute(_SQL["leave_first"], (queue, _json([key for key, _, _ in rows])))
             gaps = [(gap, head) for _, head, gap in rows if gap]
             if gaps:
                 tx.executemany(_TERMS["gap"], gaps)
             _free(tx, queue, [head for _, head, _ in rows])
-            for key, _, _ in rows:
-                del lines[key]
-        advance(tx, [(item, "") for item in lines.values()])
+        if ended + len(rows) < len(lines):
+            moved = {key for key, _, _ in rows}
+            advance(tx, [(item, "") for key, item in lines.items() if key not in moved])
 
 
 def _json(values: Sequence[object]) -> str:

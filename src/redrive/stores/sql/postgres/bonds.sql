@@ -73,12 +73,14 @@ as $function$
 $function$;
 
 -- :name lock_lines
--- The lines of these items, always in the same order.
-create or replace function {schema}.lock_lines(seqs bigint[]) returns void
+-- The lines of these items, always in the same order. Gives where they lie.
+create or replace function {schema}.lock_lines(seqs bigint[]) returns tid[]
 language plpgsql volatile parallel unsafe
 as $function$
+declare
+    locked tid[];
 begin
-    perform 1
+    select array_agg(l.tid) into locked
     from (
         select distinct t.queue, t.order_key as key
         from unnest(seqs) as o (seq)
@@ -88,8 +90,9 @@ begin
         order by 1, 2
     ) o
     cross join lateral (
-        select 1 from {schema}.line l where l.queue = o.queue and l.key = o.key for no key update
+        select l.ctid as tid from {schema}.line l where l.queue = o.queue and l.key = o.key for no key update
     ) l;
+    return locked;
 end
 $function$;
 
@@ -258,12 +261,12 @@ begin
             select n.queue, n.order_key from {schema}.terms n where n.seq = o.seq and n.order_key <> '' offset 0
         ) t
         cross join lateral (
-            select n.ctid, n.queue, n.key, n.head, n.gap from {schema}.line n
+            select n.ctid, n.queue, n.key, n.head, n.gap, n.waiting from {schema}.line n
             where n.queue = t.queue and n.key = t.order_key offset 0
         ) l
         left join lateral (
             select f.ctid, f.seq from {schema}.follower f
-            where f.queue = l.queue and f.key = l.key order by f.place limit 1
+            where l.waiting > 0 and f.queue = l.queue and f.key = l.key order by f.place limit 1
         ) n on true
         where o.ending <> 1 and l.head = o.seq
         offset 0
@@ -320,6 +323,59 @@ begin
         select h.queue, -sum(h.waiting), sum(h.waiting) from halted h where h.status = 2 group by h.queue
         having sum(h.waiting) > 0;
     end if;
+end
+$function$;
+
+-- :name end_heads
+-- Heads that are done and have no other tie: nearly all that have an order key end so, and then their lines end too, or go
+-- one step. Where these lines lie is known, and they are locked; what is not so plain is left to untie, which passes over
+-- what is done here. Gives the queues in which a new head is free.
+create or replace function {schema}.end_heads(now_at bigint, seqs bigint[], tids tid[]) returns text[]
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    gone bigint;
+    stepped bigint := 0;
+    heads bigint[];
+    woken text[] := '{}';
+begin
+    delete from {schema}.line l where l.ctid = any (tids) and l.waiting = 0 and l.gap = '';
+    get diagnostics gone = row_count;
+    if gone < cardinality(tids) then
+        with step as materialized (
+            select l.ctid as line_tid, n.ctid as next_tid, n.seq as next_seq
+            from {schema}.line l
+            cross join lateral (
+                select f.ctid, f.seq from {schema}.follower f
+                where f.queue = l.queue and f.key = l.key order by f.place limit 1
+            ) n
+            where l.ctid = any (tids) and l.waiting > 0 and l.gap = '' and l.status = 0
+        ), left_line as (
+            delete from {schema}.follower f using step s where f.ctid = s.next_tid
+        ), moved as (
+            update {schema}.line l set head = s.next_seq, waiting = l.waiting - 1
+            from step s where l.ctid = s.line_tid
+        ), freed as (
+            update {schema}.course c set hold = 0 from step s where c.seq = s.next_seq and c.ties & 4 = 0
+            returning c.seq, c.queue
+        ), counted as (
+            insert into {schema}.counter (queue, held, ready)
+            select f.queue, -count(*), count(*) from freed f group by f.queue
+        )
+        select (select count(*) from step), array(select s.next_seq from step s except select f.seq from freed f),
+               array(select distinct f.queue from freed f)
+        into stepped, heads, woken;
+        if cardinality(heads) > 0 then
+            woken := woken || {schema}.rehold(heads);
+        end if;
+    end if;
+    if gone + stepped < cardinality(tids) then
+        woken := woken || {schema}.untie(
+            now_at, seqs, array_fill(0::smallint, array[cardinality(seqs)]), '{}', true, 1, true
+        );
+    end if;
+    return woken;
 end
 $function$;
 

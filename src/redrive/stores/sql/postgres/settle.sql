@@ -46,6 +46,7 @@ declare
     tied bigint[];
     tied_ends smallint[];
     bits integer;
+    line_tids tid[];
     woken text[];
     freed text[];
     otherwise integer[];
@@ -62,7 +63,7 @@ begin
         );
     end if;
     if ordered then
-        perform {schema}.lock_lines(seqs);
+        line_tids := {schema}.lock_lines(seqs);
     end if;
     if count_of > 0 and kinds is null then
         with moved as (
@@ -138,10 +139,14 @@ begin
         end if;
     end if;
     if tied is not null then
-        freed := {schema}.untie(
-            now_at, tied, coalesce(tied_ends, array_fill(0::smallint, array[cardinality(tied)])), '{}', true, bits,
-            ordered
-        );
+        if kinds is null and bits & 63 = 1 and cardinality(line_tids) = count_of and cardinality(tied) = count_of then
+            freed := {schema}.end_heads(now_at, tied, line_tids);
+        else
+            freed := {schema}.untie(
+                now_at, tied, coalesce(tied_ends, array_fill(0::smallint, array[cardinality(tied)])), '{}', true, bits,
+                ordered
+            );
+        end if;
         woken := woken || freed;
         if cardinality(freed) > 0 and who is not null then
             -- What became free may lie below the floors.

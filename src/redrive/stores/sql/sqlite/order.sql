@@ -27,6 +27,10 @@ set waiting = waiting - 1,
 where queue = ?1 and key in (select value from json_each(?2)) and status = 'flowing' and waiting > 0
 returning key, head, gap;
 
+-- :name end
+-- Of lines of one queue whose heads are done, those that say nothing more: nobody follows, and nothing is missing.
+delete from line where queue = ?1 and key in (select value from json_each(?2)) and waiting = 0 and gap = '';
+
 -- :name leave_first
 -- The first follower of each of these keys of one queue.
 delete from follower
