@@ -132,23 +132,32 @@ def _recount(tx: Tx, queue: str, line: Line, status: Status) -> None:
 
 
 def _go_on(tx: Tx, done: Sequence[Tied]) -> None:
-    """Heads that are done. Nearly all lines end or flow and go one step: these with few statements, however many."""
+    """Heads that are done. Nearly all lines go one step or end: these with few statements, however many."""
     for queue in {item.queue for item in done}:
         lines = {item.order_key: item for item in done if item.queue == queue}
-        keys = _json(list(lines))
-        ended = tx.change(_SQL["end"], (queue, keys))
-        if ended == len(lines):
-            continue
-        rows = tx.execute(_SQL["step"], (queue, keys)).fetchall()
+        rows = _step(tx, queue, [item.order_key or "" for item in lines.values()])
         if rows:
-            tx.execute(_SQL["leave_first"], (queue, _json([key for key, _, _ in rows])))
             gaps = [(gap, head) for _, head, gap in rows if gap]
             if gaps:
                 tx.executemany(_TERMS["gap"], gaps)
             _free(tx, queue, [head for _, head, _ in rows])
-        if ended + len(rows) < len(lines):
-            moved = {key for key, _, _ in rows}
-            advance(tx, [(item, "") for key, item in lines.items() if key not in moved])
+            for key, _, _ in rows:
+                del lines[key]
+        if lines and tx.change(_SQL["end"], (queue, _json(list(lines)))) < len(lines):
+            advance(tx, [(item, "") for item in lines.values()])
+
+
+def _step(tx: Tx, queue: str, keys: Sequence[str]) -> list[tuple[str, int, str]]:
+    """Of those lines that flow and have followers: the key, the new head, and the gap."""
+    if len(keys) == 1:
+        rows = tx.execute(_SQL["step_one"], (queue, *keys)).fetchall()
+        if rows:
+            tx.execute(_SQL["leave_first_of_one"], (queue, *keys))
+    else:
+        rows = tx.execute(_SQL["step"], (queue, _json(keys))).fetchall()
+        if rows:
+            tx.execute(_SQL["leave_first"], (queue, _json([key for key, _, _ in rows])))
+    return rows
 
 
 def _json(values: Sequence[object]) -> str:

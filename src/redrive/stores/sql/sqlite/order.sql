@@ -27,6 +27,14 @@ set waiting = waiting - 1,
 where queue = ?1 and key in (select value from json_each(?2)) and status = 'flowing' and waiting > 0
 returning key, head, gap;
 
+-- :name step_one
+-- The same of one line: to unpack a list takes longer than all else.
+update line
+set waiting = waiting - 1,
+    head = (select f.seq from follower f where f.queue = ?1 and f.key = ?2 order by f.place limit 1)
+where queue = ?1 and key = ?2 and status = 'flowing' and waiting > 0
+returning key, head, gap;
+
 -- :name end
 -- Of lines of one queue whose heads are done, those that say nothing more: nobody follows, and nothing is missing.
 delete from line where queue = ?1 and key in (select value from json_each(?2)) and waiting = 0 and gap = '';
@@ -38,6 +46,11 @@ where (key, queue, place) in (
     select meant.value, ?1, (select min(x.place) from follower x where x.key = meant.value and x.queue = ?1)
     from json_each(?2) meant
 );
+
+-- :name leave_first_of_one
+delete from follower
+where key = ?2 and queue = ?1
+  and place = (select min(x.place) from follower x where x.key = ?2 and x.queue = ?1);
 
 -- :name overtaken
 -- A head that waits for others, and the first follower if that has a place before it.
