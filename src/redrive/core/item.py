@@ -131,7 +131,8 @@ class Item(Struct, frozen=True, gc=False):
     `hold` says why a ready item cannot be leased however due it is: `after` (an item it waits for), `order` (the head
     of its key), `limit` (others of its limit key run), `parked:order` (the head of its key is dead and the queue
     parks). `gap` names a dead item of its order key that it was let past. `cancel` is who asked, and why, for a running
-    item to be cancelled.
+    item to be cancelled. `ended_at` of a letter in the trash is when it was discarded. `tags` are labels that people
+    gave it, in alphabetical order.
     """
 
     id: str
@@ -161,6 +162,7 @@ class Item(Struct, frozen=True, gc=False):
     gap: str = ""
     cancel: str = ""
     terms: Terms | None = None
+    tags: tuple[str, ...] = ()
 
 
 class Deed(Struct, frozen=True):

@@ -114,12 +114,13 @@ class Replay(Struct, frozen=True, tag=True):
     """All counters start anew. `fresh`: with the whole budget. `once`: the next error is final.
 
     `force`: even though a live twin holds its dedupe key, without which it then runs; and without waiting for any of
-    `after`, which is the only way where one of them was cancelled.
+    `after`, which is the only way where one of them was cancelled. `queue`: to that one, as Move does, "" to its own.
     """
 
     budget: Literal["fresh", "once"] = "fresh"
     delay: Millis = 0
     force: bool = False
+    queue: str = ""
 
 
 class Archive(Struct, frozen=True, tag=True):
@@ -142,7 +143,24 @@ class Skip(Struct, frozen=True, tag=True):
     """The letter stays, but what waits behind it under its order key goes on, marked with the gap."""
 
 
-Change = Replay | Archive | Discard | Restore | Cancel | Skip
+class Move(Struct, frozen=True, tag=True):
+    """The letter belongs to another queue, which is declared if need be. One that others wait behind is skipped first."""
+
+    queue: str
+
+
+class Tag(Struct, frozen=True, tag=True):
+    """Labels that stay with the item whatever becomes of it. Adding what is there and removing what is not is no change."""
+
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class Note(Struct, frozen=True, tag=True):
+    """Nothing moves: the reason is the note, and the item's history has it."""
+
+
+Change = Replay | Archive | Discard | Restore | Cancel | Skip | Move | Tag | Note
 
 
 class Skipped(Struct, frozen=True):
@@ -163,6 +181,8 @@ def refusal(change: Change, state: State, disposition: Disposition | None) -> st
     if isinstance(change, Cancel):
         live = state in (State.READY, State.LEASED)
         return None if live else f"it is {state}; only a ready or running item can be cancelled"
+    if isinstance(change, Tag | Note):
+        return None
     if state is not State.DEAD or disposition is None:
         return f"it is {state}, not a dead letter"
     if isinstance(change, Restore):
@@ -195,13 +215,17 @@ class IdPage(Struct, frozen=True):
     next: str | None = None
 
 
+TRASH_KEPT: Millis = 30 * 24 * 3_600_000
+
+
 class QueueSettings(Struct, frozen=True):
     """What `configure` keeps of a queue besides whether it is paused. None is no limit, "" is none.
 
     `max_running` and `max_per_key` bound what runs at once, `rate` how fast leases are given, `capacity` how much may
     wait or run, all over the whole fleet. `order`: what becomes of those behind a dead head of an order key. `gate`:
     the breaker it stands behind. `keep` and `keep_results`: how long finished items, and results alone, are kept.
-    `retry_share`: of its slots, how many a worker gives to retries and replays while first attempts wait.
+    `retry_share`: of its slots, how many a worker gives to retries and replays while first attempts wait. `keep_trash`:
+    how long a discarded letter can be brought back before retention removes it.
     """
 
     max_running: int | None = None
@@ -214,6 +238,7 @@ class QueueSettings(Struct, frozen=True):
     keep: Millis | None = None
     keep_results: Millis | None = None
     retry_share: float | None = None
+    keep_trash: Millis = TRASH_KEPT
 
 
 class QueueTally(Struct, frozen=True):
@@ -287,6 +312,7 @@ class QueueChange(Struct, frozen=True):
     keep: Millis | UnsetType | None = UNSET
     keep_results: Millis | UnsetType | None = UNSET
     retry_share: float | UnsetType | None = UNSET
+    keep_trash: Millis | UnsetType = UNSET
 
 
 _SETTINGS = tuple(name for name in QueueSettings.__struct_fields__)

@@ -152,6 +152,19 @@ class Store(Protocol):
         or if one of `after` can never be done, unless forced. Discard and
         Skip let go on what is blocked or parked behind a letter (Skip with a gap; skipped for one that blocks nothing).
         Cancel ends a ready item and moves those that wait for it as `settle` would; a leased one is marked.
+        Move gives a letter another queue (counters, causes and indexes with it); skipped for the dead head of an order
+        key, behind which others wait, and for a letter that is there already. Replay with `queue` is Move and Replay in
+        one. Tag and Note are legal in every state, held or not; a Tag that changes nothing counts as changed.
+        """
+
+    async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
+        """Letters of another store, with their evidence, all or none and audited as `import`. Ids that exist, or did,
+        are `already`.
+
+        Each enters dead, with its disposition, route, tags, attempts, counters and times (none of them later than now).
+        `deliveries` and `seq` begin anew; what it was bound to is kept as its terms and binds when it is replayed: at
+        the tail of its order key, and skipped for an `after` that is unknown here, unless forced. ConfigError for an
+        item that is no letter. Queues are declared; no capacity refuses.
         """
 
     async def get(self, item_id: str) -> History:
@@ -206,7 +219,8 @@ class Store(Protocol):
     async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
         """One bite of retention: of the next `limit` items in the order of enqueue, prune those finished (done or
         cancelled) longer ago than their queue's `keep`, and drop results older than `keep_results`. Tombstones and
-        audit entry as with `prune`. Letters are never touched. Looks at no more than `limit` items, so that it may be
+        audit entry as with `prune`. Letters are never touched, but for those that were discarded longer ago than
+        their queue's `keep_trash`. Looks at no more than `limit` items, so that it may be
         called for ever. Also forgets dedupe keys whose window is over.
         """
 
