@@ -1,19 +1,21 @@
-"""What commands on a store share: the options, and the way in. Looking at a store never makes one."""
+"""What commands share: their options, and the way to the store. Looking at a store never makes one.
+
+Nothing of the library is imported before a command really goes to a store: `--version` and `-h` must not wait for it.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from redrive.app import Redrive
 from redrive.cli.exits import Talk
-from redrive.errors import BadStoreURL
-from redrive.stores.base import Store
-from redrive.stores.upkeep import Kept, Upkeep
-from redrive.stores.url import store_from_url
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.stores.base import Store
+    from redrive.stores.upkeep import Upkeep
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 DEFAULT_STORE = "sqlite:///redrive.db"
@@ -21,14 +23,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
 def store_option(command: F) -> F:
+    """--store, and --config that may name it."""
+    command = click.option(
+        "--config",
+        metavar="FILE",
+        envvar="REDRIVE_CONFIG",
+        expose_value=False,
+        is_eager=True,
+        callback=_note_config,
+        help="Settings to use; also REDRIVE_CONFIG, else redrive.toml or redrive.yaml upwards from here.",
+    )(command)
     return click.option(
         "--store",
         metavar="URL",
         envvar="REDRIVE_STORE",
-        default=DEFAULT_STORE,
-        show_default=True,
-        help="Where the queues are; also REDRIVE_STORE.",
+        default=default_store,
+        show_default=DEFAULT_STORE,
+        help="Where the queues are; also REDRIVE_STORE, or store in the settings.",
     )(command)
 
 
@@ -37,6 +52,23 @@ def json_option(command: F) -> F:
 
 
 def verbose_option(command: F) -> F:
+    """How a command talks: -v, --no-color, --no-input. On every command."""
+    command = click.option(
+        "--no-input",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_never_ask,
+        help="Never ask: what needs a yes is refused.",
+    )(command)
+    command = click.option(
+        "--no-color",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_in_plain,
+        help="No colours; also NO_COLOR=1.",
+    )(command)
     return click.option(
         "-v",
         "--verbose",
@@ -48,13 +80,76 @@ def verbose_option(command: F) -> F:
     )(command)
 
 
+def reason_option(about: str = "Why; kept in the audit.", *, default: str | None = None) -> Callable[[F], F]:
+    """Required, unless there is a default."""
+    return click.option("--reason", metavar="TEXT", required=default is None, default=default, help=about)
+
+
+def yes_option(command: F) -> F:
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def dry_run_option(about: str) -> Callable[[F], F]:
+    return click.option("--dry-run", is_flag=True, help=about)
+
+
+def limit_option(default: int = 100) -> Callable[[F], F]:
+    return click.option(
+        "--limit", metavar="N", type=click.IntRange(min=1), default=default, show_default=True, help="At most so many."
+    )
+
+
+def since_option(about: str) -> Callable[[F], F]:
+    """A duration as in 2h; gives milliseconds, or None."""
+    return click.option("--since", metavar="DURATION", callback=_duration, help=about)
+
+
+def _duration(_context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    from redrive.core import durations
+
+    return durations.parse(value, field=f"--{parameter.name}")
+
+
+def _talk(context: click.Context) -> Talk:
+    return context.obj if isinstance(context.obj, Talk) else Talk()
+
+
 def _speak_up(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's call
-    if value and isinstance(context.obj, Talk):
-        context.obj.debug = True
+    if value:
+        _talk(context).debug = True
+
+
+def _in_plain(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's call
+    if value:
+        _talk(context).colour = False
+
+
+def _never_ask(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's call
+    if value:
+        _talk(context).ask = False
+
+
+def _note_config(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    _talk(context).config = value
+
+
+# -- the store ---------------------------------------------------------------------------------------------------------
+
+
+def default_store() -> str:
+    """Without --store and REDRIVE_STORE."""
+    return DEFAULT_STORE
 
 
 def visit(url: str, ask: Callable[[Redrive], Awaitable[T]]) -> T:
     """Ask the store at `url`, which must be there: a wrong path must not become an empty database with good news."""
+    import asyncio
+
+    from redrive.app import Redrive
+    from redrive.stores.url import store_from_url
+
     store = store_from_url(url)
     app = Redrive(store, log=False)
     upkeep = _upkeep(store)
@@ -68,10 +163,15 @@ def visit(url: str, ask: Callable[[Redrive], Awaitable[T]]) -> T:
 
 
 def upkeep_of(url: str) -> Upkeep:
+    from redrive.stores.url import store_from_url
+
     return _upkeep(store_from_url(url))
 
 
 def _upkeep(store: Store) -> Upkeep:
+    from redrive.errors import BadStoreURL
+    from redrive.stores.upkeep import Kept
+
     if isinstance(store, Kept):
         return store.upkeep()
     hint = "name the store that the workers use: --store or REDRIVE_STORE"

@@ -12,7 +12,7 @@ import click
 
 from redrive import errors
 from redrive.cli.output import as_json, clean, say
-from redrive.errors import BadFilter, RedriveError
+from redrive.errors import BadFilter, ConfigError, QueueFull, RedriveError
 
 PASSWORD = re.compile(r"""(://[^\s'"/@:]*:)[^'"\n]*@""")
 
@@ -25,6 +25,7 @@ class Exit(IntEnum):
     NOT_FOUND = 5
     CONFLICT = 6
     STORE = 7
+    STILL_GOING = 8
     PARTLY = 9
     UNSOUND = 10
     INTERRUPTED = 130
@@ -49,6 +50,7 @@ TABLE: tuple[tuple[type[BaseException], Exit, str], ...] = (
     (errors.UnknownQueue, Exit.NOT_FOUND, "unknown_queue"),
     (errors.Conflict, Exit.CONFLICT, "conflict"),
     (errors.LeaseLost, Exit.CONFLICT, "lease_lost"),
+    (errors.WaitTimeout, Exit.STILL_GOING, "still_going"),
     (errors.StoreUnavailable, Exit.STORE, "store_unavailable"),
     (errors.OutcomeUnknown, Exit.STORE, "outcome_unknown"),
     (errors.StoreCorrupt, Exit.STORE, "store_corrupt"),
@@ -65,10 +67,13 @@ TABLE: tuple[tuple[type[BaseException], Exit, str], ...] = (
 
 @dataclass
 class Talk:
-    """How this command wants to hear of errors."""
+    """How this command wants to be spoken to, whether it may ask, and the settings that it names."""
 
     json: bool = False
     debug: bool = field(default_factory=lambda: os.environ.get("REDRIVE_DEBUG", "") not in ("", "0"))
+    colour: bool = True
+    ask: bool = True
+    config: str | None = None
 
 
 def tell(error: BaseException, talk: Talk) -> Exit:
@@ -78,7 +83,8 @@ def tell(error: BaseException, talk: Talk) -> Exit:
         say(_discreet("".join(traceback.format_exception(error)).rstrip()), keep="\n")
     message, hint = _words(error, word)
     if talk.json:
-        click.echo(as_json({"error": {"code": word, "message": message, "hint": hint}}, indent=None), err=True)
+        told = {"code": word, "message": message, "hint": hint, "details": _details(error)}
+        click.echo(as_json({"error": told}, indent=None), err=True)
         return code
     if isinstance(error, UserCodeFailed):
         say(_discreet(error.shown), keep="\n")
@@ -88,6 +94,17 @@ def tell(error: BaseException, talk: Talk) -> Exit:
         before = clean(error.text[: error.column - 1])
         say(f"  {clean(error.text)}\n  {' ' * len(before)}^", keep="\n")
     return code
+
+
+def _details(error: BaseException) -> dict[str, object]:
+    """What a program would otherwise have to read out of the message."""
+    if isinstance(error, BadFilter):
+        return {"filter": error.text, "column": error.column}
+    if isinstance(error, ConfigError) and error.field:
+        return {"field": error.field}
+    if isinstance(error, QueueFull):
+        return {"queue": error.queue, "fill": error.fill, "capacity": error.capacity}
+    return {}
 
 
 def _discreet(text: str) -> str:

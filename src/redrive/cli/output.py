@@ -13,10 +13,12 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
-from redrive.core.item import Instant, Millis
+if TYPE_CHECKING:  # the library is not imported for the sake of two names
+    from redrive.core.item import Instant, Millis
 
 MISSING = "-"
 
@@ -42,7 +44,10 @@ def on_terminal() -> bool:
 
 
 def in_colour() -> bool:
-    return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Unless it was said otherwise: by --no-color, which the command's Talk knows, or by the environment."""
+    context = click.get_current_context(silent=True)
+    wanted = context is None or getattr(context.obj, "colour", True)
+    return wanted and on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def bold(text: str) -> str:
@@ -83,15 +88,17 @@ def cut(text: str, cells: int) -> str:
     return "".join(taken) + "…"
 
 
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Aligned, under a header; the last column gives way where the terminal is too narrow. Numbers stand right."""
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False) -> None:
+    """Aligned, under a header; the last column gives way where the terminal is too narrow, unless `wide`. Numbers stand
+    right.
+    """
     if not rows:
         return
     cells = [[clean(cell) for cell in row] for row in rows]
     widths = [max(width(row[at]) for row in [list(header), *cells]) for at in range(len(header))]
     right = [all(row[at].isdecimal() for row in cells) for at in range(len(header))]
     room = shutil.get_terminal_size().columns
-    last = max(12, room - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    last = widths[-1] if wide else max(12, room - sum(widths[:-1]) - 2 * (len(widths) - 1))
     write(bold(_aligned(header, widths, right, last)))
     for row in cells:
         write(_aligned(row, widths, right, last))
