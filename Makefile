@@ -20,8 +20,8 @@ TYPED := $(wildcard src tests examples bench)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-run: $(VENV)/dev.stamp ## Set up if needed, then take the tour: examples/tour.py
-	@$(PY) examples/tour.py
+run: $(VENV)/dev.stamp ## Set up if needed, then take the tour: redrive demo
+	@$(VENV)/bin/redrive demo
 
 # Work stealing, because one engine's conformance tests are one big file: loadfile would leave a core idle.
 test: $(VENV)/dev.stamp ## Set up if needed, then run the whole suite on two cores

@@ -7,6 +7,7 @@ RedriveError
 │   ├── BadStoreURL
 │   ├── BadDependency        after= names an item that does not exist, or items that wait for each other
 │   ├── BadSchedule          a cron text, interval or time zone that cannot be kept
+│   ├── BadSettings          the settings file, the environment or flags; carries every fault
 │   ├── MissingExtra         an optional package is needed; names the pip command
 │   ├── BindingConflict      this process has the database open through another SQLite library
 │   └── UnsafeFileSystem     SQLite's locks cannot be relied on there
@@ -76,6 +77,16 @@ class BadDependency(ConfigError):
 
 class BadSchedule(ConfigError):
     pass
+
+
+class BadSettings(ConfigError):
+    """`faults`: one text for each, with the setting, what is wrong and where it came from."""
+
+    def __init__(self, faults: tuple[str, ...]) -> None:
+        some = "a setting" if len(faults) == 1 else f"{len(faults)} settings"
+        hint = "redrive config show --origin shows what is in force"
+        super().__init__(f"{some} cannot be used: {'; '.join(faults)}", hint=hint)
+        self.faults = faults
 
 
 class MissingExtra(ConfigError):

@@ -29,13 +29,3 @@ def test_the_quick_start_fails_and_recovers(tmp_path: Path) -> None:
     assert first.startswith("dead letter ")
     assert second.endswith(" after 3 errors")
     assert sent == ["sent 'hi' to ann@example.org", "sent 'hi' to bob@example.org"]
-
-
-@pytest.mark.slow
-def test_the_tour_adds_up(tmp_path: Path) -> None:
-    told = example("tour.py", tmp_path)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert told.stdout.splitlines()[-1] == "Nothing was lost."
-    assert told.stdout.count("(SIGKILL)") == 3
-    assert "WRONG" not in told.stdout
-    assert list(tmp_path.iterdir()) == []

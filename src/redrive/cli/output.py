@@ -157,14 +157,6 @@ def seconds(millis: Millis | None) -> float | None:
 
 def brief(millis: Millis) -> str:
     """A duration in its one or two largest units: 45s, 1m4s, 3h, 12d."""
-    if millis < 1000:
-        return f"{max(0, millis)}ms"
-    left = millis // 1000
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count}{unit}")
-        if parts and (len(parts) == 2 or count == 0 or count > 9):
-            break
-    return "".join(parts)
+    from redrive.core import durations
+
+    return durations.brief(millis)

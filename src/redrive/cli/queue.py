@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
-from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.output import MISSING, bold, brief, clean, columns, on_terminal, say, tabbed, write, write_json
+from redrive.cli.output import MISSING, brief, on_terminal, write_json
 from redrive.cli.root import LazyGroup
 from redrive.cli.standing import Standing, fill, limits, read
 from redrive.cli.status import note, queue_line, queue_object, table
+from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
+from redrive.cli.watch import look, watch_option
 from redrive.core.verbs import QueueTally
 from redrive.engine.registry import unknown_queue
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
 
 queue = LazyGroup(
     "queue",
@@ -57,19 +62,22 @@ In a pipe each line is a name and a value, separated by a tab; limits are named 
 
 
 @click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
-@json_option
+@list_options
+@watch_option
 @store_option
 @verbose_option
-def list_queues(*, as_json: bool, store: str) -> None:
-    standing = visit(store, read)
-    if as_json:
-        write_json([queue_object(standing, row) for row in standing.queues])
-    elif on_terminal():
-        columns(*table(standing, standing.queues))
-        if not standing.queues:
-            say("no queues yet")
-    else:
-        tabbed(queue_line(standing, row) for row in standing.queues)
+def list_queues(*, shape: Shape, watch: int | None, store: str) -> int:
+    def draw(standing: Standing) -> None:
+        listing = Listing(
+            key="queue",
+            as_object=lambda row: queue_object(standing, row),
+            table=lambda rows: table(standing, rows),
+            line=lambda row: queue_line(standing, row),
+            none="no queues yet",
+        )
+        show_list(listing, standing.queues, shape)
+
+    return look(store, read, draw, watch)
 
 
 @click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
@@ -81,12 +89,8 @@ def show(*, name: str, as_json: bool, store: str) -> None:
     standing, row = visit(store, lambda app: _read(app, name))
     if as_json:
         write_json(queue_object(standing, row))
-    elif on_terminal():
-        write(bold(f"queue {clean(name)}"))
-        for word, value in _facts(standing, row):
-            write(f"  {word:<13} {clean(value)}")
     else:
-        tabbed(_facts(standing, row))
+        show_facts(f"queue {name}", _facts(standing, row))
 
 
 async def _read(app: Redrive, name: str) -> tuple[Standing, QueueTally]:

@@ -117,6 +117,7 @@ Exit codes:
 cli = LazyGroup(
     "redrive",
     {
+        "demo": "redrive.cli.demo.command:demo",
         "status": "redrive.cli.status:status",
         "queue": "redrive.cli.queue:queue",
         "item": "redrive.cli.item:item",
@@ -140,7 +141,7 @@ cli.params.append(
 
 def run_command(args: Sequence[str]) -> int:
     """See `redrive.cli.run`."""
-    talk = Talk(json="--json" in args)
+    talk = Talk(json="--json" in args or "--jsonl" in args)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

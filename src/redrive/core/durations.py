@@ -76,6 +76,21 @@ def format(millis: Millis) -> str:  # noqa: A001 - read as durations.format, the
     return "".join(parts) or "0s"
 
 
+def brief(millis: Millis) -> str:
+    """In its one or two largest units, for people: 45s, 1m4s, 3h, 12d."""
+    if millis < 1000:
+        return f"{max(0, millis)}ms"
+    left = millis // 1000
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+        if parts and (len(parts) == 2 or count == 0 or count > 9):
+            break
+    return "".join(parts)
+
+
 def _exact(value: object) -> Decimal:
     # bool is an int, and True seconds is never what somebody meant.
     if isinstance(value, bool):

@@ -1,29 +1,58 @@
 """The filter language: the text people type in a search box, on a command line or in code.
 
-    queue:emails error:*Timeout age>1h -cause:c41f (attempts>=3 OR category:auth,config)
+    queue:emails error:*Timeout age>1h -cause:c41f (attempts>=3 OR tag:eu,us) payload.order.amount>100 "card declined"
 
-Words are AND and bind tighter than OR; `-` negates; `field:a,b` is any of them; `*` is the only wildcard; quotes
-protect blanks and signs, and a backslash makes the next character literal.
+Conditions are AND and bind tighter than OR; `-` negates; `field:a,b` is any of them; `*` is the only wildcard; quotes
+protect blanks and signs, and a backslash makes the next character literal. What has no field is looked for as it is, in
+errors and payloads.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import assert_never
 
-from redrive.core import durations
-from redrive.core.select import EVERYTHING, FIELDS, WORDS, And, Ids, Match, Not, Op, Or, Selection, available_fields
+from redrive.core import durations, instants
+from redrive.core.payloads import read_scalar
+from redrive.core.rendering import ROOT, render
+from redrive.core.select import (
+    DERIVED,
+    EVERYTHING,
+    FIELDS,
+    WORDS,
+    And,
+    Match,
+    Not,
+    Op,
+    Or,
+    Path,
+    Selection,
+    Text,
+    available_fields,
+)
 from redrive.errors import BadDuration, BadFilter, ConfigError
+
+__all__ = ["DEEPEST", "LONGEST", "parse", "render"]
 
 LONGEST = 4096
 DEEPEST = 50
 
-_SIGNS = {":": "=", "=": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_WORD = re.compile(r"[^\s():=<>\"',]+")
+_SIGNS: dict[str, Op] = {":": "=", "=": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_WORD = re.compile(r"(?:[^\s():=<>\"',\\]|\\.)+", re.DOTALL)
+_PATH = re.compile(rf"{ROOT}(?P<steps>(?:\.(?:\"(?:[^\"\\]|\\.)*\"|[^\s():=<>\"',.\\]+))*)(?![^\s():=<>,])", re.DOTALL)
+_STEP = re.compile(r"\.(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<plain>[^.]+))", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _SIGN = re.compile(r"[<>]=?|[:=]")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_NOTHING = "(state:ready state:done)"
+_RESERVED = {
+    "and": "conditions are AND already; leave it out",
+    "or": "write OR in capitals, between two conditions",
+    "not": "write - before a condition to negate it",
+}
+_NO_ORDER = ("text", "word")
+_QUOTE_IT = "to look for a text with signs in it, put it in quotes"
 
 
 def parse(text: str) -> Selection:
@@ -34,50 +63,6 @@ def parse(text: str) -> Selection:
     if len(text) > LONGEST:
         raise BadFilter(f"a filter has at most {LONGEST} characters", text=text[: LONGEST + 1], column=LONGEST + 1)
     return _Parser(text).whole()
-
-
-def render(selection: Selection) -> str:
-    """A text that `parse` reads as a selection of the same items."""
-    if isinstance(selection, And):
-        return " ".join(_render(part) for part in selection.parts)
-    text = _render(selection)
-    # At the top an alternative stands without its parentheses.
-    return text[1:-1] if isinstance(selection, Or) and text[0] == "(" and text != _NOTHING else text
-
-
-def _render(selection: Selection) -> str:
-    match selection:
-        case Match(field, op, value):
-            return f"{field}{':' if op in ('=', 'glob') else op}{_render_value(field, op, value)}"
-        case Ids(ids):
-            return "id:" + ",".join(_render_value("id", "=", one) for one in ids) if ids else _NOTHING
-        case Not(part):
-            return f"-{_render(part)}"
-        case And(parts):
-            return f"({' '.join(_render(part) for part in parts)})" if parts else f"-{_NOTHING}"
-        case Or(parts):
-            return _render_any_of(parts) or (f"({' OR '.join(_render(part) for part in parts)})" if parts else _NOTHING)
-        case _:
-            assert_never(selection)
-
-
-def _render_any_of(parts: tuple[Selection, ...]) -> str:
-    """`field:a,b` where all the parts are about one field, else nothing."""
-    same = [part for part in parts if isinstance(part, Match) and part.op in ("=", "glob")]
-    if len(same) < len(parts) or len({part.field for part in same}) != 1:
-        return ""
-    return f"{same[0].field}:" + ",".join(_render_value(part.field, part.op, part.value) for part in same)
-
-
-def _render_value(field: str, op: Op, value: str | int) -> str:
-    if isinstance(value, int):
-        return durations.format(value) if FIELDS[field] == "duration" else str(value)
-    escaped = value.replace("\\", "\\\\")
-    if op != "glob":
-        escaped = escaped.replace("*", "\\*")
-    if escaped and _WORD.fullmatch(escaped):
-        return escaped
-    return '"' + escaped.replace('"', '\\"') + '"'
 
 
 def _joined(node: type[And | Or], parts: list[Selection]) -> Selection:
@@ -154,61 +139,114 @@ class _Parser:
 
     def _condition(self) -> Selection:
         start = self.at
-        field, op = self._field()
-        values = [self._value(field, op)]
+        path = _PATH.match(self.text, start)
+        name = path or _WORD.match(self.text, start)
+        sign = None if name is None else _SIGN.match(self.text, name.end())
+        if sign is None:
+            found = self._bare_text(start)
+        elif path is not None:
+            found = self._any_of(path.group(), sign, tuple(_steps(path["steps"])))
+        else:
+            found = self._any_of(self._field(start, sign), sign)
+        if self.at < len(self.text) and not (self.text[self.at].isspace() or self.text[self.at] in "()"):
+            raise self._error(f"a blank is missing after {self.text[start : self.at]}", hint=_QUOTE_IT)
+        return found
+
+    def _bare_text(self, start: int) -> Selection:
+        word = _WORD.match(self.text, start)
+        name = "" if word is None else word.group()
+        if word is None and self.text[start] not in "\"'":
+            raise self._error("a field is missing", at=start, hint=available_fields())
+        if name in FIELDS or name == ROOT or name.startswith(f"{ROOT}."):
+            said = f"{name} needs a value, as in {name}:value"
+            raise self._error(said, at=start + len(name), hint="to look for the word, put it in quotes")
+        if name.lower() in _RESERVED:
+            raise self._error(f"{name} stands alone", at=start, hint=_RESERVED[name.lower()])
+        value, wild = self._raw()
+        if wild:
+            hint = "a text is found wherever it stands: leave the * out; \\* is the character"
+            raise self._error("a wildcard needs a field, as in text:*declined", at=start, hint=hint)
+        if not value:
+            raise self._error("an empty text is in everything", at=start)
+        return Text(value)
+
+    def _field(self, start: int, sign: re.Match[str]) -> str:
+        name = self.text[start : sign.start()]
+        if name not in FIELDS:
+            raise self._unknown(name, start)
+        if _SIGNS[sign.group()] != "=" and FIELDS[name] in _NO_ORDER:
+            raise self._error(f"{name} has no order: use {name}:value", at=sign.start())
+        return name
+
+    def _any_of(self, field: str, sign: re.Match[str], path: tuple[str, ...] | None = None) -> Selection:
+        op = _SIGNS[sign.group()]
+        self.at = sign.end()
+        values = [self._value(field, op, path)]
         while self.at < len(self.text) and self.text[self.at] == ",":
             if op != "=":
                 raise self._error(f"a list goes with : only, as in {field}:1,2")
             self.at += 1
-            values.append(self._value(field, op))
-        if self.at < len(self.text) and not (self.text[self.at].isspace() or self.text[self.at] in "()"):
-            raise self._error(f"a blank is missing after {self.text[start : self.at]}")
-        return _joined(Or, list(values))
+            values.append(self._value(field, op, path))
+        return _joined(Or, values)
 
-    def _field(self) -> tuple[str, Op]:
-        start = self.at
-        word = _WORD.match(self.text, start)
-        sign = _SIGN.match(self.text, start if word is None else word.end())
-        if word is None or sign is None:
-            raise self._bare(start)
-        name = word.group()
-        if name not in FIELDS:
-            raise self._unknown(name, start)
-        self.at = sign.end()
-        op = _SIGNS[sign.group()]
-        if op != "=" and FIELDS[name] in ("text", "word"):
-            raise self._error(f"{name} has no order: use {name}:value", at=sign.start())
-        return name, op  # type: ignore[return-value]  # the values of _SIGNS are members of Op
-
-    def _value(self, field: str, op: Op) -> Match:
+    def _value(self, field: str, op: Op, path: tuple[str, ...] | None) -> Selection:
         start = self.at
         value, wild = self._raw()
+        if path is not None:
+            return self._of_payload(path, op, value, start, wild=wild)
         match FIELDS[field]:
             case "text":
                 return Match(field, "glob" if wild else "=", value)
             case "word":
-                return Match(field, "=", self._known_word(field, value, start))
+                return self._known_word(field, value, start)
             case "integer":
                 if not _INTEGER.fullmatch(value):
                     raise self._error(f"{field} needs a whole number, as in {field}>=3", at=start)
                 return Match(field, op, int(value))
             case "duration":
                 return Match(field, op, self._duration(field, value, start))
+            case "instant":
+                return self._instant(field, op, value, start)
             case kind:
                 assert_never(kind)
 
-    def _known_word(self, field: str, value: str, start: int) -> str:
+    def _of_payload(self, path: tuple[str, ...], op: Op, value: str, start: int, *, wild: bool) -> Path:
+        if wild:
+            if op != "=":
+                raise self._error("a wildcard has no order: use : before it", at=start)
+            return Path(path, "glob", value)
+        scalar = value if self.text[start] in "\"'" else read_scalar(value)
+        if op != "=" and (scalar is None or isinstance(scalar, bool)):
+            raise self._error(f"{value} has no order: use :{value}", at=start)
+        return Path(path, op, scalar)
+
+    def _known_word(self, field: str, value: str, start: int) -> Selection:
         word = value.lower()
-        if word not in WORDS[field]:
-            hint = _nearest(word, WORDS[field]) or f"one of {', '.join(WORDS[field])}"
+        derived = DERIVED if field == "state" else {}
+        if word in derived:
+            return derived[word]
+        known = (*WORDS[field], *derived)
+        if word not in known:
+            hint = _nearest(word, known) or f"one of {', '.join(known)}"
             raise self._error(f"{field} is never {value!r}", at=start, hint=hint)
-        return word
+        return Match(field, "=", word)
 
     def _duration(self, field: str, value: str, start: int) -> int:
         try:
             return durations.parse(value, field=field)
         except BadDuration as error:
             raise self._error(f"{field} needs a duration, as in {field}>1h", at=start, hint=error.hint) from None
+
+    def _instant(self, field: str, op: Op, value: str, start: int) -> Selection:
+        """`:` is anywhere in the day, minute or second that was written; other signs compare with its beginning."""
+        try:
+            first, last = instants.span(value)
+        except ValueError:
+            hint = "2026-11-15, 2026-11-15T10:30 or 2026-11-15T10:30:05+02:00; UTC unless it says"
+            raise self._error(f"{field} needs a date or time, as in {field}>2026-11-15", at=start, hint=hint) from None
+        if op != "=" or first == last:
+            return Match(field, op, first)
+        return And((Match(field, ">=", first), Match(field, "<=", last)))
 
     def _raw(self) -> tuple[str, bool]:
         """The value without quotes and backslashes, and whether it has a wildcard."""
@@ -260,30 +298,22 @@ class _Parser:
         while self.at < len(self.text) and self.text[self.at].isspace():
             self.at += 1
 
-    def _bare(self, start: int) -> BadFilter:
-        word = _WORD.match(self.text, start)
-        if word is None and self.text[start] not in "\"'":
-            return self._error("a field is missing", at=start, hint=available_fields())
-        name = "" if word is None else word.group()
-        if name in FIELDS:
-            return self._error(f"{name} needs a value, as in {name}:value", at=start + len(name))
-        reserved = {
-            "and": "words are AND already; leave it out",
-            "or": "write OR in capitals, between two conditions",
-            "not": "write - before a condition to negate it",
-        }
-        hint = reserved.get(name.lower(), f"write field:value; {available_fields()}")
-        return self._error("bare text is not searched", at=start, hint=hint)
-
     def _unknown(self, name: str, start: int) -> BadFilter:
-        if "." in name or name in ("payload", "headers"):
-            return self._error("payloads are not searched", at=start, hint=available_fields())
-        nearest = _nearest(name.lower(), tuple(FIELDS))
-        hint = f"{nearest} {available_fields()}" if nearest else available_fields()
-        return self._error(f"there is no field {name!r}", at=start, hint=hint)
+        if name.startswith(f"{ROOT}."):
+            said = "this is no path into a payload"
+            return self._error(said, at=start, hint='as in payload.order.amount>100 or payload."odd key".0:x')
+        nearest = _nearest(name.lower(), (*FIELDS, ROOT))
+        hint = " ".join([part for part in (nearest, available_fields()) if part])
+        return self._error(f"there is no field {name!r}", at=start, hint=f"{hint}; {_QUOTE_IT}")
 
     def _error(self, message: str, *, at: int | None = None, hint: str = "") -> BadFilter:
         return BadFilter(message, text=self.text, column=(self.at if at is None else at) + 1, hint=hint)
+
+
+def _steps(text: str) -> Iterator[str]:
+    """The keys and places of a path that is written well."""
+    for step in _STEP.finditer(text):
+        yield step["plain"] if step["quoted"] is None else _ESCAPED.sub(r"\1", step["quoted"])
 
 
 def _nearest(word: str, known: tuple[str, ...]) -> str:

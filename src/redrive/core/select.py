@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 from msgspec import Struct
 
 from redrive.core.item import Instant, Item, Letter, Priority
+from redrive.core.payloads import Reading, Scalar, equal, is_number, spelled
 from redrive.core.states import Disposition, State
 from redrive.core.terms import HOLDS
 from redrive.errors import ConfigError
@@ -28,12 +29,30 @@ class Ids(Struct, frozen=True, tag=True):
 class Match(Struct, frozen=True, tag=True):
     """One field against one value. `glob`: `*` stands for any run of characters and is the only wildcard.
 
-    `age` and `died` compare a duration in milliseconds with the time since enqueue and since death.
+    `age`, `died` and `due` compare a duration in milliseconds with the time since enqueue, since death and since it was
+    due; `enqueued_at`, `died_at` and `due_at` an instant. `tag` is any of an item's tags.
     """
 
     field: str
     op: Op
     value: str | int
+
+
+class Text(Struct, frozen=True, tag=True):
+    """A text anywhere in the type or the text of a letter's error or in the payload, in capitals or not."""
+
+    value: str
+
+
+class Path(Struct, frozen=True, tag=True):
+    """What lies at a path into the payload, against a value: numbers in their order, texts in theirs.
+
+    `=` also takes a text that is spelled as the number, or as true, false or null. What is absent matches nothing.
+    """
+
+    path: tuple[str, ...]
+    op: Op
+    value: Scalar
 
 
 class And(Struct, frozen=True, tag=True):
@@ -48,11 +67,11 @@ class Not(Struct, frozen=True, tag=True):
     part: Selection
 
 
-Selection = Ids | Match | And | Or | Not
+Selection = Ids | Match | Text | Path | And | Or | Not
 
 EVERYTHING = And(())
 
-Kind = Literal["text", "word", "integer", "duration"]
+Kind = Literal["text", "word", "integer", "duration", "instant"]
 
 FIELDS: dict[str, Kind] = {
     "id": "text",
@@ -75,31 +94,76 @@ FIELDS: dict[str, Kind] = {
     "priority": "word",
     "hold": "word",
     "key": "text",
+    "tag": "text",
+    "worker": "text",
+    "text": "text",
+    "due": "duration",
+    "enqueued_at": "instant",
+    "died_at": "instant",
+    "due_at": "instant",
 }
 WORDS: dict[str, tuple[str, ...]] = {
     "state": tuple(State),
     "disposition": tuple(Disposition),
     "priority": tuple(Priority),
-    "hold": HOLDS[1:],
+    "hold": (*HOLDS[1:], "parked"),
 }
-LETTER_FIELDS = frozenset({"disposition", "cause", "error", "category", "rule", "reason", "died", "route"})
+LETTER_FIELDS = frozenset(
+    {"disposition", "cause", "error", "category", "rule", "reason", "died", "route", "text", "died_at"}
+)
 """Only a letter has these; on any other item a comparison with them is false."""
+
+_READY = Match("state", "=", State.READY)
+_HELD = Or(tuple([Match("hold", "=", hold) for hold in HOLDS[1:]]))
+DERIVED: dict[str, Selection] = {
+    "running": Match("state", "=", State.LEASED),
+    "blocked": And((_READY, _HELD)),
+    "retrying": And((_READY, Not(_HELD), Match("attempts", ">", 0))),
+    "scheduled": And((_READY, Not(_HELD), Match("attempts", "=", 0), Match("due", "<", 0))),
+}
+"""What people also call a state: each is one of the states with something else. A ready item is at most one of them."""
 
 
 def matches(selection: Selection, item: Item, now: Instant) -> bool:
+    return _matches(selection, item, now, Reading(item))
+
+
+def _matches(selection: Selection, item: Item, now: Instant, reading: Reading) -> bool:
     match selection:
         case Match(field, op, value):
             return _compare(field, op, value, item, now)
         case And(parts):
-            return all(matches(part, item, now) for part in parts)
+            return all(_matches(part, item, now, reading) for part in parts)
         case Or(parts):
-            return any(matches(part, item, now) for part in parts)
+            return any(_matches(part, item, now, reading) for part in parts)
         case Not(part):
-            return not matches(part, item, now)
+            return not _matches(part, item, now, reading)
         case Ids(ids):
             return item.id in ids
+        case Text(value):
+            return _mentions(item.letter, value.casefold()) or reading.contains(value.casefold())
+        case Path(path, op, value):
+            return _compare_payload(reading.at(path), op, value)
         case _:
             assert_never(selection)
+
+
+def _mentions(letter: Letter | None, folded: str) -> bool:
+    if letter is None:
+        return False
+    return folded in letter.failure.type.casefold() or folded in letter.failure.text.casefold()
+
+
+def _compare_payload(actual: object, op: Op, value: Scalar) -> bool:
+    if op == "=":
+        return equal(actual, value) or (isinstance(actual, str) and actual == _bare(value))
+    if isinstance(actual, str) and isinstance(value, str):
+        return glob_match(value, actual) if op == "glob" else _ordered(actual, op, value)
+    return is_number(actual) and is_number(value) and _ordered(actual, op, value)
+
+
+def _bare(value: Scalar) -> str | None:
+    return None if isinstance(value, str) else spelled(value)
 
 
 def glob_match(pattern: str, text: str) -> bool:
@@ -128,7 +192,7 @@ def pins_dead(selection: Selection) -> bool:
             return any(pins_dead(part) for part in parts)
         case Or(parts):
             return bool(parts) and all(pins_dead(part) for part in parts)
-        case Not() | Ids():
+        case Not() | Ids() | Text() | Path():
             return False
         case _:
             assert_never(selection)
@@ -160,7 +224,7 @@ def ids_of(selection: Selection) -> tuple[str, ...] | None:
         case Or(parts):
             lists = [named for part in parts if (named := ids_of(part)) is not None]
             return tuple(dict.fromkeys(chain.from_iterable(lists))) if len(lists) == len(parts) else None
-        case Not():
+        case Not() | Text() | Path():
             return None
         case _:
             assert_never(selection)
@@ -176,9 +240,11 @@ _OF_ITEM: dict[str, Callable[[Item], str | int | None]] = {
     "deliveries": lambda item: item.deliveries,
     "replays": lambda item: item.replays,
     "age": lambda item: item.enqueued_at,
+    "enqueued_at": lambda item: item.enqueued_at,
+    "due": lambda item: item.due_at,
+    "due_at": lambda item: item.due_at,
     "priority": lambda item: item.priority,
-    # What is kept: a line that is parked is no other hold. Without a hold or an order key there is nothing to compare.
-    "hold": lambda item: item.hold.removeprefix("parked:") or None,
+    "worker": lambda item: item.worker,
     "key": lambda item: None if item.terms is None else item.terms.order_key or None,
 }
 _OF_LETTER: dict[str, Callable[[Letter], str | int]] = {
@@ -189,23 +255,34 @@ _OF_LETTER: dict[str, Callable[[Letter], str | int]] = {
     "rule": lambda letter: letter.failure.rule,
     "reason": lambda letter: letter.reason,
     "died": lambda letter: letter.died_at,
+    "died_at": lambda letter: letter.died_at,
     "route": lambda letter: letter.route,
+    "text": lambda letter: letter.failure.text,
 }
+_SEVERAL: dict[str, Callable[[Item], tuple[str, ...]]] = {
+    "tag": lambda item: item.tags,
+    # Who is parked still waits for its turn.
+    "hold": lambda item: tuple(item.hold.split(":")) if item.hold else (),
+}
+"""Fields of which an item has any number of values: one that fits is enough."""
 
 
 def _compare(field: str, op: Op, value: str | int, item: Item, now: Instant) -> bool:
+    if field in _SEVERAL:
+        return isinstance(value, str) and any(_fits(op, value, one) for one in _SEVERAL[field](item))
     actual = _read(field, item)
     if isinstance(actual, str):
         if not isinstance(value, str):
             return False
         # People know an error by its class, not by the module it came from.
-        short = actual.rpartition(".")[2] if field == "error" else actual
-        if op == "glob":
-            return glob_match(value, actual) or glob_match(value, short)
-        return op == "=" and value in (actual, short)
-    if actual is None or not isinstance(value, int):
+        return _fits(op, value, actual) or (field == "error" and _fits(op, value, actual.rpartition(".")[2]))
+    if actual is None or not isinstance(value, int) or op == "glob":
         return False
     return _ordered(now - actual if FIELDS[field] == "duration" else actual, op, value)
+
+
+def _fits(op: Op, value: str, actual: str) -> bool:
+    return glob_match(value, actual) if op == "glob" else op == "=" and value == actual
 
 
 def _read(field: str, item: Item) -> str | int | None:
@@ -217,18 +294,19 @@ def _read(field: str, item: Item) -> str | int | None:
     raise ConfigError(f"there is no field {field!r}", field="filter", hint=available_fields())
 
 
-def _ordered(actual: int, op: Op, value: int) -> bool:
+def _ordered(actual: Any, op: Op, value: Any) -> bool:
+    """Of two numbers, or two texts."""
     match op:
         case "=":
-            return actual == value
+            return bool(actual == value)
         case "<":
-            return actual < value
+            return bool(actual < value)
         case "<=":
-            return actual <= value
+            return bool(actual <= value)
         case ">":
-            return actual > value
+            return bool(actual > value)
         case ">=":
-            return actual >= value
+            return bool(actual >= value)
         case "glob":
             return False
         case _:
@@ -236,4 +314,4 @@ def _ordered(actual: int, op: Op, value: int) -> bool:
 
 
 def available_fields() -> str:
-    return f"fields are {', '.join(FIELDS)}"
+    return f"fields are {', '.join(FIELDS)}, and payload.path"

@@ -17,6 +17,7 @@ WAITS = 4
 AWAITED = 8
 LIMITED = 16
 CANCEL = 32
+TAGGED = 128
 """What `ties` of an item is the sum of: where to look when it ends. Most items have 0, and nothing is looked up."""
 
 DEPENDENCY = "dependency"
@@ -35,7 +36,7 @@ STORE_SCOPE = ""
 
 
 def ties(terms: Terms | None) -> int:
-    """Of a new item; AWAITED and CANCEL come later."""
+    """Of a new item; AWAITED, CANCEL and TAGGED come later."""
     if terms is None:
         return 0
     return (

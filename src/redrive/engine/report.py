@@ -14,11 +14,12 @@ from redrive.stores.clock import Clock
 
 CANCELLED = "cancelled"
 ROUTE_ALARM: Millis = 60_000
+INTO = "into route"
 
 
-def attempt_of(run: Run, worker: str) -> Attempt:
+def attempt_of(run: Run, worker: str, decision: Decision | None = None) -> Attempt:
     item, outcome = run.item, run.outcome
-    notes = (getattr(outcome, "note", ""), "" if run.choice is None else run.choice.note)
+    notes = (getattr(outcome, "note", ""), "" if run.choice is None else run.choice.note, last_words(decision))
     return Attempt(
         delivery=item.deliveries,
         number=item.attempt,
@@ -29,6 +30,13 @@ def attempt_of(run: Run, worker: str) -> Attempt:
         failure=getattr(outcome, "failure", None),
         note="; ".join(filter(None, notes)),
     )
+
+
+def last_words(decision: Decision | None) -> str:
+    """Where a route may be full, whoever is kept by it shows why it is still there."""
+    if not isinstance(decision, ToDead) or not decision.route:
+        return ""
+    return f"{decision.reason}, {INTO} {decision.route}"
 
 
 def settle_event(worker: str, run: Run, settlement: Settlement, answer: Answer) -> ev.Event:

@@ -298,7 +298,7 @@ class Worker:
         roll = random.random()  # noqa: S311 - a spread, not a secret
         decision = decide(item, outcome, run.policy, roll=roll, age=run.age(run.ended))
         if type(outcome) is not o.Done:
-            return Settlement(item.id, item.deliveries, decision, attempt_of(run, self.name))
+            return Settlement(item.id, item.deliveries, decision, attempt_of(run, self.name, decision))
         # A first-try success writes no attempt: its facts are on the item.
         attempt = None if item.deliveries == 1 else attempt_of(run, self.name)
         return Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups)

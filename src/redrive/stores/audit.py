@@ -9,10 +9,12 @@ from redrive.core.select import Selection
 from redrive.core.verbs import Act, Change, NewEntry
 
 TOPIC = "audit"
+IMPORT = "import"
+"""The word for letters that were taken in from another store."""
 
 
 class AuditRecord(Struct, frozen=True):
-    """`change` is the word of the act (replay, archive, …, prune), `detail` the change itself where there is one."""
+    """`change` is the word of the act (replay, …, import, prune), `detail` the change itself where there is one."""
 
     change: str
     selection: Selection

@@ -10,7 +10,7 @@ from redrive.core import durations
 from redrive.core.graph import cycle
 from redrive.core.item import Dedupe, NewItem
 from redrive.core.meters import Rate
-from redrive.core.verbs import Act, DocumentWrite, GateWrite, NewEntry, QueueChange
+from redrive.core.verbs import Act, Change, DocumentWrite, GateWrite, Move, NewEntry, QueueChange, Replay, Tag
 from redrive.errors import BadDependency, ConfigError, Conflict
 from redrive.stores.base import PAGE_LIMIT
 
@@ -102,6 +102,71 @@ def waits_in_vain(awaited: str) -> str:
     return f"it waits for {awaited}, which was cancelled; force runs it without waiting"
 
 
+def waits_for_stranger(awaited: str) -> str:
+    """Why a letter that came from another store is not replayed."""
+    return f"it waits for {awaited}, which this store does not know; force runs it without waiting"
+
+
+def check_amend(change: Change, by: Act) -> None:
+    check_act(by)
+    if isinstance(change, Tag):
+        check_tag_change(change)
+    elif isinstance(change, Move) or (isinstance(change, Replay) and change.queue):
+        check_queue(change.queue)
+
+
+def check_queue(queue: str) -> None:
+    if not queue:
+        raise ConfigError("must not be empty", field="queue")
+    check_text("queue", queue)
+
+
+def check_tag_change(change: Tag) -> None:
+    if not change.add and not change.remove:
+        raise ConfigError("no tag is named", field="tag", hint="name one to add, or one to remove")
+    check_tags((*change.add, *change.remove))
+    both = sorted(set(change.add) & set(change.remove))
+    if both:
+        raise ConfigError(f"{both[0]!r} is added and removed at once", field="tag", hint="say one of the two")
+
+
+def check_tags(tags: Iterable[str]) -> None:
+    for tag in tags:
+        if not 1 <= len(tag) <= TAG_LENGTH:
+            hint = "a tag is one short word"
+            raise ConfigError(f"must have 1 to {TAG_LENGTH} characters, not {len(tag)}", field="tag", hint=hint)
+        # What cannot be printed is refused as well: nobody could type it again.
+        if "," in tag or " " in tag or not tag.isprintable():
+            hint = "leave out blanks, commas and control characters, as in needs-review"
+            raise ConfigError(f"{tag!r} is no tag", field="tag", hint=hint)
+
+
+TAG_LENGTH = 100
+TAGS_LIMIT = 50
+"""So many an item may have."""
+
+
+def tagged(tags: Sequence[str], change: Tag) -> tuple[str, ...]:
+    """The tags of an item after the change, in alphabetical order."""
+    return tuple(sorted({*tags, *change.add} - {*change.remove}))
+
+
+def too_many_tags(count: int) -> str:
+    return f"it would have {count} tags; {TAGS_LIMIT} are the most"
+
+
+KEEPS_BACK = "others wait behind it under its order key; skip it first"
+
+
+def bound_to(queue: str) -> str:
+    """Why a letter cannot move: under the order key of another queue, they might wait for each other for ever."""
+    return f"others were put to wait for it, so its order key binds it to {queue}"
+
+
+def there_already(queue: str) -> str:
+    return f"it is in {queue} already"
+
+
 def check_text(field: str, *texts: str) -> None:
     """Names and reasons are text on every engine: PostgreSQL has no NUL in texts, and nobody has half characters."""
     for text in texts:
@@ -140,11 +205,7 @@ def check_change(queue: str, change: QueueChange) -> None:
             raise ConfigError(f"must be between 1 and {MOST:,}, not {value}", field=field, hint="use None for no limit")
     if change.rate is not UNSET and change.rate is not None:
         check_rate(change.rate)
-    for field in ("keep", "keep_results"):
-        value = getattr(change, field)
-        if value is not UNSET and value is not None and not 0 <= value <= durations.MAX:
-            hint = "use None to keep for ever"
-            raise ConfigError(f"must be between 0 and {durations.MAX} ms, not {value}", field=field, hint=hint)
+    check_keeps(change)
     if change.order is not UNSET and change.order not in ORDERS:
         raise ConfigError(f"{change.order!r} is none of {', '.join(ORDERS)}", field="order")
     share = change.retry_share
@@ -154,6 +215,16 @@ def check_change(queue: str, change: QueueChange) -> None:
         value = getattr(change, field)
         if value is not UNSET:
             check_text(field, value)
+
+
+def check_keeps(change: QueueChange) -> None:
+    for field in ("keep", "keep_results", "keep_trash"):
+        value = getattr(change, field)
+        if value is UNSET or (value is None and field != "keep_trash"):
+            continue
+        if value is None or not 0 <= value <= durations.MAX:
+            hint = "say how long" if field == "keep_trash" else "use None to keep for ever"
+            raise ConfigError(f"must be between 0 and {durations.MAX} ms, not {value}", field=field, hint=hint)
 
 
 ORDERS = ("block", "park", "skip")

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from redrive.app import Redrive
 from redrive.cli.demo.app import EFFECTS
+from redrive.cli.output import write
 from redrive.core.verbs import QueueTally
 
 _LINE = "  {:<8}{:>9}  = {:>5} + {:>5} + {:>9} + {:>5} + {:>7}"
@@ -27,11 +28,11 @@ async def ask(app: Redrive, ids: dict[str, str]) -> Sums:
 def add_up(place: Path, ids: dict[str, str], found: Sums) -> list[str]:
     """Prints the table. Gives what is wrong with it."""
     wrong: list[str] = []
-    print(_LINE.format("queue", "enqueued", "done", "dead", "cancelled", "ready", "running"))
+    write(_LINE.format("queue", "enqueued", "done", "dead", "cancelled", "ready", "running"))
     for row in found.queues:
         enqueued = sum(queue == row.queue for queue in ids.values())
         parts = (row.done, row.open + row.archived + row.trash, row.cancelled, row.ready, row.leased)
-        print(_LINE.format(row.queue, enqueued, *parts))
+        write(_LINE.format(row.queue, enqueued, *parts))
         if enqueued != sum(parts) or row.ready or row.leased:
             wrong.append(f"{row.queue} does not add up")
         counted = Counter(state for item_id, state in found.states.items() if ids[item_id] == row.queue)
@@ -41,5 +42,5 @@ def add_up(place: Path, ids: dict[str, str], found: Sums) -> list[str]:
     if set(effects) != {item_id for item_id, state in found.states.items() if state == "done"}:
         wrong.append("what is done and what had an effect differ")
     again = sum(count > 1 for count in effects.values())
-    print(f"  {len(effects)} items had their effect outside, {again} of them more than once")
+    write(f"  {len(effects)} items had their effect outside, {again} of them more than once")
     return wrong

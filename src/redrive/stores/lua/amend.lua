@@ -3,42 +3,33 @@
 -- Inputs:    change; how many must exist, or empty; actor, reason, request id; delay; "1" if the next error is final;
 --            where it lies afterwards, or empty; "1" to replay although another has its dedupe key, and to wait for nobody; "1" if
 --            only ready items are meant; a map from what an item is to why the change is not legal then, or
---            empty; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
+--            empty; a list of the queue to which it goes, or empty, the tags to add and the tags to remove, and how many it
+--            may have; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
---            (it keeps nothing back), 5 (it was leased meanwhile), a list: 'twin' and the item that has its dedupe key, or
---            'vain' and what it waits for and will never be done; or what it is, in words, for which the map has a reason;
+--            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), 7 (it is in that queue), a
+--            list: 'twin' and the item that has its dedupe key, 'vain' or 'unknown' and what it waits for, 'bound' and the
+--            queue in which others were put to wait for it, 'tags' and how many it would have; or what it is, in words, for
+--            which the map has a reason;
 --            or the number of those that exist if that is another; or nil, if an item that could be changed is not what it
 --            was judged by: then nothing was changed
 -- Atomicity: one script, with the acts in the items' histories and the audit entry
--- Uses: ledger lines ties binding entering
+-- Uses: deeds tags ledger lines ties binding entering
 
 local change, expect = ARGV[2], ARGV[3]
 local actor, reason, request = ARGV[4], ARGV[5], ARGV[6]
 local delay, last_chance, lies = tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9]
 local force, only_ready, refusals = ARGV[10] == '1', ARGV[11] == '1', cmsgpack.unpack(ARGV[12])
-local meta, head, tail = ARGV[13], ARGV[14], ARGV[15]
-local FIRST_ITEM = 16
+local target, add_tags, remove_tags, most_tags = unpack(cmsgpack.unpack(ARGV[13]))
+local meta, head, tail = ARGV[14], ARGV[15], ARGV[16]
+local FIRST_ITEM = 17
 local at = now()
 
--- Acts on an item stand one behind the other, each after its length in 8 digits. Only what may hold the request id is
--- taken apart.
+-- Only what may hold the request id is taken apart.
 local function done_before(acts)
-  if not acts or not string.find(acts, request, 1, true) then
-    return false
-  end
-  local from = 1
-  while from < #acts do
-    local length = tonumber(string.sub(acts, from, from + 7))
-    local deed = length and list_of(string.sub(acts, from + 8, from + 7 + length))
-    if not deed then
-      return false
-    elseif deed[5] == request then
-      return true
-    end
-    from = from + 8 + length
-  end
-  return false
+  return acts and string.find(acts, request, 1, true) and each_deed(acts, function(deed)
+    return deed[5] == request
+  end)
 end
 
 local function replay(m)
@@ -115,9 +106,8 @@ end
 
 local function cancel(id, m)
   if m[STATE] == 'leased' then
-    m = widened(m)
-    m[TIES], m[TERMS] = bor(m[TIES], CANCEL), m[TERMS] or {'', 0, '', '', false, '', false, false, false, '', ''}
-    m[TERMS][CANCELLED_BY] = actor .. ': ' .. reason
+    terms_of(m)[CANCELLED_BY] = actor .. ': ' .. reason
+    m[TIES] = bor(m[TIES], CANCEL)
   elseif m[TIES] then
     if tied(m, LIMITED) and m[HOLD] == 0 then
       -- It may be the one to which the last free place was passed.
@@ -129,8 +119,23 @@ local function cancel(id, m)
   end
 end
 
+-- Out of its line, where nobody waits behind it; in another one its old place would mean nothing.
+local function move(id, m)
+  let_pass(id, m, false)
+  m[QUEUE] = target
+  if tied(m, ORDERED) then
+    m[TERMS][PLACE] = next_number()
+  end
+end
+
 local function alter(id, m)
+  if change == 'note' then
+    return
+  end
   m = touched[id] or adopt(id, m)
+  if target ~= '' and target ~= m[QUEUE] then
+    move(id, m)
+  end
   if change == 'replay' then
     replay(m)
     unset(P .. 'failure', id)
@@ -140,9 +145,12 @@ local function alter(id, m)
     end
   elseif change == 'cancel' then
     cancel(id, m)
+  elseif change == 'tag' then
+    label(id, m, tags_with(m, add_tags, remove_tags))
   else
     if lies ~= '' then
       m[LETTER][DISPOSITION] = lies
+      m[ENDED_AT] = lies == 'trash' and at or m[LETTER][DIED_AT]
     end
     if change == 'skip' or lies == 'trash' then
       let_pass(id, m, change == 'skip')
@@ -150,22 +158,60 @@ local function alter(id, m)
   end
 end
 
--- Why not, for reasons that are not in what it is; nil for none. A replay takes the dedupe key here, so that the next sees it.
-local KEEPS_NOTHING_BACK, LEASED_MEANWHILE = 4, 5
+-- Why not, for reasons that are not in what it is; nil for none.
+local KEEPS_NOTHING_BACK, LEASED_MEANWHILE, KEEPS_OTHERS_BACK, THERE_ALREADY = 4, 5, 6, 7
+
+local function is_head(id, m)
+  local line = its_line(m)
+  return line and line.head == id and line
+end
+
+local function cannot_move(id, m)
+  if m[QUEUE] == target then
+    return change == 'move' and THERE_ALREADY or nil
+  end
+  local line = is_head(id, m)
+  if line and first_in(line.followers) then
+    return KEEPS_OTHERS_BACK
+  end
+  return tied(m, ORDERED) and tied(m, AWAITED) and {'bound', m[QUEUE]} or nil
+end
+
+-- In the queue in which it will run it takes its dedupe key at once, so that the next sees it.
+local function twin_of(id, m)
+  local own = m[QUEUE]
+  m[QUEUE] = target ~= '' and target or own
+  local holder = tied(m, DEDUPED) and claimed_by_another(id, m, at)
+  m[QUEUE] = own
+  return holder
+end
+
 local function hindrance(id, m)
   if change == 'skip' then
-    local line = its_line(m)
-    return (not line or line.head ~= id) and KEEPS_NOTHING_BACK or nil
+    return not is_head(id, m) and KEEPS_NOTHING_BACK or nil
+  elseif change == 'tag' then
+    local count = #tags_with(m, add_tags, remove_tags)
+    return count > most_tags and {'tags', count} or nil
   end
-  if change ~= 'replay' then
-    return nil
+  local stays = target ~= '' and cannot_move(id, m)
+  if stays or change ~= 'replay' then
+    return stays or nil
   end
-  local lost = tied(m, WAITS) and not force and first_hopeless(m)
+  local lost, why = nil, nil
+  if tied(m, WAITS) and not force then
+    lost, why = first_hopeless(m)
+  end
   if lost then
-    return {'vain', lost}
+    return {why, lost}
   end
-  local holder = tied(m, DEDUPED) and claimed_by_another(id, m, at)
+  local holder = twin_of(id, m)
   return holder and not force and {'twin', holder} or nil
+end
+
+local function declare_target()
+  if target ~= '' and call('HEXISTS', sound(P .. 'queues', 'hash'), target) == 0 then
+    set(P .. 'queues', target, cmsgpack.pack({false, '', ''}))
+  end
 end
 
 local ids = {}
@@ -205,13 +251,13 @@ if expect ~= '' and tonumber(expect) ~= there then
   return there
 end
 if #changed > 0 then
-  local deed = cmsgpack.pack({at, change, actor, reason, request})
-  deed = string.format('%08d', #deed) .. deed
+  local deed = deed_of(at, change, actor, reason, request)
   for _, one in ipairs(changed) do
     alter(one[1], one[2])
     set(P .. 'deeds', one[1], one[3] .. deed)
   end
   conclude(at)
+  declare_target()
   enter('audit', meta, head .. table.concat(names, ',') .. tail, at)
   write()
 end

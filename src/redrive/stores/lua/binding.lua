@@ -44,11 +44,12 @@ local function is_hopeless(state, its)
   return state == 'cancelled' or state == 'dead' and not its
 end
 
--- The first of `after` that can never be done.
+-- The first of `after` that can never be done, or that nobody knows here: a letter that was taken in may have such.
 local function first_hopeless(m)
   for _, awaited in ipairs(m[TERMS][AFTER]) do
-    if is_hopeless(state_of(awaited)) then
-      return awaited
+    local state, its = state_of(awaited)
+    if not state or is_hopeless(state, its) then
+      return awaited, state and 'vain' or 'unknown'
     end
   end
 end

@@ -4,7 +4,7 @@
 --            the id in a member
 -- Outputs:   where to go on (0 at the end); the members that no item has there
 -- Atomicity: one read
--- Uses: ledger lines truth
+-- Uses: tags ledger lines truth
 
 local key, before_id = P .. ARGV[4], tonumber(ARGV[5])
 local strays = {}

@@ -4,7 +4,7 @@
 -- Outputs:   where to go on (0 at the end); names of flaws and ids in turn; then per item, if asked for: id, record,
 --            payload, evidence, result, attempts, deeds; nil for what is not there
 -- Atomicity: one read, so that what is written between two calls cannot be taken for a flaw
--- Uses: ledger lines truth
+-- Uses: tags ledger lines truth
 
 local STATES = {ready = true, leased = true, done = true, dead = true, cancelled = true}
 local flaws = {}

@@ -6,7 +6,7 @@
 --            of routes; index and member in turn of entries of small sets that bind items, and have no reason to be there;
 --            the hashes of lines
 -- Atomicity: one read
--- Uses: ledger lines truth
+-- Uses: tags ledger lines truth
 
 local INDEXES = {
   items = true, letters = true, ready = true, held = true, leased = true, ended = true,

@@ -3,7 +3,7 @@
 -- Inputs:    where to go on (0 to begin); about how many; the hash without prefix: lines:<queue> or dedupe
 -- Outputs:   where to go on (0 at the end); the fields that do not
 -- Atomicity: one read
--- Uses: ledger lines truth
+-- Uses: tags ledger lines truth
 
 local name = ARGV[4]
 local queue = string.match(name, '^lines:(.*)$')

@@ -21,7 +21,7 @@
 --   queues            hash  queue -> paused, by whom, why, what limits it (limits.lua), its settings as JSON
 --   nonce, alone      hash  worker -> its last request and what it got; the lease it holds alone
 --   tombstones, documents:<kind>, journal:<topic>, workers, elections, sequence, boot
--- What binds items to others stands in lines.lua and ties.lua.
+-- What binds items to others stands in lines.lua and ties.lua, their tags in tags.lua.
 -- What is counted is how many there are in a set, so no counter can drift.
 
 local P = KEYS[1]
@@ -36,9 +36,10 @@ local FIELDS = 19
 local PRIORITY, HOLD, TIES, TERMS = 20, 21, 22, 23
 local MORE_FIELDS = 23
 -- What TIES is the sum of, what HOLD is, and where what stands in TERMS (core.terms). A text that is absent is empty.
-local ORDERED, DEDUPED, WAITS, AWAITED, LIMITED, CANCEL = 1, 2, 4, 8, 16, 32
+local ORDERED, DEDUPED, WAITS, AWAITED, LIMITED, CANCEL, TAGGED = 1, 2, 4, 8, 16, 32, 128
 local HELD_AFTER, HELD_ORDER, HELD_LIMIT = 1, 2, 3
 local ORDER_KEY, PLACE, GAP, LIMIT_KEY, SCOPE, DEDUPE_KEY, WINDOW, AFTER, ON_DEAD, POLICY, CANCELLED_BY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local TAGS = 12
 -- And of its letter.
 local REASON, DIED_AT, DISPOSITION, CAUSE, ERROR_SHORT, CATEGORY, ROUTE = 1, 2, 3, 4, 5, 6, 7
 
@@ -441,15 +442,4 @@ local function widened(m)
     m[PRIORITY], m[HOLD], m[TIES], m[TERMS] = 0, 0, 0, false
   end
   return m
-end
-
--- A lifted item goes for good.
-local function drop(id)
-  remove(P .. 'items', id)
-  unset(P .. 'item', id)
-  unset(P .. 'body', id)
-  unset(P .. 'result', id)
-  unset(P .. 'failure', id)
-  delete(P .. 'attempts:' .. id, 'list')
-  unset(P .. 'deeds', id)
 end

@@ -4,7 +4,19 @@
 --            per item: id; id as JSON; the record it was judged by; its tombstone as JSON
 -- Outputs:   now; then the ids that were removed: those whose record is what it was
 -- Atomicity: one script, with the tombstones and the audit entry
--- Uses: entering
+-- Uses: tags entering
+
+-- A lifted item goes for good.
+local function drop(id, m)
+  tag_shares(id, m, remove_share)
+  remove(P .. 'items', id)
+  unset(P .. 'item', id)
+  unset(P .. 'body', id)
+  unset(P .. 'result', id)
+  unset(P .. 'failure', id)
+  delete(P .. 'attempts:' .. id, 'list')
+  unset(P .. 'deeds', id)
+end
 
 local meta, head, tail = ARGV[2], ARGV[3], ARGV[4]
 local at = now()
@@ -19,7 +31,7 @@ for index, id in ipairs(ids) do
   local m = unpacked(records[index])
   if m and records[index] == ARGV[first + 2] then
     lift(id, m)
-    drop(id)
+    drop(id, m)
     set(P .. 'tombstones', id, string.format('%016d', at) .. ARGV[first + 3])
     reply[#reply + 1] = id
     names[#names + 1] = ARGV[first + 1]

@@ -5,7 +5,7 @@
 --            ARGV[6] for how long nobody else goes on with it
 -- Outputs:   0 if there is more to do, 1 if all is done, 2 if somebody else is at it; how many were put right so far
 -- Atomicity: a step is whole, and may be repeated.
--- Uses: ledger lines truth
+-- Uses: tags ledger lines truth
 
 local MORE, DONE, ELSEWHERE = 0, 1, 2
 local BOOT = sound(P .. 'boot', 'hash')

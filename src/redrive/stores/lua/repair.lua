@@ -5,7 +5,7 @@
 --            field in turn of lines and dedupe keys that do not fit, or `aside`, queue and limit key
 -- Outputs:   none
 -- Atomicity: one script, which looks again at each: what has been put right meanwhile, or has gone, stays as it is
--- Uses: ledger lines ties truth
+-- Uses: tags ledger lines ties truth
 
 local at = 2
 local function next_list()

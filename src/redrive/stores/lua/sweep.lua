@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- sweep: one bite of retention. Looks at the next items in the order of enqueue, drops results that were kept long enough, and
 -- tells which items were. Forgets dedupe keys whose window is over.
--- Inputs:    the number after which to go on; how many
+-- Inputs:    the number after which to go on; how many; for how long trash is kept where nobody has said so
 -- Outputs:   now; how many it looked at; the number of the last; how many results it dropped; then id and record in turn of
---            the finished items whose time is over
+--            the finished items, and the letters in the trash, whose time is over
 -- Atomicity: one script; whoever removes them looks again (prune.lua)
+-- Uses: deeds
 
-local cursor, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
+local cursor, limit, trash_kept = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = now()
 
 -- A key that was taken again since has no window yet.
@@ -20,14 +21,14 @@ local function forget_keys()
   end
 end
 
--- By queue: for how long finished items and results are kept; nil if nothing is kept for a time only.
-local KEEP, KEEP_RESULTS = 6, 7
+-- By queue: for how long finished items, results and trash are kept; nil if nothing is kept for a time only.
+local KEEP, KEEP_RESULTS, KEEP_TRASH = 6, 7, 8
 local function kept_for()
-  local found, any = {}, false
+  local found, any = {}, call('EXISTS', P .. 'letters:trash') == 1
   local queues = call('HGETALL', sound(P .. 'queues', 'hash'))
   for at = 1, #queues, 2 do
     local declared = list_of(queues[at + 1]) or {}
-    found[queues[at]] = {declared[KEEP], declared[KEEP_RESULTS]}
+    found[queues[at]] = {declared[KEEP], declared[KEEP_RESULTS], declared[KEEP_TRASH] or trash_kept}
     any = any or declared[KEEP] or declared[KEEP_RESULTS]
   end
   return any and found or nil
@@ -35,6 +36,21 @@ end
 
 local function is_over(m, keep)
   return keep and (m[STATE] == 'done' or m[STATE] == 'cancelled') and m[ENDED_AT] + keep <= time
+end
+
+-- Earlier releases left the time of death as the end of a letter that was discarded: then its history knows better.
+local function discarded_at(id, m)
+  local last = m[ENDED_AT]
+  if last == m[LETTER][DIED_AT] then
+    each_deed(call('HGET', sound(P .. 'deeds', 'hash'), id), function(deed)
+      last = deed[2] == 'discard' and deed[1] or last
+    end)
+  end
+  return last
+end
+
+local function is_old_trash(id, m, keep)
+  return m[LETTER] and m[LETTER][DISPOSITION] == 'trash' and m[ENDED_AT] + keep <= time and discarded_at(id, m) + keep <= time
 end
 
 local function look(keeps)
@@ -46,8 +62,8 @@ local function look(keeps)
   local records = fetch(sound(ITEM, 'hash'), ids)
   for index, id in ipairs(ids) do
     local m = unpacked(records[index])
-    local keep = m and keeps[m[QUEUE]] or {}
-    if m and is_over(m, keep[1]) then
+    local keep = m and keeps[m[QUEUE]] or {false, false, trash_kept}
+    if m and (is_over(m, keep[1]) or is_old_trash(id, m, keep[3])) then
       reply[#reply + 1] = id
       reply[#reply + 1] = records[index]
     elseif m and is_over(m, keep[2]) and call('HEXISTS', sound(P .. 'result', 'hash'), id) == 1 then

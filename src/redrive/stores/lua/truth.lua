@@ -1,7 +1,8 @@
 -- Whether the indexes are what the items say, for the scripts that check and mend.
 -- Inputs:    misplaced(records), records by id; belongs(id, record, key, score, member); places(id, record, note)
 -- Outputs:   by id, 1 for an item that is not in all its indexes, or not at its place, 2 for a record that cannot be, and the
---            kind of set, such as 'slot', for one that is not in a set that binds it to others; whether an entry is its item's
+--            kind of set, such as 'slot', for one that is not in a set that binds it to others or has its tag; whether an entry
+--            is its item's
 -- Atomicity: reads.
 
 -- The number of an awaited item; that of one that was pruned is known only where it is waited for.
@@ -52,6 +53,7 @@ end
 local function places(id, m, note)
   shares(id, m, note)
   bonds(id, m, note)
+  tag_shares(id, m, note)
 end
 
 -- One function for all items, and lists by key: a check looks at every item there is.
@@ -80,7 +82,7 @@ local function scores(key, list)
 end
 
 local MISPLACED, IMPOSSIBLE = 1, 2
-local BINDING = {followers = true, slot = true, aside = true, waits = true, awaited = true}
+local BINDING = {followers = true, slot = true, aside = true, waits = true, awaited = true, tag = true}
 
 local function misplaced(records)
   local found = {}

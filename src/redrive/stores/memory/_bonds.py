@@ -192,6 +192,27 @@ class Bonds:
         if promoted:
             self._place(self._table.items[promoted])
 
+    def keeps_back(self, letter: Item) -> bool:
+        """Others wait behind it."""
+        line = self._lines.of(letter)
+        return line is not None and line.head == letter.id and bool(line.followers)
+
+    def was_awaited(self, letter: Item) -> bool:
+        """Others were put to wait for it, and may come back to do so again."""
+        return letter.id in self._awaited
+
+    def moves(self, letter: Item, queue: str) -> Item:
+        """It leaves its line, if it still is the head of one, and stands behind all that there are elsewhere."""
+        self.discarded(letter)
+        self._lines.take_place(letter)
+        moved = structs.replace(letter, queue=queue)
+        self._table.save(moved)
+        return moved
+
+    def took_in(self, letter: Item) -> None:
+        self._lines.take_place(letter)
+        self._table.save(letter)
+
     def is_dead_head(self, letter: Item) -> bool:
         return self._lines.is_head(letter)
 

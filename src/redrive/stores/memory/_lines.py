@@ -76,13 +76,18 @@ class Lines:
         if name is None:
             return
         if not back:
-            self._last += 1
-            self._places[item.id] = self._last
+            self.take_place(item)
         line = self._lines.setdefault(name, Line())
         if line.head:
             line.add(self._places[item.id], item.id)
         else:
             line.head = item.id
+
+    def take_place(self, item: Item) -> None:
+        """Behind all that have one, in whatever line."""
+        if name_of(item) is not None:
+            self._last += 1
+            self._places[item.id] = self._last
 
     def leave(self, item: Item) -> None:
         """A follower goes; nobody else moves for it."""

@@ -10,7 +10,8 @@ from redrive.core import terms
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
 from redrive.core.item import Instant, Item, Letter, Millis, NewItem, Terms
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Act, Archive, Cancel, Change, Discard, Replay, Restore, Skip
+from redrive.core.verbs import Act, Archive, Cancel, Change, Discard, Move, Note, Replay, Restore, Skip, Tag
+from redrive.stores.checks import tagged
 
 
 def created(new: NewItem, seq: int, now: Instant) -> Item:
@@ -109,14 +110,18 @@ def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
         case Archive():
             return _laid(item, Disposition.ARCHIVED)
         case Discard():
-            return _laid(item, Disposition.TRASH)
+            return structs.replace(_laid(item, Disposition.TRASH), ended_at=now)
         case Restore():
             return _laid(item, Disposition.OPEN)
         case Cancel():
             if item.state is State.LEASED:
                 return structs.replace(item, cancel=f"{by.actor}: {by.reason}")
             return structs.replace(item, state=State.CANCELLED, hold="", ended_at=now)
-        case Skip():
+        case Move(queue):
+            return structs.replace(item, queue=queue)
+        case Tag():
+            return structs.replace(item, tags=tagged(item.tags, change))
+        case Skip() | Note():
             return item
         case _:
             assert_never(change)
@@ -126,6 +131,7 @@ def _replayed(item: Item, change: Replay, now: Instant) -> Item:
     """The same item with a new budget. `deliveries` goes on: it is the fence against whoever held it before."""
     return structs.replace(
         item,
+        queue=change.queue or item.queue,
         state=State.READY,
         due_at=now + change.delay,
         renewed_at=now,
@@ -142,4 +148,6 @@ def _replayed(item: Item, change: Replay, now: Instant) -> Item:
 
 def _laid(item: Item, disposition: Disposition) -> Item:
     letter = item.letter
-    return item if letter is None else structs.replace(item, letter=structs.replace(letter, disposition=disposition))
+    if letter is None:
+        return item
+    return structs.replace(item, ended_at=letter.died_at, letter=structs.replace(letter, disposition=disposition))

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from redrive.core import select
 from redrive.core.decide import ToCancelled, ToDead
-from redrive.core.item import Deed, History, Instant, Item, Millis, NewItem
+from redrive.core.item import History, Instant, Item, Millis, NewItem
 from redrive.core.select import Ids, Selection
 from redrive.core.states import State
 from redrive.core.verbs import (
@@ -23,7 +23,6 @@ from redrive.core.verbs import (
     CauseTally,
     Change,
     Checkup,
-    Discard,
     Extended,
     Gate,
     GateWrite,
@@ -35,18 +34,14 @@ from redrive.core.verbs import (
     PutResult,
     QueueChange,
     QueueSettings,
-    Replay,
     RouteTally,
     Settled,
     Settlement,
-    Skip,
-    Skipped,
     Swept,
     Tally,
     Tombstone,
     Verdict,
     changed,
-    refusal,
 )
 from redrive.errors import Conflict, NotFound
 from redrive.stores import audit
@@ -54,6 +49,7 @@ from redrive.stores import cursor as cursors
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
 from redrive.stores.checks import (
     check_act,
+    check_amend,
     check_capacity,
     check_change,
     check_follow_ups,
@@ -62,13 +58,13 @@ from redrive.stores.checks import (
     check_not_within,
     check_page,
     check_route,
-    waits_in_vain,
 )
 from redrive.stores.clock import Clock
+from redrive.stores.imports import check_imports, prepared
 from redrive.stores.memory import _checkup, _moves
+from redrive.stores.memory._acts import Acts
 from redrive.stores.memory._beside import Beside
 from redrive.stores.memory._bonds import Bonds
-from redrive.stores.memory._dedupe import Place, place_of
 from redrive.stores.memory._lane import Lane
 from redrive.stores.memory._leasing import Leasing
 from redrive.stores.memory._limits import Limits
@@ -85,6 +81,7 @@ class MemoryStore(Beside):
         self._table = Table(self._wake)
         self._bonds = Bonds(self._table, self._tombstones)
         self._limits = Limits()
+        self._acts = Acts(self._table, self._bonds, self._tombstones)
         self._putting = Putting(self._table, self._bonds, self._tombstones)
         self._leasing = Leasing(self._table, self._limits)
         self._broom = Broom(self._table, self._bonds, self._tombstones, self._audit)
@@ -176,7 +173,7 @@ class MemoryStore(Beside):
     # --- acts ---
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
-        check_act(by)
+        check_amend(change, by)
         async with self._verb() as now:
             matching = self._matching(selection, now)
             if expect is not None and len(matching) != expect:
@@ -188,64 +185,18 @@ class MemoryStore(Beside):
                 ids = tuple(dict.fromkeys(selection.ids))
             else:
                 ids = tuple(item.id for item in matching[:PAGE_LIMIT])
-            result = self._judge(ids, change, by, now)
+            result = self._acts.judge(ids, change, by, now)
             self._audit(audit.AuditRecord(audit.word(change), selection, result.changed, change), by, now)
-            self._change(result.changed, change, by, now)
+            self._acts.change(result.changed, change, by, now)
             return result
 
-    def _judge(self, ids: tuple[str, ...], change: Change, by: Act, now: Instant) -> Amended:
-        changed: list[str] = []
-        already: list[str] = []
-        skipped: list[Skipped] = []
-        claimed: dict[Place, str] = {}
-        for item_id in ids:
-            item = self._table.items.get(item_id)
-            if item is None:
-                skipped.append(Skipped(item_id, "no such item"))
-            elif self._table.has_deed(item_id, by.request_id):
-                already.append(item_id)
-            elif reason := self._refusal(item, change, claimed, now):
-                skipped.append(Skipped(item_id, reason))
-            else:
-                changed.append(item_id)
-        return Amended(tuple(changed), tuple(already), tuple(skipped))
-
-    def _refusal(self, item: Item, change: Change, claimed: dict[Place, str], now: Instant) -> str | None:
-        """`claimed`: dedupe keys of those that go back by the same act."""
-        reason = refusal(change, item.state, None if item.letter is None else item.letter.disposition)
-        if reason is not None:
-            return reason
-        if isinstance(change, Skip) and not self._bonds.is_dead_head(item):
-            return "it keeps nothing back: it is not the head of an order key"
-        if isinstance(change, Replay) and not change.force and item.terms is not None:
-            lost = next((one for one in item.terms.after if self._bonds.hopeless(one)), None)
-            if lost is not None:
-                return waits_in_vain(lost)
-        place = place_of(item)
-        if isinstance(change, Replay) and place is not None:
-            holder = claimed.get(place) or self._bonds.keys.holder(place, now)
-            if holder is not None and not change.force:
-                return f"its dedupe key is held by {holder}"
-            claimed.setdefault(place, item.id)
-        return None
-
-    def _change(self, ids: Sequence[str], change: Change, by: Act, now: Instant) -> None:
-        moved: list[tuple[Item, Item]] = []
-        for item_id in ids:
-            before = self._table.items[item_id]
-            after = _moves.amended(before, change, by, now)
-            self._table.add_deed(item_id, Deed(now, audit.word(change), by.actor, by.reason, by.request_id))
-            if isinstance(change, Replay):
-                self._bonds.replayed(after, now, force=change.force)
-                continue
-            self._table.save(after)
-            if isinstance(change, Discard):
-                self._bonds.discarded(after)
-            elif isinstance(change, Skip):
-                self._bonds.next_head(after, gap=after.id)
-            elif after.state is State.CANCELLED:
-                moved.append((before, after))
-        self._bonds.ended(moved, now)
+    async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
+        check_act(by)
+        check_imports(histories)
+        async with self._verb() as now:
+            result = self._acts.take_in(prepared(histories, now), by, now)
+            self._audit(audit.AuditRecord(audit.IMPORT, Ids(result.added), result.added), by, now)
+            return result
 
     def _audit(self, record: audit.AuditRecord, by: Act, now: Instant) -> None:
         if record.changed:

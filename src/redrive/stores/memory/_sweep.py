@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import structs
 
-from redrive.core.item import Instant, Item
+from redrive.core.item import Instant, Item, Millis
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import Act, Swept, Tombstone
 from redrive.stores import audit
 from redrive.stores.memory._bonds import Bonds
+from redrive.stores.memory._lane import Lane
 from redrive.stores.memory._table import Table
 
 Write = Callable[[audit.AuditRecord, Act, Instant], None]
@@ -25,6 +26,12 @@ def resolved(item: Item) -> bool:
     if item.letter is not None:
         return item.letter.disposition is Disposition.TRASH
     return item.state in FINISHED
+
+
+def _has_term(lane: Lane) -> bool:
+    """Anything in it may have to go one day."""
+    settings = lane.settings
+    return settings.keep is not None or settings.keep_results is not None or lane.counts[Disposition.TRASH] > 0
 
 
 class Broom:
@@ -45,8 +52,7 @@ class Broom:
 
     def sweep(self, limit: int, by: Act, cursor: int, now: Instant) -> Swept:
         self._bonds.keys.forget(now)
-        settings = [lane.settings for lane in self._table.lanes.values()]
-        if all(one.keep is None and one.keep_results is None for one in settings):
+        if not any(_has_term(lane) for lane in self._table.lanes.values()):
             return Swept()
         looked_at = self._table.enqueued_after(cursor, limit)
         over = [item for item in looked_at if self._over(item, now)]
@@ -55,8 +61,16 @@ class Broom:
         return Swept(len(over), results, looked_at[-1].seq if len(looked_at) == limit else None)
 
     def _over(self, item: Item, now: Instant) -> bool:
-        keep = self._table.lanes[item.queue].settings.keep
-        return item.state in FINISHED and keep is not None and (item.ended_at or 0) + keep <= now
+        settings = self._table.lanes[item.queue].settings
+        if item.letter is not None:
+            keep: Millis | None = settings.keep_trash
+            if item.letter.disposition is not Disposition.TRASH:
+                return False
+        elif item.state in FINISHED:
+            keep = settings.keep
+        else:
+            return False
+        return keep is not None and (item.ended_at or 0) + keep <= now
 
     def _drop_results(self, items: Iterable[Item], now: Instant) -> int:
         dropped = 0

@@ -185,6 +185,10 @@ class Table:
             del trail.attempts[ATTEMPTS_FIRST]
             trail.omitted += 1
 
+    def set_trail(self, history: History) -> None:
+        """Of one that came from another store; what was done to it there is another audit."""
+        self._trails[history.item.id] = _Trail(list(history.attempts), history.omitted)
+
     def add_deed(self, item_id: str, deed: Deed) -> None:
         self._trail(item_id).deeds.append(deed)
 

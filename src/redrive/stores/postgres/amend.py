@@ -20,16 +20,19 @@ from redrive.core.verbs import (
     Cancel,
     Change,
     Discard,
+    Move,
+    Note,
     Replay,
     Restore,
     Skip,
     Skipped,
+    Tag,
     refusal,
 )
 from redrive.errors import Conflict
 from redrive.stores import audit
 from redrive.stores.base import PAGE_LIMIT
-from redrive.stores.postgres import bonds
+from redrive.stores.postgres import bonds, labels
 from redrive.stores.postgres.arrays import bigints, texts
 from redrive.stores.postgres.compile import compiled, storable, tables
 from redrive.stores.postgres.find import filled, matching
@@ -57,6 +60,8 @@ _KINDS: dict[str, Kind] = {
     "parked": "parked",
 }
 
+_MOVABLE: tuple[Kind, ...] = ("open", "archived")
+
 
 class Place(NamedTuple):
     """What amend and prune need to know of an item. `kind`: the counter it is counted in."""
@@ -74,7 +79,7 @@ class Place(NamedTuple):
 
 async def amend(session: Session, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
     async def work(tx: Tx) -> Amended:
-        places, missing = await _meant(session, tx, selection, expect)
+        places, missing = await _meant(session, tx, selection, expect, _joined(change))
         before = await _changed_before(session, tx, places, by)
         changed: list[Place] = []
         already: list[str] = []
@@ -88,7 +93,7 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
                 changed.append(place)
             else:
                 skipped.append(Skipped(place.id, reason))
-        refused = await bonds.refused(session, tx, changed, change)
+        refused = await _refused(session, tx, changed, change)
         skipped += [Skipped(place.id, refused[place.seq]) for place in changed if place.seq in refused]
         changed = [place for place in changed if place.seq not in refused]
         ids = tuple([place.id for place in changed])
@@ -103,45 +108,57 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
     return await session.write(work)
 
 
+def _joined(change: Change) -> str:
+    """The queue whose lines they may have to join, besides their own."""
+    return change.queue if isinstance(change, Replay) else ""
+
+
+async def _refused(session: Session, tx: Tx, places: list[Place], change: Change) -> dict[int, str]:
+    """Why not, by number, as far as others or what is kept beside the items say so."""
+    if isinstance(change, Tag):
+        return await labels.refused(session, tx, places, change)
+    return await bonds.refused(session, tx, places, change)
+
+
 async def _meant(
-    session: Session, tx: Tx, selection: Selection, expect: int | None
+    session: Session, tx: Tx, selection: Selection, expect: int | None, joined: str
 ) -> tuple[list[Place], Sequence[str]]:
     """The items, locked, and the ids that were named but do not exist."""
     if isinstance(selection, Ids):
-        places, missing = await _named(session, tx, selection)
+        places, missing = await _named(session, tx, selection, joined)
         _expect(len(places), expect)
         return places, missing
     if expect is None:
-        return await oldest(session, tx, selection, PAGE_LIMIT), ()
-    return await _expected(session, tx, selection, expect), ()
+        return await oldest(session, tx, selection, PAGE_LIMIT, joined), ()
+    return await _expected(session, tx, selection, expect, joined), ()
 
 
-async def _named(session: Session, tx: Tx, selection: Ids) -> tuple[list[Place], list[str]]:
+async def _named(session: Session, tx: Tx, selection: Ids, joined: str) -> tuple[list[Place], list[str]]:
     """The items in the order of their names, and the ids that do not exist."""
     named = tuple(dict.fromkeys(selection.ids))
     known = texts(storable(named))
-    await tx.execute(session.sql("amend", "lock_lines_named"), (known,))
+    await tx.execute(session.sql("amend", "lock_lines_named"), (known, joined))
     ids: dict[int, str] = dict(await tx.execute(session.sql("amend", "lock_named"), (known,)))
     rows = await tx.execute(session.sql("amend", "states"), (bigints([*ids]),)) if ids else []
     found = {ids[seq]: place_of((seq, ids[seq], *state)) for seq, *state in rows}
     return [found[item_id] for item_id in named if item_id in found], [one for one in named if one not in found]
 
 
-async def oldest(session: Session, tx: Tx, selection: Selection, limit: int) -> list[Place]:
+async def oldest(session: Session, tx: Tx, selection: Selection, limit: int, joined: str = "") -> list[Place]:
     """The first that match, of those that still do when they are locked."""
     way = "oldest_letters" if select.pins_dead(selection) else "oldest_items"
     statement, values = matching(session, selection, tx.now, way)
     seqs = [seq for (seq,) in await tx.execute(statement, (*values, limit))]
     if not seqs:
         return []
-    await tx.execute(session.sql("amend", "lock_lines"), (bigints(seqs),))
+    await tx.execute(session.sql("amend", "lock_lines"), (bigints(seqs), joined))
     await tx.execute(session.sql("amend", "lock"), (bigints(seqs),))
     where = compiled(selection, tx.now, letters=False)
     statement = _where(session, "places", selection, where.text)
     return [place_of(row) for row in await tx.execute(statement, (bigints(seqs), *where.values))]
 
 
-async def _expected(session: Session, tx: Tx, selection: Selection, expect: int) -> list[Place]:
+async def _expected(session: Session, tx: Tx, selection: Selection, expect: int, joined: str) -> list[Place]:
     """The first that match, if so many do, at an instant when all that are to be changed are locked."""
     where = compiled(selection, tx.now, letters=False)
     statement = _where(session, "counted", selection, where.text)
@@ -152,7 +169,7 @@ async def _expected(session: Session, tx: Tx, selection: Selection, expect: int)
         free = [row[0] for row in rows if row[0] not in held]
         if not free:
             return [place_of(row[:-1]) for row in rows]
-        await tx.execute(session.sql("amend", "lock_lines"), (bigints(free),))
+        await tx.execute(session.sql("amend", "lock_lines"), (bigints(free), joined))
         await tx.execute(session.sql("amend", "lock"), (bigints(free),))
         held.update(free)
 
@@ -187,15 +204,11 @@ async def _changed_before(session: Session, tx: Tx, places: list[Place], by: Act
 async def _change(session: Session, tx: Tx, places: list[Place], change: Change, by: Act) -> None:
     seqs = bigints([place.seq for place in places])
     match change:
-        case Replay(budget, delay, force=forced):
-            values = (seqs, tx.now + delay, tx.now, budget == "once", seqs)
-            await tx.execute(session.sql("amend", "replay"), values)
-            tx.woken.update([place.queue for place in places])
-            recount(tx, await bonds.rejoined(session, tx, places, forced=forced), None)
-            recount(tx, [place for place in places if not place.ties & bonds.BOUND], "ready")
+        case Replay():
+            await _replay(session, tx, places, change)
         case Archive() | Discard() | Restore():
             disposition = _LAID[type(change)]
-            await tx.execute(session.sql("amend", "lay"), (str(disposition), seqs))
+            await tx.execute(session.sql("amend", "lay"), (str(disposition), seqs, tx.now))
             recount(tx, places, _KINDS[disposition])
             if isinstance(change, Discard):
                 await bonds.let_go(session, tx, places, gap=False)
@@ -203,8 +216,32 @@ async def _change(session: Session, tx: Tx, places: list[Place], change: Change,
             await _cancel(session, tx, places, by)
         case Skip():
             await bonds.let_go(session, tx, places, gap=True)
+        case Move(queue):
+            await _move(session, tx, places, queue)
+            for kind in _MOVABLE:
+                recount(tx, [place for place in places if place.kind == kind], kind, queue)
+        case Tag():
+            await labels.tag(session, tx, places, change)
+        case Note():
+            pass
         case _:
             assert_never(change)
+
+
+async def _replay(session: Session, tx: Tx, places: list[Place], change: Replay) -> None:
+    await _move(session, tx, [place for place in places if change.queue not in ("", place.queue)], change.queue)
+    seqs = bigints([place.seq for place in places])
+    values = (seqs, tx.now + change.delay, tx.now, change.budget == "once", seqs)
+    await tx.execute(session.sql("amend", "replay"), values)
+    tx.woken.update([change.queue or place.queue for place in places])
+    recount(tx, await bonds.rejoined(session, tx, places, forced=change.force), None)
+    recount(tx, [place for place in places if not place.ties & bonds.BOUND], "ready", change.queue)
+
+
+async def _move(session: Session, tx: Tx, places: list[Place], queue: str) -> None:
+    if places:
+        await bonds.let_go(session, tx, places, gap=False)
+        await tx.execute(session.sql("amend", "move"), (bigints([place.seq for place in places]), queue))
 
 
 async def _cancel(session: Session, tx: Tx, places: list[Place], by: Act) -> None:
@@ -220,11 +257,13 @@ async def _cancel(session: Session, tx: Tx, places: list[Place], by: Act) -> Non
         await bonds.untied(session, tx, waiting)
 
 
-def recount(tx: Tx, places: list[Place], after: Kind | None) -> None:
+def recount(tx: Tx, places: list[Place], after: Kind | None, into: str = "") -> None:
+    """They are counted as `after` now, in the queue `into` if they are in another one."""
     for (queue, kind), count in Counter([(place.queue, place.kind) for place in places]).items():
         tx.count(queue, kind, -count)
         if after is not None:
-            tx.count(queue, after, count)
+            tx.count(into or queue, after, count)
     for place in places:
         if place.cause is not None:
-            tx.count_cause(place.cause, place.queue, place.route, (after == "open") - (place.kind == "open"))
+            tx.count_cause(place.cause, place.queue, place.route, -(place.kind == "open"))
+            tx.count_cause(place.cause, into or place.queue, place.route, after == "open")

@@ -7,9 +7,9 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from redrive.core.terms import ORDERED, WAITS
-from redrive.core.verbs import Change, Replay, Skip
-from redrive.stores.checks import waits_in_vain
+from redrive.core.terms import AWAITED, ORDERED, WAITS
+from redrive.core.verbs import Change, Move, Replay, Skip
+from redrive.stores.checks import KEEPS_BACK, bound_to, there_already, waits_for_stranger, waits_in_vain
 from redrive.stores.postgres.arrays import bigints
 from redrive.stores.postgres.tx import Tx
 
@@ -32,14 +32,30 @@ async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Cha
             for place in places
             if place.seq not in heads
         }
+    if isinstance(change, Move):
+        there = {place.seq: there_already(change.queue) for place in places if place.queue == change.queue}
+        return there | await _bound_here(session, tx, [place for place in bound if place.seq not in there])
     if not isinstance(change, Replay) or not bound:
         return {}
-    why = {} if change.force else await _hopeless(session, tx, bound)
+    leaving = [place for place in bound if change.queue not in ("", place.queue)]
+    why = await _bound_here(session, tx, leaving)
+    if not change.force:
+        why |= await _hopeless(session, tx, [place for place in bound if place.seq not in why])
     retaking = bigints([place.seq for place in bound if place.seq not in why])
-    tx.keyless = dict(await tx.execute(session.sql("amend", "retake"), (retaking, tx.now)))
+    tx.keyless = dict(await tx.execute(session.sql("amend", "retake"), (retaking, change.queue, tx.now)))
     if not change.force:
         why |= {seq: f"its dedupe key is held by {holder}" for seq, holder in tx.keyless.items()}
     return why
+
+
+async def _bound_here(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, str]:
+    """Why letters cannot leave their queues."""
+    ordered = [place for place in places if place.ties & ORDERED]
+    if not ordered:
+        return {}
+    rows = await tx.execute(session.sql("amend", "keeping_back"), (bigints([place.seq for place in ordered]),))
+    awaited = {place.seq: bound_to(place.queue) for place in ordered if place.ties & AWAITED}
+    return awaited | {seq: KEEPS_BACK for (seq,) in rows}
 
 
 async def _hopeless(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, str]:
@@ -48,7 +64,7 @@ async def _hopeless(session: Session, tx: Tx, places: Sequence[Place]) -> dict[i
         return {}
     await tx.execute(session.sql("amend", "lock_awaited"), (bigints(waiting),))
     rows = await tx.execute(session.sql("amend", "hopeless"), (bigints(waiting),))
-    return {seq: waits_in_vain(awaited) for seq, awaited in rows}
+    return {seq: (waits_for_stranger if unknown else waits_in_vain)(awaited) for seq, awaited, unknown in rows}
 
 
 async def rejoined(session: Session, tx: Tx, places: Sequence[Place], *, forced: bool) -> list[Place]:

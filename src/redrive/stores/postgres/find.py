@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 from redrive.stores.postgres.walk import Walk, walk_of
 
 _LAST = 2**63 - 1
-_PLACE = 34
+_PLACE = 35
 """Where get.whole has the place, after what item_of reads; get.history has `omitted` there."""
 
 

@@ -22,6 +22,7 @@ PATIENCE = 60
 
 FUNCTIONS = (
     ("clock", "function"),
+    ("get", "tags_of"),
     ("bonds", "take_keys"),
     ("bonds", "free_keys"),
     ("bonds", "bucket"),
@@ -53,6 +54,7 @@ FUNCTIONS = (
     ("settle", "follow_up"),
     ("settle", "keep_evidence"),
     ("settle", "function"),
+    ("amend", "lock_lines_into"),
     ("amend", "unpark"),
     ("amend", "give_way"),
     ("amend", "rejoin"),

@@ -107,7 +107,9 @@ def read(rows: Iterable[Row]) -> Answer:
 
 def _judged(row: Row) -> Judged:
     (_, seq, item_id, queue, body, crc, packing, put_at, due, renewed, deliveries, attempt) = row[:12]
-    (errors, crashes, replays, last_chance, alone, worker, leased_at, until, priority, terms, gap, cancel) = row[12:]
+    (errors, crashes, replays, last_chance, alone, worker, leased_at, until, priority, terms, gap, cancel, tags) = row[
+        12:
+    ]
     item = Item(
         item_id,
         queue,
@@ -131,6 +133,7 @@ def _judged(row: Row) -> Judged:
         gap=gap or "",
         cancel=cancel or "",
         terms=None if terms is None else codec.decode(terms, Terms),
+        tags=() if tags is None else tuple(tags),
     )
     # Nearly all are small and sound; whatever else there is to say, `fault` says.
     if packing == 0 and zlib.crc32(body) == crc:

@@ -40,7 +40,7 @@ def judged_item(row: Row) -> Judged:
     """From the columns of get.sql."""
     item_id, queue, body, seq, state = row[:5]
     crc, reason, died_at, disposition, failure, packing, result_packing, route = row[20:28]
-    priority, hold, line, terms, gap, cancel = row[28:34]
+    priority, hold, line, terms, gap, cancel, tags = row[28:35]
     letter = None
     if reason is not None:
         letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure), route)
@@ -73,6 +73,7 @@ def judged_item(row: Row) -> Judged:
         gap=gap or "",
         cancel=cancel or "",
         terms=None if terms is None else codec.decode(terms, Terms),
+        tags=() if tags is None else tuple(tags),
     )
     return item, fault(body, crc, packing)
 

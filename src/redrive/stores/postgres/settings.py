@@ -60,6 +60,7 @@ def _columns(after: QueueSettings) -> tuple[Any, ...]:
         after.keep,
         after.keep_results,
         None if after.retry_share is None else float(after.retry_share),
+        after.keep_trash,
     )
 
 

@@ -26,11 +26,12 @@ _TABLES = {
     "pace": "queue, full_at",
     "queue": (
         "name, paused, paused_by, paused_reason, max_running, max_per_key, rate_count, rate_per, rate_burst, "
-        "capacity, order_mode, policy, gate, keep, keep_results, retry_share"
+        "capacity, order_mode, policy, gate, keep, keep_results, retry_share, keep_trash"
     ),
     "result": "seq, packing, body",
     "route": "name, capacity",
     "slot": "queue, key, running",
+    "tag": "tag, seq",
     "terms": "seq, queue, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap, cancel",
     "tombstone": "id, queue, state, payload_sha256, at, actor, reason",
     "worker": "name, facts, seen_at, alive_until",
@@ -74,6 +75,8 @@ _INDEXES = {
     "result_pkey": "seq",
     "route_pkey": "name",
     "slot_pkey": "queue, key",
+    "tag_pkey": "tag, seq",
+    "tag_seq": "seq",
     "terms_pkey": "seq",
     "tombstone_pkey": "id",
     "worker_pkey": "name",

@@ -1,14 +1,39 @@
 -- amend: moves items nobody holds. The caller has checked each against core.verbs.refusal in the same transaction.
 -- Inputs: ids or numbers of items as arrays. Outputs: what amend and prune need to know of items.
 -- Atomicity: one transaction with letters, counters, causes, the audit entry and the deeds. Whoever changes an item or
--- its letter holds the lock of its course. First the lines of the items are locked, then their courses by number; and
--- what is judged is read by a later statement: it sees what whoever held the lock before has committed.
+-- its letter holds the lock of its course. First the lines of the items are locked, and those that they are to join in
+-- another queue; then their courses by number; and what is judged is read by a later statement: it sees what whoever held
+-- the lock before has committed.
 
 -- :name lock_lines
-select {schema}.lock_lines(%b::bigint[]);
+select {schema}.lock_lines_into(%b::bigint[], %b);
 
 -- :name lock_lines_named
-select {schema}.lock_lines(array(select i.seq from {schema}.item i where i.id = any(%b::text[])));
+select {schema}.lock_lines_into(array(select i.seq from {schema}.item i where i.id = any(%b::text[])), %b);
+
+-- :name lock_lines_into
+-- The lines of these items, and those of the same keys in the queue that they are to run in, if it is another one.
+create or replace function {schema}.lock_lines_into(seqs bigint[], into_queue text) returns void
+language plpgsql volatile parallel unsafe
+as $function$
+begin
+    if into_queue = '' then
+        perform {schema}.lock_lines(seqs);
+        return;
+    end if;
+    perform 1
+    from (
+        select distinct q.name, t.order_key as key
+        from unnest(seqs) as o (seq)
+        join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
+        cross join lateral (values (t.queue), (into_queue)) as q (name)
+        order by 1, 2
+    ) o
+    cross join lateral (
+        select 1 from {schema}.line l where l.queue = o.name and l.key = o.key for no key update
+    ) l;
+end
+$function$;
 
 -- :name lock_named
 select c.seq, i.id from {schema}.item i join {schema}.course c on c.seq = i.seq
@@ -65,7 +90,50 @@ set state = 'ready', due_at = %b::bigint, renewed_at = %b::bigint, attempt = 0, 
 where seq = any(%b::bigint[]);
 
 -- :name lay
-update {schema}.letter set disposition = %b where seq = any(%b::bigint[]);
+-- The trash counts from when a letter came there; elsewhere its end is its death.
+with laid as (
+    update {schema}.letter l set disposition = d.name
+    from (select %b::text as name) d
+    where l.seq = any(%b::bigint[])
+    returning l.seq, case d.name when 'trash' then %b::bigint else l.died_at end as ended_at
+)
+update {schema}.course c set ended_at = l.ended_at
+from laid l where c.seq = l.seq and c.ended_at is distinct from l.ended_at;
+
+-- :name move
+-- To another queue, with all that says which one it is in. Under an order key their old places mean nothing there.
+with moved as materialized (
+    select o.seq, q.name, nextval('{schema}.item_seq') as place
+    from unnest(%b::bigint[]) as o (seq) cross join (select %b::text as name) q
+), items as (
+    update {schema}.item i set queue = m.name from moved m where i.seq = m.seq
+), letters as (
+    update {schema}.letter l set queue = m.name from moved m where l.seq = m.seq
+), bound as (
+    update {schema}.terms t
+    set queue = m.name, scope = case when t.scope = '' then '' else m.name end,
+        place = case when t.order_key = '' then 0 else m.place end
+    from moved m where t.seq = m.seq
+)
+update {schema}.course c set queue = m.name from moved m where c.seq = m.seq;
+
+-- :name tags
+select g.seq, g.tag from {schema}.tag g where g.seq = any(%b::bigint[]);
+
+-- :name tag
+-- Which of them have any afterwards is told by tie.
+with gone as (
+    delete from {schema}.tag g where g.seq = any(%b::bigint[]) and g.tag = any(%b::text[])
+)
+insert into {schema}.tag (tag, seq)
+select n.tag, o.seq from unnest(%b::bigint[]) as o (seq) cross join unnest(%b::text[]) as n (tag)
+order by n.tag, o.seq
+on conflict (tag, seq) do nothing;
+
+-- :name tie
+update {schema}.course c set ties = c.ties # 128
+where c.seq = any(%b::bigint[])
+    and (c.ties & 128 <> 0) <> exists (select 1 from {schema}.tag g where g.seq = c.seq);
 
 -- :name cancel
 update {schema}.course set state = 'cancelled', ended_at = %b::bigint, hold = 0 where seq = any(%b::bigint[]);
@@ -87,15 +155,16 @@ with asked as (
 update {schema}.course c set ties = c.ties | 96 from asked a where c.seq = a.seq;
 
 -- :name retake
--- Dedupe keys of letters that shall run again, in their order. Gives those that others hold, and by whom.
+-- Dedupe keys of letters that shall run again, in their order, and where. Gives those that others hold, and by whom.
 select k.seq, k.holder
 from (
     select array_agg(o.seq order by o.nth) as seqs, array_agg(i.id order by o.nth) as ids,
-           array_agg(t.scope order by o.nth) as scopes, array_agg(t.dedupe_key order by o.nth) as keys,
-           array_agg(t.until order by o.nth) as untils
+           array_agg(case when t.scope = '' then '' else coalesce(q.other, t.scope) end order by o.nth) as scopes,
+           array_agg(t.dedupe_key order by o.nth) as keys, array_agg(t.until order by o.nth) as untils
     from unnest(%b::bigint[]) with ordinality as o (seq, nth)
     join {schema}.terms t on t.seq = o.seq and t.dedupe_key <> ''
     join {schema}.item i on i.seq = o.seq
+    cross join (select nullif(%b::text, '') as other) q
 ) a
 cross join lateral {schema}.take_keys(%b::bigint, a.seqs, a.ids, a.scopes, a.keys, a.untils) k
 where a.seqs is not null;
@@ -106,6 +175,12 @@ select t.seq from {schema}.terms t
 join {schema}.line l on l.queue = t.queue and l.key = t.order_key and l.head = t.seq
 where t.seq = any(%b::bigint[]);
 
+-- :name keeping_back
+-- Those of these letters behind which others wait.
+select t.seq from {schema}.terms t
+join {schema}.line l on l.queue = t.queue and l.key = t.order_key and l.head = t.seq
+where t.seq = any(%b::bigint[]) and l.waiting > 0;
+
 -- :name lock_awaited
 -- What these letters wait for, so that it stays what it is judged to be.
 select c.seq from {schema}.item i join {schema}.course c on c.seq = i.seq
@@ -115,7 +190,7 @@ for no key update of c;
 
 -- :name hopeless
 -- Those of these letters that wait for what will never be done, and the first of it.
-select distinct on (t.seq) t.seq, o.id
+select distinct on (t.seq) t.seq, o.id, i.seq is null and s.id is null as unknown
 from {schema}.terms t
 cross join lateral unnest(t.after) with ordinality as o (id, nth)
 left join {schema}.item i on i.id = o.id
@@ -262,36 +337,39 @@ as $function$
 #variable_conflict use_column
 declare
     r record;
+    l {schema}.line;
     upcoming record;
     new_gap text;
     freed bigint[] := '{}';
 begin
     for r in
-        select o.seq, i.id, n as line
+        select o.seq, i.id, n.queue, n.key
         from unnest(seqs) as o (seq)
         join {schema}.item i on i.seq = o.seq
         join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
         join {schema}.line n on n.queue = t.queue and n.key = t.order_key
         where n.head = o.seq or n.gap = i.id
     loop
-        if (r.line).head is distinct from r.seq then
-            update {schema}.line n set gap = '' where n.queue = (r.line).queue and n.key = (r.line).key;
+        -- As it is now: another of these letters may have been its head, or its gap.
+        select n.* into l from {schema}.line n where n.queue = r.queue and n.key = r.key;
+        if l.head is distinct from r.seq then
+            update {schema}.line n set gap = '' where n.queue = r.queue and n.key = r.key and n.gap = r.id;
         else
-            perform {schema}.unpark(r.line);
-            new_gap := case when leaves_gap then r.id when (r.line).gap = r.id then '' else (r.line).gap end;
+            perform {schema}.unpark(l);
+            new_gap := case when leaves_gap then r.id when l.gap = r.id then '' else l.gap end;
             select f.place, f.seq into upcoming from {schema}.follower f
-            where f.queue = (r.line).queue and f.key = (r.line).key order by f.place limit 1;
+            where f.queue = r.queue and f.key = r.key order by f.place limit 1;
             delete from {schema}.follower f
-            where f.queue = (r.line).queue and f.key = (r.line).key and f.place = upcoming.place;
+            where f.queue = r.queue and f.key = r.key and f.place = upcoming.place;
             update {schema}.line n
             set head = upcoming.seq, gap = new_gap,
                 waiting = n.waiting - case when upcoming.seq is null then 0 else 1 end
-            where n.queue = (r.line).queue and n.key = (r.line).key;
+            where n.queue = r.queue and n.key = r.key;
             update {schema}.terms t set gap = new_gap where t.seq = upcoming.seq and new_gap <> '';
             freed := freed || case when upcoming.seq is null then '{}' else array[upcoming.seq] end;
         end if;
         delete from {schema}.line n
-        where n.queue = (r.line).queue and n.key = (r.line).key and n.head is null and n.gap = '';
+        where n.queue = r.queue and n.key = r.key and n.head is null and n.gap = '';
     end loop;
     return {schema}.rehold(freed);
 end

@@ -54,7 +54,7 @@ from (
            (c.state in ('done', 'dead', 'cancelled')) <> (c.ended_at is not null) as ending,
            c.state = 'dead' and l.seq is null as letter,
            c.hold <> 0 and c.state <> 'ready' as held,
-           (c.ties >= 64) <> (t.seq is not null) or coalesce(t.queue <> c.queue, false) as untold,
+           (c.ties & 64 <> 0) <> (t.seq is not null) or coalesce(t.queue <> c.queue, false) as untold,
            (c.hold = 1) <> (
                c.ties & 4 <> 0 and exists (select 1 from {schema}.edge e where e.waiting = c.seq)
            ) as waits,

@@ -11,13 +11,14 @@ update {schema}.queue set paused = %b, paused_by = %b, paused_reason = %b where 
 
 -- :name settings
 select max_running, max_per_key, rate_count, rate_per, rate_burst, capacity, order_mode, policy, gate, keep,
-       keep_results, retry_share
+       keep_results, retry_share, keep_trash
 from {schema}.queue where name = %b
 
 -- :name write
 update {schema}.queue
 set max_running = %b, max_per_key = %b, rate_count = %b, rate_per = %b, rate_burst = %b, capacity = %b,
-    order_mode = %b, policy = %b, gate = %b, keep = %b, keep_results = %b, retry_share = %b
+    order_mode = %b, policy = %b, gate = %b, keep = %b, keep_results = %b, retry_share = %b,
+    keep_trash = %b
 where name = %b;
 
 -- :name pace

@@ -2,6 +2,14 @@
 -- Inputs: id, or numbers of items found by another query. Outputs: item rows; attempts; deeds; a tombstone.
 -- Atomicity: one statement, so one picture.
 
+-- :name tags_of
+-- For items whose ties say that they have any.
+create or replace function {schema}.tags_of(of_seq bigint) returns text[]
+language sql stable parallel safe
+as $function$
+    select array(select g.tag from {schema}.tag g where g.seq = of_seq order by g.tag)
+$function$;
+
 -- :name by_id
 select seq, 0::bigint as place from {schema}.item where id = %b
 
@@ -11,13 +19,15 @@ with found as materialized ({found})
 select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed_at, c.deliveries, c.attempt,
        c.errors, c.crashes, c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until, c.ended_at,
        r.body, i.crc, l.reason, l.died_at, l.disposition, l.failure, i.packing, r.packing, l.route, c.priority, c.hold,
-       n.status, t.body, t.gap, t.cancel, found.place
+       n.status, t.body, t.gap, t.cancel,
+       case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end,
+       found.place
 from found
 join {schema}.item i on i.seq = found.seq
 join {schema}.course c on c.seq = found.seq
 left join {schema}.result r on r.seq = found.seq
 left join {schema}.letter l on l.seq = found.seq
-left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
+left join {schema}.terms t on t.seq = case when c.ties & 64 <> 0 then c.seq end
 left join {schema}.line n on n.queue = i.queue
     and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
 order by found.place desc, found.seq desc;
@@ -33,7 +43,9 @@ with found as materialized ({found})
 select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed_at, c.deliveries, c.attempt,
        c.errors, c.crashes, c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until, c.ended_at,
        r.body, i.crc, l.reason, l.died_at, l.disposition, l.failure, i.packing, r.packing, l.route, c.priority, c.hold,
-       n.status, t.body, t.gap, t.cancel, c.omitted,
+       n.status, t.body, t.gap, t.cancel,
+       case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end,
+       c.omitted,
        array(select a.body from {schema}.attempt a where a.seq = found.seq order by a.delivery),
        array(
            select b.id from (
@@ -55,7 +67,7 @@ join {schema}.item i on i.seq = found.seq
 join {schema}.course c on c.seq = found.seq
 left join {schema}.result r on r.seq = found.seq
 left join {schema}.letter l on l.seq = found.seq
-left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
+left join {schema}.terms t on t.seq = case when c.ties & 64 <> 0 then c.seq end
 left join {schema}.line n on n.queue = i.queue
     and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
 cross join lateral (

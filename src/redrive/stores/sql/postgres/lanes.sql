@@ -178,11 +178,12 @@ begin
     select 0::smallint, c.seq, i.id, i.queue, i.body, i.crc, i.packing, i.enqueued_at,
            c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
            c.replays, c.last_chance, alone_as, who, now_at, now_at + ttl,
-           c.priority, t.body, t.gap, t.cancel
+           c.priority, t.body, t.gap, t.cancel,
+           case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end
     from given c
     join {schema}.item i on i.seq = c.seq
     left join lateral (
-        select n.body, n.gap, n.cancel from {schema}.terms n where c.ties >= 64 and n.seq = c.seq offset 0
+        select n.body, n.gap, n.cancel from {schema}.terms n where c.ties & 64 <> 0 and n.seq = c.seq offset 0
     ) t on true
     order by c.nth;
 end

@@ -164,12 +164,13 @@ begin
         select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
                c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
                c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
-               c.priority, t.body, t.gap, t.cancel
+               c.priority, t.body, t.gap, t.cancel,
+               case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end
         from {schema}.nonce n
         cross join unnest(n.seqs, n.deliveries) with ordinality as o (seq, delivery, place)
         join {schema}.course c on c.seq = o.seq
         join {schema}.item i on i.seq = o.seq
-        left join {schema}.terms t on t.seq = case when c.ties >= 64 then c.seq end
+        left join {schema}.terms t on t.seq = case when c.ties & 64 <> 0 then c.seq end
         where n.worker = who and c.deliveries = o.delivery and c.lease_until is not null
         order by o.place;
         return;
@@ -269,11 +270,12 @@ begin
             select 0::smallint, c.seq, i.id, i.queue, i.body, i.crc, i.packing, i.enqueued_at,
                    c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
                    c.replays, c.last_chance, 0::smallint, who, now_at, now_at + ttls[want],
-                   c.priority, t.body, t.gap, t.cancel
+                   c.priority, t.body, t.gap, t.cancel,
+                   case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end
             from given c
             join {schema}.item i on i.seq = c.seq
             left join lateral (
-                select n.body, n.gap, n.cancel from {schema}.terms n where c.ties >= 64 and n.seq = c.seq offset 0
+                select n.body, n.gap, n.cancel from {schema}.terms n where c.ties & 64 <> 0 and n.seq = c.seq offset 0
             ) t on true
             order by c.due_at, c.seq;
             get diagnostics given_now = row_count;

@@ -19,6 +19,7 @@ with numbers as (select unnest(%b::bigint[]) as seq),
     letters as (delete from {schema}.letter using numbers where letter.seq = numbers.seq),
     attempts as (delete from {schema}.attempt using numbers where attempt.seq = numbers.seq),
     bonds as (delete from {schema}.terms using numbers where terms.seq = numbers.seq),
+    tags as (delete from {schema}.tag using numbers where tag.seq = numbers.seq),
     deeds as (delete from {schema}.deed using numbers where deed.seq = numbers.seq),
     courses as (delete from {schema}.course using numbers where course.seq = numbers.seq)
 delete from {schema}.item using numbers where item.seq = numbers.seq;

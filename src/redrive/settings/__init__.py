@@ -1,0 +1,10 @@
+"""Settings of a process: one file, the environment and flags, checked together, each with where it came from.
+
+The later wins: defaults, `redrive.toml` or `redrive.yaml`, the environment, flags. What is given in code is not a
+setting: an app that names its store reads none of these.
+"""
+
+from redrive.settings.load import Loaded, load
+from redrive.settings.model import LogSettings, Settings, WorkerSettings
+
+__all__ = ["Loaded", "LogSettings", "Settings", "WorkerSettings", "load"]

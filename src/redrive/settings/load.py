@@ -1,0 +1,167 @@
+"""Puts the sources together and checks them at once: all faults are told together, each with where it came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from redrive.errors import BadSettings, ConfigError
+from redrive.settings import files
+from redrive.settings.model import FIELDS, SECTIONS, Field, Settings, settings_from
+
+DEFAULT = "default"
+OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_DEBUG", "REDRIVE_PROVE")
+SECRET_LIMIT = 64 * 1024
+
+
+class Said(Struct, frozen=True):
+    """What one source says of one setting."""
+
+    value: object
+    origin: str
+
+
+class Loaded(Struct, frozen=True):
+    """`origins`: where each value came from. `unknown`: variables that look like ours and mean nothing."""
+
+    settings: Settings
+    origins: dict[str, str]
+    file: Path | None
+    unknown: tuple[str, ...] = ()
+
+
+def load(
+    *,
+    config: str | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """The settings in force here. `config` names the file, else REDRIVE_CONFIG, else the nearest one upwards.
+
+    `flags` are by dotted name; None stands for a flag that was not given. Raises BadSettings with every fault.
+    """
+    variables = os.environ if environ is None else environ
+    faults: list[str] = []
+    file, said = _from_file(config, variables, faults)
+    said |= _from_environment(variables, faults)
+    said |= {
+        name: Said(value, "flag --" + name.rpartition(".")[2].replace("_", "-"))
+        for name, value in (flags or {}).items()
+        if value is not None
+    }
+    values = {name: value for name, one in said.items() for value in _checked(FIELDS[name], one, faults)}
+    if faults:
+        raise BadSettings(tuple(faults))
+    origins = {name: said[name].origin if name in said else DEFAULT for name in FIELDS}
+    return Loaded(settings_from(values), origins, file, tuple(_unknown(variables)))
+
+
+def _checked(field: Field, said: Said, faults: list[str]) -> Iterator[object]:
+    """The value, or nothing and a fault more."""
+    try:
+        yield field.read(said.value, field.name)
+    except ConfigError as error:
+        faults.append(_fault(error, said.origin))
+
+
+def _fault(error: ConfigError, origin: str) -> str:
+    hint = f"; {error.hint}" if error.hint else ""
+    return f"{error.message} (from {origin}{hint})"
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def _from_file(
+    config: str | None, variables: Mapping[str, str], faults: list[str]
+) -> tuple[Path | None, dict[str, Said]]:
+    try:
+        if config:
+            file = files.named(config, "--config")
+        elif variables.get(files.VARIABLE):
+            file = files.named(variables[files.VARIABLE], files.VARIABLE)
+        else:
+            file = files.find()
+        tree = {} if file is None else files.read(file)
+    except ConfigError as error:
+        faults.append(str(error))
+        return None, {}
+    said: dict[str, Said] = {}
+    for name, value in _leaves(tree):
+        if name in FIELDS:
+            said[name] = Said(_placed(value, file) if name == "store" else value, str(file))
+        else:
+            faults.append(f"{name}: {_why_not(name)} (from {file})")
+    return file, said
+
+
+def _leaves(tree: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
+    """By dotted name. A section must be one; what is no section has nothing inside."""
+    for key, value in tree.items():
+        name = str(key)
+        if name in SECTIONS and isinstance(value, dict):
+            yield from ((f"{name}.{inner}", inside) for inner, inside in value.items())
+        else:
+            yield name, value
+
+
+def _why_not(name: str) -> str:
+    if name in SECTIONS:
+        return f"it is a section, with {', '.join(one for one in FIELDS if one.startswith(f'{name}.'))}"
+    near = get_close_matches(name, FIELDS, n=1) or [one for one in FIELDS if one.rpartition(".")[2] == name]
+    return f"no such setting; did you mean {near[0]}?" if near else f"no such setting; there are {', '.join(FIELDS)}"
+
+
+def _placed(url: object, file: Path | None) -> object:
+    """A relative path of a file means the same whoever reads it, from whatever folder below."""
+    relative = isinstance(url, str) and url.startswith("sqlite:///") and not url.startswith("sqlite:////")
+    if not relative or file is None or file.parent == Path.cwd():
+        return url
+    return f"sqlite:///{quote(str(file.parent))}/{str(url).removeprefix('sqlite:///')}"
+
+
+# --- the environment -------------------------------------------------------------------------------------------------
+
+
+def _from_environment(variables: Mapping[str, str], faults: list[str]) -> dict[str, Said]:
+    """An empty variable says nothing, as shells and containers have it."""
+    said: dict[str, Said] = {}
+    for name, field in FIELDS.items():
+        plain, pointing = variables.get(field.variable, ""), variables.get(f"{field.variable}_FILE", "")
+        if plain and pointing and field.secret:
+            faults.append(f"{name}: {field.variable} and {field.variable}_FILE are both there (keep one of them)")
+        elif plain:
+            said[name] = Said(plain, f"environment {field.variable}")
+        elif pointing and field.secret:
+            said |= _from_secret_file(field, pointing, faults)
+    return said
+
+
+def _from_secret_file(field: Field, path: str, faults: list[str]) -> dict[str, Said]:
+    variable = f"{field.variable}_FILE"
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as the variable says it
+            text = file.read(SECRET_LIMIT).strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        faults.append(f"{field.name}: {path} cannot be read: {why} (from environment {variable})")
+        return {}
+    if not text:
+        faults.append(f"{field.name}: {path} is empty (from environment {variable})")
+        return {}
+    return {field.name: Said(text, f"{path} (environment {variable})")}
+
+
+def _unknown(variables: Mapping[str, str]) -> Iterator[str]:
+    known = {*OTHER_VARIABLES, *(field.variable for field in FIELDS.values())}
+    known |= {f"{field.variable}_FILE" for field in FIELDS.values() if field.secret}
+    for variable in sorted(variables):
+        if variable.startswith("REDRIVE_") and variable not in known:
+            near = get_close_matches(variable, known, n=1)
+            yield f"{variable} means nothing{f'; did you mean {near[0]}?' if near else ''}"

@@ -1,0 +1,115 @@
+"""What a file, a variable or a flag says, as a checked value. Each reader names the fault, never a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from redrive.core import durations, sizes
+from redrive.core.item import Millis
+from redrive.core.quantity import shown
+from redrive.errors import ConfigError, MissingExtra
+
+Reader = Callable[[object, str], Any]
+TELLING = re.compile(r"pass|secret|token|key|pwd", re.IGNORECASE)
+HIDDEN = "…"
+
+
+def as_is(value: Any) -> object:
+    return value
+
+
+def store(value: object, field: str) -> str:
+    # Late: it knows every engine, and who only wants the log's level need not.
+    from redrive.stores.url import store_from_url
+
+    url = _text(value, field, "a store's URL", secret=True)
+    try:
+        store_from_url(url)
+    except MissingExtra:
+        # Whoever opens it says so; whoever never does is not to be troubled.
+        return url
+    return url
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: whatever stands before the last @ may be a password with signs in it."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    before, at, after = rest.rpartition("@")
+    user, colon, _ = before.partition(":")
+    address, question, query = after.partition("?")
+    options = [(key, HIDDEN if TELLING.search(key) else text) for key, text in parse_qsl(query, keep_blank_values=True)]
+    shown_query = f"?{urlencode(options, safe='/:,…')}" if question else ""
+    return f"{scheme}://{user}{f':{HIDDEN}' if colon else ''}{at}{address}{shown_query}"
+
+
+def name(value: object, field: str) -> str:
+    text = _text(value, field, "a name")
+    if not text.isprintable():
+        raise ConfigError(f"{shown(text)} has characters that cannot be shown", field=field, hint="use a short text")
+    return text
+
+
+def size(value: object, field: str) -> int:
+    most = sizes.parse(value, field=field)  # type: ignore[arg-type]  # it says itself what it does not take
+    if most < 1:
+        raise ConfigError("nothing would fit", field=field, hint="use 1 byte or more")
+    return most
+
+
+def duration(value: object, field: str) -> Millis:
+    return durations.parse(value, field=field)  # type: ignore[arg-type]  # as above
+
+
+def duration_text(value: Millis) -> str:
+    return durations.format(value)
+
+
+def one_of(*words: str) -> Reader:
+    def read(value: object, field: str) -> str:
+        if not isinstance(value, str) or value.lower() not in words:
+            raise ConfigError(f"{shown(value)} is none of them", field=field, hint=f"use {', '.join(words)}")
+        return value.lower()
+
+    return read
+
+
+def whole(least: int, most: int) -> Reader:
+    def read(value: object, field: str) -> int:
+        number = _integer(value)
+        if number is None or not least <= number <= most:
+            hint = f"use a whole number from {least:,} to {most:,}"
+            raise ConfigError(f"{shown(value)} cannot be used", field=field, hint=hint)
+        return number
+
+    return read
+
+
+def names(value: object, field: str) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        hint = "use a list of names, or text with commas between them"
+        raise ConfigError(f"{shown(value)} are no names", field=field, hint=hint)
+    found = tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not found:
+        raise ConfigError("it names no queue", field=field, hint="as in emails,invoices; leave it out for all")
+    return found
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, str):
+        text = value.strip()
+        # Longer ones are out of every range, and Python takes its time with them.
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: object, field: str, what: str, *, secret: bool = False) -> str:
+    if not isinstance(value, str) or not value.strip():
+        said = f"a {type(value).__name__}" if secret or not isinstance(value, str) else shown(value)
+        raise ConfigError(f"{said} is not {what}", field=field, hint=f"use {what} as text")
+    return value.strip()

@@ -1,0 +1,48 @@
+"""`redrive demo`: it ends by itself, adds up, and leaves only what it was asked to leave."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from redrive import Redrive
+from tests.support.cli import here, piped
+
+
+@pytest.mark.slow
+def test_it_adds_up_and_leaves_nothing(tmp_path: Path) -> None:
+    told = piped("demo", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stdout.splitlines()[-1] == "Nothing was lost."
+    assert told.stdout.count("(SIGKILL)") == 3
+    assert "WRONG" not in told.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_it_keeps_the_store_and_says_what_to_try(tmp_path: Path) -> None:
+    told = piped("demo", "--store", "sqlite:///demo.db", cwd=tmp_path)
+    assert told.returncode == 0, told.stdout + told.stderr
+    lines = told.stdout.splitlines()
+    commands = [line.split() for line in lines[lines.index("Try next:") + 1 :] if line.startswith("  redrive ")]
+    assert len(commands) == 3
+    for _, *words in commands:
+        again = piped(*words, cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout
+
+
+def test_it_wants_a_store_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/mine.db"
+
+    async def put() -> None:
+        async with Redrive(url, log=False) as app:
+            await app.pause("orders", reason="somebody else's")
+
+    asyncio.run(put())
+    told = here(capsys, "demo", "--store", url)
+    assert told.code == 6
+    assert "has the queue orders already" in told.err
+    told = here(capsys, "demo", "--store", "memory:")
+    assert told.code == 2
+    assert "not shared with worker processes" in told.err
