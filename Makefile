@@ -15,7 +15,7 @@ SETUP := pyproject.toml constraints.txt src/redrive/_version.py
 TYPED := $(wildcard src tests examples bench)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check prove bench clean
+.PHONY: help run test test-fast check prove docs bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the 
 prove: $(VENV)/dev.stamp ## The long proofs: crashes, soak, many processes
 	$(PY) -m pytest -m prove -n 2 --dist worksteal --timeout 300
 
+docs: $(VENV)/docs.stamp ## The pages of docs/ as a site: build/site/index.html; fails on a link that leads nowhere
+	$(VENV)/bin/zensical build --clean --strict --config-file mkdocs.yml
+
 bench: $(VENV)/bench.stamp ## Measure redrive beside its peers; STORE=postgres or redis; ROWS=growth: with a million items
 	$(PY) -m bench $(if $(STORE),--store $(STORE)) $(if $(ROWS),--rows $(ROWS))
 
@@ -57,6 +60,11 @@ $(VENV)/created:
 $(VENV)/dev.stamp: $(SETUP) | $(VENV)/created
 	@echo "redrive: installing into $(VENV)"
 	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/docs.stamp: $(VENV)/dev.stamp
+	@echo "redrive: installing what builds the site"
+	@$(PIP_INSTALL) -e '.[docs]'
 	@touch $@
 
 # The peers need older drivers than ours, so they live apart.

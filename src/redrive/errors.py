@@ -6,6 +6,7 @@ RedriveError
 │   ├── BadFilter            carries the text and the column
 │   ├── BadStoreURL
 │   ├── BadDependency        after= names an item that does not exist, or items that wait for each other
+│   ├── BadImport            letters that cannot be taken in, with every fault and its place
 │   ├── BadSchedule          a cron text, interval or time zone that cannot be kept
 │   ├── BadSettings          the settings file, the environment or flags; carries every fault
 │   ├── MissingExtra         an optional package is needed; names the pip command
@@ -84,7 +85,7 @@ class BadSettings(ConfigError):
 
     def __init__(self, faults: tuple[str, ...]) -> None:
         some = "a setting" if len(faults) == 1 else f"{len(faults)} settings"
-        hint = "redrive config show --origin shows what is in force"
+        hint = "redrive config check tells them one by one"
         super().__init__(f"{some} cannot be used: {'; '.join(faults)}", hint=hint)
         self.faults = faults
 
@@ -99,6 +100,18 @@ class BindingConflict(ConfigError):
 
 class UnsafeFileSystem(ConfigError):
     pass
+
+
+class BadImport(ConfigError):
+    """Letters that cannot be taken in, so that none was; `faults` has the first of them, each with its place."""
+
+    def __init__(self, faults: tuple[str, ...], *, more: int = 0) -> None:
+        count = len(faults) + more
+        some = "1 fault" if count == 1 else f"{count:,} faults"
+        hint = "mend them and import again; what is there already is left as it is"
+        super().__init__(f"{some}, nothing was taken in: {'; '.join(faults)}", field="letters", hint=hint)
+        self.faults = faults
+        self.more = more
 
 
 class PayloadError(RedriveError):

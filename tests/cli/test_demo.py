@@ -35,11 +35,13 @@ def test_it_keeps_the_store_and_says_what_to_try(tmp_path: Path) -> None:
 def test_it_wants_a_store_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path}/mine.db"
 
-    async def put() -> None:
-        async with Redrive(url, log=False) as app:
-            await app.pause("orders", reason="somebody else's")
+    async def declare() -> None:
+        app = Redrive(url, log=False)
+        app.queue("orders", capacity=1)
+        async with app:
+            assert (await app.tally()).queues
 
-    asyncio.run(put())
+    asyncio.run(declare())
     told = here(capsys, "demo", "--store", url)
     assert told.code == 6
     assert "has the queue orders already" in told.err

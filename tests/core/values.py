@@ -10,13 +10,19 @@ import msgspec
 from hypothesis import strategies as st
 
 from redrive.core.item import Failure, Item
-from redrive.core.select import FIELDS, WORDS, And, Ids, Match, Not, Or, Selection
+from redrive.core.select import FIELDS, WORDS, And, Ids, Match, Not, Or, Path, Selection, Text
 from redrive.core.states import State
 
 FAILURE = Failure("app.errors.Refused", "no", "error", "default", "c0ffee000000")
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(max_size=20)
+ORDERS = ("=", "<", "<=", ">", ">=")
+NUMBERS = {
+    "integer": st.integers(-(10**17), 10**17),
+    "duration": st.integers(0, 10**9),
+    "instant": st.integers(-62_135_596_800_000, 253_402_300_799_999),
+}
 
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXTS,
@@ -61,12 +67,23 @@ def a_match(field: str) -> st.SearchStrategy[Match]:
         return plain | st.builds(Match, st.just(field), st.just("glob"), TEXTS.map(lambda text: f"{text}*"))
     if kind == "word":
         return st.builds(Match, st.just(field), st.just("="), st.sampled_from(WORDS[field]))
-    numbers = st.integers(0, 10**9) if kind == "duration" else st.integers(-(10**17), 10**17)
-    return st.builds(Match, st.just(field), st.sampled_from(["=", "<", "<=", ">", ">="]), numbers)
+    return st.builds(Match, st.just(field), st.sampled_from(ORDERS), NUMBERS[kind])
+
+
+def a_path() -> st.SearchStrategy[Path]:
+    path = st.lists(st.sampled_from(["a", "b.c", "0", "", '"', "x y"]) | TEXTS, max_size=3).map(tuple)
+    scalars = st.sampled_from(["true", "null", "1.0", "-3", "a*b"]) | TEXTS | st.integers() | _PLAIN[float]
+    return (
+        st.builds(Path, path, st.sampled_from(ORDERS), scalars)
+        | st.builds(Path, path, st.just("="), st.booleans() | st.none())
+        | st.builds(Path, path, st.just("glob"), TEXTS.map(lambda text: f"{text}*"))
+    )
 
 
 def selections() -> st.SearchStrategy[Selection]:
-    leaf = st.sampled_from(sorted(FIELDS)).flatmap(a_match) | st.builds(Ids, st.lists(TEXTS, max_size=3).map(tuple))
+    matches = st.sampled_from(sorted(FIELDS)).flatmap(a_match)
+    named = st.builds(Ids, st.lists(TEXTS, max_size=3).map(tuple))
+    leaf = matches | named | st.builds(Text, st.sampled_from(["queue", "or", "payload.x", "-a", ""]) | TEXTS) | a_path()
     return st.recursive(leaf, _grown, max_leaves=8)
 
 

@@ -63,6 +63,13 @@ def transitions() -> str:
     return rows(("from", "to", "by", "when"), body)
 
 
+def state_diagram() -> str:
+    """The same moves as a picture."""
+    moves = [f"    {before} --> {after}: {', '.join(sorted(verbs))}" for (before, after), verbs in TRANSITIONS.items()]
+    ends = [f"    {state} --> [*]" for state in State if not any(before is state for before, _ in TRANSITIONS)]
+    return "\n".join(["```mermaid", "stateDiagram-v2", f"    [*] --> {State.READY}: put", *moves, *ends, "```"])
+
+
 # --- the store -------------------------------------------------------------------------------------------------------
 
 PLAIN_VERBS = {
@@ -273,6 +280,7 @@ def command_reference() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "states": state_diagram,
     "transitions": transitions,
     "verbs": verbs,
     "errors": error_tree,

@@ -15,7 +15,7 @@ from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block, blocks, name_of, pages
 from tests.docs.shell import Shell, alike, plain
 
-LANGUAGES = {"python", "console", "text", "json"}
+LANGUAGES = {"python", "console", "text", "json", "mermaid"}
 
 
 @pytest.fixture

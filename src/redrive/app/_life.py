@@ -19,11 +19,10 @@ from redrive.events import Events
 from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, check_actor, default_actor
 from redrive.office.schedules import Schedules
+from redrive.settings import Settings, load
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
-
-MAX_PAYLOAD = 1024 * 1024
 
 
 class Life:
@@ -31,26 +30,28 @@ class Life:
 
     def __init__(
         self,
-        store: str | Store = "sqlite:///redrive.db",
+        store: str | Store | None = None,
         *,
-        max_payload: Size = MAX_PAYLOAD,
+        max_payload: Size | None = None,
         traceback: bool = True,
         log: bool = True,
         actor: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        most = parse_size(max_payload, field="max_payload")
+        # An app that names its store is told everything by its code; what is left out is as by default.
+        chosen = load().settings if store is None else Settings()
+        most = parse_size(chosen.max_payload if max_payload is None else max_payload, field="max_payload")
         if most < 1:
             raise ConfigError("nothing would fit", field="max_payload", hint="use 1 byte or more")
         self._frames = traceback
         self._max_payload = most
         self._registry = Registry()
         self._declared = Declared()
-        self._actor = check_actor(actor) if actor is not None else default_actor()
+        self._actor = (chosen.actor or default_actor()) if actor is None else check_actor(actor)
         self.events = Events()
         if log:
             self.events.subscribe(log_event)
-        self._bind(_store(store, clock), clock or SystemClock())
+        self._bind(_store(chosen.store if store is None else store, clock), clock or SystemClock())
         _apps.add(self)
 
     def _bind(self, store: Store, clock: Clock) -> None:

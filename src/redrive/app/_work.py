@@ -9,13 +9,17 @@ from typing import Any
 
 from redrive.app._life import Life, Stop
 from redrive.core.durations import Duration, parse
+from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
+from redrive.core.verbs import Page
 from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
 from redrive.engine.registry import Handler
 from redrive.engine.runner import current
 from redrive.engine.worker import Worker
 from redrive.errors import ConfigError
+from redrive.office.explain import explain
+from redrive.office.scene import Explanation, look
 from redrive.stores.base import Store
 
 
@@ -150,6 +154,16 @@ class Working(Life):
         """The item with every attempt and every operator's act, and what it waits for. Raises NotFound."""
         self._check_open()
         return await self._client.get(item_id)
+
+    async def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
+        """A page of items in any state, last enqueued first (letters, when it says `state:dead`, last died first)."""
+        self._check_open()
+        return await self._store.find(parse_filter(filter), limit, cursor)
+
+    async def explain(self, item_id: str) -> Explanation:
+        """Why the item is where it is, what happens next and when, and who decided. Raises NotFound."""
+        self._check_open()
+        return explain(await look(self._store, str(item_id), self._registry.policy_of))
 
     async def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
         """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""

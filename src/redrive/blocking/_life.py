@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from redrive.app import MAX_PAYLOAD
 from redrive.blocking._bridge import App, Bridge
 from redrive.core.sizes import Size
 from redrive.events import Events
@@ -16,9 +15,9 @@ from redrive.stores.clock import Clock
 class Life:
     def __init__(
         self,
-        store: str | Store = "sqlite:///redrive.db",
+        store: str | Store | None = None,
         *,
-        max_payload: Size = MAX_PAYLOAD,
+        max_payload: Size | None = None,
         traceback: bool = True,
         log: bool = True,
         actor: str | None = None,

@@ -12,7 +12,9 @@ from typing import Any
 from redrive.blocking._life import Life
 from redrive.core.durations import Duration
 from redrive.core.item import History, Item
+from redrive.core.verbs import Page
 from redrive.engine.ids import ItemId
+from redrive.office.scene import Explanation
 from redrive.stores.joining import unwrapped
 
 
@@ -143,6 +145,14 @@ class Working(Life):
     def history(self, item_id: str) -> History:
         """The item with every attempt and every operator's act, and what it waits for. Raises NotFound."""
         return self._bridge.call(self._app.history, item_id)
+
+    def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
+        """A page of items in any state, last enqueued first (letters, when it says `state:dead`, last died first)."""
+        return self._bridge.call(self._app.find, filter, limit=limit, cursor=cursor)
+
+    def explain(self, item_id: str) -> Explanation:
+        """Why the item is where it is, what happens next and when, and who decided. Raises NotFound."""
+        return self._bridge.call(self._app.explain, item_id)
 
     def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
         """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""

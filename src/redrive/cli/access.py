@@ -14,6 +14,7 @@ from redrive.cli.exits import Talk
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.settings import Settings
     from redrive.stores.base import Store
     from redrive.stores.upkeep import Upkeep
 
@@ -26,24 +27,26 @@ T = TypeVar("T")
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def store_option(command: F) -> F:
-    """--store, and --config that may name it."""
-    command = click.option(
+def config_option(command: F) -> F:
+    """The variable is read with the settings themselves, so that a fault in it has its name."""
+    return click.option(
         "--config",
         metavar="FILE",
-        envvar="REDRIVE_CONFIG",
         expose_value=False,
         is_eager=True,
         callback=_note_config,
-        help="Settings to use; also REDRIVE_CONFIG, else redrive.toml or redrive.yaml upwards from here.",
+        help="The settings; also REDRIVE_CONFIG, else redrive.toml or redrive.yaml upwards from here.",
     )(command)
+
+
+def store_option(command: F) -> F:
+    """--store, and --config that may name it."""
+    command = config_option(command)
     return click.option(
         "--store",
         metavar="URL",
-        envvar="REDRIVE_STORE",
-        default=default_store,
-        show_default=DEFAULT_STORE,
-        help="Where the queues are; also REDRIVE_STORE, or store in the settings.",
+        callback=_store_url,
+        help=f"Where the queues are; also REDRIVE_STORE or redrive.toml.  [default: {DEFAULT_STORE}]",
     )(command)
 
 
@@ -138,9 +141,17 @@ def _note_config(context: click.Context, _parameter: click.Parameter, value: str
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
-def default_store() -> str:
-    """Without --store and REDRIVE_STORE."""
-    return DEFAULT_STORE
+def _store_url(context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
+    """As the flag, the environment or the settings say, in this order."""
+    return DEFAULT_STORE if context.resilient_parsing else settings(store=value or None).store
+
+
+def settings(**flags: object) -> Settings:
+    """Those in force: flags, the environment, and the file that --config names or that is found."""
+    from redrive.settings import load
+
+    context = click.get_current_context(silent=True)
+    return load(config=None if context is None else _talk(context).config, flags=flags).settings
 
 
 def visit(url: str, ask: Callable[[Redrive], Awaitable[T]]) -> T:
@@ -151,7 +162,7 @@ def visit(url: str, ask: Callable[[Redrive], Awaitable[T]]) -> T:
     from redrive.stores.url import store_from_url
 
     store = store_from_url(url)
-    app = Redrive(store, log=False)
+    app = Redrive(store, log=False, actor=settings().actor)
     upkeep = _upkeep(store)
 
     async def asked() -> T:

@@ -127,6 +127,7 @@ cli = LazyGroup(
         "schedule": "redrive.cli.schedule:schedule",
         "worker": "redrive.cli.worker:worker",
         "db": "redrive.cli.db:db",
+        "config": "redrive.cli.config:config",
         "version": "redrive.cli.root:version",
     },
     help=ABOUT,

@@ -157,6 +157,8 @@ class _Parser:
         name = "" if word is None else word.group()
         if word is None and self.text[start] not in "\"'":
             raise self._error("a field is missing", at=start, hint=available_fields())
+        if name.startswith(f"{ROOT}.") and _PATH.match(self.text, start) is None:
+            raise self._unknown(name, start)
         if name in FIELDS or name == ROOT or name.startswith(f"{ROOT}."):
             said = f"{name} needs a value, as in {name}:value"
             raise self._error(said, at=start + len(name), hint="to look for the word, put it in quotes")
@@ -302,7 +304,7 @@ class _Parser:
         if name.startswith(f"{ROOT}."):
             said = "this is no path into a payload"
             return self._error(said, at=start, hint='as in payload.order.amount>100 or payload."odd key".0:x')
-        nearest = _nearest(name.lower(), (*FIELDS, ROOT))
+        nearest = _nearest(name.partition(".")[0].lower(), (*FIELDS, ROOT))
         hint = " ".join([part for part in (nearest, available_fields()) if part])
         return self._error(f"there is no field {name!r}", at=start, hint=f"{hint}; {_QUOTE_IT}")
 

@@ -12,7 +12,7 @@ from redrive.core.item import Instant
 
 _FORM = re.compile(
     r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
-    r"(?:[Tt ](?P<minute>[0-9]{2}:[0-9]{2})(?::(?P<second>[0-9]{2})(?:[.,](?P<fraction>[0-9]{1,9}))?)?"
+    r"(?:[Tt ](?P<minute>[0-9]{2}:[0-9]{2})(?::(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]{1,9}))?)?"
     r"(?P<zone>[Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,6 +12,7 @@ from typing import Any
 from redrive.core import codec
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
+from redrive.core.verbs import QueueTally
 from redrive.errors import ConfigError, PayloadUndecodable, UnknownQueue
 
 Function = Callable[..., Any]
@@ -131,6 +132,14 @@ class Registry:
         if self.policies.setdefault(name, policy) != policy:
             hint = "give each policy a name of its own"
             raise ConfigError(f"{name!r} names another policy already", field="policy", hint=hint)
+
+    def policy_of(self, item: Item, row: QueueTally) -> Policy | None:
+        """The one that judges it, as far as this app knows: its own, else its queue's, else its handler's."""
+        for name in ("" if item.terms is None else item.terms.policy, row.settings.policy):
+            if name in self.policies:
+                return self.policies[name]
+        handler = self.handlers.get(item.queue)
+        return None if handler is None else handler.policy
 
     def choose(self, queues: Iterable[str] | None) -> dict[str, Handler]:
         """The handlers to run: all, or those named."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 
 from redrive.core import durations, sizes
 from redrive.core.item import Millis
@@ -42,9 +41,9 @@ def without_password(url: str) -> str:
     before, at, after = rest.rpartition("@")
     user, colon, _ = before.partition(":")
     address, question, query = after.partition("?")
-    options = [(key, HIDDEN if TELLING.search(key) else text) for key, text in parse_qsl(query, keep_blank_values=True)]
-    shown_query = f"?{urlencode(options, safe='/:,…')}" if question else ""
-    return f"{scheme}://{user}{f':{HIDDEN}' if colon else ''}{at}{address}{shown_query}"
+    parts = [option.partition("=") for option in query.split("&")]
+    options = "&".join(f"{key}{sign}{HIDDEN if TELLING.search(key) else text}" for key, sign, text in parts)
+    return f"{scheme}://{user}{f':{HIDDEN}' if colon else ''}{at}{address}{question}{options}"
 
 
 def name(value: object, field: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from redrive.core.item import Item, NewItem
+from redrive.core.item import History, Item, NewItem
 from redrive.core.verbs import Settlement
 from redrive.errors import StoreError
 from redrive.stores import packing
@@ -26,6 +26,19 @@ async def packed_settlements(settlements: Sequence[Settlement], above: int) -> S
     if not packing.heavy_end(settlements, above):
         return settlements
     return await aside(lambda: [packing.packed_settlement(settlement, above) for settlement in settlements])
+
+
+async def packed_histories(histories: Sequence[History], above: int) -> Sequence[History]:
+    if max([len(history.item.payload) for history in histories], default=0) <= above:
+        return histories
+    return await aside(lambda: [_packed_history(history, above) for history in histories])
+
+
+def _packed_history(history: History, above: int) -> History:
+    payload = history.item.payload
+    if len(payload) <= above:
+        return history
+    return replace(history, item=replace(history.item, payload=packing.pack(payload)))
 
 
 async def judged(items: Sequence[Item]) -> list[Judged]:

@@ -7,10 +7,10 @@
 --            may have; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
---            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), 7 (it is in that queue), a
---            list: 'twin' and the item that has its dedupe key, 'vain' or 'unknown' and what it waits for, 'bound' and the
---            queue in which others were put to wait for it, 'tags' and how many it would have; or what it is, in words, for
---            which the map has a reason;
+--            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), a list: 'twin' and the item
+--            that has its dedupe key, 'vain' or 'unknown' and what it waits for, 'there' and the queue in which it is, 'bound'
+--            and the queue in which others were put to wait for it, 'tags' and how many it would have; or what it is, in
+--            words, for which the map has a reason;
 --            or the number of those that exist if that is another; or nil, if an item that could be changed is not what it
 --            was judged by: then nothing was changed
 -- Atomicity: one script, with the acts in the items' histories and the audit entry
@@ -159,7 +159,7 @@ local function alter(id, m)
 end
 
 -- Why not, for reasons that are not in what it is; nil for none.
-local KEEPS_NOTHING_BACK, LEASED_MEANWHILE, KEEPS_OTHERS_BACK, THERE_ALREADY = 4, 5, 6, 7
+local KEEPS_NOTHING_BACK, LEASED_MEANWHILE, KEEPS_OTHERS_BACK = 4, 5, 6
 
 local function is_head(id, m)
   local line = its_line(m)
@@ -168,7 +168,7 @@ end
 
 local function cannot_move(id, m)
   if m[QUEUE] == target then
-    return change == 'move' and THERE_ALREADY or nil
+    return change == 'move' and {'there', target} or nil
   end
   local line = is_head(id, m)
   if line and first_in(line.followers) then

@@ -9,7 +9,7 @@ local name = ARGV[4]
 local queue = string.match(name, '^lines:(.*)$')
 
 local function line_fits(key, list)
-  if not list or #list ~= 4 or not has_head(queue, key, list) then
+  if not list or #list ~= 4 or not has_head(queue, key, list) or not sees_followers(queue, key, list) then
     return false
   end
   return (list[3] == PARKED) == (call('ZSCORE', P .. 'parked:' .. queue, key) and true or false)

@@ -155,6 +155,12 @@ local function has_head(queue, key, line)
   return is_its and (line[3] == FLOWING and (state == 'ready' or state == 'leased') or line[3] ~= FLOWING and state == 'dead')
 end
 
+-- Whether whoever stands behind the head would be looked for: that is done only before the last place.
+local function sees_followers(queue, key, line)
+  local m = line[2] ~= '' and load(line[2])
+  return not m or m[TERMS][PLACE] < line[1] or call('EXISTS', P .. 'followers:' .. queue .. '\0' .. key) == 0
+end
+
 -- Whether a dedupe key is held by an item that lives, or has a window that is listed.
 local function has_holder(field, holder)
   if holder[2] then

@@ -48,7 +48,7 @@ _LAID: dict[type, Disposition] = {
     Discard: Disposition.TRASH,
     Restore: Disposition.OPEN,
 }
-_KINDS: dict[str, Kind] = {
+KIND_OF: dict[str, Kind] = {
     "ready": "ready",
     "leased": "leased",
     "done": "done",
@@ -182,7 +182,7 @@ def _where(session: Session, name: str, selection: Selection, condition: str) ->
 
 def place_of(row: Row) -> Place:
     seq, item_id, queue, state, kind, disposition, cause, route, ties = row
-    counted = _KINDS[kind if disposition is None else disposition]
+    counted = KIND_OF[kind if disposition is None else disposition]
     return Place(seq, item_id, queue, STATES[state], counted, DISPOSITIONS.get(disposition), cause, route or "", ties)
 
 
@@ -209,7 +209,7 @@ async def _change(session: Session, tx: Tx, places: list[Place], change: Change,
         case Archive() | Discard() | Restore():
             disposition = _LAID[type(change)]
             await tx.execute(session.sql("amend", "lay"), (str(disposition), seqs, tx.now))
-            recount(tx, places, _KINDS[disposition])
+            recount(tx, places, KIND_OF[disposition])
             if isinstance(change, Discard):
                 await bonds.let_go(session, tx, places, gap=False)
         case Cancel():

@@ -108,6 +108,7 @@ _TABLES: dict[str, _Table] = {
             _Truth("dependencies", "items that wait for others without a hold, or have one for nothing"),
             _Truth("lines", "items that live and have no place under their order key"),
             _Truth("states", "items that are ready in another level than they belong to"),
+            _Truth("tags", "items that have tags and do not say so, or say so and have none"),
         )
     ),
     "letter": _Table(
@@ -122,6 +123,7 @@ _TABLES: dict[str, _Table] = {
         (_Truth("history", "attempts without an item"),),
         _Bodies(_Truth("history", "attempts whose evidence is damaged"), "body", "attempt_bodies", _attempt_fits),
     ),
+    "tag": _Table((_Truth("tags", "tags of items that do not exist"),)),
     "deed": _Table((_Truth("history", "acts on items that do not exist, or without their entry"),)),
 }
 

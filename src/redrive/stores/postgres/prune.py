@@ -65,13 +65,12 @@ async def sweep(session: Session, limit: int, by: Act, cursor: int) -> Swept:
         await tx.execute(session.sql("sweep", "forget_keys"), (tx.now,))
         if not await tx.execute(session.sql("sweep", "keeps")):
             return Swept()
-        ((last, looked_at, over, stale),) = await tx.execute(
-            session.sql("sweep", "look"), (cursor, limit, tx.now, tx.now)
-        )
+        ((last, looked_at, over, stale),) = await tx.execute(session.sql("sweep", "look"), (cursor, limit, tx.now))
         doomed: list[Place] = []
         if over:
             await tx.execute(session.sql("amend", "lock"), (bigints(over),))
-            doomed = [place_of(row) for row in await tx.execute(session.sql("sweep", "finished"), (bigints(over),))]
+            rows = await tx.execute(session.sql("sweep", "finished"), (bigints(over), tx.now))
+            doomed = [place_of(row) for row in rows]
         await _remove(session, tx, doomed, Ids(tuple([place.id for place in doomed])), by)
         if stale:
             await tx.execute(session.sql("sweep", "drop_results"), (bigints(stale),))

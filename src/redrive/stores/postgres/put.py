@@ -142,7 +142,9 @@ def plain_columns(items: Sequence[NewItem]) -> tuple[Any, ...]:
 
 def _columns(items: Sequence[NewItem], ways: _Ways) -> tuple[Any, ...]:
     payloads = [new.payload for new in items]
-    bound = [(place, new, new.terms) for place, new in enumerate(items, 1) if new.terms and new.terms != _NO_TERMS]
+    bound = [
+        (place, new.queue, new.terms) for place, new in enumerate(items, 1) if new.terms and new.terms != _NO_TERMS
+    ]
     return (
         ways.texts([new.id for new in items]),
         ways.texts([new.queue for new in items]),
@@ -154,7 +156,7 @@ def _columns(items: Sequence[NewItem], ways: _Ways) -> tuple[Any, ...]:
         ways.smallints([NUMBERS[new.priority] for new in items])
         if any(new.priority is not Priority.NORMAL for new in items)
         else None,
-        *(_bound_columns(bound, ways) if bound else (None,) * BOUND),
+        *(_bound_columns(bound, ways, ways.integers) if bound else (None,) * BOUND),
     )
 
 
@@ -163,12 +165,21 @@ BOUND = 10
 """How many columns there are for items with terms."""
 
 
-def _bound_columns(bound: Sequence[tuple[int, NewItem, Terms]], ways: _Ways) -> tuple[Any, ...]:
-    keys = [dedupe_place(new.queue, terms) or ("", "") for _, new, terms in bound]
+Bound = tuple[int, str, Terms]
+"""A place, or a number, with the queue and the terms of the item."""
+
+
+def bound_columns(bound: Sequence[Bound], numbers: Made) -> tuple[Any, ...]:
+    """As take_in.sql takes them. `numbers` makes the columns of what the terms belong to."""
+    return _bound_columns(bound, _OURS, numbers)
+
+
+def _bound_columns(bound: Sequence[Bound], ways: _Ways, numbers: Made) -> tuple[Any, ...]:
+    keys = [dedupe_place(queue, terms) or ("", "") for _, queue, terms in bound]
     windows = [None if terms.dedupe is None else terms.dedupe.window for _, _, terms in bound]
     after = [(place, awaited) for place, _, terms in bound for awaited in terms.after]
     return (
-        ways.integers([place for place, _, _ in bound]),
+        numbers([place for place, _, _ in bound]),
         ways.texts([terms.order_key for _, _, terms in bound]),
         ways.texts([terms.limit_key for _, _, terms in bound]),
         ways.texts([scope for scope, _ in keys]),
@@ -176,7 +187,7 @@ def _bound_columns(bound: Sequence[tuple[int, NewItem, Terms]], ways: _Ways) -> 
         ways.bigints([-1 if window is None else window for window in windows]),
         ways.smallints([int(terms.on_dead == "die") for _, _, terms in bound]),
         ways.bodies([codec.encode(terms) for _, _, terms in bound]),
-        ways.integers([place for place, _ in after]),
+        numbers([place for place, _ in after]),
         ways.texts([awaited for _, awaited in after]),
     )
 

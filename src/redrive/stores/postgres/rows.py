@@ -92,6 +92,12 @@ def settings_of(row: Row) -> QueueSettings:
     return QueueSettings(max_running, max_per_key, rate, capacity, order, *rest)
 
 
+def letter_names(reason: str, failure: Failure, route: str) -> tuple[str, ...]:
+    """As the columns of a letter hold them: reason, cause, error and its class, category, rule, route."""
+    kinds = (indexed(failure.cause), shown(failure.type), indexed(short(failure.type)))
+    return (shown(reason), *kinds, indexed(failure.category), shown(failure.rule), indexed(route))
+
+
 def short(error: str) -> str:
     """The class of an error without its module, as core.select compares it."""
     return error.rpartition(".")[2]

@@ -13,7 +13,7 @@ from redrive.stores.packing import Packed
 from redrive.stores.postgres import lease
 from redrive.stores.postgres.arrays import Texts, bigints, bodies, integers, smallints, texts
 from redrive.stores.postgres.put import columns
-from redrive.stores.postgres.rows import indexed, short, shown
+from redrive.stores.postgres.rows import letter_names
 
 if TYPE_CHECKING:
     from redrive.stores.bodies import Judged
@@ -126,7 +126,7 @@ class _Plan:
         self._moves: list[tuple[int, Millis, int]] = []
         self._results: list[tuple[int, int, bytes]] = []
         self._attempts: list[tuple[int, bytes]] = []
-        self._letters: list[tuple[int, str, str, str, str, str, str, str, bytes]] = []
+        self._letters: list[tuple[Any, ...]] = []
         self._owners: list[int] = []
         self._follow_ups: list[NewItem] = []
         seen: set[tuple[str, int]] = set()
@@ -160,11 +160,8 @@ class _Plan:
             self._follow_ups.append(new)
 
     def _add_letter(self, place: int, decision: ToDead) -> None:
-        failure = decision.failure
-        kinds = (indexed(failure.cause), shown(failure.type), indexed(short(failure.type)))
-        labels = (indexed(failure.category), shown(failure.rule), indexed(decision.route))
-        names = (shown(decision.reason), *kinds, *labels)
-        self._letters.append((place, *names, codec.encode(failure)))
+        names = letter_names(decision.reason, decision.failure, decision.route)
+        self._letters.append((place, *names, codec.encode(decision.failure)))
 
     def arrays(self) -> tuple[Any, ...]:
         kinds, delays, charges = zip(*self._moves, strict=True)

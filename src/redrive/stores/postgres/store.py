@@ -54,6 +54,7 @@ from redrive.stores.base import IDS_LIMIT
 from redrive.stores.bodies import Judged
 from redrive.stores.checks import (
     check_act,
+    check_amend,
     check_change,
     check_entries,
     check_follow_ups,
@@ -65,7 +66,21 @@ from redrive.stores.checks import (
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.postgres import amend, checkup, find, lease, options, prune, put, reclaim, settings, settle, shelf
+from redrive.stores.imports import check_imports
+from redrive.stores.postgres import (
+    amend,
+    checkup,
+    find,
+    lease,
+    options,
+    prune,
+    put,
+    reclaim,
+    settings,
+    settle,
+    shelf,
+    take_in,
+)
 from redrive.stores.postgres.extra import check_extra
 from redrive.stores.postgres.homes import Homes
 from redrive.stores.statements import load_all
@@ -208,8 +223,14 @@ class PostgresStore:
         return await self._usable(session, await reclaim.reclaim(session, queues, ttl, limit, ids, force=force))
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
-        check_act(by)
+        check_amend(change, by)
         return await amend.amend(await self._here(), selection, change, by, expect)
+
+    async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
+        check_act(by)
+        check_imports(histories)
+        packed = await bodies.packed_histories(histories, self._compress_above)
+        return await take_in.take_in(await self._here(), packed, by)
 
     # --- looking ---
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import nsmallest
-from typing import NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 import msgspec
 
@@ -22,9 +22,11 @@ from redrive.core.verbs import (
     Archive,
     Change,
     Discard,
+    Move,
     Replay,
     Restore,
     Skipped,
+    Tag,
     Tombstone,
     refusal,
 )
@@ -32,13 +34,22 @@ from redrive.errors import ConfigError, Conflict, StoreUnavailable
 from redrive.stores import audit, packing
 from redrive.stores.aside import aside
 from redrive.stores.base import PAGE_LIMIT
-from redrive.stores.checks import waits_in_vain
+from redrive.stores.checks import (
+    KEEPS_BACK,
+    TAGS_LIMIT,
+    bound_to,
+    there_already,
+    too_many_tags,
+    waits_for_stranger,
+    waits_in_vain,
+)
 from redrive.stores.redis.find import BODIES
 from redrive.stores.redis.plan import pins
 from redrive.stores.redis.rows import payload_of, tombstone_body
 from redrive.stores.redis.search import Candidate, as_bytes, oldest
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.shelf import meta_of
+from redrive.stores.redis.texts import packed
 
 MOST = 200_000
 """Items of one act: the server takes at most a million arguments."""
@@ -47,12 +58,13 @@ TRIES = 20
 PAUSE = 0.02
 """Seconds at most between two looks, by chance: two who got in each other's way should not meet again."""
 
-_CHANGED, _ALREADY, _MISSING, _DAMAGED, _KEEPS_NOTHING_BACK, _LEASED_MEANWHILE = range(6)
+_CHANGED, _ALREADY, _MISSING, _DAMAGED, _KEEPS_NOTHING_BACK, _LEASED_MEANWHILE, _KEEPS_BACK = range(7)
 _REASONS = {
     _MISSING: "no such item",
     _DAMAGED: "its record is damaged",
     _KEEPS_NOTHING_BACK: "it keeps nothing back: it is not the head of an order key",
     _LEASED_MEANWHILE: "it was leased meanwhile",
+    _KEEPS_BACK: KEEPS_BACK,
 }
 _LIES: dict[type, Disposition] = {
     Archive: Disposition.ARCHIVED,
@@ -76,7 +88,7 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
         )
     refusals = _refusals(change)
     head = _head(change, by, None if not isinstance(selection, Ids) else expect)
-    head += [int(pins(selection).get("state") == State.READY), msgspec.msgpack.encode(refusals)]
+    head += [int(pins(selection).get("state") == State.READY), packed(refusals), packed(_detail(change))]
     for _ in range(TRIES):
         meant = await _meant(session, selection, expect)
         record = audit.AuditRecord(audit.word(change), selection, (), change)
@@ -97,6 +109,13 @@ def _head(change: Change, by: Act, expect: int | None) -> list[Arg]:
     lies = _LIES.get(type(change), "")
     wanted = "" if expect is None else expect
     return [audit.word(change), wanted, by.actor, by.reason, by.request_id, delay, int(once), lies, int(force)]
+
+
+def _detail(change: Change) -> tuple[object, ...]:
+    """Where it goes, and its tags."""
+    queue = change.queue if isinstance(change, Move | Replay) else ""
+    tags = (change.add, change.remove) if isinstance(change, Tag) else ((), ())
+    return queue, *tags, TAGS_LIMIT
 
 
 def _refusals(change: Change) -> dict[str, str]:
@@ -132,23 +151,31 @@ def _refuse_count(count: int, expect: int | None) -> Never:
 _HINDRANCES: dict[bytes, Callable[[str], str]] = {
     b"twin": "its dedupe key is held by {}".format,
     b"vain": waits_in_vain,
+    b"unknown": waits_for_stranger,
+    b"there": there_already,
+    b"bound": bound_to,
 }
 
 
-def _amended(ids: Sequence[str], answers: Sequence[int | bytes | list[bytes]], refusals: dict[str, str]) -> Amended:
+def _amended(ids: Sequence[str], answers: Sequence[int | bytes | list[Any]], refusals: dict[str, str]) -> Amended:
     changed, already, skipped = [], [], []
     for item_id, answer in zip(ids, answers, strict=True):
         if answer == _CHANGED:
             changed.append(item_id)
         elif answer == _ALREADY:
             already.append(item_id)
-        elif isinstance(answer, int):
-            skipped.append(Skipped(item_id, _REASONS[answer]))
-        elif isinstance(answer, list):
-            skipped.append(Skipped(item_id, _HINDRANCES[answer[0]](answer[1].decode())))
-        else:
+        elif isinstance(answer, bytes):
             skipped.append(Skipped(item_id, refusals[answer.decode()]))
+        else:
+            skipped.append(Skipped(item_id, _reason(answer)))
     return Amended(tuple(changed), tuple(already), tuple(skipped))
+
+
+def _reason(answer: int | list[Any]) -> str:
+    if isinstance(answer, int):
+        return _REASONS[answer]
+    why, what = answer
+    return too_many_tags(what) if why == b"tags" else _HINDRANCES[why](what.decode())
 
 
 def _too_busy(done: str) -> StoreUnavailable:

@@ -26,7 +26,7 @@ CHUNK = 200
 BODIES = 50
 """Of those that come with their bodies."""
 REPAIRABLE = frozenset(
-    {"indexes", "counters", "causes", "routes", "sequence", "lines", "slots", "dependencies", "dedupe", "holds"}
+    {"indexes", "counters", "causes", "routes", "sequence", "lines", "slots", "dependencies", "dedupe", "holds", "tags"}
 )
 """What is kept beside the items and follows from them."""
 
@@ -57,6 +57,8 @@ _TRUTHS = {
     "stray_awaited": ("dependencies", "items that wait for others and are not there, or not ready"),
     "dedupe_misfits": ("dedupe", "dedupe keys that are held by an item which does not live"),
     "stray_windows": ("dedupe", "windows of dedupe keys that nobody holds"),
+    "not_in_tag": ("tags", "items that would not be found by a tag of theirs"),
+    "stray_tag": ("tags", "items that are listed under a tag which they do not have"),
     "undeclared": ("counters", "queues that have items and are not declared"),
     "no_payload": ("payloads", "items without a payload"),
     "payload_body": ("payloads", "items whose payload is damaged"),
@@ -72,8 +74,8 @@ _TRUTHS = {
 _GLOB = re.compile(r"([*?\[\]\\^])")
 _BY_NUMBER = (b"items", b"ended:", b"held:")
 """Indexes that are ordered by the number of the item, and so do not name it."""
-_BINDING = (b"followers:", b"slot:", b"aside:", b"waits:", b"awaited:", b"asides:", b"parked:", b"windows")
-"""Sets that bind items to others, and those that list them: what is in them is not counted."""
+_BINDING = (b"followers:", b"slot:", b"aside:", b"waits:", b"awaited:", b"asides:", b"parked:", b"windows", b"tag:")
+"""Sets that bind items to others or have their tags, and those that list them: what is in them is not counted."""
 
 
 async def check(session: Session, *, quick: bool) -> Checkup:
@@ -92,12 +94,13 @@ async def repair(session: Session) -> tuple[Finding, ...]:
     found = await look.run()
     wrong = tuple([finding for finding in found.findings if finding.kind in REPAIRABLE])
     lists = (look.misplaced, look.strays, look.undeclared, look.causes, look.routes, look.unfit)
-    for first in range(0, max(1, *map(len, lists)) if wrong else 0, CHUNK):
-        parts = [chosen[first : first + CHUNK] for chosen in lists]
-        args: list[bytes | str | int] = []
-        for part in parts:
-            args += [len(part), *part]
-        await session.run("repair", args)
+    for step in ("sets", "lines", "holds") if wrong else ():
+        for first in range(0, max(1, *map(len, lists)), CHUNK):
+            args: list[bytes | str | int] = [step]
+            for chosen in lists:
+                part = chosen[first : first + CHUNK]
+                args += [len(part), *part]
+            await session.run("repair", args)
     return wrong
 
 

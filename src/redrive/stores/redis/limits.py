@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from redrive.core import codec
 from redrive.core.item import Millis
-from redrive.core.verbs import Gate, GateWrite, QueueChange, QueueSettings, changed
+from redrive.core.verbs import TRASH_KEPT, Gate, GateWrite, QueueChange, QueueSettings, changed
 from redrive.errors import Conflict, StoreUnavailable
 from redrive.stores.checks import check_capacity
 from redrive.stores.redis.search import as_bytes
@@ -31,6 +31,7 @@ class Declared(Struct, array_like=True, frozen=True):
     rest: str = ""
     keep: Millis | bool = False
     keep_results: Millis | bool = False
+    keep_trash: Millis = TRASH_KEPT
 
     def settings(self) -> QueueSettings:
         return codec.decode(self.rest.encode(), QueueSettings) if self.rest else _DEFAULT
@@ -75,7 +76,7 @@ def _kept(was: Declared, change: QueueChange, after: QueueSettings) -> bytes:
     if after == _DEFAULT:
         return packed(paused)
     keeps = [False if keep is None else keep for keep in (after.keep, after.keep_results)]
-    return packed((*paused, _limits(after), codec.encode(after).decode(), *keeps))
+    return packed((*paused, _limits(after), codec.encode(after).decode(), *keeps, after.keep_trash))
 
 
 def _limits(after: QueueSettings) -> tuple[object, ...] | bool:

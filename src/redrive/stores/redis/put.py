@@ -49,10 +49,10 @@ def entry(new: NewItem, body: int = 0) -> tuple[object, ...]:
         return new.id, new.queue, new.delay, body
     terms = None if new.terms == _NO_TERMS else new.terms
     due_at = False if new.at is None else new.at
-    return new.id, new.queue, new.delay, body, due_at, NUMBERS[new.priority], ties(terms), _terms(terms)
+    return new.id, new.queue, new.delay, body, due_at, NUMBERS[new.priority], ties(terms), terms_facts(terms)
 
 
-def _terms(terms: Terms | None) -> tuple[object, ...] | bool:
+def terms_facts(terms: Terms | None) -> tuple[object, ...] | bool:
     """As lines.lua has them."""
     if terms is None:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redrive.core import codec
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, Swept
+from redrive.core.verbs import TRASH_KEPT, Act, Swept
 from redrive.stores import audit
 from redrive.stores.redis.amend import entry_of, tombstones_of
 from redrive.stores.redis.rows import bare_item, tombstone_body
@@ -12,7 +12,7 @@ from redrive.stores.redis.session import Session
 
 
 async def sweep(session: Session, limit: int, by: Act, cursor: int) -> Swept:
-    _, looked_at, last, results, *found = await session.run("sweep", [cursor, limit])
+    _, looked_at, last, results, *found = await session.run("sweep", [cursor, limit, TRASH_KEPT])
     pruned = await _prune(session, list(zip(found[0::2], found[1::2], strict=True)), by)
     return Swept(pruned, results, last if looked_at == limit else None)
 

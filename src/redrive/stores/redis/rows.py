@@ -48,7 +48,7 @@ class LetterFacts(Struct, array_like=True, frozen=True, gc=False):
 
 
 class TermsFacts(Struct, array_like=True, frozen=True, gc=False):
-    """What binds it to others (lua/lines.lua). `on_dead` is False where nobody gave it any terms."""
+    """What binds it to others (lua/lines.lua), and its tags. `on_dead` is False where nobody gave it any terms."""
 
     order_key: str
     place: int
@@ -61,6 +61,7 @@ class TermsFacts(Struct, array_like=True, frozen=True, gc=False):
     on_dead: Literal["wait", "die"] | bool
     policy: str
     cancel: str
+    tags: tuple[str, ...] = ()
 
     def terms(self) -> Terms | None:
         if isinstance(self.on_dead, bool):
@@ -215,6 +216,7 @@ def _item(item_id: str, facts: Facts, payload: bytes, result: bytes | None, why:
         gap="" if terms is None else terms.gap,
         cancel="" if terms is None else terms.cancel,
         terms=None if terms is None else terms.terms(),
+        tags=() if terms is None else tuple(sorted(terms.tags)),
     )
 
 

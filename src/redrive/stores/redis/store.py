@@ -52,6 +52,7 @@ from redrive.stores.aside import through
 from redrive.stores.base import IDS_LIMIT
 from redrive.stores.checks import (
     check_act,
+    check_amend,
     check_change,
     check_entries,
     check_follow_ups,
@@ -64,7 +65,8 @@ from redrive.stores.checks import (
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.redis import amend, boot, checkup, find, lease, limits, retention, settle, shelf
+from redrive.stores.imports import check_imports
+from redrive.stores.redis import amend, boot, checkup, find, lease, limits, retention, settle, shelf, take_in
 from redrive.stores.redis import options as said
 from redrive.stores.redis.options import Address, Options
 from redrive.stores.redis.session import Session
@@ -215,8 +217,13 @@ class RedisStore:
         return await lease.reclaim(await self._here(), queues, ttl, limit, ids, force=force)
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
-        check_act(by)
+        check_amend(change, by)
         return await amend.amend(await self._here(), selection, change, by, expect)
+
+    async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
+        check_act(by)
+        check_imports(histories)
+        return await take_in.take_in(await self._here(), histories, by, self._options.compress_above)
 
     # --- looking ---
 

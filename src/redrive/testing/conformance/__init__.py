@@ -36,6 +36,7 @@ _PARTS = (
     "find",
     "gates",
     "history",
+    "imports",
     "journal",
     "kit",
     "large",
@@ -46,6 +47,7 @@ _PARTS = (
     "limits_races",
     "machine",
     "model",
+    "moves",
     "order",
     "order_acts",
     "priority",
@@ -61,8 +63,10 @@ _PARTS = (
     "stage",
     "steps",
     "suspects",
+    "tags",
     "tally",
     "terms_races",
+    "trash",
     "upkeep",
     "wait",
     "workers",
@@ -83,12 +87,14 @@ from redrive.testing.conformance.find import *  # noqa: E402,F403
 from redrive.testing.conformance.fixtures import clock, world  # noqa: E402
 from redrive.testing.conformance.gates import *  # noqa: E402,F403
 from redrive.testing.conformance.history import *  # noqa: E402,F403
+from redrive.testing.conformance.imports import *  # noqa: E402,F403
 from redrive.testing.conformance.journal import *  # noqa: E402,F403
 from redrive.testing.conformance.large import *  # noqa: E402,F403
 from redrive.testing.conformance.lease import *  # noqa: E402,F403
 from redrive.testing.conformance.life import *  # noqa: E402,F403
 from redrive.testing.conformance.limits import *  # noqa: E402,F403
 from redrive.testing.conformance.limits_races import *  # noqa: E402,F403
+from redrive.testing.conformance.moves import *  # noqa: E402,F403
 from redrive.testing.conformance.order import *  # noqa: E402,F403
 from redrive.testing.conformance.order_acts import *  # noqa: E402,F403
 from redrive.testing.conformance.priority import *  # noqa: E402,F403
@@ -103,8 +109,10 @@ from redrive.testing.conformance.routes import *  # noqa: E402,F403
 from redrive.testing.conformance.settle import *  # noqa: E402,F403
 from redrive.testing.conformance.steps import *  # noqa: E402,F403
 from redrive.testing.conformance.suspects import *  # noqa: E402,F403
+from redrive.testing.conformance.tags import *  # noqa: E402,F403
 from redrive.testing.conformance.tally import *  # noqa: E402,F403
 from redrive.testing.conformance.terms_races import *  # noqa: E402,F403
+from redrive.testing.conformance.trash import *  # noqa: E402,F403
 from redrive.testing.conformance.upkeep import *  # noqa: E402,F403
 from redrive.testing.conformance.wait import *  # noqa: E402,F403
 from redrive.testing.conformance.workers import *  # noqa: E402,F403

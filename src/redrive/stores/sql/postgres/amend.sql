@@ -344,11 +344,12 @@ declare
 begin
     for r in
         select o.seq, i.id, n.queue, n.key
-        from unnest(seqs) as o (seq)
+        from unnest(seqs) with ordinality as o (seq, nth)
         join {schema}.item i on i.seq = o.seq
         join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
         join {schema}.line n on n.queue = t.queue and n.key = t.order_key
         where n.head = o.seq or n.gap = i.id
+        order by o.nth
     loop
         -- As it is now: another of these letters may have been its head, or its gap.
         select n.* into l from {schema}.line n where n.queue = r.queue and n.key = r.key;

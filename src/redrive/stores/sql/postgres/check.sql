@@ -44,7 +44,7 @@ left join {schema}.tombstone t on t.id = i.id
 where i.seq > %b::bigint and i.seq <= %b::bigint and (c.seq is null or t.id is not null);
 
 -- :name course
-select name, misfit, unknown, lease, ending, letter, held, untold, waits, lined, levelled
+select name, misfit, unknown, lease, ending, letter, held, untold, waits, lined, levelled, labelled
 from (
     select coalesce(i.id, '#' || c.seq) as name,
            i.seq is null or i.queue <> c.queue as misfit,
@@ -65,14 +65,18 @@ from (
                where f.queue = c.queue and f.key = t.order_key and f.place = t.place and f.seq = c.seq
            ) as lined,
            c.level <> c.crashes * 6 + case when c.errors + c.crashes + c.replays > 0 then 3 else 0 end + c.priority
-               as levelled
+               as levelled,
+           (c.ties & 128 <> 0) <> (g.seq is not null) as labelled
     from {schema}.course c
     left join {schema}.terms t on t.seq = c.seq and t.seq > %b::bigint and t.seq <= %b::bigint
     left join {schema}.item i on i.seq = c.seq and i.seq > %b::bigint and i.seq <= %b::bigint
     left join {schema}.letter l on l.seq = c.seq and l.seq > %b::bigint and l.seq <= %b::bigint
+    left join (
+        select distinct n.seq from {schema}.tag n where n.seq > %b::bigint and n.seq <= %b::bigint
+    ) g on g.seq = c.seq
     where c.seq > %b::bigint and c.seq <= %b::bigint
 ) looked_at
-where misfit or unknown or lease or ending or letter or held or untold or waits or lined or levelled;
+where misfit or unknown or lease or ending or letter or held or untold or waits or lined or levelled or labelled;
 
 -- :name letter
 -- One whose item is not there, is not dead, or is of another queue, or that lies nowhere we know.
@@ -95,6 +99,12 @@ select '#' || a.seq, true
 from {schema}.attempt a
 left join {schema}.item i on i.seq = a.seq and i.seq > %b::bigint and i.seq <= %b::bigint
 where a.seq > %b::bigint and a.seq <= %b::bigint and i.seq is null;
+
+-- :name tag
+select '#' || g.seq, true
+from {schema}.tag g
+left join {schema}.item i on i.seq = g.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+where g.seq > %b::bigint and g.seq <= %b::bigint and i.seq is null;
 
 -- :name deed
 select '#' || d.seq, true

@@ -1,0 +1,84 @@
+"""`take_in` on Redis: letters of another store are made ready in Python, and enter by one script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redrive.core import codec
+from redrive.core.item import History, Item, NewItem
+from redrive.core.lanes import NUMBERS
+from redrive.core.select import Ids
+from redrive.core.terms import TAGGED, ties
+from redrive.core.verbs import Act, PutResult
+from redrive.errors import ConfigError
+from redrive.stores import audit, bodies
+from redrive.stores.imports import prepared
+from redrive.stores.redis.amend import entry_of
+from redrive.stores.redis.put import terms_facts
+from redrive.stores.redis.rows import packed_body
+from redrive.stores.redis.search import by_ids
+from redrive.stores.redis.session import Session
+from redrive.stores.redis.texts import packed
+
+MOST = 900_000
+"""Arguments of one script: the server takes at most a million."""
+_NO_TERMS = ("", 0, "", "", False, "", False, False, False, "", "")
+
+
+async def take_in(session: Session, histories: Sequence[History], by: Act, compress_above: int) -> PutResult:
+    if not histories:
+        return PutResult()
+    now = (await by_ids(session, (), evidence=False)).now
+    letters = prepared(histories, now)
+    if sum(len(letter.attempts) + 3 for letter in letters) > MOST:
+        raise ConfigError(f"{len(letters):,} letters are too many for one call", field="letters", hint="take in fewer")
+    ids = tuple([letter.item.id for letter in letters])
+    heads = [(letter.item.id, _record(letter), len(letter.attempts)) for letter in letters]
+    entry = entry_of(audit.AuditRecord("import", Ids(ids), ()), by)
+    args: list[bytes | str | int] = [packed(heads), *entry, by.actor, by.reason, by.request_id]
+    for letter, payload in zip(letters, await _payloads(letters, compress_above), strict=True):
+        args += [codec.encode(letter.item.id), payload, codec.encode(letter.item.letter and letter.item.letter.failure)]
+        args += [codec.encode(attempt) for attempt in letter.attempts]
+    there = set(await session.run("take_in", args))
+    return PutResult(
+        tuple([one for place, one in enumerate(ids, 1) if place not in there]),
+        tuple([one for place, one in enumerate(ids, 1) if place in there]),
+    )
+
+
+async def _payloads(letters: Sequence[History], compress_above: int) -> list[bytes]:
+    as_new = [NewItem(letter.item.id, letter.item.queue, letter.item.payload) for letter in letters]
+    return [packed_body(new.payload) for new in await bodies.packed_items(as_new, compress_above)]
+
+
+def _record(letter: History) -> tuple[object, ...]:
+    """As lua/prelude.lua has it, but for its number."""
+    item = letter.item
+    return (
+        *(0, item.queue, str(item.state), item.enqueued_at, item.due_at, item.renewed_at, item.deliveries),
+        *(item.attempt, item.errors, item.crashes, item.replays, item.last_chance, False),
+        *(_or_false(item.worker), _or_false(item.leased_at), False, _or_false(item.ended_at)),
+        *(letter.omitted, _letter(item), *_rest(item)),
+    )
+
+
+def _or_false(value: object) -> object:
+    return False if value is None else value
+
+
+def _letter(item: Item) -> tuple[object, ...]:
+    letter = item.letter
+    if letter is None:
+        raise AssertionError("checked before")
+    why = letter.failure
+    lies = (letter.reason, letter.died_at, str(letter.disposition))
+    return *lies, why.cause, why.type.rpartition(".")[2], why.category, letter.route
+
+
+def _rest(item: Item) -> tuple[object, ...]:
+    """Only of those that have a priority, terms or tags."""
+    priority, terms = NUMBERS[item.priority], terms_facts(item.terms)
+    if item.tags:
+        bound = terms if isinstance(terms, tuple) else _NO_TERMS
+        return priority, 0, ties(item.terms) | TAGGED, (*bound, item.tags)
+    return (priority, 0, ties(item.terms), terms) if priority or terms else ()

@@ -1,0 +1,139 @@
+"""What no store answers by itself: texts anywhere in an item, and paths into payloads.
+
+A store is asked for candidates by a weaker selection that it can compile, and the one evaluator judges them. So all
+stores agree on hostile payloads, and a page that matches nothing still ends after SCAN_LIMIT candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar, assert_never
+
+from redrive.core import select
+from redrive.core.item import Instant, Item
+from redrive.core.rendering import render
+from redrive.core.select import EVERYTHING, FIELDS, And, Ids, Match, Not, Or, Path, Selection, Text
+from redrive.core.verbs import Page
+from redrive.errors import BadFilter, ConfigError
+from redrive.stores import cursor as cursors
+from redrive.stores.aside import aside
+
+T = TypeVar("T")
+Find = Callable[[Selection, int, str | None], Awaitable[Page]]
+Now = Callable[[], Awaitable[Instant]]
+
+SCAN_LIMIT = 10_000
+"""Candidates that one page looks at."""
+CHUNK = 200
+"""Candidates read at once: they come with their payloads."""
+HEAVY = 1 << 18
+"""Bytes of payloads in a chunk from which on they are judged in a thread."""
+UNCOMPILED = frozenset({"text"})
+"""Fields that no store keeps apart from the evidence."""
+
+_LETTERS = Match("state", "=", "dead")
+
+
+class Split(NamedTuple):
+    """`indexed` holds for all that the whole holds for; `rest` is to be asked of those, None if they all match."""
+
+    indexed: Selection
+    rest: Selection | None
+
+
+class Found(NamedTuple, Generic[T]):
+    kept: tuple[T, ...]
+    next: str | None
+    scanned: int
+
+
+def split(selection: Selection) -> Split:
+    """What the store compiles, and what is left. BadFilter where it would be left with every item there is."""
+    parts = selection.parts if isinstance(selection, And) else (selection,)
+    rest = tuple([part for part in parts if not _compiles(part)])
+    if not rest:
+        return Split(selection, None)
+    indexed = _weaker(selection)
+    if select.pins_dead(selection):
+        # Letters are few, and walked in the order of their death.
+        indexed = indexed if select.pins_dead(indexed) else And((_LETTERS, indexed))
+    elif indexed == EVERYTHING:
+        raise BadFilter(
+            "texts and payloads of all items are not searched",
+            text=render(selection),
+            column=1,
+            hint="add queue:, state: or another indexed field, such as state:dead or queue:emails",
+        )
+    return Split(indexed, rest[0] if len(rest) == 1 else And(rest))
+
+
+def refuse(selection: Selection) -> None:
+    """For acts, which are one write: they cannot look into payloads meanwhile."""
+    if not _compiles(selection):
+        raise ConfigError(
+            "an act cannot be chosen by a text or a payload", field="filter", hint="find the ids first, then name them"
+        )
+
+
+def _compiles(selection: Selection) -> bool:
+    match selection:
+        case Text() | Path():
+            return False
+        case Match(field):
+            return field not in UNCOMPILED
+        case And(parts) | Or(parts):
+            return all(_compiles(part) for part in parts)
+        case Not(part):
+            return _compiles(part)
+        case Ids():
+            return True
+        case _:
+            assert_never(selection)
+
+
+def _weaker(selection: Selection) -> Selection:
+    """Holds wherever the selection does, and compiles."""
+    if _compiles(selection):
+        return selection
+    if isinstance(selection, And | Or):
+        weaker = [_weaker(part) for part in selection.parts]
+        if isinstance(selection, And):
+            return And(tuple([part for part in weaker if part != EVERYTHING]))
+        return EVERYTHING if EVERYTHING in weaker else Or(tuple(weaker))
+    return EVERYTHING
+
+
+async def search(
+    find: Find, asked: Split, page: tuple[int, str | None], now: Now, keep: Callable[[Item], T]
+) -> Found[T]:
+    """A page of what the rest holds for, among what `find` gives. `page`: how many, and from where on."""
+    limit, cursor = page
+    rest = EVERYTHING if asked.rest is None else asked.rest
+    by_death = select.pins_dead(asked.indexed)
+    instant = await now() if any(FIELDS.get(field) == "duration" for field in select.fields_of(rest)) else 0
+    kept: list[T] = []
+    last, scanned = cursor, 0
+    while True:
+        candidates = await find(asked.indexed, min(CHUNK, SCAN_LIMIT - scanned), cursor)
+        scanned += len(candidates)
+        for item in await _judged(candidates.items, rest, instant):
+            if len(kept) == limit:
+                return Found(tuple(kept), last, scanned)
+            kept.append(keep(item))
+            last = _cursor_at(item, by_death=by_death)
+        cursor = candidates.next
+        if cursor is None or scanned >= SCAN_LIMIT:
+            return Found(tuple(kept), cursor, scanned)
+
+
+async def _judged(items: Sequence[Item], rest: Selection, now: Instant) -> list[Item]:
+    def judge() -> list[Item]:
+        return [item for item in items if select.matches(rest, item, now)]
+
+    return await aside(judge) if sum([len(item.payload) for item in items]) > HEAVY else judge()
+
+
+def _cursor_at(item: Item, *, by_death: bool) -> str:
+    if by_death and item.letter is not None:
+        return cursors.write("died", (item.letter.died_at, item.seq))
+    return cursors.write("enqueued", (item.seq, item.seq))
