@@ -29,6 +29,15 @@ class WorkerStopped(Event, frozen=True):
     released: int
 
 
+class WorkerOrdered(Event, frozen=True):
+    """An operator asks it to `drain` (finish what runs, then end) or to `stop` (release it, then end)."""
+
+    worker: str
+    word: str
+    by: str
+    reason: str
+
+
 class Leased(Event, frozen=True):
     worker: str
     ids: tuple[str, ...]

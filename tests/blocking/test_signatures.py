@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self, assert_type
 
 import pytest
@@ -10,14 +11,24 @@ import pytest
 import redrive
 from redrive import blocking
 from redrive.app import Redrive
-from redrive.blocking import Amended, History, Item, Page, _letters, _schedules
+from redrive.blocking import Amended, History, Item, Page, _audit, _letters, _schedules, _views
 from redrive.core.verbs import Tally, WorkerBeat
 from redrive.engine.ids import ItemId
+from redrive.office.audit import Audit
 from redrive.office.letters import Letters
+from redrive.office.records import Record
 from redrive.office.schedules import Schedules
+from redrive.office.views import Views
 from tests.blocking.signatures import differences
 
-TWINS: dict[object, object] = {Redrive: blocking.Redrive, Letters: _letters.Letters, Schedules: _schedules.Schedules}
+TWINS: dict[object, object] = {
+    Redrive: blocking.Redrive,
+    Letters: _letters.Letters,
+    Schedules: _schedules.Schedules,
+    Views: _views.Views,
+    Audit: _audit.Audit,
+    AsyncIterator[Record]: Iterator[Record],
+}
 
 
 def test_both_apps_have_the_same_methods() -> None:
@@ -30,6 +41,14 @@ def test_both_offices_have_the_same_methods() -> None:
 
 def test_both_manage_schedules_alike() -> None:
     assert differences(Schedules, _schedules.Schedules, TWINS) == []
+
+
+def test_both_keep_views_alike() -> None:
+    assert differences(Views, _views.Views, TWINS) == []
+
+
+def test_both_have_the_same_audit() -> None:
+    assert differences(Audit, _audit.Audit, TWINS) == []
 
 
 def test_both_are_made_alike() -> None:

@@ -14,7 +14,7 @@ from redrive.core.select import Match, Or
 from redrive.core.states import State
 from redrive.core.verbs import Act, LeaseRequest, NewEntry, Settlement
 from redrive.errors import StoreUnavailable
-from redrive.stores.postgres import PostgresStore, amend, faults, prune, settle
+from redrive.stores.postgres import PostgresStore, amend, faults, prune, settle, take_in
 from redrive.stores.postgres.rows import short
 from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.shelf import append_acts
@@ -74,8 +74,12 @@ def _audits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     async def append(session: Session, tx: Tx, entries: Sequence[NewEntry], change: str) -> tuple[int, ...]:
         return await append_acts(session, tx, [structs.replace(entry, topic="nowhere") for entry in entries], change)
 
-    for module in (amend, prune):
+    for module in (amend, prune, take_in):
         monkeypatch.setattr(module, "append_acts", append)
+
+
+def _counts_no_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amend, "_MOVABLE", ())
 
 
 def _takes_dead_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,6 +352,27 @@ BONDS: dict[str, Plant] = {
         (
             Edit("sweep/look", _FINISHED, _LETTERS_TOO),
             Edit("sweep/finished", _FINISHED, _LETTERS_TOO),
+        )
+    ),
+}
+
+OFFICE: dict[str, Plant] = {
+    "MovesWithoutItsCounts": Plant(patches=(_counts_no_moves,)),
+    "MovesTheHeadAway": Plant((Edit("amend/keeping_back", "and l.waiting > 0", "and false"),)),
+    "AsksForTwinsWhereItWas": Plant((Edit("amend/retake", "coalesce(q.other, t.scope)", "t.scope"),)),
+    "ForgetsTagsOnReplay": Plant((Edit("amend/replay", "ended_at = null", "ended_at = null, ties = ties & ~128"),)),
+    "HoldsTrashFromItsDeath": Plant(
+        (Edit("amend/lay", "then %b::bigint else", "then least(%b::bigint, l.died_at) else"),)
+    ),
+    "TakesInOverWhatIsThere": Plant(
+        (
+            Edit("take_in/enter", ") insert into {schema}.item", "), entered as ( insert into {schema}.item"),
+            Edit(
+                "take_in/enter",
+                "on conflict (id) do nothing returning id, seq;",
+                "on conflict (id) do update set body = excluded.body, crc = excluded.crc, packing = excluded.packing "
+                "returning id, seq, xmax ) select id, seq from entered where xmax = 0;",
+            ),
         )
     ),
 }

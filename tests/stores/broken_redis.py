@@ -235,10 +235,10 @@ PLANTS: dict[str, Plant] = {
     "ForgetsTheEvidence": Plant(
         (Edit("amend", "unset(P .. 'result', id)", "unset(P .. 'result', id) delete(P .. 'attempts:' .. id, 'list')"),)
     ),
-    "ReplaysEveryTime": Plant((Edit("amend", "elseif deed[5] == request then", "elseif false then"),)),
+    "ReplaysEveryTime": Plant((Edit("amend", "return deed[5] == request", "return false"),)),
     "IgnoresExpect": Plant((Edit("amend", "if expect ~= '' and tonumber(expect) ~= there then", "if false then"),)),
     "AmendsWhatIsHeld": Plant(
-        (Edit("amend", "if m[STATE] == 'leased' then m = widened", "if false then m = widened"),)
+        (Edit("amend", "if m[STATE] == 'leased' then terms_of(m)", "if false then terms_of(m)"),)
     ),
     "AuditsNothing": Plant((Edit("amend", "enter('audit', meta, head .. table.concat(names, ',') .. tail, at)", ""),)),
     "PrunesLettersLikeDone": Plant(patches=(_takes_open_for_resolved,)),
@@ -317,8 +317,34 @@ BONDS: dict[str, Plant] = {
         (Edit("limits", "gate[G_NEXT_AT] = spent(gate[G_INTERVAL], gate[G_NEXT_AT], micros, given)", ""),)
     ),
     "RetriesOnCredit": Plant((Edit("limits", "gate[G_CREDIT] - ONE_RETRY * paid +", "gate[G_CREDIT] +"),)),
-    "DeafToCancels": Plant(
-        (Edit("amend", "m[TIES], m[TERMS] = bor(m[TIES], CANCEL),", "m[TIES], m[TERMS] = m[TIES],"),)
-    ),
+    "DeafToCancels": Plant((Edit("amend", "m[TIES] = bor(m[TIES], CANCEL)", ""),)),
     "SweepsLetters": Plant((Edit("sweep", "(m[STATE] == 'done' or m[STATE] == 'cancelled') and", "m[ENDED_AT] and"),)),
+}
+
+OFFICE: dict[str, Plant] = {
+    "MovesWithoutItsCounts": Plant(
+        (Edit("amend", "touched[id] or adopt(id, m) if target", "(target ~= '' and touch or adopt)(id, m) if target"),)
+    ),
+    "MovesTheHeadAway": Plant((Edit("amend", "return KEEPS_OTHERS_BACK", "return nil"),)),
+    "AsksForTwinsWhereItWas": Plant((Edit("amend", "m[QUEUE] = target ~= '' and target or own", ""),)),
+    "ForgetsTagsOnReplay": Plant(
+        (
+            Edit(
+                "amend",
+                "m[ENDED_AT], m[LETTER] = false, false",
+                "m[ENDED_AT], m[LETTER] = false, false "
+                "if tied(m, TAGGED) then m[TERMS][TAGS], m[TIES] = nil, m[TIES] - TAGGED end",
+            ),
+        )
+    ),
+    "HoldsTrashFromItsDeath": Plant(
+        (
+            Edit(
+                "sweep",
+                "m[ENDED_AT] + keep <= time and discarded_at(id, m) + keep <= time",
+                "m[LETTER][DIED_AT] + keep <= time",
+            ),
+        )
+    ),
+    "TakesInOverWhatIsThere": Plant((Edit("take_in", "if taken[id] then", "if false then"),)),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import product
 
 import pytest
 
@@ -28,13 +29,12 @@ async def fails(name: str, world: MakeWorld, is_finding: IsFinding = lambda _: T
     A refusal by the store is a finding too, unless `is_finding` says otherwise: then it is raised.
     """
     test: ConformanceTest = getattr(suite, name)
-    for mark in getattr(test, "pytestmark", []):
-        if mark.name == "parametrize":
-            for value in mark.args[1]:
-                if await _fails(test, world, is_finding, **{mark.args[0]: value}):
-                    return True
-            return False
-    return await _fails(test, world, is_finding)
+    marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+    for values in product(*(mark.args[1] for mark in marks)):
+        names = [mark.args[0] for mark in marks]
+        if await _fails(test, world, is_finding, **dict(zip(names, values, strict=True))):
+            return True
+    return False
 
 
 async def _fails(test: ConformanceTest, world: MakeWorld, is_finding: IsFinding, **values: object) -> bool:

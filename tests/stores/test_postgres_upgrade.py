@@ -12,18 +12,23 @@ from redrive.core.item import Failure, NewItem, Priority, Terms
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import (
+    TRASH_KEPT,
     Cancel,
     Held,
     LeaseRequest,
+    Move,
     QueueChange,
     QueueSettings,
     Replay,
     RouteTally,
     Settlement,
+    Skipped,
+    Tag,
     Verdict,
     Want,
 )
 from redrive.stores import migrate
+from redrive.stores.checks import KEEPS_BACK
 from redrive.stores.statements import load
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.postgres_hot_kit import Open
@@ -59,8 +64,31 @@ def _letters() -> Iterator[str]:
         yield f"insert into letter values ({seq}, 'q', 'max_attempts', 9, '{where}', {names}, {body})"
 
 
-FIRST = migrate.known("postgres")[0]
+FIRST, SECOND = migrate.known("postgres")[:2]
 OPENING = load("postgres", "open")
+OF_SCHEMA_2 = "create function lock_lines(seqs bigint[]) returns void language sql as 'select null'"
+BOUND = (
+    f"insert into item select seq, id, 'q', 1, {CRC}, 0, '{{}}' from (values (11, 'head'), (12, 'behind')) o (seq, id)",
+    """
+    insert into course (seq, queue, state, due_at, renewed_at, ended_at, hold, ties)
+    values (11, 'q', 'dead', 1, 1, 9, 0, 65), (12, 'q', 'ready', 1, 1, null, 2, 65)
+    """,
+    """
+    insert into terms (seq, queue, order_key, place, body)
+    select seq, 'q', 'k', seq + 10, '{"order_key":"k"}' from (values (11), (12)) o (seq)
+    """,
+    "insert into line values ('q', 'k', 11, 1, 1, '')",
+    "insert into follower values ('q', 'k', 22, 12)",
+    """
+    insert into letter
+    select 11, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure, route
+    from letter where seq = 8
+    """,
+    "select setval('item_seq', 22)",
+    "insert into counter (queue, held, open) values ('q', 1, 1)",
+    "insert into cause values ('c1', 'q', 1, '')",
+)
+"""Added by schema 2: a dead head of an order key, and one behind it."""
 
 
 @pytest.fixture
@@ -98,11 +126,19 @@ async def old(unused: str) -> str:
     return unused
 
 
+@pytest.fixture
+async def second(old: str) -> str:
+    """As schema 2 left it."""
+    text = SECOND.text.replace("{schema}", f'"{schema_of(old)}"')
+    await execute(old, text, f"insert into migration values (2, '{SECOND.checksum}', 0)", OF_SCHEMA_2, *BOUND)
+    return old
+
+
 async def test_an_older_schema_is_brought_up_to_date_with_all_it_holds(old: str, opened: Open) -> None:
     store = await opened(where=old)
-    assert store.info().schema == 2
+    assert store.info().schema == 3
     assert (await store.check()).findings == ()
-    assert await rows(old, "select number from migration order by number") == [(1,), (2,)]
+    assert await rows(old, "select number from migration order by number") == [(1,), (2,), (3,)]
     assert await rows(old, "select count(*) from pg_proc where proname = 'lease' and pronargs = 10") == [(0,)]
     queues = {row.queue: row for row in (await store.tally()).queues}
     counts = queues["q"]
@@ -137,3 +173,30 @@ async def test_what_an_older_schema_held_goes_its_way(old: str, opened: Open) ->
     await store.configure("q", QueueChange(max_running=5))
     assert (await store.get("died")).item.state is State.READY
     assert (await store.check()).findings == ()
+
+
+async def test_what_schema_2_held_goes_its_way(second: str, opened: Open) -> None:
+    store = await opened(where=second)
+    assert store.info().schema == 3
+    assert (await store.check()).findings == ()
+    waiting = (await store.get("behind")).blocked_by
+    moved = await store.amend(Ids(("head", "shelved")), Move("r"), act())
+    assert (waiting, moved.changed) == (("head",), ("shelved",))
+    assert moved.skipped == (Skipped("head", KEEPS_BACK),)
+    tagged = await store.amend(Ids(("plain", "behind", "died")), Tag(add=("seen",)), act("r-2"))
+    assert tagged.changed == ("plain", "behind", "died")
+    assert (await store.amend(Ids(("head",)), Replay(), act("r-3"))).changed == ("head",)
+    given = (await store.lease(LeaseRequest("w", (Want("q", 10, 30_000, 9),), "n"))).items
+    assert {item.id: item.tags for item in given if item.id in {"plain", "head"}} == {"plain": ("seen",), "head": ()}
+    assert (await store.check()).findings == ()
+
+
+async def test_what_lay_in_the_trash_before_there_was_a_term_is_kept_for_one(old: str, opened: Open) -> None:
+    store = await opened(where=old)
+    ((now,),) = await rows(old, "select now_ms(null)")
+    binned = (await store.get("binned")).item.ended_at or 0
+    assert now - 60_000 < binned <= now
+    assert (await store.get("shelved")).item.ended_at == 9
+    assert (await store.settings("q")).keep_trash == TRASH_KEPT
+    await store.sweep(100, act("sweep"))
+    assert (await store.get("binned")).item.letter is not None

@@ -312,6 +312,51 @@ async def test_what_was_mended_goes_on(world: World, server: Server) -> None:
     assert sorted(given) == ["a", "b", "c"]
 
 
+async def _behind(world: World) -> None:
+    """A line whose head runs, and has a later place than the follower that was replayed."""
+    await world.store.configure(QUEUE, QueueChange(order="skip"))
+    await world.put(*(NewItem(name, QUEUE, b"1", terms=Terms(order_key="k")) for name in ("early", "head", "late")))
+    await world.put(NewItem("waits", QUEUE, b"1", terms=Terms(after=("early",))))
+    await world.finish(dead(await world.grab("early", QUEUE)))
+    await world.grab("head", QUEUE)
+    await world.store.amend(Ids(("early",)), Replay(), act())
+
+
+LOST_LINES = {
+    "gone": lambda c, key: c.hdel(key("lines:emails"), "k"),
+    "cannot be read": lambda c, key: c.hset(key("lines:emails"), "k", b"\x90"),
+    "of a head that is gone": lambda c, key: c.hset(key("lines:emails"), "k", b"\x94\x03\xa4gone\x00\xa0"),
+    "of a head that does not run": lambda c, key: c.hset(key("lines:emails"), "k", b"\x94\x03\xa4late\x00\xa0"),
+    "that looks behind nobody": lambda c, key: c.hset(key("lines:emails"), "k", b"\x94\x01\xa4head\x00\xa0"),
+    "gone with all sets": lambda c, key: c.delete(
+        key("lines:emails"), key("followers:emails\0k"), key("leased:emails")
+    ),
+}
+
+
+@pytest.mark.parametrize("chunk", [2, checkup.CHUNK])
+@pytest.mark.parametrize("lost", LOST_LINES)
+async def test_who_runs_is_the_head_of_a_line_that_was_lost(
+    world: World, server: Server, monkeypatch: pytest.MonkeyPatch, lost: str, chunk: int
+) -> None:
+    """Wherever it stands: nobody else of the line runs beside it, and all go on behind it."""
+    monkeypatch.setattr(checkup, "CHUNK", chunk)
+    await _behind(world)
+    assert not (await world.store.check()).findings
+    LOST_LINES[lost](server.client, server.key)
+    assert {"lines"} <= {finding.kind for finding in (await world.store.check()).findings}
+    await checkup.repair(await world.store._here())  # type: ignore[attr-defined]  # noqa: SLF001 - as db check --repair
+    assert not (await world.store.check()).findings
+    assert not await world.lease(5)
+    await world.finish(finished(await world.item("head")))
+    given = []
+    for _ in range(2):
+        leased = await world.lease(5)
+        given.append({item.id for item in leased})
+        await world.finish(*map(finished, leased))
+    assert given == [{"early"}, {"late", "waits"}]
+
+
 async def test_check_finds_nothing_in_what_acts_made_of_lines(world: World) -> None:
     await world.put(*(NewItem(name, QUEUE, b"1", terms=Terms(order_key="k")) for name in "abcd"))
     await world.finish(dead(await world.grab("a", QUEUE)))

@@ -27,13 +27,16 @@ from redrive.core.verbs import (
 from redrive.engine import deaths
 from redrive.engine.cancelling import cancel_by_force
 from redrive.engine.ids import new_id
+from redrive.engine.orders import Order
 from redrive.errors import ConfigError
-from redrive.office import gates
+from redrive.office import gates, workers
 from redrive.office import settings as office
+from redrive.office.audit import Audit
 from redrive.office.gates import GateView
 from redrive.office.letters import Letters, amend_in_chunks, check_reason, check_several, joined
 from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
+from redrive.office.views import Views
 
 
 class Steering(Life):
@@ -48,6 +51,18 @@ class Steering(Life):
         """What recurs: list, pause, resume, run now, remove."""
         self._check_open()
         return self._schedules
+
+    @property
+    def views(self) -> Views:
+        """Filters with a name, kept in the store: save, list, get, remove."""
+        self._check_open()
+        return Views(self._store, actor=self._actor)
+
+    @property
+    def audit(self) -> Audit:
+        """What was done by whom and why: list, verify, seal."""
+        self._check_open()
+        return Audit(self._store)
 
     def info(self) -> StoreInfo:
         self._check_open()
@@ -65,6 +80,18 @@ class Steering(Life):
     async def workers(self) -> tuple[WorkerBeat, ...]:
         self._check_open()
         return await self._store.workers()
+
+    async def stop_worker(self, worker: str, *, reason: str, at_once: bool = False) -> str:
+        """Ask a worker, wherever it runs, to finish what it has and end; `at_once` to release it. Gives its full name.
+
+        By its name, or a prefix that fits one. It hears of it with its next beat, within some ten seconds.
+        """
+        self._check_open()
+        why = check_reason(reason)
+        beat = workers.find(await self._store.workers(), worker)
+        order = Order("stop" if at_once else "drain", self._actor, why, self._clock.now())
+        await workers.ask_to_end(self._store, beat, order)
+        return beat.worker
 
     async def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
         """For whoever supervises workers on this host: how the process died, for the evidence of what it held.

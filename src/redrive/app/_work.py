@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from redrive.app._declare import is_count
 from redrive.app._life import Life, Stop
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
@@ -171,16 +172,33 @@ class Working(Life):
         return await self._client.wait(item_id, timeout)
 
     async def run(
-        self, *, until_idle: bool = False, queues: Iterable[str] | None = None, grace: Duration = "30s"
+        self,
+        *,
+        until_idle: bool = False,
+        queues: Iterable[str] | None = None,
+        grace: Duration = "30s",
+        concurrency: int | None = None,
     ) -> None:
         """A worker, here, until `stop` is called. `until_idle`: until nothing is leased or will become due by itself.
 
         When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
+        `concurrency` bounds what runs at once over all queues; each handler's own holds too.
         """
         await self._catch_up()
-        await self._work(self._store, self._registry.choose(queues), until_idle=until_idle, grace=grace)
+        if concurrency is not None and not is_count(concurrency):
+            raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
+        handlers = self._registry.choose(queues)
+        await self._work(self._store, handlers, until_idle=until_idle, grace=grace, most=concurrency)
 
-    async def _work(self, store: Store, handlers: Mapping[str, Handler], *, until_idle: bool, grace: Duration) -> None:
+    async def _work(
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        *,
+        until_idle: bool,
+        grace: Duration,
+        most: int | None = None,
+    ) -> None:
         """With a store and handlers that `redrive.testing` can watch."""
         stop = Stop(parse(grace, field="grace"))
         worker = Worker(
@@ -192,6 +210,7 @@ class Working(Life):
             max_result=self._max_payload,
             policies=self._registry.policies,
             until_idle=until_idle,
+            most=most,
         )
         self._stops.add(stop)
         self._home = asyncio.get_running_loop()

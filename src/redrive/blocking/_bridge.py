@@ -23,7 +23,7 @@ from redrive.errors import CalledFromLoop
 P = ParamSpec("P")
 T = TypeVar("T")
 
-OFFICES = ("Letters", "Schedules")
+OFFICES = ("Letters", "Schedules", "Views", "Audit")
 
 logger = logging.getLogger("redrive.blocking")
 
@@ -59,11 +59,12 @@ class Bridge:
         self.call(self.app.close)
         this_process().part(self.app)
 
-    def run(self, *, until_idle: bool, queues: Iterable[str] | None, grace: Duration) -> None:
+    def run(self, *, until_idle: bool, queues: Iterable[str] | None, grace: Duration, concurrency: int | None) -> None:
         """The first interruption stops the worker politely, the second at once, the third leaves it alone."""
         _refuse_in_loop("run")
         with self._loop() as loop, _sigterm_interrupts():
-            running = Call(loop, "run", partial(self.app.run, until_idle=until_idle, queues=queues, grace=grace))
+            work = partial(self.app.run, until_idle=until_idle, queues=queues, grace=grace, concurrency=concurrency)
+            running = Call(loop, "run", work)
 
             def stop(grace: Duration | None) -> None:
                 # A stop before the start would not be heard; to start it again does nothing.

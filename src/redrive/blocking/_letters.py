@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
 from redrive.blocking._bridge import Bridge
 from redrive.core.durations import Duration
 from redrive.core.item import History, Item
-from redrive.core.verbs import Amended, Entry, Page
+from redrive.core.verbs import Amended, Entry, Page, PutResult
 from redrive.office import letters as office
+from redrive.office.causes import CauseView
+from redrive.office.facets import Facets
 from redrive.office.letters import Which
+from redrive.office.records import Record
 
 
 class Letters:
@@ -37,13 +43,14 @@ class Letters:
         budget: str = "fresh",
         delay: Duration = 0,
         force: bool = False,
+        queue: str | None = None,
         actor: str | None = None,
         request_id: str | None = None,
     ) -> Amended:
         """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
 
-        Each goes back to its place under its order key, or to the end if the others went on. One whose dedupe key a
-        live item holds is skipped; with `force` it runs without the key.
+        Each goes back to its place under its order key, or to the end if the others went on; with `queue`, to that one.
+        One whose dedupe key a live item holds is skipped; with `force` it runs without the key.
         """
         return self._bridge.call(
             self._letters.replay,
@@ -52,6 +59,7 @@ class Letters:
             budget=budget,
             delay=delay,
             force=force,
+            queue=queue,
             actor=actor,
             request_id=request_id,
         )
@@ -77,6 +85,93 @@ class Letters:
     def skip(self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None) -> Amended:
         """Let go on what waits behind dead heads of order keys. The letters stay; whoever goes on is told the gap."""
         return self._bridge.call(self._letters.skip, _in_hand(which), reason=reason, actor=actor, request_id=request_id)
+
+    def move(
+        self, which: Which, to: str, *, reason: str, actor: str | None = None, request_id: str | None = None
+    ) -> Amended:
+        """Give letters to another queue, where they lie as letters until somebody replays them."""
+        return self._bridge.call(
+            self._letters.move, _in_hand(which), to, reason=reason, actor=actor, request_id=request_id
+        )
+
+    def tag(
+        self,
+        which: Which,
+        *,
+        add: str | Iterable[str] = (),
+        remove: str | Iterable[str] = (),
+        reason: str = "tagged",
+        actor: str | None = None,
+        request_id: str | None = None,
+    ) -> Amended:
+        """Put labels on letters, or take them off. They stay whatever becomes of the letter; find them by `tag:`."""
+        return self._bridge.call(
+            self._letters.tag,
+            _in_hand(which),
+            add=add if isinstance(add, str) else list(add),
+            remove=remove if isinstance(remove, str) else list(remove),
+            reason=reason,
+            actor=actor,
+            request_id=request_id,
+        )
+
+    def note(self, which: Which, text: str, *, actor: str | None = None, request_id: str | None = None) -> Amended:
+        """Write something into the history of letters. Nothing else changes."""
+        return self._bridge.call(self._letters.note, _in_hand(which), text, actor=actor, request_id=request_id)
+
+    def payload(self, item_id: str) -> Any:
+        """What the handler was to get, by id or unique prefix: the JSON value, or bytes if it is none."""
+        return self._bridge.call(self._letters.payload, item_id)
+
+    def count(self, filter: str = "") -> int:
+        """How many letters match, however many they are."""
+        return self._bridge.call(self._letters.count, filter)
+
+    def facets(self, filter: str = "", *, by: str = "cause", limit: int = 20) -> Facets:
+        """How the letters that match divide by cause, queue, error, category, route, reason, tag or disposition."""
+        return self._bridge.call(self._letters.facets, filter, by=by, limit=limit)
+
+    def causes(self, filter: str = "", *, limit: int = 20) -> tuple[CauseView, ...]:
+        """Letters grouped by cause, most first, each with its trend, its queues and a sample."""
+        return self._bridge.call(self._letters.causes, filter, limit=limit)
+
+    def cause(self, name: str) -> CauseView:
+        """One cause, by its name or the beginning of it. Raises NotFound."""
+        return self._bridge.call(self._letters.cause, name)
+
+    def export(self, filter: str = "", *, attempts: bool = False) -> Iterator[Record]:
+        """Letters with all they have, one by one, last-died first; `attempts`: also what became of each attempt.
+
+        Nothing is covered: what is a secret in a payload is one in the record.
+        """
+        cursor: str | None = None
+        while True:
+            records, cursor = self._bridge.call(self._letters.export_page, filter, attempts, cursor)
+            yield from records
+            if cursor is None:
+                return
+
+    def export_page(self, filter: str, attempts: bool, cursor: str | None) -> tuple[list[Record], str | None]:  # noqa: FBT001 - as the twin has it
+        """One page of `export`, and where the next one begins."""
+        return self._bridge.call(self._letters.export_page, filter, attempts, cursor)
+
+    def import_(
+        self,
+        records: Iterable[Record | Mapping[str, Any]],
+        *,
+        reason: str,
+        dry_run: bool = False,
+        actor: str | None = None,
+        request_id: str | None = None,
+    ) -> PutResult:
+        """Take in letters that `export` gave, here or elsewhere. Ids that are there already, or were, are left alone.
+
+        All are looked at first: if one cannot be taken in, none is, and BadImport names every fault.
+        """
+        given = records if isinstance(records, str | bytes | Mapping) else list(records)
+        return self._bridge.call(
+            self._letters.import_, given, reason=reason, dry_run=dry_run, actor=actor, request_id=request_id
+        )
 
     def audit(self, *, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         """What was done by whom and why, in order; go on with `after=` the last position."""

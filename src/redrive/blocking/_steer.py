@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable
 from typing import Unpack
 
+from redrive.blocking._audit import Audit
 from redrive.blocking._letters import Letters
 from redrive.blocking._life import Life
 from redrive.blocking._schedules import Schedules
+from redrive.blocking._views import Views
 from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
 from redrive.office.gates import GateView
 from redrive.office.settings import QueueOptions
@@ -25,6 +27,16 @@ class Steering(Life):
         """What recurs: list, pause, resume, run now, remove."""
         return Schedules(self._bridge, self._app.schedules)
 
+    @property
+    def views(self) -> Views:
+        """Filters with a name, kept in the store: save, list, get, remove."""
+        return Views(self._bridge, self._app.views)
+
+    @property
+    def audit(self) -> Audit:
+        """What was done by whom and why: list, verify, seal."""
+        return Audit(self._bridge, self._app.audit)
+
     def info(self) -> StoreInfo:
         return self._app.info()
 
@@ -37,6 +49,13 @@ class Steering(Life):
 
     def workers(self) -> tuple[WorkerBeat, ...]:
         return self._bridge.call(self._app.workers)
+
+    def stop_worker(self, worker: str, *, reason: str, at_once: bool = False) -> str:
+        """Ask a worker, wherever it runs, to finish what it has and end; `at_once` to release it. Gives its full name.
+
+        By its name, or a prefix that fits one. It hears of it with its next beat, within some ten seconds.
+        """
+        return self._bridge.call(self._app.stop_worker, worker, reason=reason, at_once=at_once)
 
     def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
         """For whoever supervises workers on this host: how the process died, for the evidence of what it held.

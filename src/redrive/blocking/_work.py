@@ -158,14 +158,23 @@ class Working(Life):
         """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""
         return self._bridge.call(self._app.wait, item_id, timeout=timeout)
 
-    def run(self, *, until_idle: bool = False, queues: Iterable[str] | None = None, grace: Duration = "30s") -> None:
+    def run(
+        self,
+        *,
+        until_idle: bool = False,
+        queues: Iterable[str] | None = None,
+        grace: Duration = "30s",
+        concurrency: int | None = None,
+    ) -> None:
         """A worker, here, until `stop` is called. `until_idle`: until nothing is leased or will become due by itself.
 
         When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
         Ctrl-C stops it so, and a second one at once; then KeyboardInterrupt is raised. In the main thread SIGTERM does
-        the same and raises SystemExit, unless the program handles it itself.
+        the same and raises SystemExit, unless the program handles it itself. `concurrency` bounds what runs at once
+        over all queues; each handler's own holds too.
         """
-        self._bridge.run(until_idle=until_idle, queues=None if queues is None else list(queues), grace=grace)
+        chosen = None if queues is None else list(queues)
+        self._bridge.run(until_idle=until_idle, queues=chosen, grace=grace, concurrency=concurrency)
 
     def stop(self, *, grace: Duration | None = None) -> None:
         """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.

@@ -143,7 +143,7 @@ def _note_config(context: click.Context, _parameter: click.Parameter, value: str
 
 def _store_url(context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
     """As the flag, the environment or the settings say, in this order."""
-    return DEFAULT_STORE if context.resilient_parsing else settings(store=value or None).store
+    return DEFAULT_STORE if context.resilient_parsing else settings(store=value).store
 
 
 def settings(**flags: object) -> Settings:

@@ -1,27 +1,33 @@
-"""Acts on many items: choose, ask, do, report. What was counted and confirmed is exactly what moves."""
+"""Acts on many items: ask, do, report. What was counted and confirmed is exactly what moves."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import click
 from msgspec import Struct
 
-from redrive.app import Redrive
 from redrive.cli.access import visit
+from redrive.cli.asking import Progress, can_ask, confirm
+from redrive.cli.choosing import Choice, Chosen, choose, named
 from redrive.cli.exits import Exit, Refused
+from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import clean, on_terminal, say, write, write_json
-from redrive.core.filters import parse as parse_filter
-from redrive.core.item import Item, short_id
-from redrive.core.verbs import Amended, Change, Skipped, refusal
-from redrive.errors import ConfigError, NotFound
-from redrive.stores.base import PAGE_LIMIT
+from redrive.core.item import short_id
+from redrive.core.verbs import Amended, Change, Skipped
+from redrive.errors import StoreError
+from redrive.office.letters import joined
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+__all__ = ["Done", "Wish", "Words", "act", "named", "report"]
 
 ASK_ABOVE = 100
 TYPE_ABOVE = 1000
 SAMPLE = 5
+BITE = 2000
+"""Items between two looks at whether somebody wants it to stop."""
 
 
 class Words(Struct, frozen=True):
@@ -35,17 +41,18 @@ class Words(Struct, frozen=True):
     key: str
 
 
-class Chosen(Struct, frozen=True):
-    """What the question and the dry run need to know of an item. The payload is not kept: there may be many."""
+class Done(Struct, frozen=True):
+    """`asked`: of those changed, the ones that were only asked to stop and still run. `left` were not reached."""
 
-    id: str
-    queue: str
-    error: str
-    refused: str | None
+    amended: Amended = Amended()
+    asked: tuple[str, ...] = ()
+    left: int = 0
 
 
 class Wish(Struct, frozen=True):
-    """`do` acts on the ids that were chosen; `change` tells which of them it will refuse."""
+    """`do` acts on the ids that were chosen; `change` tells which of them it will refuse. More than `ask_above` of them
+    need a yes, and so does every set that a filter names.
+    """
 
     ids: tuple[str, ...]
     where: str | None
@@ -53,71 +60,55 @@ class Wish(Struct, frozen=True):
     words: Words
     yes: bool
     dry_run: bool
-    do: Callable[[Redrive, list[str]], Awaitable[Amended]]
+    do: Callable[[Redrive, list[str]], Awaitable[Amended | Done]]
+    view: str | None = None
+    ask_above: int = ASK_ABOVE
 
 
-def check_choice(ids: Sequence[str], where: str | None) -> tuple[str, ...]:
-    """The ids named; what cannot be meant is said before the store is looked for."""
-    if bool(ids) == (where is not None):
-        raise click.UsageError("name letters by id, or by --where, and not both", ctx=click.get_current_context())
-    if where is not None and not where.strip():
-        raise ConfigError("it is empty", field="--where", hint="to mean every open letter, say disposition:open")
-    parse_filter(where or "")
-    return named(ids)
-
-
-def named(ids: Sequence[str]) -> tuple[str, ...]:
-    """Each once, in the order given; `-` stands for the first word of every line of stdin."""
-    words: list[str] = []
-    for word in ids:
-        words += [line.split()[0] for line in sys.stdin if line.strip()] if word == "-" else [word]
-    return tuple(dict.fromkeys(words))
-
-
-def act(url: str, wish: Wish) -> Amended:
+def act(url: str, wish: Wish) -> Done:
     """The question is asked between two visits to the store: nothing is held open while somebody thinks."""
-    chosen = visit(url, lambda app: _choose(app, wish))
+    choice = Choice(wish.ids, wish.where, wish.view)
+    chosen = visit(url, lambda app: choose(app, choice, wish.change, f"nothing was {wish.words.would_be}"))
     if wish.dry_run:
         skipped = tuple(Skipped(one.id, one.refused) for one in chosen if one.refused is not None)
-        return Amended(tuple(one.id for one in chosen if one.refused is None), (), skipped)
+        return Done(Amended(tuple(one.id for one in chosen if one.refused is None), (), skipped))
     if not chosen:
-        return Amended()
-    if wish.where is not None or len(chosen) > ASK_ABOVE:
+        return Done()
+    if choice.is_a_set or len(chosen) > wish.ask_above:
         _confirm(chosen, wish)
     ids = [one.id for one in chosen]
-    return visit(url, lambda app: wish.do(app, ids))
+    return visit(url, lambda app: _do(app, ids, wish))
 
 
-async def _choose(app: Redrive, wish: Wish) -> list[Chosen]:
-    return await _by_ids(app, wish) if wish.where is None else await _by_filter(app, wish.where, wish.change)
+async def _do(app: Redrive, ids: list[str], wish: Wish) -> Done:
+    """By bites, with a word on how far it is; Ctrl-C ends it after the bite that is on its way."""
+    parts: list[Amended] = []
+    asked: list[str] = []
+    reached = 0
+    progress = Progress(wish.words.done, len(ids))
+    with Interrupts("stopping after what is on its way; once more stops at once") as interrupts:
+        for start in range(0, len(ids), BITE):
+            if interrupts.heard:
+                break
+            bite = ids[start : start + BITE]
+            done = await wish.do(app, bite)
+            done = Done(done) if isinstance(done, Amended) else done
+            parts.append(done.amended)
+            asked += done.asked
+            reached += len(bite)
+            progress.add(len(bite))
+    progress.end()
+    amended = joined(parts)
+    if amended.changed:
+        await _seal(app)
+    return Done(amended, tuple(asked), len(ids) - reached)
 
 
-async def _by_filter(app: Redrive, where: str, change: Change) -> list[Chosen]:
-    chosen: list[Chosen] = []
-    cursor = None
-    while True:
-        page = await app.letters.find(where, limit=PAGE_LIMIT, cursor=cursor)
-        chosen += [_chosen(item, change) for item in page]
-        cursor = page.next
-        if cursor is None:
-            return chosen
-
-
-async def _by_ids(app: Redrive, wish: Wish) -> list[Chosen]:
-    chosen: dict[str, Chosen] = {}
-    for text in wish.ids:
-        try:
-            item = (await app.letters.get(text)).item
-        except NotFound as error:
-            raise NotFound(f"{error.message}; nothing was {wish.words.would_be}", hint=error.hint) from None
-        chosen[item.id] = _chosen(item, wish.change)
-    return list(chosen.values())
-
-
-def _chosen(item: Item, change: Change) -> Chosen:
-    letter = item.letter
-    refused = refusal(change, item.state, letter.disposition if letter else None)
-    return Chosen(item.id, item.queue, letter.failure.type if letter else "", refused)
+async def _seal(app: Redrive) -> None:
+    try:
+        await app.audit.seal()
+    except StoreError:
+        return  # what was done is in the audit, and the next act or worker seals it
 
 
 def _confirm(chosen: Sequence[Chosen], wish: Wish) -> None:
@@ -126,7 +117,7 @@ def _confirm(chosen: Sequence[Chosen], wish: Wish) -> None:
         return
     words = wish.words
     count = f"{len(chosen):,} {words.noun}{'s' * (len(chosen) != 1)}"
-    if not sys.stdin.isatty():
+    if not can_ask():
         raise Refused(
             f"{count} would be {words.would_be}, and there is no terminal to ask",
             hint="add --yes, or look with --dry-run",
@@ -135,35 +126,46 @@ def _confirm(chosen: Sequence[Chosen], wish: Wish) -> None:
         say(f"  {short_id(one.id)}  {one.queue}  {one.error}")
     if len(chosen) > SAMPLE:
         say(f"  … and {len(chosen) - SAMPLE:,} more")
-    question, wanted = f"{words.question.format(count=count)} [y/N] ", {"y", "yes"}
+    wanted = frozenset({"y", "yes"})
     if len(chosen) > TYPE_ABOVE:
-        question = f"{words.question.format(count=count)} Type the number to go on: "
-        wanted = {str(len(chosen)), f"{len(chosen):,}"}
-    click.echo(question, err=True, nl=False)
-    if sys.stdin.readline().strip().lower() not in wanted:
-        raise Refused(f"not confirmed; nothing was {words.would_be}")
+        wanted = frozenset({str(len(chosen)), f"{len(chosen):,}"})
+    question = words.question.replace("{count}", count)
+    confirm(f"{count} would be {words.would_be}", question, yes=False, wanted=wanted)
 
 
-def report(done: Amended, wish: Wish, *, as_json: bool) -> int:
-    changed = (*done.changed, *done.already)
-    for left in done.skipped:
+def report(done: Done, wish: Wish, *, as_json: bool) -> int:
+    skipped = done.amended.skipped
+    asked = frozenset(done.asked)
+    changed = [one for one in (*done.amended.changed, *done.amended.already) if one not in asked]
+    for left in skipped:
         say(f"skipped {left.id}: {left.reason}")
     if as_json:
-        write_json(_as_object(changed, done.skipped, wish))
+        write_json(_as_object(changed, done, wish))
     else:
         if not on_terminal():
-            for one in changed:
+            for one in (*changed, *done.asked):
                 write(clean(one))
-        said = wish.words.would if wish.dry_run else wish.words.done
-        say(f"{said} {len(changed):,}" + (f", skipped {len(done.skipped):,}" if done.skipped else ""))
-    if not done.skipped:
+        said = [f"{wish.words.would if wish.dry_run else wish.words.done} {len(changed):,}"]
+        said += [f"asked to stop {len(asked):,}"] if asked else []
+        said += [f"skipped {len(skipped):,}"] if skipped else []
+        say(", ".join(said))
+    return _code(done)
+
+
+def _code(done: Done) -> int:
+    if done.left:
+        say(f"interrupted: {done.left:,} were not reached; say it again to go on")
+        return Exit.INTERRUPTED
+    if not done.amended.skipped:
         return Exit.DONE
-    return Exit.PARTLY if changed else Exit.CONFLICT
+    return Exit.PARTLY if done.amended.changed or done.amended.already else Exit.CONFLICT
 
 
-def _as_object(changed: Iterable[str], skipped: Iterable[Skipped], wish: Wish) -> dict[str, Any]:
+def _as_object(changed: Iterable[str], done: Done, wish: Wish) -> dict[str, Any]:
+    asked = {"asked": list(done.asked)} if done.asked else {}
     return {
         "dry_run": wish.dry_run,
         wish.words.key: list(changed),
-        "skipped": [{"id": one.id, "reason": one.reason} for one in skipped],
+        **asked,
+        "skipped": [{"id": one.id, "reason": one.reason} for one in done.amended.skipped],
     }

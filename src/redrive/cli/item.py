@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from redrive.app import Redrive
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.acts import Wish, Words, act, named, report
-from redrive.cli.letter import page, read
-from redrive.cli.output import say, write, write_json
+from redrive.cli.access import (
+    HELP_NAMES,
+    json_option,
+    limit_option,
+    since_option,
+    store_option,
+    verbose_option,
+    visit,
+)
+from redrive.cli.output import MISSING, brief, clean, iso, write, write_json
 from redrive.cli.root import LazyGroup
-from redrive.cli.views import history_object
-from redrive.core.states import State
-from redrive.core.verbs import Amended, Cancel
-from redrive.office.letters import check_reason
+from redrive.cli.tables import Listing, Shape, list_options, show_list
+from redrive.cli.watch import look, watch_option
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.core.item import History, Instant, Item
+    from redrive.office.scene import Explanation
 
 item = LazyGroup(
     "item",
-    {"show": "redrive.cli.item:show", "cancel": "redrive.cli.item:cancel"},
-    help="""Any item, dead or alive: look at it, cancel it.
+    {
+        "list": "redrive.cli.item:list_items",
+        "show": "redrive.cli.item:show",
+        "explain": "redrive.cli.item_explain:explain",
+        "attempts": "redrive.cli.item_attempts:attempts",
+        "wait": "redrive.cli.item_wait:wait",
+        "cancel": "redrive.cli.item_cancel:cancel",
+    },
+    help="""Any item, dead or alive: find it, look at it, ask why it does not run, cancel it.
 
 \b
 Examples:
+  redrive item list --where 'queue:emails state:ready'
   redrive item show k3v9q2ma
+  redrive item explain k3v9q2ma
   redrive item cancel k3v9q2ma --reason 'ordered twice'
 """,
 )
 
+ABOUT_LIST = """List items, last enqueued first.
+
+\b
+Examples:
+  redrive item list --where 'queue:emails state:ready'
+  redrive item list --where 'state:leased' --watch
+  redrive item list --since 10m --json | jq -r '.items[].id'
+
+Filters are those of `redrive help filters`. In a pipe the columns are ID QUEUE STATE ENQUEUED DUE ATTEMPTS WORKER HOLD
+REASON, separated by tabs.
+"""
 ABOUT_SHOW = """Show an item: its state, what it waits for, its keys, each attempt, the payload and what operators did.
 
 \b
@@ -36,28 +66,96 @@ Examples:
 
 ID may be any prefix of at least four characters that no other item has.
 """
-ABOUT_CANCEL = """Cancel items. What waits ends at once; what runs is asked to stop.
 
-\b
-Examples:
-  redrive item cancel k3v9q2ma --reason 'ordered twice'
-  redrive item cancel k3v9q2ma --reason 'its worker hangs' --force
 
-A worker hears of it within seconds and cancels the handler; a plain def handler must look for itself. A handler that
-finishes first is done all the same. --force does not wait: the item is taken from its worker, whose result no longer
-counts, though what the handler does meanwhile cannot be undone.
-ID may be a unique prefix; - reads ids from stdin, one a line. For more than 100 it asks first; without a terminal say
---yes. In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were.
-"""
-TOLD = 100
-WORDS = Words(
-    noun="item",
-    would_be="cancelled",
-    question="Cancel {count}?",
-    would="would cancel",
-    done="cancelled",
-    key="cancelled",
-)
+@click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
+@click.option("--where", metavar="FILTER", default="", help="Which items, as in 'queue:emails state:ready'.")
+@since_option("Enqueued within this time, as in 2h.")
+@limit_option()
+@click.option("--cursor", metavar="C", help="Go on where an earlier list ended.")
+@list_options
+@watch_option
+@store_option
+@verbose_option
+def list_items(
+    *,
+    where: str,
+    since: int | None,
+    limit: int,
+    cursor: str | None,
+    shape: Shape,
+    watch: int | None,
+    store: str,
+) -> int:
+    from redrive.core.durations import format as format_duration
+    from redrive.core.filters import parse
+
+    parse(where)  # a bad filter is said before the store is looked for, at the column where it was typed
+    wanted = (
+        where
+        if since is None
+        else f"({where}) age<{format_duration(since)}"
+        if where.strip()
+        else (f"age<{format_duration(since)}")
+    )
+
+    def draw(found: tuple[list[Item], str | None, Instant]) -> None:
+        items, more, now = found
+        show_list(_listing(now), items, shape, more=more)
+
+    return look(store, lambda app: _find(app, wanted, limit, cursor), draw, watch)
+
+
+async def _find(app: Redrive, where: str, limit: int, cursor: str | None) -> tuple[list[Item], str | None, Instant]:
+    """As many as asked for, however many pages that takes."""
+    from redrive.stores.base import PAGE_LIMIT
+
+    found: list[Item] = []
+    while True:
+        page = await app.find(where, limit=min(limit - len(found), PAGE_LIMIT), cursor=cursor)
+        found += page.items
+        cursor = page.next
+        if cursor is None or len(found) >= limit:
+            return found, cursor, (await app.tally()).at
+
+
+def _listing(now: Instant) -> Listing[Item]:
+    from redrive.cli.views import item_object
+    from redrive.core.item import short_id
+    from redrive.office.scene import state_of
+
+    def row(each: Item) -> list[str]:
+        due = MISSING
+        if state_of(each, now) in ("ready", "scheduled", "retrying"):
+            due = f"in {brief(each.due_at - now)}" if each.due_at > now else f"{brief(now - each.due_at)} ago"
+        age = f"{brief(now - each.enqueued_at)} ago"
+        return [short_id(each.id), each.queue, state_of(each, now), age, due, str(each.attempt), _note(each)]
+
+    def line(each: Item) -> list[str]:
+        times = [iso(each.enqueued_at) or MISSING, iso(each.due_at) or MISSING]
+        reason = each.letter.reason if each.letter else MISSING
+        facts = [str(each.attempt), each.worker or MISSING, each.hold or MISSING, reason]
+        return [each.id, each.queue, state_of(each, now), *times, *facts]
+
+    header = ["ID", "QUEUE", "STATE", "ENQUEUED", "DUE", "ATTEMPTS", "NOTE"]
+    return Listing(
+        key="id",
+        as_object=lambda each: item_object(each, now),
+        table=lambda rows: (header, [row(each) for each in rows]),
+        line=line,
+        none="no items",
+        inside="items",
+    )
+
+
+def _note(each: Item) -> str:
+    from redrive.core.states import State
+
+    if each.state is State.LEASED:
+        return f"on {each.worker}"
+    if each.letter is not None:
+        return f"{each.letter.reason}: {each.letter.failure.type}"
+    return f"hold {each.hold}" if each.hold else ""
 
 
 @click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
@@ -66,34 +164,22 @@ WORDS = Words(
 @store_option
 @verbose_option
 def show(*, id: str, as_json: bool, store: str) -> None:
-    history, now = visit(store, lambda app: read(app, id))
+    from redrive.cli.letter import page
+    from redrive.cli.views import history_object
+
+    history, told, now = visit(store, lambda app: _read(app, id))
     if as_json:
-        write_json(history_object(history))
+        write_json({**history_object(history), "explained": told.summary})
         return
-    for line in page(history, now):
+    title, *lines = page(history, now)
+    write(title)
+    # Why it is where it is: the item alone does not know of a full route, a dead dependency or a paused queue.
+    for why in told.why:
+        write(f"  {clean(why.text)}")
+    for line in lines:
         write(line)
 
 
-@click.command("cancel", help=ABOUT_CANCEL, context_settings=HELP_NAMES)
-@click.argument("ids", metavar="ID... | -", nargs=-1, required=True)
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
-@click.option("--force", is_flag=True, help="Take running items from their workers at once.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be cancelled, and do nothing.")
-@json_option
-@store_option
-@verbose_option
-def cancel(
-    *, ids: tuple[str, ...], reason: str, force: bool, yes: bool, dry_run: bool, as_json: bool, store: str
-) -> int:
-    why = check_reason(reason)
-
-    async def end(app: Redrive, ids: list[str]) -> Amended:
-        done = await app.cancel(ids, reason=why, force=force)
-        for each in done.changed[:TOLD]:
-            if (await app.get(each)).state is State.LEASED:
-                say(f"{each} runs and was asked to stop")
-        return done
-
-    wish = Wish(named(ids), None, Cancel(), WORDS, yes, dry_run, end)
-    return report(act(store, wish), wish, as_json=as_json)
+async def _read(app: Redrive, text: str) -> tuple[History, Explanation, Instant]:
+    history = await app.letters.get(text)
+    return history, await app.explain(history.item.id), (await app.tally()).at

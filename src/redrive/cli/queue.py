@@ -25,16 +25,19 @@ queue = LazyGroup(
     {
         "list": "redrive.cli.queue:list_queues",
         "show": "redrive.cli.queue:show",
+        "push": "redrive.cli.queue_push:push",
         "set": "redrive.cli.queue_set:set_queue",
         "pause": "redrive.cli.queue_set:pause",
         "resume": "redrive.cli.queue_set:resume",
+        "prune": "redrive.cli.queue_prune:prune",
     },
-    help="""Queues: how they stand, what limits them, pause and resume.
+    help="""Queues: how they stand, what limits them, push, pause and resume.
 
 \b
 Examples:
   redrive queue list
   redrive queue show emails
+  redrive queue push emails '{"to": "ann@example.com"}'
   redrive queue set emails --max-running 10 --rate 100/min --reason 'the mail server is slow'
   redrive queue pause emails --reason 'the mail server is down'
 """,
@@ -68,7 +71,7 @@ In a pipe each line is a name and a value, separated by a tab; limits are named 
 @verbose_option
 def list_queues(*, shape: Shape, watch: int | None, store: str) -> int:
     def draw(standing: Standing) -> None:
-        listing = Listing(
+        listing: Listing[QueueTally] = Listing(
             key="queue",
             as_object=lambda row: queue_object(standing, row),
             table=lambda rows: table(standing, rows),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import click
+from redrive.cli.acts import Words
+from redrive.cli.plain_acts import CHOOSING, plain_act
+from redrive.core.verbs import Skip
 
-from redrive.app import Redrive
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option
-from redrive.cli.acts import Wish, Words, act, check_choice, report
-from redrive.core.verbs import Amended, Skip
-from redrive.office.letters import check_reason
-
-ABOUT = """Let go on what waits behind dead letters under their order keys. The letters stay.
+ABOUT = f"""Let go on what waits behind dead letters under their order keys. The letters stay.
 
 \b
 Examples:
@@ -19,8 +15,7 @@ Examples:
 
 Whoever goes on is marked with the gap, which item show tells. To repair the letter and keep the order, replay it
 instead; it then goes before the others. A letter that holds nobody up is skipped over, and named on stderr.
-ID may be a unique prefix; - reads ids from stdin, one a line. With --where, or more than 100 letters, it asks first;
-without a terminal say --yes. In a pipe stdout has the ids that let go. Exit 9 if some were skipped, 6 if all were.
+{CHOOSING}
 """
 WORDS = Words(
     noun="letter",
@@ -31,23 +26,4 @@ WORDS = Words(
     key="passed",
 )
 
-
-@click.command("skip", help=ABOUT, context_settings=HELP_NAMES)
-@click.argument("ids", metavar="[ID]... | -", nargs=-1)
-@click.option("--where", metavar="FILTER", help="Every letter that matches, instead of ids.")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say which letters it is about, and do nothing.")
-@json_option
-@store_option
-@verbose_option
-def skip(
-    *, ids: tuple[str, ...], where: str | None, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str
-) -> int:
-    chosen, why = check_choice(ids, where), check_reason(reason)
-
-    async def pass_over(app: Redrive, ids: list[str]) -> Amended:
-        return await app.letters.skip(ids, reason=why)
-
-    wish = Wish(chosen, where, Skip(), WORDS, yes, dry_run, pass_over)
-    return report(act(store, wish), wish, as_json=as_json)
+skip = plain_act("skip", ABOUT, Skip(), WORDS, lambda app, ids, why: app.letters.skip(ids, reason=why))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
+from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option
 from redrive.cli.output import (
     MISSING,
     bold,
@@ -23,6 +23,7 @@ from redrive.cli.output import (
     write_json,
 )
 from redrive.cli.standing import Standing, read
+from redrive.cli.watch import look, watch_option
 from redrive.core import rates
 from redrive.core.verbs import QueueSettings, QueueTally, WorkerBeat
 
@@ -31,6 +32,7 @@ ABOUT = """Show the store, its queues and the commonest causes of dead letters.
 \b
 Examples:
   redrive status
+  redrive status --watch
   redrive status --store sqlite:////var/lib/app/redrive.db
   redrive status --json | jq '.queues[] | select(.unattended)'
 
@@ -48,20 +50,24 @@ queue with work to do and no live worker is noted, and so are limits that are re
 
 
 @click.command("status", help=ABOUT, context_settings=HELP_NAMES)
+@watch_option
 @store_option
 @json_option
 @verbose_option
-def status(*, store: str, as_json: bool) -> None:
-    standing = visit(store, read)
-    if as_json:
-        write_json(_as_object(standing))
-    elif on_terminal():
-        _show(standing)
-    else:
-        tabbed(_lines(standing))
+def status(*, watch: int | None, store: str, as_json: bool) -> int:
+    def draw(standing: Standing) -> None:
+        if as_json:
+            write_json(_as_object(standing))
+        elif on_terminal():
+            show(standing)
+        else:
+            tabbed(_lines(standing))
+
+    return look(store, read, draw, watch)
 
 
-def _show(standing: Standing) -> None:
+def show(standing: Standing) -> None:
+    """For a terminal."""
     info = standing.info
     write(
         f"{bold(clean(info.location))}  {info.engine}, survives {info.durability}, schema {info.schema}, {info.library}"
@@ -222,6 +228,7 @@ def settings_object(settings: QueueSettings) -> dict[str, Any]:
         "keep": seconds(settings.keep),
         "keep_results": seconds(settings.keep_results),
         "retry_share": settings.retry_share,
+        "keep_trash": seconds(settings.keep_trash),
     }
 
 

@@ -129,8 +129,9 @@ def _reached(whole: Object, name: str) -> Any:
     value: Any = whole
     for part in name.split("."):
         if not isinstance(value, dict) or part not in value:
-            near = get_close_matches(part, whole, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(whole)}"
+            names = list(value) if isinstance(value, dict) else []
+            near = get_close_matches(part, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none inside it'}"
             raise ConfigError(f"there is no field {name!r}", field="--fields", hint=hint)
         value = value[part]
     return value

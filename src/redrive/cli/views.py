@@ -8,8 +8,9 @@ from typing import Any
 from redrive.cli.bonds import bonds_object
 from redrive.cli.output import iso, seconds
 from redrive.core import codec
-from redrive.core.item import Attempt, Failure, History, Item
+from redrive.core.item import Attempt, Failure, History, Instant, Item
 from redrive.errors import PayloadError
+from redrive.office.scene import state_of
 
 DEEPEST = 600
 
@@ -40,6 +41,20 @@ def letter_object(item: Item) -> dict[str, Any]:
     }
 
 
+def item_object(item: Item, now: Instant) -> dict[str, Any]:
+    """Any item, in one line of a list; `state` as people say it."""
+    return {
+        **letter_object(item),
+        "state": state_of(item, now),
+        "due_at": iso(item.due_at),
+        "worker": item.worker,
+        "lease_until": iso(item.lease_until),
+        "ended_at": iso(item.ended_at),
+        "hold": item.hold or None,
+        "tags": list(item.tags),
+    }
+
+
 def history_object(history: History) -> dict[str, Any]:
     item = history.item
     return {
@@ -51,7 +66,7 @@ def history_object(history: History) -> dict[str, Any]:
         "lease_until": iso(item.lease_until),
         **bonds_object(history),
         "failure": _failure_object(item.letter.failure) if item.letter else None,
-        "history": [_attempt_object(attempt) for attempt in history.attempts],
+        "history": [attempt_object(attempt) for attempt in history.attempts],
         "history_omitted": history.omitted,
         "deeds": [
             {
@@ -68,7 +83,7 @@ def history_object(history: History) -> dict[str, Any]:
     }
 
 
-def _attempt_object(attempt: Attempt) -> dict[str, Any]:
+def attempt_object(attempt: Attempt) -> dict[str, Any]:
     return {
         "delivery": attempt.delivery,
         "attempt": attempt.number,

@@ -381,7 +381,9 @@ class Tombstone(Struct, frozen=True):
 
 
 class WorkerFacts(Struct, frozen=True):
-    """`stopped`: its last beat, in good order; without it, a worker that is not alive was lost."""
+    """`stopped`: its last beat, in good order; without it, a worker that is not alive was lost. `slots`: how much it
+    may run at once. `order`: what an operator asked of it, once it has heard it.
+    """
 
     queues: tuple[str, ...]
     host: str = ""
@@ -390,6 +392,8 @@ class WorkerFacts(Struct, frozen=True):
     started_at: Instant = 0
     running: int = 0
     stopped: bool = False
+    slots: int = 0
+    order: str = ""
 
 
 class WorkerBeat(Struct, frozen=True):

@@ -22,10 +22,18 @@ the other run. Fewer would not be worth a write of their own."""
 
 
 class Slots:
-    """`running` are at work; `settling` have ended but the store has not answered yet, so their leases are kept."""
+    """`running` are at work; `settling` have ended but the store has not answered yet, so their leases are kept.
+
+    `most` bounds what runs at once over all queues, which otherwise have as many slots as their handlers allow.
+    """
 
     def __init__(
-        self, worker: str, handlers: Mapping[str, Handler], policies: Policies, busy_threads: Counter[str]
+        self,
+        worker: str,
+        handlers: Mapping[str, Handler],
+        policies: Policies,
+        busy_threads: Counter[str],
+        most: int | None = None,
     ) -> None:
         self._worker = worker
         self.handlers = handlers
@@ -37,7 +45,9 @@ class Slots:
         self._leased = {queue: random.randrange(CYCLE) for queue in handlers}  # noqa: S311
         self._turn = deque(handlers)
         self._giving_way = False
-        slots = sum(handler.concurrency for handler in handlers.values())
+        allowed = sum(handler.concurrency for handler in handlers.values())
+        self.most = slots = allowed if most is None else min(most, allowed)
+        self._shared = slots < allowed
         self._batch = min(LEASE_LIMIT, slots if slots < HALVES_FROM else (slots + 1) // 2)
         self.shortest_lease: Millis = min(handler.lease for handler in handlers.values())
         self.running: dict[str, Run] = {}
@@ -59,7 +69,7 @@ class Slots:
         self._giving_way = False
         if any(run.item.alone for run in self.running.values()):
             return None
-        wants, room = [], self._batch
+        wants, room = [], min(self._batch, self.most - len(self.running)) if self._shared else self._batch
         for queue in self._turn:
             limit = min(self.free(queue), room)
             if limit > 0:
@@ -102,6 +112,8 @@ class Slots:
 
     def with_room(self) -> frozenset[str]:
         """Queues that more could be leased from, whether or not the next request has room for them."""
+        if self._shared and len(self.running) >= self.most:
+            return frozenset()
         return frozenset([queue for queue in self._turn if self.free(queue) > 0])
 
     def take(self, leases: Leases, now: Millis) -> list[Run]:

@@ -22,6 +22,7 @@ from redrive.core.decide import decide
 from redrive.core.item import Millis
 from redrive.core.policy import Policy
 from redrive.core.verbs import LeaseRequest, Leases, QueueChange, Settled, Settlement, Verdict, WorkerFacts
+from redrive.engine import orders
 from redrive.engine.gates import Gates
 from redrive.engine.ids import new_id
 from redrive.engine.keeper import Keeper, sweep_deadlines
@@ -60,6 +61,7 @@ class Worker:
         max_result: int,
         policies: Mapping[str, Policy] | None = None,
         until_idle: bool = False,
+        most: int | None = None,
     ) -> None:
         self.name = f"{platform.node() or 'host'}-{os.getpid()}-{new_id()[:8]}"
         self._store = store
@@ -73,7 +75,7 @@ class Worker:
         self._runner = Runner(
             clock, self._policies, threads=threads, frames=frames, max_result=max_result, thread_freed=self._stir
         )
-        self._slots = Slots(self.name, self._handlers, self._policies, self._runner.busy_threads)
+        self._slots = Slots(self.name, self._handlers, self._policies, self._runner.busy_threads, most)
         self._gates = Gates(store, self._settings.known, events=events, clock=clock)
         self._report = Reporter(self.name, events, clock)
         self._writing = Steady("pump", events, clock)
@@ -90,6 +92,7 @@ class Worker:
         self._watch: asyncio.Task[None] | None = None
         self._watched: frozenset[str] = frozenset()
         self._started_at = clock.now()
+        self._order = ""
 
     async def run(self, stop: asyncio.Event, now: asyncio.Event, grace: Millis) -> None:
         """Work until `stop` is set, then finish within `grace` (or until `now`) and release the rest; or until idle."""
@@ -99,7 +102,7 @@ class Worker:
         self._events.emit(ev.WorkerStarted(self.name, tuple(self._handlers)))
         pump = asyncio.create_task(self._pump())
         stopper = asyncio.create_task(self._obey(stop, now, grace))
-        parts = [stopper, *(asyncio.create_task(part) for part in self._parts())]
+        parts = [stopper, *(asyncio.create_task(part) for part in (*self._parts(), self._beat(stop, now)))]
         try:
             await self._until_over({pump, stopper}, parts)
         except asyncio.CancelledError:
@@ -125,7 +128,7 @@ class Worker:
         deadlines = sweep_deadlines(slots, self._handlers, clock)
         maintainer = Maintainer(name, store, events, clock)
         scheduler = Scheduler(store, name, events=events, clock=clock)
-        keeping = [keeper.run(), reaper.run(), deadlines, self._beat()]
+        keeping = [keeper.run(), reaper.run(), deadlines]
         return [*keeping, self._gates.run(), scheduler.run(), maintainer.run()]
 
     async def _until_over(self, ends: set[asyncio.Task[None]], parts: Sequence[asyncio.Task[None]]) -> None:
@@ -310,15 +313,28 @@ class Worker:
         for run, settlement, answer in zip(batch, settlements, settled.answers, strict=True):
             self._report.ended(self.name, run.item, settlement, answer, ran=run.ran)
 
-    async def _beat(self) -> None:
+    async def _beat(self, stop: asyncio.Event, now: asyncio.Event) -> None:
         while True:
             await self._clock.sleep(BEAT_EVERY)
+            self._follow(await self._beating(lambda: orders.read(self._store, self.name)), stop, now)
             await self._beating(lambda: self._store.beat(self.name, self._facts(), 3 * BEAT_EVERY))
+
+    def _follow(self, order: orders.Order | None, stop: asyncio.Event, now: asyncio.Event) -> None:
+        if order is None or order.word == self._order:
+            return
+        self._order = order.word
+        self._events.emit(ev.WorkerOrdered(self.name, order.word, order.by, order.reason))
+        stop.set()
+        if order.word == "stop":
+            now.set()
 
     async def _say_goodbye(self) -> None:
         """Nobody should count on this worker any more; if the store cannot be told, the beat runs out by itself."""
         with suppress(StoreError, TimeoutError):
-            await asyncio.wait_for(self._store.beat(self.name, self._facts(stopped=True), 0), LAST_WORDS / 1000)
+            async with asyncio.timeout(LAST_WORDS / 1000):
+                await self._store.beat(self.name, self._facts(stopped=True), 0)
+                if self._order:
+                    await orders.forget(self._store, self.name)
 
     def _facts(self, *, stopped: bool = False) -> WorkerFacts:
         return WorkerFacts(
@@ -329,4 +345,6 @@ class Worker:
             started_at=self._started_at,
             running=len(self._slots.running),
             stopped=stopped,
+            slots=self._slots.most,
+            order=self._order,
         )

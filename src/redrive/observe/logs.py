@@ -18,6 +18,7 @@ logger = logging.getLogger("redrive")
 LINES: dict[type[ev.Event], tuple[int, str]] = {
     ev.WorkerStarted: (logging.INFO, "worker {worker} started for {queues}"),
     ev.WorkerStopped: (logging.INFO, "worker {worker} stopped, {released} released"),
+    ev.WorkerOrdered: (logging.WARNING, "worker {worker}: {word}, asked by {by} ({reason})"),
     ev.SettleRefused: (logging.WARNING, "{queue} {id} result of delivery {delivery} refused: {reason}"),
     ev.LeaseLost: (logging.WARNING, "{queue} {id} lease of delivery {delivery} lost, handler cancelled"),
     ev.CancelAsked: (logging.INFO, "{queue} {id} asked to cancel: {reason}"),

@@ -178,32 +178,34 @@ def _last_server(scene: Scene) -> str:
 
 
 def _then(scene: Scene, why: tuple[Why, ...]) -> str:
-    """What has to happen, in the order of the reasons."""
-    return "; then ".join(dict.fromkeys(_ends(scene, each) for each in why if each.kind != "rate")) or (
-        "it runs when its turn comes"
-    )
+    """All that has to happen, in the order of the reasons."""
+    conditions = tuple(dict.fromkeys(_condition(scene, each) for each in why if each.kind != "rate"))
+    if not conditions:
+        return "it runs when its turn comes"
+    *rest, last = conditions
+    text = f"it runs when {', '.join(rest)}{' and ' if rest else ''}{last}"
+    kept = any(each.kind == "route_full" for each in why)
+    return f"{text}; another error makes it a letter if its route has room by then" if kept else text
 
 
-def _ends(scene: Scene, why: Why) -> str:
+def _condition(scene: Scene, why: Why) -> str:
     dead = [each for each in scene.others if each.id in why.ids and each.letter is not None]
     match why.kind:
         case "after":
-            return "they are done" if not dead else f"{short_id(dead[0].id)} is replayed and done"
+            return f"{short_id(dead[0].id)} is replayed and done" if dead else "they are done"
         case "order" | "parked":
             over = "is replayed to done, discarded or skipped" if dead else "has ended"
-            return f"{short_id(why.ids[0]) if why.ids else 'the head'} {over}"
+            return f"{short_id(why.ids[0]) if why.ids else 'the head of its key'} {over}"
         case "limit" | "max_running":
-            return "one of them ends"
+            return "one of those that run ends"
         case "paused":
             return "somebody resumes the queue"
         case "gate":
             return "a probe succeeds" if why.until is not None else "somebody closes the gate"
         case "no_worker":
-            return "a worker of the queue starts"
-        case "route_full":
-            return "it runs again, and dies for good when its route has room"
+            return "a worker serves the queue"
         case _:
-            return "it is due, and a worker takes it"
+            return "it is due"
 
 
 def _when(why: tuple[Why, ...]) -> Instant | None:

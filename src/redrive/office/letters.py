@@ -1,4 +1,4 @@
-"""Find, read, replay, archive, discard, restore, skip. Every act is audited in the write that does it."""
+"""Find, read, count, replay, put away, move, tag, carry over. Every act is audited in the write that does it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,53 @@ import asyncio
 import getpass
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from redrive.core import select
+from redrive.core import codec, select
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.select import And, Ids, Match, Selection
-from redrive.core.verbs import Act, Amended, Archive, Change, Discard, Entry, Page, Replay, Restore, Skip
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Archive,
+    Change,
+    Discard,
+    Entry,
+    Move,
+    Note,
+    Page,
+    PutResult,
+    Replay,
+    Restore,
+    Skip,
+    Tag,
+)
 from redrive.engine.ids import new_id
-from redrive.errors import ConfigError, NotFound
+from redrive.engine.registry import check_queue_name
+from redrive.errors import ConfigError, NotFound, PayloadError
 from redrive.events import Amended as AmendedEvent
 from redrive.events import Events
-from redrive.stores.base import PAGE_LIMIT, Store
+from redrive.office import causes as by_cause
+from redrive.office import facets as division
+from redrive.office import transfer
+from redrive.office.causes import CauseView
+from redrive.office.facets import Facets
+from redrive.office.records import Record, record_of
+from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT, Store
 
 Which = str | Page | Item | History | Iterable["str | Item"]
 BUDGETS = ("fresh", "once")
 PREFIX_MIN = 4
+READ_AT_ONCE = 32
 AT_ONCE = 2
 """Bites of a large act that are on their way together: while the store is busy with one, the next is being made."""
 BARE_ID = re.compile(r"[^\s:<>=()*\"-][^\s:<>=()*\"]*")
-"""A filter always names a field, so a text without any operator can only be an id."""
+"""One word without any operator is taken for an id; to search for a word, put it in quotes."""
 
 
 def default_actor() -> str:
@@ -86,17 +109,19 @@ class Letters:
         budget: str = "fresh",
         delay: Duration = 0,
         force: bool = False,
+        queue: str | None = None,
         actor: str | None = None,
         request_id: str | None = None,
     ) -> Amended:
         """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
 
-        Each goes back to its place under its order key, or to the end if the others went on. One whose dedupe key a
-        live item holds is skipped; with `force` it runs without the key.
+        Each goes back to its place under its order key, or to the end if the others went on; with `queue`, to that one.
+        One whose dedupe key a live item holds is skipped; with `force` it runs without the key.
         """
         if budget not in BUDGETS:
             raise ConfigError(f"{budget!r} is not a budget", field="budget", hint=f"use one of {', '.join(BUDGETS)}")
-        change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"), force)
+        to = "" if queue is None else check_queue_name(queue)
+        change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"), force, to)
         return await self._amend(which, change, reason, actor, request_id)
 
     async def archive(
@@ -123,6 +148,124 @@ class Letters:
         """Let go on what waits behind dead heads of order keys. The letters stay; whoever goes on is told the gap."""
         return await self._amend(which, Skip(), reason, actor, request_id)
 
+    async def move(
+        self, which: Which, to: str, *, reason: str, actor: str | None = None, request_id: str | None = None
+    ) -> Amended:
+        """Give letters to another queue, where they lie as letters until somebody replays them."""
+        return await self._amend(which, Move(check_queue_name(to)), reason, actor, request_id)
+
+    async def tag(
+        self,
+        which: Which,
+        *,
+        add: str | Iterable[str] = (),
+        remove: str | Iterable[str] = (),
+        reason: str = "tagged",
+        actor: str | None = None,
+        request_id: str | None = None,
+    ) -> Amended:
+        """Put labels on letters, or take them off. They stay whatever becomes of the letter; find them by `tag:`."""
+        change = Tag(tuple(check_several(add, "add")), tuple(check_several(remove, "remove")))
+        return await self._amend(which, change, reason, actor, request_id)
+
+    async def note(
+        self, which: Which, text: str, *, actor: str | None = None, request_id: str | None = None
+    ) -> Amended:
+        """Write something into the history of letters. Nothing else changes."""
+        return await self._amend(which, Note(), text, actor, request_id)
+
+    async def payload(self, item_id: str) -> Any:
+        """What the handler was to get, by id or unique prefix: the JSON value, or bytes if it is none."""
+        data = (await self.get(item_id)).item.payload
+        try:
+            return codec.load_payload(data)
+        except PayloadError:
+            return data
+
+    async def count(self, filter: str = "") -> int:
+        """How many letters match, however many they are."""
+        if not filter.strip():
+            return sum(row.open for row in (await self._store.tally()).queues)
+        return len(await self._every(letters_matching(filter)))
+
+    async def facets(self, filter: str = "", *, by: str = "cause", limit: int = 20) -> Facets:
+        """How the letters that match divide by cause, queue, error, category, route, reason, tag or disposition."""
+        word = division.check_by(by)
+        check_limit(limit)
+        selection = letters_matching(filter, everywhere=word == "disposition")
+        kept = None if filter.strip() else division.kept_facets(await self._store.tally(), word, limit)
+        return kept or await division.facets_of(self._store, selection, word, limit)
+
+    async def causes(self, filter: str = "", *, limit: int = 20) -> tuple[CauseView, ...]:
+        """Letters grouped by cause, most first, each with its trend, its queues and a sample."""
+        check_limit(limit)
+        selection = letters_matching(filter)
+        queue = by_cause.queue_named(parse_filter(filter))
+        if queue is not None or not filter.strip():
+            groups = await by_cause.causes_kept(self._store, queue)
+        else:
+            groups = await by_cause.causes_found(self._store, selection)
+        return await by_cause.described(self._store, groups[:limit], selection)
+
+    async def cause(self, name: str) -> CauseView:
+        """One cause, by its name or the beginning of it. Raises NotFound."""
+        whole = await by_cause.resolve_cause(self._store, str(name))
+        groups = [group for group in await by_cause.causes_kept(self._store, None) if group.cause == whole]
+        where = letters_matching("", everywhere=not groups)
+        # None of them is open, or there are more causes than the counters give at once.
+        groups = groups or await by_cause.causes_found(self._store, And((where, Match("cause", "=", whole))))
+        if not groups:
+            raise NotFound(f"no cause {name!r}", hint="its letters are gone")
+        return (await by_cause.described(self._store, groups, where))[0]
+
+    async def export(self, filter: str = "", *, attempts: bool = False) -> AsyncIterator[Record]:
+        """Letters with all they have, one by one, last-died first; `attempts`: also what became of each attempt.
+
+        Nothing is covered: what is a secret in a payload is one in the record.
+        """
+        cursor: str | None = None
+        while True:
+            records, cursor = await self.export_page(filter, attempts, cursor)
+            for record in records:
+                yield record
+            if cursor is None:
+                return
+
+    async def export_page(self, filter: str, attempts: bool, cursor: str | None) -> tuple[list[Record], str | None]:  # noqa: FBT001 - a cursor comes last
+        """One page of `export`, and where the next one begins."""
+        page = await self._store.find(letters_matching(filter), PAGE_LIMIT, cursor)
+        if not attempts:
+            return [record_of(item) for item in page], page.next
+        records: list[Record] = []
+        for start in range(0, len(page.items), READ_AT_ONCE):
+            ids = [item.id for item in page.items[start : start + READ_AT_ONCE]]
+            found = await asyncio.gather(*[self._store.get(each) for each in ids])
+            # Whoever was replayed meanwhile is no letter any more.
+            records += [record_of(each.item, each) for each in found if each.item.letter is not None]
+        return records, page.next
+
+    async def import_(
+        self,
+        records: Iterable[Record | Mapping[str, Any]],
+        *,
+        reason: str,
+        dry_run: bool = False,
+        actor: str | None = None,
+        request_id: str | None = None,
+    ) -> PutResult:
+        """Take in letters that `export` gave, here or elsewhere. Ids that are there already, or were, are left alone.
+
+        All are looked at first: if one cannot be taken in, none is, and BadImport names every fault.
+        """
+        act = self._act(reason, actor, request_id)
+        customs = transfer.Customs()
+        passed = [customs.look(f"letter {at}", each) for at, each in enumerate(check_several(records, "records"), 1)]
+        customs.stamp()
+        ready = [record for record in passed if record is not None]
+        if dry_run:
+            return await transfer.would_take_in(self._store, ready)
+        return await transfer.take_in(self._store, ready, act)
+
     async def audit(self, *, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         """What was done by whom and why, in order; go on with `after=` the last position."""
         return await self._store.journal("audit", after, limit)
@@ -130,8 +273,7 @@ class Letters:
     async def _amend(
         self, which: Which, change: Change, reason: str, actor: str | None, request_id: str | None
     ) -> Amended:
-        who = self._actor if actor is None else check_actor(actor)
-        act = Act(who, check_reason(reason), request_id or new_id())
+        act = self._act(reason, actor, request_id)
         ids = await self._ids(which, change)
         done = await amend_in_chunks(self._store, ids, change, act)
         if self._events:
@@ -139,6 +281,10 @@ class Letters:
             counts = len(done.changed), len(done.skipped)
             self._events.emit(AmendedEvent(name, act.actor, act.reason, act.request_id, *counts))
         return done
+
+    def _act(self, reason: str, actor: str | None, request_id: str | None) -> Act:
+        who = self._actor if actor is None else check_actor(actor)
+        return Act(who, check_reason(reason), request_id or new_id())
 
     async def _ids(self, which: Which, change: Change) -> list[str]:
         if isinstance(which, str):
@@ -152,11 +298,13 @@ class Letters:
     async def _matching(self, text: str, change: Change) -> list[str]:
         if not text.strip():
             raise ConfigError("it is empty", field="filter", hint="to mean every open letter, say disposition:open")
-        selection = letters_matching(text, put_away=isinstance(change, Restore))
+        return await self._every(letters_matching(text, put_away=isinstance(change, Restore)))
+
+    async def _every(self, selection: Selection) -> list[str]:
         ids: list[str] = []
         cursor = None
         while True:
-            page = await self._store.ids(selection, cursor=cursor)
+            page = await self._store.ids(selection, IDS_LIMIT, cursor)
             ids += page.ids
             cursor = page.next
             if cursor is None:
@@ -185,14 +333,19 @@ def joined(parts: Sequence[Amended]) -> Amended:
     )
 
 
-def letters_matching(text: str, *, put_away: bool = False) -> Selection:
+def letters_matching(text: str, *, put_away: bool = False, everywhere: bool = False) -> Selection:
     """Letters only, and those on the table unless the text says where to look."""
     selection = parse_filter(text)
     parts: tuple[Selection, ...] = (Match("state", "=", "dead"), selection)
-    if "disposition" not in select.fields_of(selection):
+    if "disposition" not in select.fields_of(selection) and not everywhere:
         where = Match("disposition", "=", "open")
         parts += (select.Not(where),) if put_away else (where,)
     return And(parts)
+
+
+def check_limit(limit: object) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ConfigError(f"{limit!r} is not a number of rows", field="limit", hint="use 1 or more")
 
 
 def check_several(which: object, field: str) -> list[Any]:

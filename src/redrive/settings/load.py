@@ -21,10 +21,17 @@ SECRET_LIMIT = 64 * 1024
 
 
 class Said(Struct, frozen=True):
-    """What one source says of one setting."""
+    """What one source says of one setting; `flag` is how the command line calls it."""
 
     value: object
     origin: str
+    flag: str = ""
+
+
+class Fault(Struct, frozen=True):
+    text: str
+    error: ConfigError | None = None
+    """Of a flag: it needs no further words of where it came from."""
 
 
 class Loaded(Struct, frozen=True):
@@ -47,39 +54,39 @@ def load(
     `flags` are by dotted name; None stands for a flag that was not given. Raises BadSettings with every fault.
     """
     variables = os.environ if environ is None else environ
-    faults: list[str] = []
+    faults: list[Fault] = []
     file, said = _from_file(config, variables, faults)
     said |= _from_environment(variables, faults)
-    said |= {
-        name: Said(value, "flag --" + name.rpartition(".")[2].replace("_", "-"))
-        for name, value in (flags or {}).items()
-        if value is not None
-    }
+    said |= {name: _flag(name, value) for name, value in (flags or {}).items() if value is not None}
     values = {name: value for name, one in said.items() for value in _checked(FIELDS[name], one, faults)}
+    if len(faults) == 1 and faults[0].error is not None:
+        raise faults[0].error
     if faults:
-        raise BadSettings(tuple(faults))
+        raise BadSettings(tuple(fault.text for fault in faults))
     origins = {name: said[name].origin if name in said else DEFAULT for name in FIELDS}
     return Loaded(settings_from(values), origins, file, tuple(_unknown(variables)))
 
 
-def _checked(field: Field, said: Said, faults: list[str]) -> Iterator[object]:
+def _checked(field: Field, said: Said, faults: list[Fault]) -> Iterator[object]:
     """The value, or nothing and a fault more."""
     try:
-        yield field.read(said.value, field.name)
+        yield field.read(said.value, said.flag or field.name)
     except ConfigError as error:
-        faults.append(_fault(error, said.origin))
+        hint = f"; {error.hint}" if error.hint else ""
+        faults.append(Fault(f"{error.message} (from {said.origin}{hint})", error if said.flag else None))
 
 
-def _fault(error: ConfigError, origin: str) -> str:
-    hint = f"; {error.hint}" if error.hint else ""
-    return f"{error.message} (from {origin}{hint})"
+def _flag(name: str, value: object) -> Said:
+    flag = f"--{name.removeprefix('worker.').replace('.', '-')}"
+    # A wrong store is one wherever it is named.
+    return Said(value, f"flag {flag}", "store" if name == "store" else flag)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
 
 def _from_file(
-    config: str | None, variables: Mapping[str, str], faults: list[str]
+    config: str | None, variables: Mapping[str, str], faults: list[Fault]
 ) -> tuple[Path | None, dict[str, Said]]:
     try:
         if config:
@@ -90,14 +97,14 @@ def _from_file(
             file = files.find()
         tree = {} if file is None else files.read(file)
     except ConfigError as error:
-        faults.append(str(error))
+        faults.append(Fault(str(error)))
         return None, {}
     said: dict[str, Said] = {}
     for name, value in _leaves(tree):
         if name in FIELDS:
             said[name] = Said(_placed(value, file) if name == "store" else value, str(file))
         else:
-            faults.append(f"{name}: {_why_not(name)} (from {file})")
+            faults.append(Fault(f"{name}: {_why_not(name)} (from {file})"))
     return file, said
 
 
@@ -129,13 +136,14 @@ def _placed(url: object, file: Path | None) -> object:
 # --- the environment -------------------------------------------------------------------------------------------------
 
 
-def _from_environment(variables: Mapping[str, str], faults: list[str]) -> dict[str, Said]:
+def _from_environment(variables: Mapping[str, str], faults: list[Fault]) -> dict[str, Said]:
     """An empty variable says nothing, as shells and containers have it."""
     said: dict[str, Said] = {}
     for name, field in FIELDS.items():
         plain, pointing = variables.get(field.variable, ""), variables.get(f"{field.variable}_FILE", "")
         if plain and pointing and field.secret:
-            faults.append(f"{name}: {field.variable} and {field.variable}_FILE are both there (keep one of them)")
+            both = f"{name}: {field.variable} and {field.variable}_FILE are both there (keep one of them)"
+            faults.append(Fault(both))
         elif plain:
             said[name] = Said(plain, f"environment {field.variable}")
         elif pointing and field.secret:
@@ -143,17 +151,17 @@ def _from_environment(variables: Mapping[str, str], faults: list[str]) -> dict[s
     return said
 
 
-def _from_secret_file(field: Field, path: str, faults: list[str]) -> dict[str, Said]:
+def _from_secret_file(field: Field, path: str, faults: list[Fault]) -> dict[str, Said]:
     variable = f"{field.variable}_FILE"
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as the variable says it
             text = file.read(SECRET_LIMIT).strip()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        faults.append(f"{field.name}: {path} cannot be read: {why} (from environment {variable})")
+        faults.append(Fault(f"{field.name}: {path} cannot be read: {why} (from environment {variable})"))
         return {}
     if not text:
-        faults.append(f"{field.name}: {path} is empty (from environment {variable})")
+        faults.append(Fault(f"{field.name}: {path} is empty (from environment {variable})"))
         return {}
     return {field.name: Said(text, f"{path} (environment {variable})")}
 

@@ -153,8 +153,9 @@ class Store(Protocol):
         Skip let go on what is blocked or parked behind a letter (Skip with a gap; skipped for one that blocks nothing).
         Cancel ends a ready item and moves those that wait for it as `settle` would; a leased one is marked.
         Move gives a letter another queue (counters, causes and indexes with it); skipped for the dead head of an order
-        key, behind which others wait, and for a letter that is there already. Replay with `queue` is Move and Replay in
-        one. Tag and Note are legal in every state, held or not; a Tag that changes nothing counts as changed.
+        key, behind which others wait, for one with an order key that others were put to wait for, and for a letter that
+        is there already. Replay with another `queue` is Move and Replay in one. Tag and Note are legal in every state,
+        held or not; a Tag that changes nothing counts as changed.
         """
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
@@ -162,9 +163,10 @@ class Store(Protocol):
         are `already`.
 
         Each enters dead, with its disposition, route, tags, attempts, counters and times (none of them later than now).
-        `deliveries` and `seq` begin anew; what it was bound to is kept as its terms and binds when it is replayed: at
+        `seq` begins anew, and `deliveries` goes on after all that its evidence tells of. In the order of enqueue, and
+        what is waited for first. What it was bound to is kept as its terms and binds when it is replayed: at
         the tail of its order key, and skipped for an `after` that is unknown here, unless forced. ConfigError for an
-        item that is no letter. Queues are declared; no capacity refuses.
+        item that is no letter, and for one that is damaged. Queues are declared; no capacity refuses.
         """
 
     async def get(self, item_id: str) -> History:

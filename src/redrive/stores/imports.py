@@ -75,7 +75,7 @@ def _check(history: History) -> None:
     _check_numbers(history)
     try:
         codec.encode(history)
-    except UnicodeEncodeError:
+    except ConfigError:
         hint = "use text that can be printed"
         raise ConfigError(f"half a character in its texts (item {item.id})", field="failure", hint=hint) from None
 
@@ -86,6 +86,8 @@ def _check_numbers(history: History) -> None:
         value = getattr(item, field)
         if value is not None and not 0 <= value <= LATEST:
             raise ConfigError(f"{value} makes no sense (item {item.id})", field=field)
+    if item.letter is not None and not 0 <= item.letter.died_at <= LATEST:
+        raise ConfigError(f"{item.letter.died_at} makes no sense (item {item.id})", field="died_at")
     for field in ("deliveries", "attempt", "errors", "crashes", "replays"):
         value = getattr(item, field)
         if not 0 <= value <= MOST:
@@ -93,6 +95,8 @@ def _check_numbers(history: History) -> None:
     for one in history.attempts:
         if not (0 <= one.started_at <= LATEST and 0 <= one.ran <= LATEST and 0 <= one.number <= MOST):
             raise ConfigError(f"the numbers of one make no sense (item {item.id})", field="attempts")
+    if not 0 <= history.omitted <= MOST:
+        raise ConfigError(f"{history.omitted} makes no sense (item {item.id})", field="omitted")
     numbers = [attempt.delivery for attempt in history.attempts]
     if numbers != sorted(set(numbers)) or any(not 1 <= number <= MOST for number in numbers):
         raise ConfigError(f"their deliveries do not go up one by one (item {item.id})", field="attempts")

@@ -13,14 +13,12 @@ from redrive.core import select
 from redrive.core.item import Instant, Item
 from redrive.core.rendering import render
 from redrive.core.select import EVERYTHING, FIELDS, And, Ids, Match, Not, Or, Path, Selection, Text
-from redrive.core.verbs import Page
+from redrive.core.verbs import IdPage, Page
 from redrive.errors import BadFilter, ConfigError
 from redrive.stores import cursor as cursors
 from redrive.stores.aside import aside
 
 T = TypeVar("T")
-Find = Callable[[Selection, int, str | None], Awaitable[Page]]
-Now = Callable[[], Awaitable[Instant]]
 
 SCAN_LIMIT = 10_000
 """Candidates that one page looks at."""
@@ -39,6 +37,14 @@ class Split(NamedTuple):
 
     indexed: Selection
     rest: Selection | None
+
+
+class Looks(NamedTuple):
+    """How a store looks by itself, for what it compiles."""
+
+    find: Callable[[Selection, int, str | None], Awaitable[Page]]
+    ids: Callable[[Selection, int, str | None], Awaitable[IdPage]]
+    now: Callable[[], Awaitable[Instant]]
 
 
 class Found(NamedTuple, Generic[T]):
@@ -70,9 +76,13 @@ def split(selection: Selection) -> Split:
 def refuse(selection: Selection) -> None:
     """For acts, which are one write: they cannot look into payloads meanwhile."""
     if not _compiles(selection):
-        raise ConfigError(
-            "an act cannot be chosen by a text or a payload", field="filter", hint="find the ids first, then name them"
-        )
+        raise refused()
+
+
+def refused() -> ConfigError:
+    return ConfigError(
+        "no act is done by a text or a payload", field="filter", hint="find the ids first, and act on those"
+    )
 
 
 def _compiles(selection: Selection) -> bool:
@@ -103,20 +113,33 @@ def _weaker(selection: Selection) -> Selection:
     return EVERYTHING
 
 
-async def search(
-    find: Find, asked: Split, page: tuple[int, str | None], now: Now, keep: Callable[[Item], T]
-) -> Found[T]:
-    """A page of what the rest holds for, among what `find` gives. `page`: how many, and from where on."""
-    limit, cursor = page
+async def page(looks: Looks, selection: Selection, limit: int, cursor: str | None) -> Page:
+    asked = split(selection)
+    if asked.rest is None:
+        return await looks.find(selection, limit, cursor)
+    return Page(*await _search(looks, asked, limit, cursor, lambda item: item))
+
+
+async def ids(looks: Looks, selection: Selection, limit: int, cursor: str | None) -> IdPage:
+    asked = split(selection)
+    if asked.rest is None:
+        return await looks.ids(selection, limit, cursor)
+    found = await _search(looks, asked, limit, cursor, lambda item: item.id)
+    return IdPage(found.kept, found.next)
+
+
+async def _search(looks: Looks, asked: Split, limit: int, cursor: str | None, keep: Callable[[Item], T]) -> Found[T]:
+    """What the rest holds for, among what the store finds."""
     rest = EVERYTHING if asked.rest is None else asked.rest
     by_death = select.pins_dead(asked.indexed)
-    instant = await now() if any(FIELDS.get(field) == "duration" for field in select.fields_of(rest)) else 0
+    timed = any(FIELDS.get(field) == "duration" for field in select.fields_of(rest))
+    now = await looks.now() if timed else 0
     kept: list[T] = []
     last, scanned = cursor, 0
     while True:
-        candidates = await find(asked.indexed, min(CHUNK, SCAN_LIMIT - scanned), cursor)
+        candidates = await looks.find(asked.indexed, min(CHUNK, SCAN_LIMIT - scanned), cursor)
         scanned += len(candidates)
-        for item in await _judged(candidates.items, rest, instant):
+        for item in await _judged(candidates.items, rest, now):
             if len(kept) == limit:
                 return Found(tuple(kept), last, scanned)
             kept.append(keep(item))

@@ -11,7 +11,6 @@ from heapq import nsmallest
 
 from msgspec import UNSET
 
-from redrive.core import select
 from redrive.core.decide import ToCancelled, ToDead
 from redrive.core.item import History, Instant, Item, Millis, NewItem
 from redrive.core.select import Ids, Selection
@@ -45,7 +44,6 @@ from redrive.core.verbs import (
 )
 from redrive.errors import Conflict, NotFound
 from redrive.stores import audit
-from redrive.stores import cursor as cursors
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
 from redrive.stores.checks import (
     check_act,
@@ -61,7 +59,7 @@ from redrive.stores.checks import (
 )
 from redrive.stores.clock import Clock
 from redrive.stores.imports import check_imports, prepared
-from redrive.stores.memory import _checkup, _moves
+from redrive.stores.memory import _checkup, _moves, _pages
 from redrive.stores.memory._acts import Acts
 from redrive.stores.memory._beside import Beside
 from redrive.stores.memory._bonds import Bonds
@@ -175,7 +173,7 @@ class MemoryStore(Beside):
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
         async with self._verb() as now:
-            matching = self._matching(selection, now)
+            matching = _pages.meant(self._table, selection, now)
             if expect is not None and len(matching) != expect:
                 raise Conflict(
                     f"{len(matching)} items match, not {expect}; nothing was changed",
@@ -202,12 +200,6 @@ class MemoryStore(Beside):
         if record.changed:
             self._journal.append(audit.entry(record, by), now)
 
-    def _matching(self, selection: Selection, now: Instant) -> list[Item]:
-        """In the order given for ids, else earliest enqueued first."""
-        if isinstance(selection, Ids):
-            return self._table.present(selection.ids)
-        return [item for item in self._table.oldest_first() if select.matches(selection, item, now)]
-
     # --- looking ---
 
     async def get(self, item_id: str) -> History:
@@ -221,29 +213,13 @@ class MemoryStore(Beside):
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         async with self._verb() as now:
             check_page(limit)
-            return self._page(selection, limit, cursor, now)
+            return _pages.page(self._table, selection, limit, cursor, now)
 
     async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
         async with self._verb() as now:
             check_page(limit, IDS_LIMIT)
-            page = self._page(selection, limit, cursor, now)
+            page = _pages.page(self._table, selection, limit, cursor, now)
             return IdPage(tuple([item.id for item in page.items]), page.next)
-
-    def _page(self, selection: Selection, limit: int, cursor: str | None, now: Instant) -> Page:
-        by_death = select.pins_dead(selection)
-        order = "died" if by_death else "enqueued"
-        rows = self._table.latest_first(by_death=by_death, before=cursors.read(order, cursor))
-        items: list[Item] = []
-        scanned, last = 0, (0, 0)
-        for place, item in rows:
-            scanned += 1
-            if not select.matches(selection, item, now):
-                continue
-            if len(items) == limit:
-                return Page(tuple(items), cursors.write(order, last), scanned)
-            items.append(self._table.shown(item))
-            last = place
-        return Page(tuple(items), None, scanned)
 
     async def tally(self) -> Tally:
         async with self._verb() as now:
@@ -264,7 +240,7 @@ class MemoryStore(Beside):
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
         check_act(by)
         async with self._verb() as now:
-            matching = [item for item in self._matching(selection, now) if resolved(item)]
+            matching = [item for item in _pages.meant(self._table, selection, now) if resolved(item)]
             doomed = nsmallest(max(0, limit), matching, key=lambda item: item.seq)
             return self._broom.remove(doomed, selection, by, now)
 

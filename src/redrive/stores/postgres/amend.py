@@ -103,9 +103,16 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
             (position,) = await append_acts(session, tx, (audit.entry(record, by),), record.change)
             seqs = bigints([place.seq for place in changed])
             await tx.execute(session.sql("amend", "record_deeds"), (position, seqs))
-        return Amended(ids, tuple(already), tuple(skipped))
+        return Amended(ids, tuple(already), _in_order(skipped, selection, places))
 
     return await session.write(work)
+
+
+def _in_order(skipped: list[Skipped], selection: Selection, places: list[Place]) -> tuple[Skipped, ...]:
+    """As they were named, whatever the reasons."""
+    named = selection.ids if isinstance(selection, Ids) else [place.id for place in places]
+    order = {item_id: nth for nth, item_id in enumerate(dict.fromkeys(named))}
+    return tuple(sorted(skipped, key=lambda one: order[one.id]))
 
 
 def _joined(change: Change) -> str:

@@ -12,8 +12,10 @@ from typing import NamedTuple, assert_never
 
 from redrive.core import select
 from redrive.core.item import Instant
-from redrive.core.select import And, Ids, Match, Not, Op, Or, Selection
+from redrive.core.select import And, Ids, Match, Not, Op, Or, Path, Selection, Text, glob_match
+from redrive.core.terms import HOLDS
 from redrive.errors import ConfigError
+from redrive.stores import residue
 from redrive.stores.postgres.rows import indexed, short, shown
 
 Value = str | int | None | list[str]
@@ -50,10 +52,22 @@ _COLUMNS = {
     "died": "l.died_at",
     "route": "l.route",
     "priority": "case c.priority when 1 then 'high' when 2 then 'low' else 'normal' end",
-    "hold": "case c.hold when 1 then 'after' when 2 then 'order' when 3 then 'limit' end",
+    "hold": "c.hold",
     "key": "nullif(t.order_key, '')",
+    "tag": "c.seq",
+    "worker": "c.worker",
+    "due": "c.due_at",
+    "due_at": "c.due_at",
+    "enqueued_at": "i.enqueued_at",
+    "died_at": "l.died_at",
 }
-_OF_LETTERS = {**_COLUMNS, "queue": "l.queue", "state": "'dead'"}
+_OF_LETTERS = {**_COLUMNS, "queue": "l.queue", "state": "'dead'", "tag": "l.seq"}
+_PARKED = (
+    "exists (select 1 from {schema}.terms p join {schema}.line n on n.queue = c.queue and n.key = p.order_key"
+    " where p.seq = c.seq and p.order_key <> '' and n.status = 'parked')"
+)
+"""Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
+_TAGGED = "{seq} in (select g.seq from {schema}.tag g where g.tag {like} %b)"
 _INDEXED = frozenset({"cause", "category", "route"})
 _ALIAS = re.compile(r"\b([a-z])\.")
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
@@ -74,7 +88,7 @@ def _names(selection: Selection) -> bool:
             return _names(part)
         case Ids():
             return True
-        case Match():
+        case Match() | Text() | Path():
             return False
         case _:
             assert_never(selection)
@@ -95,6 +109,8 @@ def compiled(selection: Selection, pinned: Instant | None, *, letters: bool) -> 
             return Compiled("i.id = any(%b::text[])", (known,)) if known else _FALSE
         case Match():
             return _match(selection, pinned, letters)
+        case Text() | Path():
+            raise residue.refused()
         case _:
             assert_never(selection)
 
@@ -118,6 +134,8 @@ def _match(asked: Match, pinned: Instant | None, letters: bool) -> Compiled:  # 
     kind = select.FIELDS.get(field)
     if kind is None:
         raise ConfigError(f"there is no field {field!r}", field="filter", hint=select.available_fields())
+    if field in residue.UNCOMPILED:
+        raise residue.refused()
     column = (_OF_LETTERS if letters else _COLUMNS)[field]
     if kind in {"text", "word"}:
         return _text(field, column, op, value) if isinstance(value, str) and _storable(value) else _FALSE
@@ -135,6 +153,8 @@ def _match(asked: Match, pinned: Instant | None, letters: bool) -> Compiled:  # 
 
 
 def _text(field: str, column: str, op: Op, value: str) -> Compiled:
+    if field == "hold":
+        return _hold(op, value)
     if op == "glob" and "*" in value:
         return _glob(field, column, value)
     if op not in {"=", "glob"}:
@@ -149,7 +169,9 @@ def _text(field: str, column: str, op: Op, value: str) -> Compiled:
         return Compiled("(l.route = %b and l.route <> '')", (indexed(value),))
     if field in select.LETTER_FIELDS:
         return Compiled(f"{column} = %b", (indexed(value) if field in _INDEXED else shown(value),))
-    return _FALSE if "\0" in value else Compiled(f"{column} = %b", (value,))
+    if "\0" in value:
+        return _FALSE
+    return Compiled(_tagged(column, "=") if field == "tag" else f"{column} = %b", (value,))
 
 
 def _glob(field: str, column: str, pattern: str) -> Compiled:
@@ -158,7 +180,25 @@ def _glob(field: str, column: str, pattern: str) -> Compiled:
     like = shown(pattern).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
     if field == "error":
         return Compiled("(l.error like %b or l.error_short like %b)", (like, like))
-    return Compiled(f"{column} like %b", (like,))
+    return Compiled(_tagged(column, "like") if field == "tag" else f"{column} like %b", (like,))
+
+
+def _tagged(seq: str, like: str) -> str:
+    return _TAGGED.replace("{seq}", seq).replace("{like}", like)
+
+
+def _hold(op: Op, value: str) -> Compiled:
+    """Who is parked has the holds `parked` and `order`, all others the one that is kept."""
+    kept = [str(place) for place, word in enumerate(HOLDS) if word and _fits(op, value, word)]
+    parked = _fits(op, value, "parked") or _fits(op, value, "order")
+    if not kept:
+        return Compiled(f"(c.hold <> 0 and {_PARKED})") if parked else _FALSE
+    listed = f"c.hold in ({', '.join(kept)})"
+    return Compiled(f"({listed} or (c.hold <> 0 and {_PARKED}))" if parked else f"({listed} and not {_PARKED})")
+
+
+def _fits(op: Op, value: str, word: str) -> bool:
+    return glob_match(value, word) if op == "glob" else op == "=" and value == word
 
 
 def storable(ids: Iterable[str]) -> list[str]:

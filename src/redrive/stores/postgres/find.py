@@ -6,21 +6,24 @@ Each is one statement, so one picture. Readers keep nobody from writing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from redrive.core import codec, select
-from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Millis
+from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Instant, Millis
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
+from redrive.stores import bodies, residue
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.postgres.compile import Compiled, Value, compiled, storable, tables
 from redrive.stores.postgres.rows import Row, item_of, settings_of, tombstone_of
 
+from redrive.stores.postgres.walk import Walk, walk_of
+
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
-from redrive.stores.postgres.walk import Walk, walk_of
 
 _LAST = 2**63 - 1
 _PLACE = 35
@@ -110,16 +113,33 @@ def filled(session: Session, text: str) -> str:
 
 
 async def find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
-    search = search_for(session, selection, limit, cursor)
-    rows = await session.page(session.sql("get", "whole").replace("{found}", search.statement), search.values)
-    items = tuple([item_of(row) for row in rows[:limit]])
-    return Page(items, search.next(rows, 3, _PLACE), len(rows))
+    return await residue.page(_looks(session), selection, limit, cursor)
 
 
 async def ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
+    return await residue.ids(_looks(session), selection, limit, cursor)
+
+
+def _looks(session: Session) -> residue.Looks:
+    return residue.Looks(partial(_find, session), partial(_ids, session), partial(_now, session))
+
+
+async def _find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
+    search = search_for(session, selection, limit, cursor)
+    rows = await session.page(session.sql("get", "whole").replace("{found}", search.statement), search.values)
+    items = await bodies.whole(tuple([item_of(row) for row in rows[:limit]]))
+    return Page(items, search.next(rows, 3, _PLACE), len(rows))
+
+
+async def _ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
     search = search_for(session, selection, limit, cursor)
     rows = await session.page(session.sql("get", "names").replace("{found}", search.statement), search.values)
     return IdPage(tuple([row[0] for row in rows[:limit]]), search.next(rows, 1, 2))
+
+
+async def _now(session: Session) -> Instant:
+    ((instant,),) = await session.read(session.sql("find", "now"), (session.pinned(),))
+    return int(instant)
 
 
 async def tally(session: Session) -> Tally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from redrive.core.terms import TAGGED
 from redrive.core.verbs import Tag
 from redrive.stores.checks import TAGS_LIMIT, tagged, too_many_tags
 from redrive.stores.postgres.arrays import bigints, texts
@@ -13,9 +14,6 @@ from redrive.stores.postgres.tx import Tx
 if TYPE_CHECKING:
     from redrive.stores.postgres.amend import Place
     from redrive.stores.postgres.session import Session
-
-TAGGED = 128
-"""Among the ties of an item, besides those of core.terms. It binds nothing."""
 
 
 async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Tag) -> dict[int, str]:
@@ -26,7 +24,7 @@ async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Tag
         for seq, tag in await tx.execute(session.sql("amend", "tags"), (bigints(labelled),)):
             has[seq].append(tag)
     counts = {seq: len(tagged(tags, change)) for seq, tags in has.items()}
-    return {seq: too_many_tags(count) for seq, count in counts.items() if count > TAGS_LIMIT}
+    return {seq: too_many_tags(count) for seq, count in counts.items() if count > max(TAGS_LIMIT, len(has[seq]))}
 
 
 async def tag(session: Session, tx: Tx, places: Sequence[Place], change: Tag) -> None:

@@ -241,8 +241,7 @@ class PostgresStore:
 
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         check_page(limit)
-        page = await find.find(await self._here(), selection, limit, cursor)
-        return replace(page, items=await bodies.whole(page.items))
+        return await find.find(await self._here(), selection, limit, cursor)
 
     async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
         check_page(limit, IDS_LIMIT)

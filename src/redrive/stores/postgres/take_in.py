@@ -11,14 +11,13 @@ from redrive.core.item import History, Item, Letter
 from redrive.core.lanes import NUMBERS, level_of
 from redrive.core.select import Ids
 from redrive.core.states import Disposition
-from redrive.core.terms import ties
+from redrive.core.terms import TAGGED, ties
 from redrive.core.verbs import Act, PutResult
 from redrive.stores import audit
 from redrive.stores.imports import prepared
 from redrive.stores.postgres.amend import KIND_OF
 from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints, texts
 from redrive.stores.postgres.bonds import BOUND
-from redrive.stores.postgres.labels import TAGGED
 from redrive.stores.postgres.put import bound_columns, crc_of, packing_of
 from redrive.stores.postgres.rows import letter_names
 from redrive.stores.postgres.shelf import append_acts
@@ -41,26 +40,11 @@ async def take_in(session: Session, histories: Sequence[History], by: Act) -> Pu
         if entered:
             await _enter(session, tx, entered)
             _count(tx, entered)
-            ids = tuple([history.item.id for _, history in entered])
-            record = audit.AuditRecord("import", Ids(ids), ids)
-            (position,) = await append_acts(session, tx, (audit.entry(record, by),), record.change)
-            await tx.execute(session.sql("amend", "record_deeds"), (position, bigints([seq for seq, _ in entered])))
-        return _result(histories, seqs)
+            await _audit(session, tx, entered, by)
+        ids = [history.item.id for history in coming]
+        return PutResult(tuple([one for one in ids if one in seqs]), tuple([one for one in ids if one not in seqs]))
 
     return await session.write(work) if histories else PutResult()
-
-
-def _result(histories: Sequence[History], seqs: dict[str, int]) -> PutResult:
-    """In the order in which they were given; an id that comes twice is there already the second time."""
-    added: dict[str, None] = {}
-    already: list[str] = []
-    for history in histories:
-        item_id = history.item.id
-        if item_id in seqs and item_id not in added:
-            added[item_id] = None
-        else:
-            already.append(item_id)
-    return PutResult(tuple(added), tuple(already))
 
 
 async def _numbered(session: Session, tx: Tx, items: Sequence[Item]) -> dict[str, int]:
@@ -144,6 +128,13 @@ def _with_letters(entered: Iterable[Entered]) -> Iterable[tuple[int, str, Letter
     for seq, history in entered:
         if history.item.letter is not None:
             yield seq, history.item.queue, history.item.letter
+
+
+async def _audit(session: Session, tx: Tx, entered: Sequence[Entered], by: Act) -> None:
+    ids = tuple([history.item.id for _, history in entered])
+    record = audit.AuditRecord(audit.IMPORT, Ids(ids), ids)
+    (position,) = await append_acts(session, tx, (audit.entry(record, by),), record.change)
+    await tx.execute(session.sql("amend", "record_deeds"), (position, bigints([seq for seq, _ in entered])))
 
 
 def _count(tx: Tx, entered: Sequence[Entered]) -> None:

@@ -44,7 +44,7 @@ def walk_of(selection: Selection) -> Walk | None:
     parts = tuple(_parts(selection))
     named = {part.field: part for part in parts if isinstance(part, Match) and _is_name(part)}
     way = next((way for way in WALKS if {*way, "disposition"} == named.keys()), None)
-    if way is None or "died" in select.fields_of(selection):
+    if way is None or {"died", "died_at", "tag"} & select.fields_of(selection):
         return None
     used = [named[field] for field in (*way, "disposition")]
     values = tuple([_held(part.field, str(part.value)) for part in used])

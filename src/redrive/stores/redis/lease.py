@@ -120,7 +120,8 @@ def _bound(more: list[Any]) -> tuple[Any, ...]:
     if not terms:
         return None, None, "", PRIORITIES[priority]
     known = TermsFacts(*terms)
-    return None, None, "", PRIORITIES[priority], "", known.gap, known.cancel, known.terms()
+    tags = tuple(sorted(known.tags))
+    return None, None, "", PRIORITIES[priority], "", known.gap, known.cancel, known.terms(), tags
 
 
 async def _unpacked(judged: list[Judged]) -> list[Judged]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redrive.core import codec
-from redrive.core.item import History, Item, NewItem
+from redrive.core.item import History, Item, Letter
 from redrive.core.lanes import NUMBERS
 from redrive.core.select import Ids
 from redrive.core.terms import TAGGED, ties
@@ -29,26 +29,25 @@ async def take_in(session: Session, histories: Sequence[History], by: Act, compr
     if not histories:
         return PutResult()
     now = (await by_ids(session, (), evidence=False)).now
-    letters = prepared(histories, now)
+    letters = await bodies.packed_histories(prepared(histories, now), compress_above)
     if sum(len(letter.attempts) + 3 for letter in letters) > MOST:
         raise ConfigError(f"{len(letters):,} letters are too many for one call", field="letters", hint="take in fewer")
     ids = tuple([letter.item.id for letter in letters])
     heads = [(letter.item.id, _record(letter), len(letter.attempts)) for letter in letters]
-    entry = entry_of(audit.AuditRecord("import", Ids(ids), ()), by)
+    entry = entry_of(audit.AuditRecord(audit.IMPORT, Ids(ids), ()), by)
     args: list[bytes | str | int] = [packed(heads), *entry, by.actor, by.reason, by.request_id]
-    for letter, payload in zip(letters, await _payloads(letters, compress_above), strict=True):
-        args += [codec.encode(letter.item.id), payload, codec.encode(letter.item.letter and letter.item.letter.failure)]
+    for letter in letters:
+        args += [
+            codec.encode(letter.item.id),
+            packed_body(letter.item.payload),
+            codec.encode(_letter(letter.item).failure),
+        ]
         args += [codec.encode(attempt) for attempt in letter.attempts]
     there = set(await session.run("take_in", args))
     return PutResult(
         tuple([one for place, one in enumerate(ids, 1) if place not in there]),
         tuple([one for place, one in enumerate(ids, 1) if place in there]),
     )
-
-
-async def _payloads(letters: Sequence[History], compress_above: int) -> list[bytes]:
-    as_new = [NewItem(letter.item.id, letter.item.queue, letter.item.payload) for letter in letters]
-    return [packed_body(new.payload) for new in await bodies.packed_items(as_new, compress_above)]
 
 
 def _record(letter: History) -> tuple[object, ...]:
@@ -58,7 +57,7 @@ def _record(letter: History) -> tuple[object, ...]:
         *(0, item.queue, str(item.state), item.enqueued_at, item.due_at, item.renewed_at, item.deliveries),
         *(item.attempt, item.errors, item.crashes, item.replays, item.last_chance, False),
         *(_or_false(item.worker), _or_false(item.leased_at), False, _or_false(item.ended_at)),
-        *(letter.omitted, _letter(item), *_rest(item)),
+        *(letter.omitted, _facts(_letter(item)), *_rest(item)),
     )
 
 
@@ -66,10 +65,13 @@ def _or_false(value: object) -> object:
     return False if value is None else value
 
 
-def _letter(item: Item) -> tuple[object, ...]:
-    letter = item.letter
-    if letter is None:
+def _letter(item: Item) -> Letter:
+    if item.letter is None:
         raise AssertionError("checked before")
+    return item.letter
+
+
+def _facts(letter: Letter) -> tuple[object, ...]:
     why = letter.failure
     lies = (letter.reason, letter.died_at, str(letter.disposition))
     return *lies, why.cause, why.type.rpartition(".")[2], why.category, letter.route

@@ -11,6 +11,7 @@ from typing import NamedTuple, assert_never
 from redrive.core import codec, select
 from redrive.core.select import And, Ids, Match, Or, Selection
 from redrive.core.states import Disposition, State
+from redrive.core.terms import TAGGED
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -18,17 +19,20 @@ from redrive.core.verbs import (
     Cancel,
     Change,
     Discard,
+    Move,
+    Note,
     Replay,
     Restore,
     Skip,
     Skipped,
+    Tag,
     Tombstone,
     refusal,
 )
 from redrive.errors import Conflict
 from redrive.stores import audit, packing
 from redrive.stores.base import PAGE_LIMIT
-from redrive.stores.sqlite import faults, rebind, tied
+from redrive.stores.sqlite import faults, rebind, tags, tied
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import DISPOSITIONS, STATES, Row
 from redrive.stores.sqlite.search import short_of_time
@@ -47,7 +51,7 @@ _LAID: dict[type, Disposition] = {
     Discard: Disposition.TRASH,
     Restore: Disposition.OPEN,
 }
-_KINDS: dict[str, Kind] = {
+KINDS: dict[str, Kind] = {
     "ready": "ready",
     "leased": "leased",
     "done": "done",
@@ -73,7 +77,7 @@ class Place(NamedTuple):
     @property
     def kind(self) -> Kind:
         """The counter it is counted in, unless it has a hold."""
-        return _KINDS[self.state if self.disposition is None else self.disposition]
+        return KINDS[self.state if self.disposition is None else self.disposition]
 
 
 def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
@@ -81,6 +85,7 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
     before = {seq for (seq,) in tx.execute(_SQL["done_before"], (_numbers(places), by.request_id))}
     bound = {item.seq: item for item in tied.read(tx, [place.seq for place in places if place.ties & BINDING])}
     refusals = rebind.Refusals(tx, change)
+    too_many = tags.refusals(tx, [place.seq for place in places], change)
     changed: list[Place] = []
     already: list[str] = []
     skipped = [Skipped(item_id, "no such item") for item_id in missing]
@@ -88,7 +93,11 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
         if place.seq in before:
             already.append(place.id)
             continue
-        reason = refusal(change, place.state, place.disposition) or refusals.of(bound.get(place.seq))
+        reason = (
+            refusal(change, place.state, place.disposition)
+            or refusals.of(place.queue, bound.get(place.seq))
+            or too_many.get(place.seq)
+        )
         if reason is None:
             changed.append(place)
         else:
@@ -140,25 +149,61 @@ def place_of(row: Row) -> Place:
 def _change(tx: Tx, places: list[Place], bound: dict[int, Tied], change: Change, by: Act) -> None:
     ours = [bound[place.seq] for place in places if place.seq in bound]
     match change:
-        case Replay(budget, delay, force):
-            seqs = _numbers(places)
-            tx.execute(_SQL["replay"], (tx.now + delay, tx.now, budget == "once", seqs))
-            tx.execute(_SQL["drop_letters"], (seqs,))
-            tx.woken.update([place.queue for place in places])
-            _recount(tx, places, "ready")
-            rebind.replayed(tx, ours, force=force)
+        case Replay():
+            _replay(tx, places, ours, change)
         case Archive() | Discard() | Restore():
-            disposition = _LAID[type(change)]
-            tx.execute(_SQL["lay"], (disposition, _numbers(places)))
-            _recount(tx, places, _KINDS[disposition])
-            if isinstance(change, Discard):
-                rebind.discarded(tx, ours)
+            _lay(tx, places, ours, _LAID[type(change)])
         case Cancel():
             _cancel(tx, places, ours, by)
         case Skip():
             rebind.skipped(tx, ours)
+        case Move(queue):
+            _move(tx, places, ours, queue)
+        case Tag():
+            tags.change_all(tx, [place.seq for place in places], change)
+        case Note():
+            pass
         case _:
             assert_never(change)
+
+
+def _replay(tx: Tx, places: list[Place], bound: list[Tied], change: Replay) -> None:
+    if change.queue:
+        places, bound = _move(tx, places, bound, change.queue)
+    seqs = _numbers(places)
+    tx.execute(_SQL["replay"], (tx.now + change.delay, tx.now, change.budget == "once", seqs))
+    tx.execute(_SQL["drop_letters"], (seqs,))
+    tx.woken.update([place.queue for place in places])
+    _recount(tx, places, "ready")
+    rebind.replayed(tx, bound, force=change.force)
+
+
+def _lay(tx: Tx, places: list[Place], bound: list[Tied], disposition: Disposition) -> None:
+    """The end of a letter in the trash is when it came there, else its death."""
+    seqs = _numbers(places)
+    tx.execute(_SQL["lay"], (disposition, seqs))
+    _recount(tx, places, KINDS[disposition])
+    if disposition is Disposition.TRASH:
+        tx.execute(_SQL["discarded"], (tx.now, seqs))
+        rebind.discarded(tx, bound)
+    else:
+        tx.execute(_SQL["restored"], (seqs,))
+
+
+def _move(tx: Tx, places: list[Place], bound: list[Tied], queue: str) -> tuple[list[Place], list[Tied]]:
+    """To another queue; as they are then, with those that were there already."""
+    going = [place for place in places if place.queue != queue]
+    tx.declare(queue)
+    for name in ("move", "move_letters"):
+        tx.execute(_SQL[name], (queue, _numbers(going)))
+    for place in going:
+        tx.count(place.queue, place.kind, -1)
+        tx.count(queue, place.kind, 1)
+        if place.cause is not None and place.kind == "open":
+            tx.count_cause(place.cause, place.queue, -1)
+            tx.count_cause(place.cause, queue, 1)
+    moved = {item.seq: item for item in rebind.moved(tx, [item for item in bound if item.queue != queue], queue)}
+    return [place._replace(queue=queue) for place in places], [moved.get(item.seq, item) for item in bound]
 
 
 def _cancel(tx: Tx, places: list[Place], bound: list[Tied], by: Act) -> None:
@@ -177,8 +222,12 @@ def _cancel(tx: Tx, places: list[Place], bound: list[Tied], by: Act) -> None:
 
 def _record(tx: Tx, places: list[Place], selection: Selection, change: Change, by: Act) -> None:
     record = audit.AuditRecord(audit.word(change), selection, tuple([place.id for place in places]), change)
+    record_deeds(tx, record, by, [place.seq for place in places])
+
+
+def record_deeds(tx: Tx, record: audit.AuditRecord, by: Act, seqs: list[int]) -> None:
     position = append_act(tx, audit.entry(record, by), record.change)
-    tx.execute(_SQL["record_deeds"], (position, _numbers(places)))
+    tx.execute(_SQL["record_deeds"], (position, tied.numbers(seqs)))
 
 
 def _recount(tx: Tx, places: list[Place], after: Kind | None) -> None:
@@ -220,6 +269,7 @@ def remove(tx: Tx, doomed: list[Place], selection: Selection, by: Act) -> tuple[
     tx.executemany(_PRUNE["bury"], rows)
     for name in ("items", "payloads", "results", "letters", "attempts", "deeds", "terms"):
         tx.execute(_PRUNE[name], (_numbers(doomed),))
+    tags.forget(tx, [place.seq for place in doomed if place.ties & TAGGED])
     _recount(tx, doomed, None)
     record = audit.AuditRecord("prune", selection, tuple([place.id for place in doomed]))
     append_act(tx, audit.entry(record, by), record.change)

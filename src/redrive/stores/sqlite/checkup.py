@@ -85,6 +85,7 @@ _TRUTHS: dict[str, tuple[_Truth, ...]] = {
         _Truth("payloads", "no_payload", "items without a payload"),
         _Truth("tombstones", "pruned_but_there", "items that were pruned and are there"),
         _Truth("holds", "hold_misfits", "items with a hold for nothing, or without one although they wait"),
+        _Truth("tags", "tags_missing", "items that should have tags and have none"),
         _Truth("payloads", "payload_bodies", "items whose payload is damaged", _payload_fits),
     ),
     "letter": (
@@ -104,6 +105,7 @@ _TRUTHS: dict[str, tuple[_Truth, ...]] = {
         _Truth("terms", "terms_alone", "terms without an item"),
         _Truth("lines", "line_misfits", "items that live and have no place under their order key"),
     ),
+    "tag": (_Truth("tags", "tag_alone", "tags of items that are not there, or do not know of them"),),
     "deed": (_Truth("history", "deed_alone", "acts on items that do not exist, or without their entry"),),
 }
 

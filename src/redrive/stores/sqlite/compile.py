@@ -10,9 +10,10 @@ from typing import assert_never
 from redrive.core import select
 from redrive.core.item import Instant
 from redrive.core.lanes import PRIORITIES
-from redrive.core.select import And, Ids, Match, Not, Op, Or, Selection, glob_match
+from redrive.core.select import And, Ids, Match, Not, Op, Or, Path, Selection, Text, glob_match
 from redrive.core.terms import HOLDS
 from redrive.errors import ConfigError
+from redrive.stores import residue
 from redrive.stores.sqlite.rows import short
 
 Value = str | int
@@ -46,9 +47,19 @@ _COLUMNS = {
     "died": "l.died_at",
     "route": "l.route",
     "key": "(select nullif(t.order_key, '') from terms t where t.seq = i.seq)",
+    "worker": "i.worker",
+    "due": "i.due_at",
+    "due_at": "i.due_at",
+    "enqueued_at": "i.enqueued_at",
+    "died_at": "l.died_at",
 }
-_NUMBERED: dict[str, tuple[str, ...]] = {"priority": tuple(PRIORITIES), "hold": HOLDS}
-"""Words that are kept as numbers: their places here. The empty one is none."""
+_PARKED = (
+    "exists (select 1 from terms t join line n on n.queue = i.queue and n.key = t.order_key"
+    " where t.seq = i.seq and n.status = 'parked' and n.head <> i.seq)"
+)
+"""Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
+_TAGGED = "{seq} in (select g.seq from tag g where g.tag = ?)"
+_TAGGED_LIKE = "exists (select 1 from tag g where g.seq = {seq} and {like})"
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
 
 
@@ -66,6 +77,8 @@ def compiled(selection: Selection, now: Instant, *, letters: bool) -> Compiled:
             return _ids(ids)
         case Match(field, op, value):
             return _match(field, op, value, now, letters)
+        case Text() | Path():
+            raise residue.refused()
         case _:
             assert_never(selection)
 
@@ -88,10 +101,10 @@ def _ids(ids: tuple[str, ...]) -> Compiled:
 def _match(field: str, op: Op, value: Value, now: Instant, letters: bool) -> Compiled:  # noqa: FBT001
     kind = select.FIELDS.get(field)
     if kind is None:
-        raise ConfigError(f"there is no field {field!r}", field="filter", hint=f"fields are {', '.join(select.FIELDS)}")
+        raise ConfigError(f"there is no field {field!r}", field="filter", hint=select.available_fields())
+    if field in residue.UNCOMPILED:
+        raise residue.refused()
     if kind in {"text", "word"}:
-        if field in _NUMBERED:
-            return _word(field, op, str(value)) if isinstance(value, str) else _FALSE
         return _text(field, op, value, letters) if isinstance(value, str) and _storable(value) else _FALSE
     if not isinstance(value, int) or op == "glob":
         return _FALSE
@@ -102,16 +115,48 @@ def _match(field: str, op: Op, value: Value, now: Instant, letters: bool) -> Com
     return f"{_COLUMNS[field]} {op} ?", (max(_INT64[0], min(value, _INT64[1])),)
 
 
-def _word(field: str, op: Op, value: str) -> Compiled:
-    places = [
-        place
-        for place, word in enumerate(_NUMBERED[field])
-        if word and (glob_match(value, word) if op == "glob" else op == "=" and value == word)
-    ]
-    return (f"i.{field} in ({', '.join(map(str, places))})", ()) if places else _FALSE
+def _fits(op: Op, value: str, word: str) -> bool:
+    return glob_match(value, word) if op == "glob" else op == "=" and value == word
+
+
+def _priority(op: Op, value: str) -> Compiled:
+    places = [place for place, word in enumerate(PRIORITIES) if _fits(op, value, word)]
+    return (f"i.priority in ({', '.join(map(str, places))})", ()) if places else _FALSE
+
+
+def _hold(op: Op, value: str) -> Compiled:
+    """Who is parked has the holds `parked` and `order`, all others the one that is kept."""
+    kept = [str(place) for place, word in enumerate(HOLDS) if word and _fits(op, value, word)]
+    parked = _fits(op, value, "parked") or _fits(op, value, "order")
+    if not kept:
+        return (f"(i.hold <> 0 and {_PARKED})", ()) if parked else _FALSE
+    listed = f"i.hold in ({', '.join(kept)})"
+    return (f"({listed} or (i.hold <> 0 and {_PARKED}))" if parked else f"({listed} and not {_PARKED})"), ()
+
+
+def _tag(op: Op, value: str, letters: bool) -> Compiled:  # noqa: FBT001
+    seq = "l.seq" if letters else "i.seq"
+    if op == "=":
+        return _TAGGED.replace("{seq}", seq), (value,)
+    if op != "glob":
+        return _FALSE
+    text, values = _glob("g.tag", value)
+    return _TAGGED_LIKE.replace("{seq}", seq).replace("{like}", text), values
 
 
 def _text(field: str, op: Op, value: str, letters: bool) -> Compiled:  # noqa: FBT001
+    match field:
+        case "priority":
+            return _priority(op, value)
+        case "hold":
+            return _hold(op, value)
+        case "tag":
+            return _tag(op, value, letters)
+        case _:
+            return _column(field, op, value, letters)
+
+
+def _column(field: str, op: Op, value: str, letters: bool) -> Compiled:  # noqa: FBT001
     column = "l.queue" if letters and field == "queue" else _COLUMNS[field]
     if letters and field == "state":
         column = "'dead'"

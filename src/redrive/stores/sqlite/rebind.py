@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from redrive.core.terms import AWAITED, DEDUPED, ORDERED, WAITS, dedupe_place
-from redrive.core.verbs import Change, Replay, Skip
-from redrive.stores.checks import waits_in_vain
+from redrive.core.verbs import Change, Move, Replay, Skip
+from redrive.stores.checks import KEEPS_BACK, bound_to, there_already, waits_for_stranger, waits_in_vain
 from redrive.stores.sqlite import bonds, edges, keys, lines, slots, tied
 from redrive.stores.sqlite.lines import Joining
 from redrive.stores.sqlite.tied import AFTER, ORDER, Tied
@@ -24,27 +26,54 @@ class Refusals:
         self._change = change
         self._claimed: dict[keys.Place, str] = {}
 
-    def of(self, item: Tied | None) -> str | None:
-        if isinstance(self._change, Skip):
-            ours = item is not None and item.has(ORDERED) and lines.is_head(self._tx, item)
-            return None if ours else "it keeps nothing back: it is not the head of an order key"
-        if not isinstance(self._change, Replay) or item is None:
+    def of(self, queue: str, item: Tied | None) -> str | None:
+        """`item`: what binds the letter, if anything does."""
+        match self._change:
+            case Skip():
+                ours = item is not None and item.has(ORDERED) and lines.is_head(self._tx, item)
+                return None if ours else "it keeps nothing back: it is not the head of an order key"
+            case Move(target) if target == queue:
+                return there_already(queue)
+            case Move():
+                return None if item is None else self._tied(item)
+            case Replay():
+                return None if item is None else self._of_replay(item, self._change)
+            case _:
+                return None
+
+    def _tied(self, item: Tied) -> str | None:
+        """What binds a letter to its queue."""
+        if not item.has(ORDERED):
             return None
-        if item.has(WAITS) and not self._change.force and (lost := self._lost(item)) is not None:
-            return waits_in_vain(lost)
-        return self._twin(item, force=self._change.force) if item.has(DEDUPED) else None
+        line = lines.line_of(self._tx, item.line)
+        if line is not None and line.head == item.seq and line.waiting:
+            return KEEPS_BACK
+        return bound_to(item.queue) if item.has(AWAITED) else None
 
-    def _lost(self, item: Tied) -> str | None:
-        """The first that it waits for and that can never be done."""
-        return next((one for one in item.terms.after if edges.fate(self._tx, one) == "cancelled"), None)
+    def _of_replay(self, item: Tied, change: Replay) -> str | None:
+        if change.queue not in {"", item.queue} and (reason := self._tied(item)) is not None:
+            return reason
+        if item.has(WAITS) and not change.force and (reason := self._in_vain(item)) is not None:
+            return reason
+        return self._twin(item, change) if item.has(DEDUPED) else None
 
-    def _twin(self, item: Tied, *, force: bool) -> str | None:
+    def _in_vain(self, item: Tied) -> str | None:
+        """It waits for one that can never be done, or that nobody knows."""
+        for one in item.terms.after:
+            fate = edges.fate(self._tx, one)
+            if fate == "cancelled":
+                return waits_in_vain(one)
+            if fate is None:
+                return waits_for_stranger(one)
+        return None
+
+    def _twin(self, item: Tied, change: Replay) -> str | None:
         """Also one that goes back by the same act."""
-        place = dedupe_place(item.queue, item.terms)
+        place = dedupe_place(change.queue or item.queue, item.terms)
         if place is None:
             return None
         holder = self._claimed.get(place) or keys.holders(self._tx, [place]).get(place)
-        if holder is not None and not force:
+        if holder is not None and not change.force:
             return f"its dedupe key is held by {holder}"
         self._claimed.setdefault(place, item.id)
         return None
@@ -108,6 +137,19 @@ def discarded(tx: Tx, letters: Iterable[Tied]) -> None:
         if letter.has(ORDERED):
             lines.close_gap(tx, letter)
             lines.advance(tx, [(letter, "")])
+
+
+def moved(tx: Tx, letters: Iterable[Tied], queue: str) -> list[Tied]:
+    """They leave their lines, as far as they still head one, and stand behind all that there are elsewhere."""
+    after: list[Tied] = []
+    for letter in letters:
+        place = letter.place
+        if letter.has(ORDERED):
+            discarded(tx, [letter])
+            place = lines.next_place(tx)
+            tx.execute(_TERMS["place"], (place, letter.seq))
+        after.append(replace(letter, queue=queue, place=place))
+    return after
 
 
 def skipped(tx: Tx, letters: Iterable[Tied]) -> None:

@@ -20,7 +20,7 @@ from redrive.stores.packing import Packed, fault
 
 Row = tuple[Any, ...]
 
-BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP = 2, 3, 13, 14, 15, 16, 17, 18
+BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP, TAGS = 2, 3, 13, 14, 15, 16, 17, 18, 22
 """Where lease.pick has them."""
 
 STATES = {str(state): state for state in State}
@@ -37,7 +37,7 @@ def judged_item(row: Row) -> Judged:
     """From the columns of get.sql."""
     item_id, queue, body, seq, state = row[:5]
     crc, reason, died_at, disposition, failure, packing, result_packing = row[20:27]
-    route, priority, hold, parked, terms, gap, cancel = row[27:34]
+    route, priority, hold, parked, terms, gap, cancel, tags = row[27:35]
     letter = None
     if reason is not None:
         letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure), route)
@@ -71,6 +71,7 @@ def judged_item(row: Row) -> Judged:
         gap or "",
         cancel or "",
         None if terms is None else codec.decode(terms, Terms),
+        () if tags is None else tags_of(tags),
     )
     return item, fault(body, crc, packing)
 
@@ -105,9 +106,16 @@ def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Ite
 def _bound(item: Item, row: Row) -> Item:
     """As few are."""
     terms = None if row[TERMS] is None else codec.decode(row[TERMS], Terms)
+    if row[TAGS] is not None:
+        item = replace(item, tags=tags_of(row[TAGS]))
     if row[PRIORITY] or row[GAP]:
         return replace(item, priority=PRIORITIES[row[PRIORITY]], terms=terms, gap=row[GAP] or "")
     return replace(item, terms=terms)
+
+
+def tags_of(told: str) -> tuple[str, ...]:
+    """From a JSON array in no order."""
+    return tuple(sorted(codec.decode(told.encode(), list[str])))
 
 
 def tombstone_of(row: Row) -> Tombstone:

@@ -49,11 +49,12 @@ from redrive.core.verbs import (
     WorkerFacts,
 )
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
-from redrive.stores import bodies, packing
+from redrive.stores import bodies, packing, residue
 from redrive.stores.aside import aside, through
 from redrive.stores.base import IDS_LIMIT
 from redrive.stores.checks import (
     check_act,
+    check_amend,
     check_change,
     check_entries,
     check_follow_ups,
@@ -66,7 +67,8 @@ from redrive.stores.checks import (
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
-from redrive.stores.sqlite import amend, configure, find, ground, lease, limits, reclaim, settle, shelf, sweep
+from redrive.stores.imports import check_imports
+from redrive.stores.sqlite import amend, configure, find, ground, lease, limits, reclaim, settle, shelf, sweep, take_in
 from redrive.stores.sqlite import ballast as reserve
 from redrive.stores.sqlite.ballast import BallastSize
 from redrive.stores.sqlite.binding import BindingName, check_name, choose
@@ -254,8 +256,14 @@ class SqliteStore:
         return await self._unpacked(session, taken)
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
-        check_act(by)
+        check_amend(change, by)
         return await self._act(lambda tx: amend.amend(tx, selection, change, by, expect))
+
+    async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
+        check_act(by)
+        check_imports(histories)
+        packed = await bodies.packed_histories(histories, self._compress_above)
+        return await self._write(lambda tx: take_in.take_in(tx, packed, by))
 
     # --- looking ---
 
@@ -266,15 +274,25 @@ class SqliteStore:
 
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         check_page(limit)
+        return await residue.page(self._looks, selection, limit, cursor)
+
+    async def _find(self, selection: Selection, limit: int, cursor: str | None) -> Page:
         found = await self._search(Search(selection, limit, cursor, find.item_at))
         page = Page(tuple(found.found), found.next, found.scanned)
         return replace(page, items=await bodies.whole(page.items))
+
+    @property
+    def _looks(self) -> residue.Looks:
+        return residue.Looks(self._find, self._ids, lambda: self._read(lambda tx: tx.now))
 
     async def tally(self) -> Tally:
         return await self._read(find.tally)
 
     async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
         check_page(limit, IDS_LIMIT)
+        return await residue.ids(self._looks, selection, limit, cursor)
+
+    async def _ids(self, selection: Selection, limit: int, cursor: str | None) -> IdPage:
         found = await self._search(Search(selection, limit, cursor, find.id_at))
         return IdPage(tuple(found.found), found.next)
 

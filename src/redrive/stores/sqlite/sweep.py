@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from redrive.core import codec
+from redrive.core.item import Millis
 from redrive.core.select import Ids
+from redrive.core.states import Disposition
 from redrive.core.verbs import Act, QueueSettings, Swept
 from redrive.stores.sqlite import amend, keys
 from redrive.stores.sqlite.amend import Place, place_of
@@ -13,23 +15,27 @@ from redrive.stores.statements import load
 
 _SQL = load("sqlite", "sweep")
 _PRUNE = load("sqlite", "prune")
+_DEFAULT = QueueSettings()
 
 
 def sweep(tx: Tx, limit: int, by: Act, cursor: int) -> Swept:
     keys.forget(tx)
     tx.execute(_SQL["forget_slots"])
-    kept = {queue: codec.decode(settings, QueueSettings) for queue, settings in tx.execute(_SQL["settings"]).fetchall()}
-    if all(one.keep is None and one.keep_results is None for one in kept.values()):
+    queues = tx.execute(_SQL["settings"]).fetchall()
+    kept = {queue: _DEFAULT if said is None else codec.decode(said, QueueSettings) for queue, said, _ in queues}
+    everything = any(one.keep is not None or one.keep_results is not None for one in kept.values())
+    if not everything and not any(trash for _, _, trash in queues):
         return Swept()
-    rows = tx.execute(_SQL["next"], (cursor, limit)).fetchall()
+    rows = tx.execute(_SQL["next" if everything else "next_letters"], (cursor, limit)).fetchall()
     over: list[Place] = []
     stale: list[int] = []
     for *facts, ended_at, has_result in rows:
         place = place_of(tuple(facts))
         settings = kept.get(place.queue)
-        if settings is None or ended_at is None or place.disposition is not None:
+        if settings is None or ended_at is None:
             continue
-        if settings.keep is not None and ended_at + settings.keep <= tx.now:
+        keep = _kept(place, settings)
+        if keep is not None and ended_at + keep <= tx.now:
             over.append(place)
         elif has_result and settings.keep_results is not None and ended_at + settings.keep_results <= tx.now:
             stale.append(place.seq)
@@ -37,3 +43,10 @@ def sweep(tx: Tx, limit: int, by: Act, cursor: int) -> Swept:
         tx.execute(_PRUNE["results"], (numbers(stale),))
     amend.remove(tx, over, Ids(tuple([place.id for place in over])), by)
     return Swept(len(over), len(stale), rows[-1][0] if len(rows) == limit else None)
+
+
+def _kept(place: Place, settings: QueueSettings) -> Millis | None:
+    """For how long after its end; None is for ever."""
+    if place.disposition is None:
+        return settings.keep
+    return settings.keep_trash if place.disposition is Disposition.TRASH else None

@@ -9,7 +9,7 @@ from msgspec import Struct
 from redrive.core import codec
 from redrive.core.item import Instant, Terms
 from redrive.core.terms import HOLDS, ORDERED
-from redrive.stores.sqlite.rows import SEQ, TERMS, TIES, Row
+from redrive.stores.sqlite.rows import SEQ, TAGS, TERMS, TIES, Row
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
@@ -19,7 +19,7 @@ _ORDER = load("sqlite", "order")
 NOTED = 64
 """In `ties`: it has a row in `terms`, if only for the name of its policy."""
 BINDING = NOTED - 1
-"""What of `ties` there is something to look up for."""
+"""What of `ties` there is something to look up for when it moves; TAGGED is not, nor is NOTED."""
 
 AFTER, ORDER, LIMIT = HOLDS.index("after"), HOLDS.index("order"), HOLDS.index("limit")
 
@@ -61,7 +61,7 @@ def numbers(seqs: Iterable[int]) -> str:
 
 def leased(row: Row) -> Tied:
     """From the columns of lease.pick."""
-    body, _, limit_key, order_key, place = row[TERMS:]
+    body, _, limit_key, order_key, place = row[TERMS:TAGS]
     return Tied(row[SEQ], row[0], row[1], row[TIES], 0, row[4], order_key, place, limit_key, body)
 
 

@@ -33,6 +33,7 @@ _PARTS = (
     "dedupe",
     "documents",
     "extend",
+    "filters",
     "find",
     "gates",
     "history",
@@ -83,6 +84,7 @@ from redrive.testing.conformance.configure import *  # noqa: E402,F403
 from redrive.testing.conformance.dedupe import *  # noqa: E402,F403
 from redrive.testing.conformance.documents import *  # noqa: E402,F403
 from redrive.testing.conformance.extend import *  # noqa: E402,F403
+from redrive.testing.conformance.filters import *  # noqa: E402,F403
 from redrive.testing.conformance.find import *  # noqa: E402,F403
 from redrive.testing.conformance.fixtures import clock, world  # noqa: E402
 from redrive.testing.conformance.gates import *  # noqa: E402,F403

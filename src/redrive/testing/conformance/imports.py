@@ -244,6 +244,7 @@ async def test_take_in_keeps_the_first_and_the_last_attempts(world: World) -> No
         ("tag", lambda it: structs.replace(it, item=structs.replace(it.item, tags=("two words",)))),
         ("payload", lambda it: structs.replace(it, item=structs.replace(it.item, flaw="damaged"))),
         ("enqueued_at", lambda it: structs.replace(it, item=structs.replace(it.item, enqueued_at=-1))),
+        ("died_at", lambda it: died(it, died_at=-1)),
         ("errors", lambda it: structs.replace(it, item=structs.replace(it.item, errors=-1))),
         ("deliveries", lambda it: structs.replace(it, item=structs.replace(it.item, deliveries=2**40))),
         ("attempts", lambda it: structs.replace(it, attempts=it.attempts[::-1])),

@@ -20,7 +20,7 @@ from msgspec import structs
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
 from redrive.core.item import Dedupe, Ending, History, Item, Millis, NewItem, Priority, Terms
 from redrive.core.select import Ids, Selection
-from redrive.core.states import Verb
+from redrive.core.states import State, Verb
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -240,6 +240,22 @@ class StoreMachine(Stage):
         answer = self.both(lambda store: store.amend(selection, change, by, expect), Verb.AMEND)
         if isinstance(answer, Amended):
             self.touched.update(answer.changed, answer.already, (one.id for one in answer.skipped))
+
+    @rule(picked=picks, again=st.booleans())
+    def take_in(self, picked: list[int], again: bool) -> None:  # noqa: FBT001 - drawn, not passed
+        """Letters that are there already, under other names: as another store with the same past would give them."""
+        letters = [item_id for item_id, item in self.before.items() if item.state is State.DEAD]
+        chosen = dict.fromkeys(letters[-1 - pick % len(letters)] for pick in picked) if letters else {}
+        told: list[History] = [self.run(self.model.get(item_id)) for item_id in chosen]
+        if not again:
+            names = [f"i-{len(self.known) + number:03d}" for number in range(len(told))]
+            pairs = zip(told, names, strict=True)
+            told = [structs.replace(one, item=structs.replace(one.item, id=name)) for one, name in pairs]
+        self.requests += 1
+        by = Act("ada", "because", f"q-import-{self.requests}")
+        answer: PutResult = self.both(lambda store: store.take_in(told, by))
+        self.known.extend(answer.added)
+        self.touched.update(answer.added, answer.already)
 
     @rule(selection=filters, limit=st.integers(0, 2))
     def prune(self, selection: Selection, limit: int) -> None:

@@ -89,7 +89,10 @@ def check_move(before: Item, after: Item, verbs: Iterable[Verb], now: Instant) -
     if after.deliveries > before.deliveries and Verb.RECLAIM not in verbs:
         assert max(before.due_at, after.due_at) <= now
         assert (after.state, after.leased_at) == (State.LEASED, now)
-    kept = ("id", "queue", "payload", "seq", "enqueued_at", "priority", "terms")
+    if after.queue != before.queue:
+        assert Verb.AMEND in verbs
+        assert before.state is State.DEAD
+    kept = ("id", "payload", "seq", "enqueued_at", "priority", "terms")
     assert all(getattr(before, name) == getattr(after, name) for name in kept)
 
 

@@ -1,4 +1,4 @@
-"""`sweep`: finished items and results go when their queue's time for them is over, in bites; letters never."""
+"""`sweep`: finished items and results go when their queue's time for them is over, in bites; of letters see `trash`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redrive.core import codec
 from redrive.core.item import Millis, Terms
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
-from redrive.core.verbs import Cancel, Discard, QueueChange, Swept
+from redrive.core.verbs import TRASH_KEPT, Cancel, Discard, QueueChange, Swept
 from redrive.errors import ConfigError
 from redrive.stores.audit import AuditRecord
 from redrive.testing.conformance.kit import QUEUE, SECOND, World, act, finished, ids, new, news
@@ -89,13 +89,13 @@ async def test_sweep_prunes_what_was_cancelled(world: World) -> None:
 
 
 async def test_sweep_never_touches_letters_nor_what_lives(world: World) -> None:
-    """Not even those in the trash: only an operator's act ends a letter."""
+    """Not even those in the trash, before their own time is over."""
     await world.set(QueueChange(keep=0, keep_results=0))
     letters = await world.letters(3)
     await world.store.amend(Ids((letters[0].id,)), Discard(), act())
     running, ready = await world.held(), new()
     await world.put(ready)
-    world.tick(10**9)
+    world.tick(TRASH_KEPT - 1)
     assert await swept(world) == Swept()
     assert await left(world) == {*ids(letters), running.id, ready.id}
 

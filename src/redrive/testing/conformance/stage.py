@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from redrive.core.item import Item
 from redrive.core.select import EVERYTHING
-from redrive.core.states import State, Verb
+from redrive.core.states import Disposition, State, Verb
 from redrive.core.verbs import Act, GateWrite, LeaseRequest, QueueChange, Want
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.memory import MemoryStore
@@ -90,23 +90,29 @@ class Stage(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 4))
     def sweep(self, limit: int) -> None:
-        """Each store with its own cursors, to the end; only what is finished may be gone."""
+        """Each store with its own cursors, to the end; only what is finished, or in the trash, may be gone."""
         self.requests += 1
         by = Act("retention", "because", f"q-sweep-{self.requests}")
 
-        async def bites(store: Store) -> tuple[object, ...]:
+        async def bites(store: Store) -> tuple[int, int]:
             swept = [await store.sweep(limit, by)]
             while swept[-1].next is not None:
                 swept.append(await store.sweep(limit, by, swept[-1].next))
-            return tuple((one.pruned, one.results) for one in swept)
+            return sum(one.pruned for one in swept), sum(one.results for one in swept)
 
         self.verbs, self.last = (), None
         self.run(compare(bites, self.model, self.engine))
         left = {item.id for item in self.run(everything(self.engine))}
         gone = set(self.known) - self.pruned - left
-        assert all(self.before[one].state in {State.DONE, State.CANCELLED} for one in gone)
+        assert all(resolved(self.before[one]) for one in gone)
         self.pruned |= gone
         self.touched |= {item_id for item_id in self.known if item_id in left}
+
+
+def resolved(item: Item) -> bool:
+    if item.letter is not None:
+        return item.letter.disposition is Disposition.TRASH
+    return item.state in {State.DONE, State.CANCELLED}
 
 
 async def everything(store: Store) -> tuple[Item, ...]:

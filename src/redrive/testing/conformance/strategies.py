@@ -1,4 +1,4 @@
-"""What the generated tests draw from: moves for the state machine, and selections of every field and shape."""
+"""What the state machine draws from. Selections of every field and shape are in `selections`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from hypothesis import strategies as st
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
 from redrive.core.item import Dedupe, Priority, Terms
 from redrive.core.meters import Rate
-from redrive.core.select import EVERYTHING, FIELDS, And, Ids, Match, Not, Op, Or, Selection
-from redrive.core.verbs import Archive, Cancel, Change, Discard, QueueChange, Replay, Restore, Skip, Want
-from redrive.testing.conformance.kit import SECOND, failure
+from redrive.core.select import EVERYTHING, And, Match, Selection
+from redrive.core.verbs import (
+    Archive,
+    Cancel,
+    Change,
+    Discard,
+    Move,
+    Note,
+    QueueChange,
+    Replay,
+    Restore,
+    Skip,
+    Tag,
+    Want,
+)
+from redrive.testing.conformance.kit import failure
 
 QUEUES = ("a", "b")
 WORKERS = ("w-1", "w-2", "w-3")
@@ -40,6 +53,12 @@ changes: st.SearchStrategy[Change] = st.sampled_from(
         Cancel(),
         Skip(),
         Skip(),
+        Move("a"),
+        Move("b"),
+        Replay(queue="b"),
+        Tag(("x", "y")),
+        Tag(("z",), ("x",)),
+        Note(),
     ]
 )
 filters: st.SearchStrategy[Selection] = st.sampled_from(
@@ -121,11 +140,15 @@ queue_changes: st.SearchStrategy[QueueChange] = st.sampled_from(
         QueueChange(keep=1_000),
         QueueChange(keep_results=0),
         QueueChange(keep=None, keep_results=None),
+        QueueChange(keep_trash=0),
+        QueueChange(keep_trash=2_000),
     ]
 )
 
 # What the queue is told in which an example begins with a dead head, and the one where more waits than may run.
-orders = st.sampled_from([QueueChange(order="park"), QueueChange(order="skip", keep=0), QueueChange(order="block")])
+orders = st.sampled_from(
+    [QueueChange(order="park", keep_trash=1_000), QueueChange(order="skip", keep=0), QueueChange(order="block")]
+)
 limits = st.sampled_from(
     [
         QueueChange(max_running=2),
@@ -134,63 +157,3 @@ limits = st.sampled_from(
         QueueChange(rate=Rate(1, 1_000, 3)),
     ]
 )
-
-# Values that the population of `find` has, nearly has and has not.
-TEXTS: dict[str, tuple[str, ...]] = {
-    "id": ("i-000001", "i-*", "*1", "nobody"),
-    "queue": ("a", "b", "c", "A", "*", "", "_", "%"),
-    "state": ("ready", "leased", "done", "dead", "cancelled", "d*"),
-    "disposition": ("open", "archived", "trash", "*"),
-    "cause": ("c1", "c2", "c3", "c*", "*2", "C1"),
-    "error": ("SMTPTimeout", "Timeout", "app.Timeout", "*Timeout", "*E*r*", "valueerror"),
-    "category": ("timeout", "auth", "t*"),
-    "rule": ("default", "*"),
-    "reason": ("max_attempts", "rule", "max*", "max%"),
-    "route": ("billing", "bill*", "", "*", "other"),
-    "priority": ("high", "normal", "low", "n*", "HIGH"),
-    "hold": ("after", "order", "limit", "*", ""),
-    "key": ("o1", "o*", "*", "", "O1"),
-}
-NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 5])
-SPANS = st.sampled_from([-1, 0, SECOND - 1, SECOND, 7 * SECOND, 60 * SECOND, 10**15])
-TEXT_OPS: tuple[Op, ...] = ("=", "glob")
-ORDER_OPS: tuple[Op, ...] = ("=", "<", "<=", ">", ">=")
-
-
-def _texts() -> st.SearchStrategy[Match]:
-    named = [
-        st.builds(Match, st.just(field), st.sampled_from(TEXT_OPS), st.sampled_from(TEXTS[field])) for field in TEXTS
-    ]
-    return st.one_of(named)
-
-
-def _orders() -> st.SearchStrategy[Match]:
-    integers = [field for field, kind in FIELDS.items() if kind == "integer"]
-    spans = [field for field, kind in FIELDS.items() if kind == "duration"]
-    return st.one_of(
-        st.builds(Match, st.sampled_from(integers), st.sampled_from(ORDER_OPS), NUMBERS),
-        st.builds(Match, st.sampled_from(spans), st.sampled_from(ORDER_OPS), SPANS),
-    )
-
-
-def _mismatched() -> st.SearchStrategy[Match]:
-    """What the parser never makes but a wire may carry: the evaluator calls it false, and so must every store."""
-    return st.one_of(
-        st.builds(Match, st.sampled_from(sorted(TEXTS)), st.sampled_from(ORDER_OPS), NUMBERS),
-        st.builds(Match, st.sampled_from(["queue", "cause"]), st.sampled_from(ORDER_OPS[1:]), st.just("b")),
-        st.builds(Match, st.sampled_from(["errors", "age"]), st.sampled_from([*ORDER_OPS, "glob"]), st.just("1")),
-        st.builds(Match, st.sampled_from(["errors", "died"]), st.just("glob"), NUMBERS),
-    )
-
-
-_leaves: st.SearchStrategy[Selection] = st.one_of(
-    _texts(), _texts(), _orders(), _mismatched(), st.builds(Ids, st.just(("nobody",))), st.builds(Ids, st.just(()))
-)
-
-
-def _nodes(parts: st.SearchStrategy[Selection]) -> st.SearchStrategy[Selection]:
-    several = st.lists(parts, max_size=3).map(tuple)
-    return st.one_of(st.builds(And, several), st.builds(Or, several), st.builds(Not, parts))
-
-
-selections: st.SearchStrategy[Selection] = st.recursive(_leaves, _nodes, max_leaves=6)

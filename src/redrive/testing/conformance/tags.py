@@ -12,6 +12,7 @@ from redrive.errors import ConfigError
 from redrive.testing.conformance.amend import audit, only
 from redrive.testing.conformance.kit import (
     DURABLE,
+    QUEUE,
     SECOND,
     TTL,
     World,
@@ -130,7 +131,7 @@ async def test_tags_are_given_with_every_lease(world: World) -> None:
     items = await world.lease(4)
     assert [item.tags for item in items] == [(), ("a", "b"), (), ("c",)]
     world.tick(TTL + 1)
-    reclaimed = await world.store.reclaim("reaper", ["emails"], TTL, 10)
+    reclaimed = await world.store.reclaim("reaper", [QUEUE], TTL, 10)
     assert {item.id: item.tags for item in reclaimed}[made[1].id] == ("a", "b")
 
 

@@ -145,33 +145,43 @@ as $function$
 #variable_conflict use_column
 declare
     gone bigint[];
+    ours bigint[] := '{}';
     done bigint[];
     ended_leases integer := case when leased then cardinality(seqs) else 0 end;
     freed bigint[] := '{}';
     woken text[] := '{}';
 begin
     if bits & 8 <> 0 then
-        gone := array(select o.seq from unnest(seqs, ends) as o (seq, ending) where o.ending > 1);
         done := array(select o.seq from unnest(seqs, ends) as o (seq, ending) where o.ending = 0);
-        while cardinality(gone) > 0 loop
+        -- Whoever was put to wait for one of them before it was locked is found with the next look.
+        loop
             gone := array(
-                select distinct e.waiting from unnest(gone) as o (seq)
-                join {schema}.edge e on e.awaited = o.seq
-                join {schema}.terms t on t.seq = e.waiting and t.dies
+                with recursive falls (seq) as (
+                    select o.seq from unnest(seqs, ends) as o (seq, ending) where o.ending > 1
+                    union
+                    select n.waiting
+                    from falls f
+                    cross join lateral (
+                        select e.waiting from {schema}.edge e
+                        where e.awaited = f.seq
+                          and exists (select 1 from {schema}.terms t where t.seq = e.waiting and t.dies)
+                          and (select c.state from {schema}.course c where c.seq = e.waiting) = 'ready'
+                        offset 0
+                    ) n
+                )
+                select f.seq from falls f except select unnest(seqs)
             );
-            exit when cardinality(gone) = 0;
+            exit when not exists (select unnest(gone) except select unnest(ours));
             perform {schema}.lock_lines(gone);
             perform 1 from {schema}.course c where c.seq = any (gone) order by c.seq for no key update;
-            gone := array(
-                select o.seq from unnest(gone) as o (seq)
-                where (select c.state from {schema}.course c where c.seq = o.seq) = 'ready'
-            );
-            exit when cardinality(gone) = 0;
+            ours := gone;
+        end loop;
+        if cardinality(gone) > 0 then
             perform {schema}.die(now_at, gone);
             seqs := seqs || gone;
             ends := ends || array_fill(2::smallint, array[cardinality(gone)]);
             select bits | bit_or(c.ties) into bits from {schema}.course c where c.seq = any (gone);
-        end loop;
+        end if;
         with cut as (
             delete from {schema}.edge e using unnest(done) as o (seq) where e.awaited = o.seq returning e.waiting
         )

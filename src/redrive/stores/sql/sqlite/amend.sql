@@ -20,6 +20,19 @@ delete from letter where seq in (select value from json_each(?));
 -- :name lay
 update letter set disposition = ? where seq in (select value from json_each(?));
 
+-- :name discarded
+update item set ended_at = ? where seq in (select value from json_each(?));
+
+-- :name restored
+update item set ended_at = (select died_at from letter where letter.seq = item.seq)
+where seq in (select value from json_each(?));
+
+-- :name move
+update item set queue = ? where seq in (select value from json_each(?));
+
+-- :name move_letters
+update letter set queue = ? where seq in (select value from json_each(?));
+
 -- :name cancel
 update item set state = 'cancelled', ended_at = ?, hold = 0 where seq in (select value from json_each(?));
 

@@ -6,7 +6,8 @@
 select i.id, i.queue, p.body, i.seq, i.state, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries, i.attempt,
        i.errors, i.crashes, i.replays, i.last_chance, i.alone, i.worker, i.leased_at, i.lease_until, i.ended_at,
        r.body, p.crc, l.reason, l.died_at, l.disposition, l.failure, p.packing, r.packing, l.route, i.priority, i.hold,
-       n.status = 'parked' and n.head <> i.seq, t.body, t.gap, t.cancel, i.omitted
+       n.status = 'parked' and n.head <> i.seq, t.body, t.gap, t.cancel,
+       case when i.ties & 128 then (select json_group_array(tag) from tag where tag.seq = i.seq) end, i.omitted
 from item i
 left join payload p on p.seq = i.seq
 left join result r on r.seq = i.seq
@@ -19,7 +20,8 @@ where i.id = ?;
 select i.id, i.queue, p.body, i.seq, i.state, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries, i.attempt,
        i.errors, i.crashes, i.replays, i.last_chance, i.alone, i.worker, i.leased_at, i.lease_until, i.ended_at,
        r.body, p.crc, l.reason, l.died_at, l.disposition, l.failure, p.packing, r.packing, l.route, i.priority, i.hold,
-       n.status = 'parked' and n.head <> i.seq, t.body, t.gap, t.cancel
+       n.status = 'parked' and n.head <> i.seq, t.body, t.gap, t.cancel,
+       case when i.ties & 128 then (select json_group_array(tag) from tag where tag.seq = i.seq) end
 from item i
 left join payload p on p.seq = i.seq
 left join result r on r.seq = i.seq

@@ -89,6 +89,14 @@ left join follower f on f.queue = i.queue and f.key = t.order_key and f.place = 
 where t.seq > ? and t.seq <= ? and t.order_key <> '' and i.state in ('ready', 'leased')
     and (n.head is i.seq) + (f.seq is not null and i.state = 'ready' and i.hold in (1, 2)) <> 1;
 
+-- :name tags_missing
+select id from item
+where seq > ? and seq <= ? and ties & 128 <> 0 and not exists (select 1 from tag where tag.seq = item.seq);
+
+-- :name tag_alone
+select coalesce(i.id, '#' || t.seq) from tag t left join item i on i.seq = t.seq
+where t.seq > ? and t.seq <= ? and (i.seq is null or i.ties & 128 = 0);
+
 -- :name terms_alone
 select '#' || seq from terms
 where seq > ? and seq <= ? and not exists (select 1 from item where item.seq = terms.seq);

@@ -1,0 +1,85 @@
+"""`redrive letters archive`, `discard` and `restore`: where a letter lies."""
+
+from __future__ import annotations
+
+from redrive.cli.acts import Words
+from redrive.cli.plain_acts import CHOOSING, plain_act
+from redrive.core.verbs import Archive, Discard, Restore
+
+ABOUT_ARCHIVE = f"""Put letters away: kept for good, out of the open list, and still replayable.
+
+\b
+Examples:
+  redrive letters archive k3v9q2ma --reason 'known, and harmless'
+  redrive letters archive --where 'cause:41fa* died>7d' --reason stale
+  redrive letters list --where 'queue:payments' -q | redrive letters archive - --yes --reason stale
+
+{CHOOSING}
+"""
+ABOUT_DISCARD = f"""Throw letters into the trash. They can be restored until the trash of their queue is emptied.
+
+\b
+Examples:
+  redrive letters discard k3v9q2ma --reason 'a test of mine'
+  redrive letters discard --where 'queue:emails tag:spam' --reason spam --dry-run
+  redrive letters restore k3v9q2ma --reason 'it was none'
+
+It asks first, however few they are; without a terminal say --yes. What waits behind them under their order keys goes on.
+How long the trash is held is `redrive queue set QUEUE --keep-trash`, 30 days unless it is said.
+ID may be a unique prefix; - reads ids from stdin, one a line. If one of them is not found, nothing is done.
+In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were.
+"""
+ABOUT_RESTORE = f"""Bring letters back from the archive or the trash: they are open again.
+
+\b
+Examples:
+  redrive letters restore k3v9q2ma --reason 'not spam after all'
+  redrive letters restore --where 'queue:emails disposition:trash' --reason 'wrong filter' --yes
+
+--where and --view look among what was put away, unless the filter names a disposition.
+{CHOOSING}
+"""
+
+archive = plain_act(
+    "archive",
+    ABOUT_ARCHIVE,
+    Archive(),
+    Words(
+        noun="letter",
+        would_be="archived",
+        question="Archive {count}?",
+        would="would archive",
+        done="archived",
+        key="archived",
+    ),
+    lambda app, ids, why: app.letters.archive(ids, reason=why),
+)
+discard = plain_act(
+    "discard",
+    ABOUT_DISCARD,
+    Discard(),
+    Words(
+        noun="letter",
+        would_be="discarded",
+        question="Discard {count}? They can be restored until the trash is emptied.",
+        would="would discard",
+        done="discarded",
+        key="discarded",
+    ),
+    lambda app, ids, why: app.letters.discard(ids, reason=why),
+    ask_above=0,
+)
+restore = plain_act(
+    "restore",
+    ABOUT_RESTORE,
+    Restore(),
+    Words(
+        noun="letter",
+        would_be="restored",
+        question="Restore {count}?",
+        would="would restore",
+        done="restored",
+        key="restored",
+    ),
+    lambda app, ids, why: app.letters.restore(ids, reason=why),
+)

@@ -1,0 +1,155 @@
+"""Which items an act is about: ids and prefixes, ids from stdin, a filter, a saved view, or all."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from msgspec import Struct
+
+from redrive.core.durations import format as format_duration
+from redrive.core.filters import parse as parse_filter
+from redrive.core.item import Item
+from redrive.core.select import fields_of
+from redrive.core.verbs import Change, Restore, refusal
+from redrive.errors import ConfigError, NotFound
+from redrive.stores.base import PAGE_LIMIT
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+F = TypeVar("F", bound=Callable[..., Any])
+ALL = "disposition:open"
+EVERYWHERE = "disposition:open,archived,trash"
+MADE_ID = re.compile(r"[a-z2-7]{24}")
+AT_ONCE = 100
+"""Ids in one question: a filter has at most 4096 characters."""
+
+
+class Choice(Struct, frozen=True):
+    ids: tuple[str, ...] = ()
+    where: str | None = None
+    view: str | None = None
+
+    @property
+    def is_a_set(self) -> bool:
+        """Named by what it has in common, so that nobody has counted it yet."""
+        return self.where is not None or self.view is not None
+
+
+class Chosen(Struct, frozen=True):
+    """What the question and the dry run need to know of an item. The payload is not kept: there may be many."""
+
+    id: str
+    queue: str
+    error: str
+    refused: str | None
+
+
+def choice_options(command: F) -> F:
+    """[ID]... or -, --where, --view, --all; the command gets them as one `choice`."""
+
+    @wraps(command)
+    def chosen(*args: Any, ids: tuple[str, ...], where: str | None, view: str | None, every: bool, **rest: Any) -> Any:
+        return command(*args, choice=_checked(ids, where, view, every=every), **rest)
+
+    wrapped: Any = chosen
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    made: F = wrapped
+    return made
+
+
+_OPTIONS = (
+    click.argument("ids", metavar="[ID]... | -", nargs=-1),
+    click.option("--where", metavar="FILTER", help="Every letter that matches, instead of ids."),
+    click.option("--view", metavar="NAME", help="Every letter of a saved view; with --where, those that match too."),
+    click.option("--all", "every", is_flag=True, help="Every open letter."),
+)
+
+
+def _checked(ids: Sequence[str], where: str | None, view: str | None, *, every: bool) -> Choice:
+    """What cannot be meant is said before the store is looked for."""
+    by_set = where is not None or view is not None
+    if bool(ids) + by_set + every != 1:
+        said = "name letters by id, by --where or --view, or say --all, and only one of these"
+        raise click.UsageError(said, ctx=click.get_current_context())
+    if where is not None and not where.strip():
+        raise ConfigError("it is empty", field="--where", hint="to mean every open letter, say --all")
+    parse_filter(where or "")
+    return Choice(named(ids), ALL if every else where, view)
+
+
+def named(ids: Sequence[str]) -> tuple[str, ...]:
+    """Each once, in the order given; `-` stands for the first word of every line of stdin."""
+    words: list[str] = []
+    for word in ids:
+        words += [line.split()[0] for line in sys.stdin if line.strip()] if word == "-" else [word]
+    return tuple(dict.fromkeys(words))
+
+
+async def whole_filter(app: Redrive, where: str | None, view: str | None, since: int | None = None) -> str:
+    """One text of a filter, a saved view and a time since death."""
+    parts = [where or ""]
+    if view is not None:
+        parts.insert(0, (await app.views.get(view)).filter)
+    if since is not None:
+        parts.append(f"died<{format_duration(since)}")
+    said = [part for part in parts if part.strip()]
+    return said[0] if len(said) == 1 else " ".join(f"({part})" for part in said)
+
+
+async def choose(app: Redrive, choice: Choice, change: Change, otherwise: str) -> list[Chosen]:
+    """`otherwise` is said when an id is not found: then nothing is done at all."""
+    if choice.is_a_set:
+        where = await whole_filter(app, choice.where, choice.view)
+        return await _by_filter(app, where, change)
+    return await _by_ids(app, choice.ids, change, otherwise)
+
+
+async def _by_filter(app: Redrive, where: str, change: Change) -> list[Chosen]:
+    # Whoever restores means what was put away, unless the filter says where to look.
+    away = isinstance(change, Restore) and "disposition" not in fields_of(parse_filter(where))
+    text = f"({where}) disposition:archived,trash" if away else where
+    chosen: list[Chosen] = []
+    cursor = None
+    while True:
+        page = await app.letters.find(text, limit=PAGE_LIMIT, cursor=cursor)
+        chosen += [_chosen(item, change) for item in page]
+        cursor = page.next
+        if cursor is None:
+            return chosen
+
+
+async def _by_ids(app: Redrive, texts: Sequence[str], change: Change, otherwise: str) -> list[Chosen]:
+    letters = await _letters(app, [text for text in texts if MADE_ID.fullmatch(text)])
+    chosen: dict[str, Chosen] = {}
+    for text in texts:
+        item = letters.get(text)
+        if item is None:
+            try:
+                item = (await app.letters.get(text)).item
+            except NotFound as error:
+                raise NotFound(f"{error.message}; {otherwise}", hint=error.hint) from None
+        chosen[item.id] = _chosen(item, change)
+    return list(chosen.values())
+
+
+async def _letters(app: Redrive, ids: Sequence[str]) -> dict[str, Item]:
+    """Many at once, for those who pipe thousands of ids; whatever is not found here is looked for by itself."""
+    found: dict[str, Item] = {}
+    for start in range(0, len(ids), AT_ONCE):
+        some = ",".join(ids[start : start + AT_ONCE])
+        page = await app.letters.find(f"id:{some} {EVERYWHERE}", limit=PAGE_LIMIT)
+        found |= {item.id: item for item in page}
+    return found
+
+
+def _chosen(item: Item, change: Change) -> Chosen:
+    letter = item.letter
+    refused = refusal(change, item.state, letter.disposition if letter else None)
+    return Chosen(item.id, item.queue, letter.failure.type if letter else "", refused)

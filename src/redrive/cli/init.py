@@ -1,0 +1,111 @@
+"""`redrive init`: the first two files of a project, ready to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from redrive.cli.access import HELP_NAMES, dry_run_option, json_option, verbose_option
+from redrive.cli.exits import Exit
+from redrive.cli.output import clean, on_terminal, say, tabbed, write, write_json
+from redrive.errors import ConfigError, Conflict
+
+ABOUT = """Write redrive.toml and an example tasks.py into DIRECTORY, or into this one. What is there is left as it is.
+
+\b
+Examples:
+  redrive init
+  redrive init shop --store postgresql://shop@localhost/shop
+  redrive init --dry-run
+
+In a pipe each line is `wrote` or `kept` and the file, separated by a tab. Exit 6 if there was nothing left to write.
+"""
+SETTINGS = """\
+# Settings of redrive; `redrive config schema` has all of them, `redrive config show --origin` those in force.
+# A variable such as REDRIVE_STORE beats this file, and a flag such as --store beats both.
+
+# Where the queues are. A relative path starts at this file.
+store = {store}
+
+[worker]
+# How long handlers may finish when a worker is told to stop.
+grace = "30s"
+"""
+TASKS = '''\
+"""An example. Run it with: redrive worker run tasks:app"""
+
+from redrive import Policy, Redrive, exponential
+
+app = Redrive()
+
+
+@app.handler("emails", policy=Policy(exponential("1s", cap="10s"), max_attempts=3))
+async def send(to: str) -> str:
+    if "@" not in to:
+        raise ValueError(f"{to!r} is no address")
+    return f"sent to {to}"
+'''
+NEXT = (
+    "redrive worker run tasks:app",
+    """redrive queue push emails '{"to": "ann@example.com"}'""",
+    """redrive queue push emails '{"to": "nobody"}'""",
+    "redrive letters list",
+)
+
+
+@click.command("init", help=ABOUT, context_settings=HELP_NAMES)
+@click.argument("directory", metavar="[DIRECTORY]", default=".")
+@click.option("--store", metavar="URL", default="sqlite:///redrive.db", show_default=True, help="Where the queues are.")
+@dry_run_option("Say what would be written, and write nothing.")
+@json_option
+@verbose_option
+def init(*, directory: str, store: str, dry_run: bool, as_json: bool) -> int:
+    from redrive.stores.url import store_from_url
+
+    store_from_url(store)
+    folder = Path(directory)
+    files = {"redrive.toml": SETTINGS.format(store=_quoted(store)), "tasks.py": TASKS}
+    written = {name: _written(folder / name, text, dry_run=dry_run) for name, text in files.items()}
+    if as_json:
+        write_json({"dry_run": dry_run, "files": [{"file": str(folder / n), "written": w} for n, w in written.items()]})
+    elif not on_terminal():
+        tabbed(["wrote" if done else "kept", str(folder / name)] for name, done in written.items())
+    else:
+        _tell(folder, written, dry_run=dry_run)
+    if not any(written.values()):
+        raise Conflict("both files are there already; nothing was written", hint="name another directory")
+    return Exit.DONE
+
+
+def _tell(folder: Path, written: dict[str, bool], *, dry_run: bool) -> None:
+    for name, done in written.items():
+        word = ("would write" if dry_run else "wrote") if done else "kept"
+        say(f"{word} {folder / name}")
+    if any(written.values()) and not dry_run:
+        say("next, the first of them in a terminal of its own:" if folder == Path() else f"next, in {folder}:")
+        for command in NEXT:
+            write(f"  {clean(command)}")
+
+
+def _written(path: Path, text: str, *, dry_run: bool) -> bool:
+    """Never over what is there: it is made in the very call that finds nothing."""
+    if dry_run:
+        return not path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(
+            f"{path} cannot be written: {why}", field="DIRECTORY", hint="name one that is yours"
+        ) from None
+    return True
+
+
+def _quoted(text: str) -> str:
+    """As TOML writes a text."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,166 @@
+"""`redrive letters tag`, `note` and `move`: what people add to a letter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from redrive.cli.access import (
+    HELP_NAMES,
+    dry_run_option,
+    json_option,
+    reason_option,
+    store_option,
+    verbose_option,
+    yes_option,
+)
+from redrive.cli.acts import Wish, Words, act, report
+from redrive.cli.choosing import Choice, choice_options
+from redrive.cli.output import say
+from redrive.cli.plain_acts import CHOOSING
+from redrive.core.verbs import Amended, Move, Note, Tag
+from redrive.engine.ids import new_id
+from redrive.engine.registry import check_queue_name
+from redrive.errors import ConfigError
+from redrive.office.letters import check_reason
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+ABOUT_TAG = f"""Put labels on letters, or take them off. They stay whatever becomes of the letter.
+
+\b
+Examples:
+  redrive letters tag k3v9q2ma --add vip,eu
+  redrive letters tag --where 'cause:41fa*' --add INC-88 --remove new --yes
+  redrive letters list --where tag:INC-88
+
+A tag has no blanks and no commas; an item has at most 50 of them.
+{CHOOSING}
+"""
+ABOUT_NOTE = f"""Write something into the history of letters. Nothing else changes.
+
+\b
+Examples:
+  redrive letters note k3v9q2ma --text 'asked the customer, waiting for an answer'
+  redrive letters show k3v9q2ma
+
+{CHOOSING}
+"""
+ABOUT_MOVE = f"""Give letters to another queue, where they lie until somebody replays them.
+
+\b
+Examples:
+  redrive letters move k3v9q2ma --to payments-eu --reason 'wrong region'
+  redrive letters move --where 'queue:payments tag:eu' --to payments-eu --reason INC-88 --dry-run
+
+A letter that others wait behind under their order key stays: skip it first. To send letters to work in another queue at
+once, use replay --to.
+{CHOOSING}
+"""
+
+
+@click.command("tag", help=ABOUT_TAG, context_settings=HELP_NAMES)
+@choice_options
+@click.option("--add", metavar="TAG,…", multiple=True, help="Labels to put on; may be said several times.")
+@click.option("--remove", metavar="TAG,…", multiple=True, help="Labels to take off.")
+@reason_option(default="tagged")
+@yes_option
+@dry_run_option("Say which letters it is about, and do nothing.")
+@json_option
+@store_option
+@verbose_option
+def tag(
+    *,
+    choice: Choice,
+    add: tuple[str, ...],
+    remove: tuple[str, ...],
+    reason: str,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    store: str,
+) -> int:
+    change, why, name = Tag(_tags(add), _tags(remove)), check_reason(reason), new_id()
+    if not change.add and not change.remove:
+        raise ConfigError("no tag is named", field="--add", hint="as in --add vip,eu or --remove new")
+
+    async def label(app: Redrive, ids: list[str]) -> Amended:
+        return await app.letters.tag(ids, add=change.add, remove=change.remove, reason=why, request_id=name)
+
+    words = Words(
+        noun="letter",
+        would_be="tagged",
+        question=f"Tag {{count}}: {_said(change)}?",
+        would="would tag",
+        done="tagged",
+        key="tagged",
+    )
+    wish = Wish(choice.ids, choice.where, change, words, yes, dry_run, label, choice.view)
+    return report(act(store, wish), wish, as_json=as_json)
+
+
+def _tags(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.strip() for text in texts for one in text.split(",") if one.strip()))
+
+
+def _said(change: Tag) -> str:
+    return " ".join([*[f"+{one}" for one in change.add], *[f"-{one}" for one in change.remove]])
+
+
+@click.command("note", help=ABOUT_NOTE, context_settings=HELP_NAMES)
+@choice_options
+@click.option("--text", metavar="TEXT", required=True, help="What to note.")
+@yes_option
+@dry_run_option("Say which letters it is about, and do nothing.")
+@json_option
+@store_option
+@verbose_option
+def note(*, choice: Choice, text: str, yes: bool, dry_run: bool, as_json: bool, store: str) -> int:
+    if not text.strip():
+        raise ConfigError("it is empty", field="--text", hint="say what to note")
+    name = new_id()
+
+    async def write_down(app: Redrive, ids: list[str]) -> Amended:
+        return await app.letters.note(ids, text, request_id=name)
+
+    words = Words(
+        noun="letter",
+        would_be="noted",
+        question="Write it to {count}?",
+        would="would note on",
+        done="noted on",
+        key="noted",
+    )
+    wish = Wish(choice.ids, choice.where, Note(), words, yes, dry_run, write_down, choice.view)
+    return report(act(store, wish), wish, as_json=as_json)
+
+
+@click.command("move", help=ABOUT_MOVE, context_settings=HELP_NAMES)
+@choice_options
+@click.option("--to", "queue", metavar="QUEUE", required=True, help="Their new queue; it is made if need be.")
+@reason_option()
+@yes_option
+@dry_run_option("Say what would be moved, and move nothing.")
+@json_option
+@store_option
+@verbose_option
+def move(*, choice: Choice, queue: str, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str) -> int:
+    change, why, name = Move(check_queue_name(queue)), check_reason(reason), new_id()
+
+    async def give(app: Redrive, ids: list[str]) -> Amended:
+        if queue not in {row.queue for row in (await app.tally()).queues}:
+            say(f"queue {queue} is new; nobody works on it yet")
+        return await app.letters.move(ids, queue, reason=why, request_id=name)
+
+    words = Words(
+        noun="letter",
+        would_be=f"moved to {queue}",
+        question=f"Move {{count}} to {queue}?",
+        would="would move",
+        done="moved",
+        key="moved",
+    )
+    wish = Wish(choice.ids, choice.where, change, words, yes, dry_run, give, choice.view)
+    return report(act(store, wish), wish, as_json=as_json)

@@ -1,0 +1,102 @@
+"""`redrive help`: of a command, or of what all commands share."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import click
+
+from redrive.cli.access import HELP_NAMES, verbose_option
+from redrive.cli.output import write
+from redrive.cli.root import cli
+
+EXIT_CODES = """Exit codes
+
+  0    done, also an empty list
+  1    failed; with `item wait`, the item did
+  2    usage: unknown command, bad flag, bad filter, bad settings
+  3    refused: not confirmed, or nobody was there to confirm it
+  5    not found, or a prefix that is not unique
+  6    conflict: nothing could be changed in its state
+  7    the store is not there, not reachable or not usable
+  8    still going: the time to wait ran out
+  9    partly: some were skipped, named on stderr
+  10   a check found something: health, doctor, db check, audit verify
+  130  interrupted
+
+What goes wrong is one line on stderr; with --json or --jsonl an object: {"error": {"code", "message", "hint",
+"details"}}.
+"""
+FILTERS = """Filters
+
+  queue:emails error:*Timeout attempts>=3 age>2h tag:eu -cause:c41f "card declined"
+
+  a b           both                        field:a,b   any of them
+  a OR b        either                      field:a*    * is any run of characters, and the only wildcard
+  -a            not                         field>=3    numbers, and durations as in age>2h
+  ( )           groups                      "a b"       protects blanks and signs
+
+A bare word or phrase is looked for in the error and in the payload. payload.order.amount>100 reaches into the payload.
+The same text works in Python, app.letters.find("…"), and in --where. The fields: redrive help fields.
+"""
+DURATIONS = """Durations
+
+  200ms 30s 5m 1h30m 7d 2w   units
+  30                         a number alone is seconds
+  PT1H30M                    ISO 8601
+
+Rates are a number, a slash and a duration: 100/s, 100/min, 5 per 10s, 100/min burst 20.
+Times are ISO 8601: 2027-01-31, 2027-01-31T08:00Z, 2027-01-31T08:00+01:00; without a zone they are UTC.
+In JSON durations are seconds, and times UTC.
+"""
+ENVIRONMENT = """Environment
+
+  REDRIVE_STORE    where the queues are, as --store
+  REDRIVE_CONFIG   the file with settings, as --config
+  REDRIVE_APP      MODULE:APP, as --app
+  REDRIVE_DEBUG    1 shows the traceback of an error, as -v
+  NO_COLOR         no colours, as --no-color
+  COLUMNS          how wide the terminal is
+
+Each setting has a variable too, and those with a secret may end in _FILE to name a file: redrive config schema.
+"""
+TEXTS = {
+    "exit-codes": ("How a command ends.", lambda: EXIT_CODES),
+    "filters": ("The language of --where.", lambda: FILTERS),
+    "fields": ("The fields of filters.", lambda: _fields()),
+    "durations": ("Durations, rates and times.", lambda: DURATIONS),
+    "environment": ("Variables that redrive reads.", lambda: ENVIRONMENT),
+}
+ABOUT = "Explain a topic or a command.\n\n\b\nExamples:\n  redrive help exit-codes\n  redrive help queue push\n"
+TOPICS = "\b\nTopics:\n" + "".join(f"  {name:<12} {about}\n" for name, (about, _) in TEXTS.items())
+
+
+def _fields() -> str:
+    from redrive.core.select import FIELDS, WORDS
+
+    lines = ["Fields of filters", ""]
+    for name, kind in FIELDS.items():
+        words = f": {', '.join(WORDS[name])}" if name in WORDS else ""
+        lines.append(f"  {name:<13}{kind}{words}")
+    return "\n".join([*lines, "", "How they are compared: redrive help filters."])
+
+
+@click.command("help", help=ABOUT, epilog=TOPICS, context_settings=HELP_NAMES)
+@click.argument("words", metavar="[TOPIC | COMMAND]...", nargs=-1)
+@verbose_option
+@click.pass_context
+def show_help(context: click.Context, *, words: tuple[str, ...]) -> None:
+    if len(words) == 1 and words[0] in TEXTS:
+        write(TEXTS[words[0]][1]().rstrip())
+        return
+    command: click.Command = cli
+    above = click.Context(cli, info_name="redrive")
+    for word in words:
+        below = command.get_command(above, word) if isinstance(command, click.Group) else None
+        if below is None:
+            names = [*TEXTS, *(command.list_commands(above) if isinstance(command, click.Group) else ())]
+            near = get_close_matches(word, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"topics are {', '.join(TEXTS)}"
+            raise click.UsageError(f"there is no help on {' '.join(words)!r}; {hint}", ctx=context)
+        command, above = below, click.Context(below, info_name=word, parent=above)
+    write(command.get_help(above) if words else context.get_help())

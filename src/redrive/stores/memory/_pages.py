@@ -1,0 +1,41 @@
+"""`find` and `ids` of the reference store: every item in the order of the search, judged by the one evaluator."""
+
+from __future__ import annotations
+
+from redrive.core import select
+from redrive.core.item import Instant, Item
+from redrive.core.select import Ids, Selection
+from redrive.core.verbs import Page
+from redrive.stores import cursor as cursors
+from redrive.stores.memory._table import Table
+from redrive.stores.residue import SCAN_LIMIT, refuse, split
+
+
+def page(table: Table, selection: Selection, limit: int, cursor: str | None, now: Instant) -> Page:
+    indexed, rest = split(selection)
+    by_death = select.pins_dead(selection)
+    order = "died" if by_death else "enqueued"
+    found: list[Item] = []
+    scanned, candidates, last = 0, 0, (0, 0)
+    for place, kept in table.latest_first(by_death=by_death, before=cursors.read(order, cursor)):
+        scanned += 1
+        item = table.shown(kept)
+        if not select.matches(indexed, item, now):
+            continue
+        candidates += rest is not None
+        if rest is None or select.matches(rest, item, now):
+            if len(found) == limit:
+                return Page(tuple(found), cursors.write(order, last), scanned)
+            found.append(item)
+            last = place
+        if candidates == SCAN_LIMIT:
+            return Page(tuple(found), cursors.write(order, place), scanned)
+    return Page(tuple(found), None, scanned)
+
+
+def meant(table: Table, selection: Selection, now: Instant) -> list[Item]:
+    """By an act: in the order given for ids, else earliest enqueued first."""
+    if isinstance(selection, Ids):
+        return table.present(selection.ids)
+    refuse(selection)
+    return [item for item in table.oldest_first() if select.matches(selection, table.shown(item), now)]

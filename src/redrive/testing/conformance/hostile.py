@@ -1,0 +1,75 @@
+"""Three hundred texts that somebody might type into a filter to have them taken for something else."""
+
+from __future__ import annotations
+
+_ATTACKS = (
+    # SQL
+    "'",
+    '"',
+    "`",
+    "''",
+    "' OR '1'='1",
+    "' OR 1=1 --",
+    '" OR ""="',
+    "'; DROP TABLE item; --",
+    "x'; delete from letter where '1'='1",
+    "') UNION SELECT id FROM item --",
+    "1; select pg_sleep(5)",
+    "'||(select 1)||'",
+    "$$;drop schema redrive cascade;$$",
+    "%s",
+    "%(x)s",
+    "%b",
+    "?",
+    ":x",
+    "@x",
+    "$1",
+    "{where}",
+    "{schema}",
+    "{0}",
+    "null",
+    "/* x */",
+    "-- x",
+    "\\'",
+    "E'\\x27'",
+    # Wildcards
+    "%",
+    "_",
+    "*",
+    "**",
+    "?*",
+    "[a-z]",
+    "[!a]*",
+    "[[]",
+    "a%b_c",
+    "\\%",
+    "\\_",
+    "\\",
+    "\\\\",
+    "^.*$",
+    "(a+)+$",
+    # Keys, scripts and lines of a protocol
+    "\r\nFLUSHALL\r\n",
+    "*1\r\n$8\r\nFLUSHALL\r\n",
+    "]] redis.call('FLUSHALL') --[[",
+    "letters:open",
+    "{x}",
+    "ready:*",
+    "x\0y",
+    "\0",
+    # Filters and paths
+    "queue:x",
+    "a OR b",
+    "-x",
+    "(",
+    "payload.a",
+    "../../etc/passwd",
+    "$.a[0]",
+    "__proto__",
+    # Texts themselves
+    "\u202ex",
+    "\ufeff",
+)
+_DRESSED = ("{}", "x{}", "{}x", " {} ", "{}{}")
+
+HOSTILE = tuple([dress.replace("{}", attack) for attack in _ATTACKS for dress in _DRESSED])
