@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from redrive.core import lanes
 from redrive.core.item import NewItem
 from redrive.core.lanes import Waiting
 from redrive.core.verbs import Verdict
-from redrive.stores.sqlite import SqliteStore, bind, keys, lines, settle
+from redrive.stores.sqlite import SqliteStore, amend, bind, keys, lines, settle, take_in
+from redrive.stores.sqlite.amend import Place
 from redrive.stores.sqlite.lines import Joining
 from redrive.stores.sqlite.rebind import Refusals
 from redrive.stores.sqlite.settle import Lease
-from redrive.stores.sqlite.tied import ORDER
+from redrive.stores.sqlite.tied import ORDER, Tied
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.sqlite.writer import Writer
 from tests.stores import broken_ways as ways
@@ -92,6 +94,42 @@ def _knows_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "_TURNS", {})
 
 
+def _leaves_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = amend._move  # noqa: SLF001 - bent
+
+    def move(tx: Tx, places: list[Place], bound: list[Tied], queue: str) -> tuple[list[Place], list[Tied]]:
+        for place in places:
+            tx.count(place.queue, place.kind, 1)
+        return right(tx, places, bound, queue)
+
+    monkeypatch.setattr(amend, "_move", move)
+
+
+def _binds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Refusals, "_tied", lambda *_: None)
+
+
+def _asks_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Refusals._twin  # noqa: SLF001 - bent
+    monkeypatch.setattr(Refusals, "_twin", lambda self, item, change: right(self, item, replace(change, queue="")))
+
+
+def _finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(take_in, "_there", lambda _, __: set())
+
+
+OFFICE: dict[str, Plant] = {
+    "MovesWithoutItsCounts": Plant(patches=(_leaves_its_count,)),
+    "MovesTheHeadAway": Plant(patches=(_binds_nothing,)),
+    "AsksForTwinsWhereItWas": Plant(patches=(_asks_where_it_was,)),
+    "ForgetsTagsOnReplay": Plant(
+        (Edit("amend/replay", "set state = 'ready',", "set state = 'ready', ties = ties & ~128,"),)
+    ),
+    "HoldsTrashFromItsDeath": Plant((Edit("amend/discarded", "ended_at = ?", "ended_at = coalesce(ended_at, ?)"),)),
+    "TakesInOverWhatIsThere": Plant(
+        (Edit("take_in/item", "insert into item", "insert or replace into item"),), (_finds_nobody,)
+    ),
+}
 BONDS: dict[str, Plant] = {
     "LeasesFollowers": Plant(patches=(_never_behind,)),
     "PromotesNobody": Plant((Edit("order/free", "set hold = 0", "set hold = 2"),)),

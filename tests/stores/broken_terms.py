@@ -48,6 +48,7 @@ class BentBonds(Bent):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._bonds = self.kind(self._table, self._tombstones)
+        self._acts._bonds = self._bonds
         self._putting._bonds = self._bonds
         self._broom._bonds = self._bonds
 

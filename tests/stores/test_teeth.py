@@ -11,6 +11,7 @@ from redrive.testing.conformance import wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES
 from redrive.testing.conformance.machine import machine_of, run_machine
 from tests.stores import broken as b
+from tests.stores import broken_letters as o
 from tests.stores import broken_more as m
 from tests.stores import broken_terms as t
 from tests.stores.teeth_kit import fails, world_by, world_of
@@ -211,6 +212,14 @@ TEETH = (
     ),
     Tooth(t.CancelsUnderTheHandler, ("test_cancel_of_a_running_item_asks_its_holder",), machine=True),
     Tooth(t.SweepsLettersToo, ("test_sweep_never_touches_letters_nor_what_lives",), machine=True),
+    Tooth(o.MovesTheHeadAway, ("test_move_skips_a_head_that_others_wait_behind",)),
+    Tooth(o.MovesIntoARing, ("test_move_skips_what_others_wait_for_under_an_order_key",)),
+    Tooth(o.MovesWithoutLeaving, ("test_move_of_a_head_nobody_waits_behind_ends_its_line",), machine=True),
+    Tooth(o.MovesWithoutAuditing, ("test_move_changes_the_queue_and_nothing_else",)),
+    Tooth(o.ForgetsTagsOnReplay, ("test_tags_stay_whatever_becomes_of_the_item",)),
+    Tooth(o.HoldsTrashFromItsDeath, ("test_trash_is_swept_when_its_time_is_over",), machine=True),
+    Tooth(o.TakesInAsTheFileHasThem, ("test_taken_in_letters_wait_for_each_other_in_their_order",)),
+    Tooth(o.TakesInOverWhatIsThere, ("test_take_in_of_what_is_there_changes_nothing",), machine=True),
     Tooth(t.DropsTermsOnRetry, ("test_put_terms_are_carried_through_an_item_s_life",), machine=True),
     Tooth(m.DeafToPuts, ("test_wait_returns_on_a_put", "test_wait_returns_on_a_put_through_another_handle")),
 )
@@ -278,7 +287,7 @@ def test_every_planted_bug_is_in_the_table() -> None:
     """A broken store that nobody runs proves nothing."""
     planted = {
         thing
-        for module in (b, m, t)
+        for module in (b, m, o, t)
         for thing in vars(module).values()
         if isinstance(thing, type) and issubclass(thing, b.Bent) and thing not in {b.Bent, t.BentBonds, t.BentLimits}
     }

@@ -100,47 +100,30 @@ def run(
     if talk.config is not None:
         # The app itself and the processes of a group are to read the same file.
         os.environ["REDRIVE_CONFIG"] = str(Path(talk.config).absolute())
-    if line is not None:
-        return _one_of_a_group(talk, target, loaded, until_idle=until_idle, line=line, died=died)
-    if reloads or loaded.settings.worker.processes is not None:
+    if line is None and (reloads or loaded.settings.worker.processes is not None):
         return _group(talk, target, loaded, until_idle=until_idle, reloads=reloads)
-    return _alone(talk, target, loaded, until_idle=until_idle)
+    return _serve(talk, target, loaded, until_idle=until_idle, line=line, died=died)
 
 
-def _alone(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool) -> int:
-    from redrive.cli.load import load_app
-    from redrive.cli.worker_logs import set_up_logging
-    from redrive.cli.worker_session import Session
-
-    chosen = loaded.settings.worker
-    app = load_app(target)
-    set_up_logging(debug=talk.debug, level=loaded.settings.log.level, format=loaded.settings.log.format)
-    session = Session(app, chosen.grace)
-    return asyncio.run(
-        session.serve(list(chosen.queues) or None, until_idle=until_idle, concurrency=chosen.concurrency)
-    )
-
-
-def _one_of_a_group(
-    talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: int, died: str | None
-) -> int:
+def _serve(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: int | None, died: str | None) -> int:
+    """`line` leads to the supervisor, if this is one of a group."""
     from redrive.cli.load import load_app
     from redrive.cli.worker_line import ChildLine, own_files
     from redrive.cli.worker_logs import set_up_logging
     from redrive.cli.worker_session import Session
 
-    chosen = loaded.settings.worker
-    to_supervisor = ChildLine(line, died)
+    chosen, log = loaded.settings.worker, loaded.settings.log
+    supervisor = None if line is None else ChildLine(line, died)
     try:
         app = load_app(target)
     finally:
-        # Also of a module that cannot be imported: it will be mended there.
-        to_supervisor.loaded_from([*own_files(), *([str(loaded.file)] if loaded.file else [])])
-    set_up_logging(debug=talk.debug, level=loaded.settings.log.level, format=loaded.settings.log.format)
-    session = Session(app, chosen.grace, to_supervisor)
-    return asyncio.run(
-        session.serve(list(chosen.queues) or None, until_idle=until_idle, concurrency=chosen.concurrency)
-    )
+        if supervisor is not None:
+            # Also of a module that cannot be imported: it will be mended there.
+            supervisor.loaded_from([*own_files(), *([str(loaded.file)] if loaded.file else [])])
+    set_up_logging(debug=talk.debug, level=log.level, format=log.format)
+    queues = list(chosen.queues) or None
+    session = Session(app, chosen.grace, supervisor)
+    return asyncio.run(session.serve(queues, until_idle=until_idle, concurrency=chosen.concurrency))
 
 
 def _group(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, reloads: bool) -> int:

@@ -37,9 +37,12 @@ LINE_LIMIT = 1024 * 1024
 class Child:
     """A worker process that runs, and its end of the line."""
 
-    def __init__(self, process: asyncio.subprocess.Process, line: asyncio.StreamReader) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, line: asyncio.StreamReader, ours: asyncio.StreamWriter
+    ) -> None:
         self.process = process
         self.line = line
+        self.ours = ours
         self.ready = False
         self.replaced = False
         self.started = time.monotonic()
@@ -85,7 +88,7 @@ class Group:
         while True:
             child = await self._start(died)
             code = await self._until_ended(child)
-            if self._ending or (code == 0 and not child.replaced):
+            if self._is_ending() or (code == 0 and not child.replaced):
                 return code
             if not self._any_ready and self._sources is None:
                 self._give_up(code)
@@ -98,7 +101,7 @@ class Group:
             if child.lived >= SETTLED:
                 pause = FIRST_PAUSE
             await self._rest(child, how, pause)
-            if self._ending:
+            if self._is_ending():
                 return code
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -126,8 +129,7 @@ class Group:
             process = await asyncio.create_subprocess_exec(
                 *words, pass_fds=(number,), process_group=0, stdin=asyncio.subprocess.DEVNULL
             )
-        line, _ = await asyncio.open_connection(sock=ours, limit=LINE_LIMIT)
-        child = Child(process, line)
+        child = Child(process, *await asyncio.open_connection(sock=ours, limit=LINE_LIMIT))
         self._children.add(child)
         for heard in self._signals:
             child.tell(heard)
@@ -142,6 +144,7 @@ class Group:
         # What it said last may still be on the way; a process of its own that keeps the line must not keep us.
         await asyncio.wait({listening}, timeout=LOOK_EVERY)
         listening.cancel()
+        child.ours.close()
         return code
 
     async def _listen(self, child: Child) -> None:
@@ -154,8 +157,7 @@ class Group:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _ending(self) -> bool:
+    def _is_ending(self) -> bool:
         return bool(self._signals) or self._given_up is not None
 
     def _hear(self, number: signal.Signals) -> None:
@@ -199,7 +201,7 @@ class Group:
         while self._sources is not None:
             await asyncio.sleep(LOOK_EVERY)
             changed = self._sources.changed()
-            if changed and not self._ending:
+            if changed and not self._is_ending():
                 logger.warning("%s changed; starting anew", ", ".join(Path(path).name for path in changed))
                 for child in tuple(self._children):
                     child.replaced = True

@@ -37,9 +37,11 @@ class ChildLine:
     def loaded_from(self, files: list[str]) -> None:
         self._say({"files": files})
 
-    async def ready(self, app: Redrive) -> None:
-        """From now on a supervisor that is gone ends this worker in good order."""
+    def ready(self) -> None:
         self._say({"ready": True})
+
+    async def attend(self, app: Redrive) -> None:
+        """From now on a supervisor that is gone ends this worker in good order."""
         self._socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._socket, self._heard)
         if self._died:

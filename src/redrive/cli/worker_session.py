@@ -16,7 +16,7 @@ from redrive.cli.worker_line import ChildLine
 from redrive.cli.worker_logs import logger
 from redrive.core.durations import format as format_duration
 from redrive.core.item import Millis
-from redrive.events import Event, StoreFailed, StoreRecovered
+from redrive.events import Event, StoreFailed, StoreRecovered, WorkerStarted
 
 LAST_WORDS: Millis = 10_000
 """Beyond the grace: for the last write. A store that is gone must not keep the process."""
@@ -50,7 +50,7 @@ class Session:
             if self._app.info().engine == "memory":
                 logger.warning("the app's store is memory: nobody outside of this process can enqueue to it")
             if self._line is not None:
-                await self._line.ready(self._app)
+                await self._line.attend(self._app)
             grace = f"{self._grace}ms"
             work = self._app.run(until_idle=until_idle, queues=queues, grace=grace, concurrency=concurrency)
             await self._work(asyncio.create_task(work))
@@ -117,8 +117,10 @@ class Session:
         closing.result()
 
     def _watch(self, event: Event) -> None:
-        """Which parts of the worker cannot reach the store, and why."""
-        if isinstance(event, StoreFailed):
+        """Which parts of the worker cannot reach the store, and why; and that it has begun."""
+        if isinstance(event, WorkerStarted) and self._line is not None:
+            self._line.ready()
+        elif isinstance(event, StoreFailed):
             self._failing[event.part] = event.error
         elif isinstance(event, StoreRecovered):
             self._failing.pop(event.part, None)

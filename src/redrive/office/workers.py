@@ -31,11 +31,15 @@ def find(beats: Sequence[WorkerBeat], text: str) -> WorkerBeat:
     return fitting[0]
 
 
-async def ask_to_end(store: Store, beat: WorkerBeat, order: Order) -> None:
-    """Conflict if it cannot hear any more. With an audit entry."""
+def check_can_hear(beat: WorkerBeat) -> None:
     if not can_hear(beat):
         how = "it stopped already" if beat.facts.stopped else "it is lost; what it held comes back by itself"
         raise Conflict(f"{beat.worker} cannot be asked: {how}", hint="see redrive worker list --all")
+
+
+async def ask_to_end(store: Store, beat: WorkerBeat, order: Order) -> None:
+    """Conflict if it cannot hear any more. With an audit entry."""
+    check_can_hear(beat)
     await orders.give(store, [beat.worker], order)
     await record(store, f"worker {order.word}", beat.worker, {}, actor=order.by, reason=order.reason)
 

@@ -16,7 +16,7 @@ from redrive.core.select import And, Ids, Match, Not, Op, Or, Path, Selection, T
 from redrive.core.terms import HOLDS
 from redrive.errors import ConfigError
 from redrive.stores import residue
-from redrive.stores.postgres.rows import indexed, short, shown
+from redrive.stores.postgres.rows import PARKED, indexed, short, shown
 
 Value = str | int | None | list[str]
 
@@ -64,7 +64,7 @@ _COLUMNS = {
 _OF_LETTERS = {**_COLUMNS, "queue": "l.queue", "state": "'dead'", "tag": "l.seq"}
 _PARKED = (
     "exists (select 1 from {schema}.terms p join {schema}.line n on n.queue = c.queue and n.key = p.order_key"
-    " where p.seq = c.seq and p.order_key <> '' and n.status = 'parked')"
+    f" where p.seq = c.seq and p.order_key <> '' and n.status = {PARKED})"
 )
 """Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
 _TAGGED = "{seq} in (select g.seq from {schema}.tag g where g.tag {like} %b)"

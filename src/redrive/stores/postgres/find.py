@@ -19,7 +19,6 @@ from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.postgres.compile import Compiled, Value, compiled, storable, tables
 from redrive.stores.postgres.rows import Row, item_of, settings_of, tombstone_of
-
 from redrive.stores.postgres.walk import Walk, walk_of
 
 if TYPE_CHECKING:

@@ -68,14 +68,15 @@ async def test_filter_looks_at_no_more_than_its_bound(world: World, monkeypatch:
     bodies = [b'{"n": %d}' % number for number in range(12)]
     items = [new(payload=body) for body in bodies]
     await world.put(*items)
-    for scan, chunk in ((5, 2), (5, 100), (12, 5), (100, 100)):
+    for scan, chunk in ((5, 2), (12, 5)):
         for module in _bounded():
             monkeypatch.setattr(module, "SCAN_LIMIT", scan)
         monkeypatch.setattr(residue, "CHUNK", chunk)
-        for wanted in (Path(("n",), "=", 0), Path(("n",), "<", 3), Path(("n",), ">=", 0)):
+        for wanted in (Path(("n",), "=", 0), Path(("n",), "<", 3)):
             selection = And((QUEUED, wanted))
             expected = [item.id for item in items[::-1] if matches(selection, await world.item(item.id), 0)]
-            for limit in (1, 2, 100):
+            assert expected
+            for limit in (1, 2, 3):
                 found = await pages(world, selection, limit)
                 assert flat(found) == expected
                 assert all(len(page) <= limit for page in found)
@@ -210,6 +211,7 @@ async def agree(world: World, selection: Selection) -> None:
     assert set((await world.store.ids(selection)).ids) == expected, render(selection)
 
 
+@pytest.mark.slow
 async def test_filters_take_hostile_texts_as_texts(world: World) -> None:
     await furnish(world)
     items = (await world.store.find(EVERYTHING, PAGE_LIMIT)).items
@@ -222,7 +224,7 @@ async def test_filters_take_hostile_texts_as_texts(world: World) -> None:
 
 
 @settings(
-    max_examples=30,
+    max_examples=15,
     deadline=None,
     # One population serves all examples, which only read.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -240,7 +242,7 @@ def _cursor(text: str) -> str:
 
 
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
