@@ -7,6 +7,8 @@ PY := $(VENV)/bin/python
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 unexport PYTHONHOME
+# Hundreds of processes are started by tests: without bytecode each of them would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # The variable pins the build backend too, which -c does not reach.

@@ -36,8 +36,15 @@ def lasting_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ground, "IN_MEMORY", frozenset())
 
 
+@pytest.fixture(scope="session")
+def watch() -> Iterator[BlockBuster]:
+    """Once for all: to put it in place and take it away takes longer than many a test."""
+    with blockbuster_ctx("redrive") as watching:
+        yield watching
+
+
 @pytest.fixture(autouse=True)
-def blockbuster() -> Iterator[BlockBuster]:
-    """Fail a test in which redrive blocks the loop; the test's own code may."""
-    with blockbuster_ctx("redrive") as watch:
-        yield watch
+def blockbuster(watch: BlockBuster) -> Iterator[BlockBuster]:
+    """Fail a test in which redrive blocks the loop; the test's own code may. Whoever deactivates it does so for one."""
+    yield watch
+    watch.activate()

@@ -52,6 +52,7 @@ async def test_all_that_is_declared_is_in_force_when_the_app_is_open(lab: Lab) -
             keep="7d",
             keep_results="1h",
             retry_share=0.25,
+            keep_trash="45d",
         )
 
     await release(lab, declare).open()
@@ -66,6 +67,7 @@ async def test_all_that_is_declared_is_in_force_when_the_app_is_open(lab: Lab) -
         keep=7 * 86_400_000,
         keep_results=3_600_000,
         retry_share=0.25,
+        keep_trash=45 * 86_400_000,
     )
 
 
@@ -233,6 +235,7 @@ async def test_schedules_are_declared_and_their_queues_must_be_known(lab: Lab) -
         (lambda app: app.queue("q", gate="a b"), "gate"),
         (lambda app: app.queue("q", keep="-1d"), "keep"),
         (lambda app: app.queue("q", keep_results="long"), "keep_results"),
+        (lambda app: app.queue("q", keep_trash=None), "keep_trash"),
         (lambda app: app.queue("q", retry_share=0), "retry_share"),
         (lambda app: app.queue("q", retry_share=1.1), "retry_share"),
         (lambda app: app.queue("q", retry_share=float("nan")), "retry_share"),

@@ -296,7 +296,7 @@ def test_the_real_process_does_the_same(tmp_path: Path) -> None:
     named(tmp_path, "order-1", "order-2")
     assert piped("letters", "show", "zzzz", cwd=tmp_path).returncode == Exit.NOT_FOUND
     assert piped("letters", "list", "-q", cwd=tmp_path).stdout == "order-2\norder-1\n"
-    bad = piped("letters", "list", "--where", "x", cwd=tmp_path)
+    bad = piped("letters", "list", "--where", "eror:x", cwd=tmp_path)
     assert (bad.returncode, bad.stdout, "Traceback" in bad.stderr) == (Exit.USAGE, "", False)
 
 

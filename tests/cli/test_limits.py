@@ -147,7 +147,7 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     with_app(tmp_path, recurring)
     with_app(tmp_path, routed)
     assert "GATE  STATE   SINCE" in on_terminal("gate", "list", cwd=tmp_path, env=plain).out
-    assert "  judges        opens when 50% of" in on_terminal("gate", "show", "smtp", cwd=tmp_path, env=plain).out
+    assert "  judges      opens when 50% of" in on_terminal("gate", "show", "smtp", cwd=tmp_path, env=plain).out
     assert "SCHEDULE  QUEUE    NEXT" in on_terminal("schedule", "list", cwd=tmp_path, env=plain).out
     assert "ROUTE    OPEN  CAPACITY  NOTE" in on_terminal("route", "list", cwd=tmp_path, env=plain).out
     assert "full: route network, 2 of 2 open letters" in on_terminal("status", cwd=tmp_path, env=plain).out

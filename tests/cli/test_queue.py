@@ -68,6 +68,7 @@ def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.Captur
         "keep": "7d",
         "keep-results": "90m",
         "retry-share": "30%",
+        "keep-trash": "45d",
     }
     args = [word for name, value in values.items() for word in (f"--{name}", value)]
     told = here(capsys, "queue", "set", "mail", *args, "--reason", "slow day")
@@ -79,14 +80,25 @@ def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.Captur
         "keep-results": "1h30m",
         "retry-share": "0.3",
     }
-    lifted = [word for name in values if name != "order" for word in (f"--{name}", "none")]
+    lifted = [word for name in values if name not in {"order", "keep-trash"} for word in (f"--{name}", "none")]
     told = here(capsys, "queue", "set", "mail", *lifted, "--order", "block", "--reason", "over", "--json")
-    assert json.loads(told.out) == dict.fromkeys([name.replace("-", "_") for name in values]) | {"order": "block"}
+    left = {"order": "block", "keep_trash": 45 * 86_400}
+    assert json.loads(told.out) == dict.fromkeys([name.replace("-", "_") for name in values]) | left
 
     async def audit(app: Redrive) -> list[str]:
         return [entry.reason for entry in await app.letters.audit()]
 
     assert with_app(tmp_path, audit) == ["slow day", "over"]
+
+
+@pytest.mark.parametrize("name", ["order", "keep-trash"])
+def test_what_a_queue_always_has_cannot_be_lifted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with_app(tmp_path, limited)
+    told = here(capsys, "queue", "set", "mail", f"--{name}", "none", "--reason", "x")
+    assert told.code == Exit.USAGE
+    assert f"--{name}: a queue always has one" in told.err
 
 
 def test_what_was_shown_can_be_set_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ class TooManyRequests(Exception):
         self.retry_after = retry_after
 
 
-async def test_deploys_and_rate_limits_leave_the_errors_alone(lab: Lab) -> None:
+async def test_gap11_deploys_and_rate_limits_leave_the_errors_alone(lab: Lab) -> None:
     """Twenty interrupts, twenty rate limits and two errors: alive at error two of three. A third error is the last."""
     app = await lab.app()
     script: list[BaseException | None] = [*[TooManyRequests()] * 20, *[ValueError("no")] * 2]
@@ -53,7 +53,7 @@ async def test_deploys_and_rate_limits_leave_the_errors_alone(lab: Lab) -> None:
     assert (found.item.letter.reason, found.item.deliveries) == ("max_attempts", 43)
 
 
-async def test_crashes_have_a_limit_of_their_own_whoever_crashed(lab: Lab) -> None:
+async def test_gap11_crashes_have_a_limit_of_their_own_whoever_crashed(lab: Lab) -> None:
     app = await lab.app()
 
     @app.handler("q", policy=Policy(backoff=constant("1s"), max_attempts=3, max_crashes=3), lease="10s", concurrency=1)

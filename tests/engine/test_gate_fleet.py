@@ -20,6 +20,7 @@ from redrive.events import GateClosed, GateOpened
 from redrive.office.gates import GateView, declare_gate, show_gate
 from redrive.stores.base import PAGE_LIMIT
 from tests.support.lab import Lab, Seen
+from tests.support.rig.size import FIRSTS, Size, proof_size
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +89,7 @@ class Fleet:
         return [event for seen in self.seen for event in seen.of(kind)]
 
 
-async def test_while_it_is_down_one_probe_goes_out_each_interval_for_the_whole_fleet(lab: Lab) -> None:
+async def test_gap12_while_it_is_down_one_probe_goes_out_each_interval_for_the_whole_fleet(lab: Lab) -> None:
     fleet = Fleet(lab)
     await fleet.prepare(gate_config(interval="30s", longest="30s"))
     async with fleet.working():
@@ -121,9 +122,9 @@ async def test_while_it_is_down_one_probe_goes_out_each_interval_for_the_whole_f
     assert closed.opened == 1
 
 
-async def test_in_bad_times_retries_are_a_share_of_first_attempts(lab: Lab) -> None:
+async def bad_times(lab: Lab, items: int) -> None:
     """No breaker here: only the budget keeps hundreds of retries back."""
-    fleet, items = Fleet(lab), 300
+    fleet = Fleet(lab)
     await fleet.prepare(gate_config(failure_rate=None, consecutive=None, retry_share=0.1, retry_floor="10s"), items)
     minutes = 1
     async with fleet.working():
@@ -140,3 +141,13 @@ async def test_in_bad_times_retries_are_a_share_of_first_attempts(lab: Lab) -> N
         await fleet.finish(limit_s=120)
     assert {item.state for item in await fleet.items()} == {State.DONE}
     assert fleet.told(GateOpened) == []
+
+
+async def test_gap12_in_bad_times_retries_are_a_share_of_first_attempts_smoke(lab: Lab) -> None:
+    await bad_times(lab, FIRSTS[Size.SMOKE])
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(900)
+async def test_gap12_in_bad_times_retries_are_a_share_of_first_attempts(lab: Lab) -> None:
+    await bad_times(lab, FIRSTS[proof_size()])

@@ -163,7 +163,7 @@ async def fresh_latencies(lab: Lab, *, replays: int) -> list[int]:
 
 
 @pytest.mark.slow
-async def test_a_large_replay_hardly_delays_first_attempts(memory_lab: Lab) -> None:
+async def test_gap13_a_large_replay_hardly_delays_first_attempts(memory_lab: Lab) -> None:
     """At 70 % load, p95 from enqueue to done rises by less than a fifth; with no such load replays use every slot."""
     calm = await fresh_latencies(memory_lab, replays=0)
     p95 = calm[len(calm) * 95 // 100]

@@ -55,6 +55,28 @@ async def test_without_retention_nothing_goes(lab: Lab) -> None:
     assert (await lab.item(item_id)).state is State.DONE
 
 
+async def test_discarded_letters_go_when_the_time_of_the_trash_is_over(memory_lab: Lab) -> None:
+    """Also where no queue says how long it keeps what is finished."""
+    lab = memory_lab
+    app = await lab.app()
+
+    @app.handler("q", policy=Policy(never()))
+    async def handle() -> None:
+        raise ValueError("no")
+
+    app.queue("q", keep_trash="10m")
+    kept, gone = str(await app.enqueue("q")), str(await app.enqueue("q"))
+    async with lab.working(app):
+        await lab.pass_time("1m")
+        await app.letters.discard(gone, reason="not needed")
+        await lab.pass_time("9m")
+        assert (await lab.item(gone)).state is State.DEAD
+        await lab.pass_time("3m")
+        with pytest.raises(NotFound):
+            await lab.item(gone)
+        assert (await lab.item(kept)).state is State.DEAD
+
+
 class Slow:
     """A store of which each bite takes a second, and which has so many."""
 
@@ -69,6 +91,12 @@ class Slow:
     async def elect(self, name: str, owner: str, ttl: int) -> bool:
         assert (name, owner) == ("maintainer", "w")
         return self.lead
+
+    async def document(self, kind: str, key: str) -> None:
+        """Nothing was sealed yet, and nothing is to be sealed."""
+
+    async def journal(self, topic: str, after: int, limit: int) -> tuple[()]:
+        return ()
 
     async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
         assert limit == BITE

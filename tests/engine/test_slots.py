@@ -170,3 +170,25 @@ async def test_a_worker_goes_round_its_queues_at_once_when_something_came(memory
 
 async def nothing() -> None:
     pass
+
+
+async def test_a_bound_over_all_queues_holds_and_every_queue_has_its_turn(lab: Lab) -> None:
+    app = await lab.app()
+    seen = Seen(app)
+    now: Counter[str] = Counter()
+    most: list[int] = []
+
+    async def work(item: Item) -> None:
+        now[item.queue] += 1
+        most.append(now.total())
+        await lab.clock.sleep(100)
+        now[item.queue] -= 1
+
+    for queue in ("a", "b", "c"):
+        app.handler(queue, concurrency=5)(work)
+        await app.enqueue_many(queue, [None] * 6)
+    await lab.drive(app.run(until_idle=True, concurrency=2))
+    assert max(most) == 2
+    assert [row.done for row in (await app.tally()).queues] == [6, 6, 6]
+    firsts = [event.queue for event in seen.of(Finished)][:9]
+    assert set(firsts) == {"a", "b", "c"}, "no queue waits until another is empty"

@@ -53,7 +53,7 @@ async def third_is_dead(lab: Lab, mode: Mode) -> tuple[Redrive, Receiver]:
     return app, receiver
 
 
-async def test_parked_behind_a_dead_letter_and_on_in_order_when_it_is_replayed(lab: Lab) -> None:
+async def test_gap10_parked_behind_a_dead_letter_and_on_in_order_when_it_is_replayed(lab: Lab) -> None:
     app, receiver = await third_is_dead(lab, "park")
     assert receiver.of("E") == ["E-01", "E-02"]
     (row,) = (await lab.store.tally()).queues
@@ -68,7 +68,7 @@ async def test_parked_behind_a_dead_letter_and_on_in_order_when_it_is_replayed(l
     assert receiver.of("E") == ["E-01", "E-02", BAD, *BEHIND]
 
 
-async def test_blocked_behind_a_dead_letter_is_backlog_that_says_why(lab: Lab) -> None:
+async def test_gap10_blocked_behind_a_dead_letter_is_backlog_that_says_why(lab: Lab) -> None:
     app, receiver = await third_is_dead(lab, "block")
     (row,) = (await lab.store.tally()).queues
     assert (row.held, row.parked, row.ready) == (7, 0, 0)
@@ -79,7 +79,7 @@ async def test_blocked_behind_a_dead_letter_is_backlog_that_says_why(lab: Lab) -
 
 
 @pytest.mark.parametrize("mode", ["block", "park"])
-async def test_discarding_the_head_lets_the_others_go_on_without_a_gap(lab: Lab, mode: Mode) -> None:
+async def test_gap10_discarding_the_head_lets_the_others_go_on_without_a_gap(lab: Lab, mode: Mode) -> None:
     app, receiver = await third_is_dead(lab, mode)
     await lab.store.amend(Ids((BAD,)), Discard(), act())
     await lab.drain(app)
@@ -87,7 +87,7 @@ async def test_discarding_the_head_lets_the_others_go_on_without_a_gap(lab: Lab,
     assert set(receiver.gaps.values()) == {""}
 
 
-async def test_skipped_over_with_a_gap_that_names_the_letter_and_replayed_to_the_tail(lab: Lab) -> None:
+async def test_gap10_skipped_over_with_a_gap_that_names_the_letter_and_replayed_to_the_tail(lab: Lab) -> None:
     app, receiver = await third_is_dead(lab, "skip")
     assert receiver.of("E") == ["E-01", "E-02", *BEHIND]
     assert {receiver.gaps[item_id] for item_id in BEHIND} == {BAD}

@@ -30,6 +30,8 @@ from tests.support.stores import fresh_store
 
 KINDS = ("postgres", "redis")
 DEADLINE = 1.0
+HURRIED = 0.5
+"""Less than a short trouble lasts."""
 PLENTY = 20.0
 """A deadline for links on which everything takes its time."""
 BACK_WITHIN = 10.0
@@ -153,7 +155,7 @@ async def work_on(folder: Path, site: Site, size: Rides, troubles: Iterable[str]
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_r17_workers_on_a_bad_link_smoke(tmp_path: Path, site: Site) -> None:
-    await work_on(tmp_path, site, RIDES[Size.SMOKE], ["reset", "black-hole", "half-closed"])
+    await work_on(tmp_path, site, RIDES[Size.SMOKE], ["reset", "black-hole", "half-closed"], HURRIED)
 
 
 @pytest.mark.prove

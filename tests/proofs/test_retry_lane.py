@@ -82,17 +82,17 @@ async def replay_beside_fresh_work(lab: Lab, count: int) -> None:
 
 
 @pytest.mark.slow
-async def test_a_replay_does_not_hold_up_fresh_work_smoke(lab: Lab) -> None:
+async def test_gap13_a_replay_does_not_hold_up_fresh_work_smoke(lab: Lab) -> None:
     await replay_beside_fresh_work(lab, REPLAYED[Size.SMOKE])
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(1800)
-async def test_a_replay_does_not_hold_up_fresh_work(lab: Lab) -> None:
+async def test_gap13_a_replay_does_not_hold_up_fresh_work(lab: Lab) -> None:
     await replay_beside_fresh_work(lab, REPLAYED[proof_size()])
 
 
-async def test_a_replay_takes_all_slots_that_nobody_else_wants(lab: Lab) -> None:
+async def test_gap13_a_replay_takes_all_slots_that_nobody_else_wants(lab: Lab) -> None:
     await lab.store.configure("q", QueueChange(retry_share=SHARE))
     ids = await letters(lab, 3 * SLOTS)
     await lab.store.amend(Ids(ids), Replay(), act())

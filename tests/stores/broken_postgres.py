@@ -369,9 +369,9 @@ OFFICE: dict[str, Plant] = {
             Edit("take_in/enter", ") insert into {schema}.item", "), entered as ( insert into {schema}.item"),
             Edit(
                 "take_in/enter",
-                "on conflict (id) do nothing returning id, seq;",
+                "on conflict (id) do nothing returning id, seq",
                 "on conflict (id) do update set body = excluded.body, crc = excluded.crc, packing = excluded.packing "
-                "returning id, seq, xmax ) select id, seq from entered where xmax = 0;",
+                "returning id, seq, xmax ) select id, seq from entered where xmax = 0",
             ),
         )
     ),

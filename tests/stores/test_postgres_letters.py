@@ -139,14 +139,8 @@ async def test_what_is_taken_from_the_trash_while_it_is_swept_stays(url: str, op
 async def test_the_same_letters_brought_by_two_enter_once(opened: Open) -> None:
     store, other = await opened(), await opened()
     coming = [foreign(f"f-{number:03}", "seen") for number in range(100)]
-    results = await asyncio.gather(
-        *(
-            handle.take_in(way, act(f"r-{n}"))
-            for n in range(2)
-            for handle in (store, other)
-            for way in (coming, coming[::-1])
-        )
-    )
+    ways = (coming, coming[::-1])
+    results = await asyncio.gather(*(handle.take_in(way, act()) for handle in (store, other) for way in ways))
     added = [item_id for result in results for item_id in result.added]
     assert sorted(added) == [history.item.id for history in coming]
     assert {len(result.added) + len(result.already) for result in results} == {100}

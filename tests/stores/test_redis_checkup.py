@@ -11,7 +11,7 @@ import pytest
 
 from redrive.core.item import Item
 from redrive.core.select import EVERYTHING, Ids
-from redrive.core.verbs import Archive, Cancel, Checkup, Discard
+from redrive.core.verbs import Archive, Cancel, Checkup, Discard, Tag
 from redrive.errors import ConfigError
 from redrive.stores.redis import checkup
 from redrive.stores.redis.checkup import REPAIRABLE, can_repair
@@ -77,6 +77,11 @@ DAMAGES = (
     Damage("a cause miscounted", lambda s, _: s.client.zadd(s.key("causes"), {"c1\0emails": 7}), ("causes",)),
     Damage("an early number", lambda s, _: s.client.hset(s.key("sequence"), "item", 1), ("sequence",)),
     Damage("no number", lambda s, _: s.client.hset(s.key("sequence"), "item", "x"), ("sequence",)),
+    Damage("not under its tag", lambda s, i: s.client.zrem(s.key("tag:vip"), i["archived"].id), ("tags",)),
+    Damage("no such tag", lambda s, _: s.client.delete(s.key("tag:vip")), ("tags",)),
+    Damage("tagged at another number", lambda s, i: s.client.zadd(s.key("tag:vip"), {i["archived"].id: 1}), ("tags",)),
+    Damage("tagged by nobody", lambda s, i: s.client.zadd(s.key("tag:vip"), {i["done"].id: i["done"].seq}), ("tags",)),
+    Damage("a tag of nobody", lambda s, _: s.client.zadd(s.key("tag:eu"), {"nobody": 5}), ("tags",)),
     Damage("no record", lambda s, i: s.client.hset(s.key("item"), i["done"].id, b"\xc1"), ("records",)),
     Damage("a short record", lambda s, i: s.client.hset(s.key("item"), i["done"].id, b"\x91\x01"), ("records",)),
     Damage("of no state", lambda s, i: _altered(s, i["done"], 2, "lost"), ("states", "indexes")),
@@ -134,6 +139,7 @@ async def _lived(world: World) -> dict[str, Item]:
     items = {"suspect": await world.suspect(1), "open": await world.letter("c1"), "archived": await world.letter("c2")}
     items["trash"] = await world.letter("c1")
     await world.store.amend(Ids((items["archived"].id,)), Archive(), act())
+    await world.store.amend(Ids((items["archived"].id,)), Tag(("vip",)), act())
     await world.store.amend(Ids((items["trash"].id,)), Discard(), act())
     for name, end in (("done", finished), ("retried", failed), ("leased", None)):
         made = new()

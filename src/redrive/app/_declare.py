@@ -29,7 +29,7 @@ THREAD_CONCURRENCY = 8
 class Declaring(Life):
     def queue(self, name: str, **settings: Unpack[QueueOptions]) -> str:
         """Declare a queue, and what limits it: max_running, max_per_key, rate, capacity, order, policy, gate, keep,
-        keep_results, retry_share.
+        keep_results, retry_share, keep_trash.
 
         Written when the app opens, where it differs from what the code declared the last time: an operator's change
         outlives a restart, and a new release's value replaces it. None takes a limit away.

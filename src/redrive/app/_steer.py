@@ -156,6 +156,11 @@ class Steering(Life):
         await self._catch_up()
         return await gates.close_gate(self._store, name, self._act(reason))
 
+    async def remove_gate(self, name: str, *, reason: str) -> None:
+        """One that no queue stands behind. One that an app still declares comes back when that app is opened."""
+        await self._catch_up()
+        await gates.remove_gate(self._store, name, self._act(reason))
+
     async def cancel(self, ids: str | Iterable[str], *, reason: str, force: bool = False) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
 

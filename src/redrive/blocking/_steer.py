@@ -94,6 +94,10 @@ class Steering(Life):
         """By hand: what waits behind it flows again, and failures are counted anew."""
         return self._bridge.call(self._app.close_gate, name, reason=reason)
 
+    def remove_gate(self, name: str, *, reason: str) -> None:
+        """One that no queue stands behind. One that an app still declares comes back when that app is opened."""
+        return self._bridge.call(self._app.remove_gate, name, reason=reason)
+
     def cancel(self, ids: str | Iterable[str], *, reason: str, force: bool = False) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
 

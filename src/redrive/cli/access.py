@@ -154,8 +154,11 @@ def settings(**flags: object) -> Settings:
     return load(config=None if context is None else _talk(context).config, flags=flags).settings
 
 
-def visit(url: str, ask: Callable[[Redrive], Awaitable[T]]) -> T:
-    """Ask the store at `url`, which must be there: a wrong path must not become an empty database with good news."""
+def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = False) -> T:
+    """Ask the store at `url`, which must be there: a wrong path must not become an empty database with good news.
+
+    `make`: for what brings something into it, also if it is new.
+    """
     import asyncio
 
     from redrive.app import Redrive
@@ -166,7 +169,8 @@ def visit(url: str, ask: Callable[[Redrive], Awaitable[T]]) -> T:
     upkeep = _upkeep(store)
 
     async def asked() -> T:
-        await upkeep.check_is_there()
+        if not make:
+            await upkeep.check_is_there()
         async with app:
             return await ask(app)
 

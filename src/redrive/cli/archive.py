@@ -16,7 +16,7 @@ Examples:
 
 {CHOOSING}
 """
-ABOUT_DISCARD = f"""Throw letters into the trash. They can be restored until the trash of their queue is emptied.
+ABOUT_DISCARD = """Throw letters into the trash. They can be restored until the trash of their queue is emptied.
 
 \b
 Examples:
@@ -24,7 +24,7 @@ Examples:
   redrive letters discard --where 'queue:emails tag:spam' --reason spam --dry-run
   redrive letters restore k3v9q2ma --reason 'it was none'
 
-It asks first, however few they are; without a terminal say --yes. What waits behind them under their order keys goes on.
+It asks first, however few they are; without a terminal say --yes. What waits behind them under an order key goes on.
 How long the trash is held is `redrive queue set QUEUE --keep-trash`, 30 days unless it is said.
 ID may be a unique prefix; - reads ids from stdin, one a line. If one of them is not found, nothing is done.
 In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were.

@@ -34,8 +34,8 @@ Examples:
 """,
 )
 
-COLUMNS = """In a pipe the columns are CAUSE COUNT TREND ERROR TEXT QUEUES FIRST LAST SAMPLE, separated by tabs. TREND is
-the last hour against the hour before: new, up, steady, down or quiet."""
+COLUMNS = """In a pipe the columns are CAUSE COUNT TREND ERROR TEXT QUEUES FIRST LAST SAMPLE, separated by tabs.
+TREND is the last hour against the hour before: new, up, steady, down or quiet."""
 ABOUT_LIST = f"""List the causes of open letters, most letters first.
 
 \b

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
 
 F = TypeVar("F", bound=Callable[..., Any])
-ALL = "disposition:open"
 EVERYWHERE = "disposition:open,archived,trash"
 MADE_ID = re.compile(r"[a-z2-7]{24}")
 AT_ONCE = 100
@@ -81,7 +80,7 @@ def _checked(ids: Sequence[str], where: str | None, view: str | None, *, every: 
     if where is not None and not where.strip():
         raise ConfigError("it is empty", field="--where", hint="to mean every open letter, say --all")
     parse_filter(where or "")
-    return Choice(named(ids), ALL if every else where, view)
+    return Choice(named(ids), "" if every else where, view)
 
 
 def named(ids: Sequence[str]) -> tuple[str, ...]:
@@ -114,7 +113,7 @@ async def choose(app: Redrive, choice: Choice, change: Change, otherwise: str) -
 async def _by_filter(app: Redrive, where: str, change: Change) -> list[Chosen]:
     # Whoever restores means what was put away, unless the filter says where to look.
     away = isinstance(change, Restore) and "disposition" not in fields_of(parse_filter(where))
-    text = f"({where}) disposition:archived,trash" if away else where
+    text = f"{where and f'({where})'} disposition:archived,trash" if away else where
     chosen: list[Chosen] = []
     cursor = None
     while True:

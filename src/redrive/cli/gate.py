@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import to_builtins
 
-from redrive.app import Redrive
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.output import MISSING, bold, brief, clean, columns, iso, on_terminal, say, seconds, tabbed, write
+from redrive.cli.access import (
+    HELP_NAMES,
+    json_option,
+    reason_option,
+    store_option,
+    verbose_option,
+    visit,
+    yes_option,
+)
+from redrive.cli.asking import confirm
+from redrive.cli.output import MISSING, brief, iso, say, seconds
 from redrive.cli.output import write_json as print_json
 from redrive.cli.root import LazyGroup
+from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
+from redrive.cli.watch import look, watch_option
 from redrive.core import durations
 from redrive.core.gate import GateConfig
 from redrive.core.item import Instant
 from redrive.errors import NotFound
 from redrive.office.gates import GateView
 from redrive.office.letters import check_reason
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
 
 gate = LazyGroup(
     "gate",
@@ -27,6 +41,7 @@ gate = LazyGroup(
         "show": "redrive.cli.gate:show",
         "open": "redrive.cli.gate:open_gate",
         "close": "redrive.cli.gate:close_gate",
+        "remove": "redrive.cli.gate:remove",
     },
     help="""Gates: circuit breakers of named dependencies, for the whole fleet.
 
@@ -67,24 +82,38 @@ ABOUT_CLOSE = """Close a gate by hand: what waits behind it flows again, and fai
 Examples:
   redrive gate close smtp --reason 'they are back'
 """
+ABOUT_REMOVE = """Remove a gate that no queue stands behind.
+
+\b
+Examples:
+  redrive gate remove smpt --reason 'it was a typo' --yes
+
+One that an app still declares comes back when that app is opened. It asks first; without a terminal say --yes.
+"""
 Behind = dict[str, list[str]]
 
 
+HEADER = ["GATE", "STATE", "SINCE", "OPENED", "NEXT PROBE", "QUEUES", "WHY"]
+
+
 @click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
-@json_option
+@list_options
+@watch_option
 @store_option
 @verbose_option
-def list_gates(*, as_json: bool, store: str) -> None:
-    gates, behind, now = visit(store, _read)
-    if as_json:
-        print_json([_as_object(view, behind.get(view.name, [])) for view in gates])
-    elif on_terminal():
-        header = ["GATE", "STATE", "SINCE", "OPENED", "NEXT PROBE", "QUEUES", "WHY"]
-        columns(header, [_row(view, behind, now) for view in gates])
-        if not gates:
-            say("no gates")
-    else:
-        tabbed(_line(view, behind) for view in gates)
+def list_gates(*, shape: Shape, watch: int | None, store: str) -> int:
+    def draw(found: tuple[tuple[GateView, ...], Behind, Instant]) -> None:
+        gates, behind, now = found
+        listing: Listing[GateView] = Listing(
+            key="gate",
+            as_object=lambda view: _as_object(view, behind.get(view.name, [])),
+            table=lambda rows: (HEADER, [_row(view, behind, now) for view in rows]),
+            line=lambda view: _line(view, behind),
+            none="no gates",
+        )
+        show_list(listing, gates, shape)
+
+    return look(store, _read, draw, watch)
 
 
 @click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
@@ -96,16 +125,14 @@ def show(*, name: str, as_json: bool, store: str) -> None:
     gates, behind, now = visit(store, _read)
     found = [view for view in gates if view.name == name]
     if not found:
-        raise NotFound(f"no gate {name!r}", hint="list them with redrive gate list")
+        near = get_close_matches(name, [view.name for view in gates], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "list them with redrive gate list"
+        raise NotFound(f"no gate {name!r}", hint=hint)
     queues = behind.get(name, [])
     if as_json:
         print_json(_as_object(found[0], queues))
-    elif on_terminal():
-        write(bold(f"gate {clean(name)}"))
-        for word, value in _facts(found[0], queues, now):
-            write(f"  {word:<13} {clean(value)}")
     else:
-        tabbed(_facts(found[0], queues, now))
+        show_facts(f"gate {name}", _facts(found[0], queues, now))
 
 
 async def _read(app: Redrive) -> tuple[tuple[GateView, ...], Behind, Instant]:
@@ -186,7 +213,7 @@ DURATIONS = ("window", "interval", "longest", "retry_floor")
 
 @click.command("open", help=ABOUT_OPEN, context_settings=HELP_NAMES)
 @click.argument("name", metavar="GATE")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; shown by gate list, kept in the audit.")
+@reason_option("Why; shown by gate list, kept in the audit.")
 @json_option
 @store_option
 @verbose_option
@@ -197,13 +224,30 @@ def open_gate(*, name: str, reason: str, as_json: bool, store: str) -> None:
 
 @click.command("close", help=ABOUT_CLOSE, context_settings=HELP_NAMES)
 @click.argument("name", metavar="GATE")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
+@reason_option()
 @json_option
 @store_option
 @verbose_option
 def close_gate(*, name: str, reason: str, as_json: bool, store: str) -> None:
     why = check_reason(reason)
     _by_hand(store, lambda app: app.close_gate(name, reason=why), as_json=as_json)
+
+
+@click.command("remove", help=ABOUT_REMOVE, context_settings=HELP_NAMES)
+@click.argument("name", metavar="GATE")
+@reason_option()
+@yes_option
+@json_option
+@store_option
+@verbose_option
+def remove(*, name: str, reason: str, yes: bool, as_json: bool, store: str) -> None:
+    why = check_reason(reason)
+    confirm(f"gate {name} would be removed", f"Remove gate {name}?", yes=yes)
+    visit(store, lambda app: app.remove_gate(name, reason=why))
+    if as_json:
+        print_json({"gate": name, "removed": True})
+    else:
+        say(f"removed {name}")
 
 
 def _by_hand(store: str, act: Callable[[Redrive], Awaitable[GateView]], *, as_json: bool) -> None:

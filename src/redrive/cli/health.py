@@ -16,7 +16,7 @@ from redrive.cli.watch import look, watch_option
 if TYPE_CHECKING:
     from redrive.cli.standing import Standing
 
-ABOUT = """Say what is wrong: work without a worker, work that waits too long, lost workers, open gates, full routes, parked
+ABOUT = """Say what is wrong: work without a worker or waiting too long, lost workers, open gates, full routes, parked
 items. Exit 10 if there is anything, 0 if not, 7 if the store cannot be asked.
 
 \b

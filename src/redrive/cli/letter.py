@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import linecache
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
-from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.bonds import bonds
+from redrive.cli.covered import covered_value
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
 from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item, Priority
+from redrive.core.redact import redact_text
 from redrive.core.states import State
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
 
 PAYLOAD_LIMIT = 4000
 SOURCE_LIMIT = 4 * 1024 * 1024
@@ -72,7 +77,7 @@ def page(history: History, now: Instant) -> Iterator[str]:
         yield bold("what operators did")
         for deed in history.deeds:
             said = f"{iso(deed.at)}  {deed.change} by {deed.actor}: {deed.reason} (request {deed.request_id})"
-            yield f"  {clean(said)}"
+            yield f"  {clean(redact_text(said))}"
 
 
 def _header(item: Item, now: Instant) -> Iterator[tuple[str, str]]:
@@ -91,6 +96,8 @@ def _header(item: Item, now: Instant) -> Iterator[tuple[str, str]]:
         yield "worker", f"{item.worker or 'unknown'}, lease until {_when(item.lease_until, now)}"
     if item.priority is not Priority.NORMAL:
         yield "priority", item.priority
+    if item.tags:
+        yield "tags", ", ".join(item.tags)
     counters = {"attempt": item.attempt, "errors": item.errors, "crashes": item.crashes}
     counters |= {"deliveries": item.deliveries, "replays": item.replays}
     yield "counters", ", ".join(f"{name} {count}" for name, count in counters.items())
@@ -105,7 +112,7 @@ def _when(at: Instant, now: Instant) -> str:
 
 
 def _error(failure: Failure) -> str:
-    return f"{failure.type}: {failure.text}" if failure.text else failure.type
+    return f"{failure.type}: {redact_text(failure.text)}" if failure.text else failure.type
 
 
 def _class(failure: Failure) -> str:
@@ -131,7 +138,7 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
         yield f"      {clean(_error(attempt.failure))}"
         yield f"      {clean(_class(attempt.failure))}, cause {clean(attempt.failure.cause)}"
     if attempt.note:
-        yield f"      {clean(attempt.note)}"
+        yield f"      {clean(redact_text(attempt.note))}"
 
 
 def _place(frames: tuple[Frame, ...]) -> Iterator[str]:
@@ -139,7 +146,7 @@ def _place(frames: tuple[Frame, ...]) -> Iterator[str]:
         yield f"  {clean(frame.file)}:{frame.line} in {clean(frame.function)}"
         source = _source(frame)
         if source:
-            yield f"      {clean(source)}"
+            yield f"      {clean(redact_text(source))}"
 
 
 def _source(frame: Frame) -> str:
@@ -155,10 +162,10 @@ def _source(frame: Frame) -> str:
 
 def _payload(payload: bytes) -> Iterator[str]:
     try:
-        text = msgspec.json.format(payload, indent=2).decode()
+        text = json.dumps(covered_value(payload), ensure_ascii=False, indent=2)
         kind = "JSON"
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        text, kind = repr(payload[:PAYLOAD_LIMIT]), "not JSON, shown as Python would write it"
+    except (ValueError, RecursionError):
+        text, kind = redact_text(repr(payload[:PAYLOAD_LIMIT])), "not JSON, shown as Python would write it"
     yield bold(f"payload, {len(payload):,} bytes, {kind}")
     whole = len(text) <= PAYLOAD_LIMIT and (kind == "JSON" or len(payload) <= PAYLOAD_LIMIT)
     for line in text[:PAYLOAD_LIMIT].split("\n"):

@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
-from redrive.app import Redrive
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.output import MISSING, brief, columns, iso, on_terminal, say, tabbed, write, write_json
+from redrive.cli.access import HELP_NAMES, limit_option, since_option, store_option, verbose_option
+from redrive.cli.choosing import whole_filter
+from redrive.cli.output import MISSING, brief, iso, say
 from redrive.cli.root import LazyGroup
+from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.views import letter_object
+from redrive.cli.watch import look, watch_option
 from redrive.core.filters import parse
 from redrive.core.item import Instant, Item, Letter, short_id
+from redrive.core.redact import redact_text
+from redrive.errors import ConfigError
+from redrive.office.causes import CauseView
+from redrive.office.facets import BYS, Facet, Facets
 from redrive.stores.base import PAGE_LIMIT
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
 
 letters = LazyGroup(
     "letters",
     {
         "list": "redrive.cli.letters:list_letters",
         "show": "redrive.cli.letter:show",
+        "payload": "redrive.cli.payload:payload",
         "replay": "redrive.cli.replay:replay",
+        "archive": "redrive.cli.archive:archive",
+        "restore": "redrive.cli.archive:restore",
+        "discard": "redrive.cli.archive:discard",
+        "move": "redrive.cli.tag:move",
+        "tag": "redrive.cli.tag:tag",
+        "note": "redrive.cli.tag:note",
         "skip": "redrive.cli.skip:skip",
+        "export": "redrive.cli.export:export",
+        "import": "redrive.cli.import_:import_letters",
     },
-    help="""Dead letters: find, read and send again.
+    help="""Dead letters: find, read, send again, put away, carry over.
 
 \b
 Examples:
   redrive letters list
+  redrive letters list --by cause
   redrive letters show k3v9q2ma
   redrive letters replay --where 'cause:41fa*' --reason 'fixed in 1.4.2'
 """,
@@ -36,47 +59,85 @@ ABOUT = """List dead letters, last died first: the open ones, unless the filter 
 \b
 Examples:
   redrive letters list
-  redrive letters list --where 'queue:emails error:*Timeout died<1h'
+  redrive letters list --where 'queue:emails error:*Timeout' --since 1h
+  redrive letters list --by cause
   redrive letters list --where 'disposition:archived reason:max_attempts' --json
   redrive letters list --where 'cause:41fa*' -q | redrive letters replay - --yes --reason 'fixed'
 
 Words of a filter are AND; OR, -negation, ( ), field:a,b and the wildcard * are understood. In a pipe the columns are
-ID QUEUE DIED REASON DISPOSITION ATTEMPTS ERRORS CRASHES CAUSE ERROR TEXT, separated by tabs.
+ID QUEUE DIED REASON DISPOSITION ATTEMPTS ERRORS CRASHES CAUSE ERROR TEXT, separated by tabs. With --by they are VALUE
+COUNT; by cause they are those of `redrive causes list`. Secrets in error texts are covered.
 """
 
 
 @click.command("list", help=ABOUT, context_settings=HELP_NAMES)
 @click.option("--where", metavar="FILTER", default="", help="Which letters, as in 'queue:emails age>1h'.")
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--view", metavar="NAME", help="Letters of a saved view; with --where, those that match too.")
+@click.option("--by", metavar="WORD", type=click.Choice(BYS), help=f"Count them by one of {', '.join(BYS)}.")
+@since_option("Those that died within this long, as in 2h.")
+@limit_option(100)
 @click.option("--cursor", metavar="C", help="Go on where an earlier list ended.")
-@click.option("-q", "--quiet", is_flag=True, help="Ids only, one a line.")
-@json_option
+@list_options
+@watch_option
 @store_option
 @verbose_option
-def list_letters(*, where: str, limit: int, cursor: str | None, quiet: bool, as_json: bool, store: str) -> None:
-    if quiet and as_json:
-        raise click.UsageError("-q and --json exclude each other", ctx=click.get_current_context())
+def list_letters(
+    *,
+    where: str,
+    view: str | None,
+    by: str | None,
+    since: int | None,
+    limit: int,
+    cursor: str | None,
+    shape: Shape,
+    watch: int | None,
+    store: str,
+) -> int:
     parse(where)  # a bad filter is said before the store is looked for
-    items, more, now = visit(store, lambda app: _find(app, where, limit, cursor))
-    if as_json:
-        write_json({"letters": [letter_object(item) for item in items], "next": more})
-        return
-    if quiet:
-        for item in items:
-            write(item.id)
-    elif on_terminal():
-        columns(["ID", "QUEUE", "DIED", "REASON", "ATTEMPTS", "CAUSE", "ERROR"], _rows(items, now))
-    else:
-        tabbed(_line(item, item.letter) for item in items if item.letter)
-    if more is not None:
-        say(f"there are more: --cursor {more}")
-    elif not items and on_terminal():
-        say("no letters")
+    if by is not None and cursor is not None:
+        raise ConfigError("there are no pages with --by", field="--cursor", hint="leave it out")
+
+    async def ask(app: Redrive) -> Callable[[], None]:
+        text = await whole_filter(app, where, view, since)
+        if by == "cause":
+            return partial(_draw_causes, await app.letters.causes(text, limit=limit), (await app.tally()).at, shape)
+        if by is not None:
+            return partial(_draw_facets, await app.letters.facets(text, by=by, limit=limit), shape)
+        found, more = await gather(app, text, limit, cursor)
+        return partial(_draw, found, more, (await app.tally()).at, shape)
+
+    return look(store, ask, lambda draw: draw(), watch)
 
 
-async def _find(app: Redrive, where: str, limit: int, cursor: str | None) -> tuple[list[Item], str | None, Instant]:
-    found, more = await gather(app, where, limit, cursor)
-    return found, more, (await app.tally()).at
+def _draw(items: Sequence[Item], more: str | None, now: Instant, shape: Shape) -> None:
+    listing: Listing[Item] = Listing(
+        key="id",
+        as_object=letter_object,
+        table=lambda rows: (["ID", "QUEUE", "DIED", "REASON", "ATTEMPTS", "CAUSE", "ERROR"], _rows(rows, now)),
+        line=lambda item: _line(item, item.letter) if item.letter else [],
+        none="no letters",
+        inside="letters",
+    )
+    show_list(listing, items, shape, more=more)
+
+
+def _draw_causes(rows: Sequence[CauseView], now: Instant, shape: Shape) -> None:
+    from redrive.cli.causes import show_causes
+
+    show_causes(rows, now, shape)
+
+
+def _draw_facets(found: Facets, shape: Shape) -> None:
+    listing: Listing[Facet] = Listing(
+        key=found.by,
+        as_object=lambda row: {found.by: row.value, "count": row.count},
+        table=lambda rows: (["COUNT", found.by.upper()], [[str(row.count), row.value] for row in rows]),
+        line=lambda row: [row.value, str(row.count)],
+        none=f"no letters with a {found.by}",
+    )
+    show_list(listing, found.facets, shape)
+    if not found.whole:
+        say(f"counted the last {found.letters:,} to die; there are more")
 
 
 async def gather(app: Redrive, where: str, limit: int, cursor: str | None) -> tuple[list[Item], str | None]:
@@ -90,14 +151,14 @@ async def gather(app: Redrive, where: str, limit: int, cursor: str | None) -> tu
             return found, cursor
 
 
-def _rows(items: list[Item], now: Instant) -> list[list[str]]:
+def _rows(items: Sequence[Item], now: Instant) -> list[list[str]]:
     return [_row(item, item.letter, now) for item in items if item.letter]
 
 
 def _row(item: Item, letter: Letter, now: Instant) -> list[str]:
     failure = letter.failure
     died = f"{brief(now - letter.died_at)} ago"
-    error = f"{failure.type}: {failure.text}" if failure.text else failure.type
+    error = f"{failure.type}: {redact_text(failure.text)}" if failure.text else failure.type
     return [short_id(item.id), item.queue, died, letter.reason, str(item.attempt), failure.cause, error]
 
 
@@ -105,4 +166,4 @@ def _line(item: Item, letter: Letter) -> list[str]:
     failure = letter.failure
     head = [item.id, item.queue, iso(letter.died_at) or MISSING, letter.reason, letter.disposition]
     counts = [str(item.attempt), str(item.errors), str(item.crashes)]
-    return [*head, *counts, failure.cause, failure.type, failure.text]
+    return [*head, *counts, failure.cause, failure.type, redact_text(failure.text)]

@@ -24,7 +24,7 @@ from redrive.office.letters import check_reason
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-CHOOSING = """ID may be a unique prefix; - reads ids from stdin, one a line. If one of them is not found, nothing is done.
+CHOOSING = """ID may be a unique prefix; - reads ids from stdin, one a line. If one is not found, nothing is done.
 With --where, --view, --all or more than 100 letters it asks first; without a terminal say --yes.
 In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -186,10 +187,8 @@ def explain(*, name: str, error: str | None, code: str | None, text: str, target
 def _type(name: str) -> type[BaseException]:
     module, _, attribute = name.rpartition(".")
     found: object = None
-    try:
+    with suppress(ImportError, ValueError):
         found = getattr(importlib.import_module(module), attribute, None) if module else getattr(builtins, name, None)
-    except (ImportError, ValueError):
-        say(f"{module} cannot be imported here")
     if isinstance(found, type) and issubclass(found, BaseException):
         return found
     if not name.replace(".", "").isidentifier():
@@ -224,7 +223,9 @@ def _then(found: Policy, verdict: Verdict) -> str:
 @click.option("--base", metavar="DURATION", help="Of a backoff: the first wait.")
 @click.option("--factor", type=float, metavar="X", help="Of exponential: how much longer each time.")
 @click.option("--cap", metavar="DURATION", help="Of a backoff: the longest wait.")
-@click.option("--max-attempts", metavar="N", type=click.IntRange(min=1), default=25, show_default=True)
+@click.option(
+    "--max-attempts", metavar="N", type=click.IntRange(min=1), default=25, show_default=True, help="Of a backoff."
+)
 @app_option
 @list_options
 @verbose_option

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, cast
 
 import click
@@ -14,7 +15,7 @@ from redrive.cli.queue import row_of
 from redrive.cli.standing import limits
 from redrive.cli.status import settings_object
 from redrive.core.verbs import QueueSettings
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
 from redrive.office.settings import QueueOptions, queue_change
 
@@ -76,8 +77,16 @@ OPTIONS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
     "gate": ("NAME", _text, "The gate it stands behind."),
     "keep": ("DURATION", _text, "How long finished items are kept, as in 7d."),
     "keep_results": ("DURATION", _text, "How long results are kept."),
+    "keep_trash": ("DURATION", _text, "How long a discarded letter can be brought back, as in 30d."),
     "retry_share": ("SHARE", _share, "Of a worker's slots, what retries may take while first attempts wait."),
 }
+
+
+ALWAYS = {
+    "order": "block is what a new queue has",
+    "keep_trash": "30d is what a new queue has; 3650d keeps them for ten years",
+}
+"""What cannot be lifted."""
 
 
 def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,16 +98,17 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("set", help=ABOUT_SET, context_settings=HELP_NAMES)
 @click.argument("name", metavar="QUEUE")
 @_setting_options
+@click.option("--new-gate", is_flag=True, help="Also if there is no such gate yet.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
 @json_option
 @store_option
 @verbose_option
-def set_queue(*, name: str, reason: str, as_json: bool, store: str, **said: str | None) -> None:
+def set_queue(*, name: str, new_gate: bool, reason: str, as_json: bool, store: str, **said: str | None) -> None:
     settings = _settings(said)
     if not settings:
         raise click.UsageError("say what to set, as in --max-running 10", ctx=click.get_current_context())
     why = check_reason(reason)
-    now = visit(store, lambda app: _set(app, name, why, settings))
+    now = visit(store, lambda app: _set(app, name, why, settings, new_gate=new_gate))
     if as_json:
         write_json(settings_object(now))
         return
@@ -116,10 +126,10 @@ def _settings(said: dict[str, str | None]) -> QueueOptions:
         option = f"--{name.replace('_', '-')}"
         if text.strip().lower() != NONE:
             value = OPTIONS[name][1](text, option)
-        elif name != "order":
+        elif name not in ALWAYS:
             value = None
         else:
-            raise ConfigError("a queue always has one", field=option, hint="block is what a new queue has")
+            raise ConfigError("a queue always has one", field=option, hint=ALWAYS[name])
         try:
             queue_change({name: value})
         except ConfigError as error:
@@ -129,10 +139,22 @@ def _settings(said: dict[str, str | None]) -> QueueOptions:
     return cast("QueueOptions", settings)
 
 
-async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions) -> QueueSettings:
+async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions, *, new_gate: bool) -> QueueSettings:
     row_of((await app.tally()).queues, name)
+    gate = settings.get("gate")
+    if gate and not new_gate:
+        _check_gate(gate, [view.name for view in await app.gates()])
     await app.configure(name, reason=reason, **settings)
     return row_of((await app.tally()).queues, name).settings
+
+
+def _check_gate(name: str, known: list[str]) -> None:
+    """A typo would be a gate of its own, which nothing ever opens."""
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        guess = f"did you mean {near[0]!r}? otherwise " if near else ""
+        hint = f"{guess}declare it with app.gate({name!r}), or say --new-gate"
+        raise NotFound(f"no gate {name!r}", hint=hint)
 
 
 @click.command("pause", help=ABOUT_PAUSE, context_settings=HELP_NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from redrive._version import __version__
 from redrive.cli.access import HELP_NAMES, json_option
 from redrive.cli.exits import Exit, Talk, tell
 from redrive.cli.output import write, write_json
+
+COMPLETING = "_REDRIVE_COMPLETE"
+"""In the environment: a shell asks how to go on."""
 
 
 class LazyGroup(click.Group):
@@ -41,6 +45,10 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = place.partition(":")
         command: click.Command = getattr(import_module(module), attribute)
+        if COMPLETING in os.environ:
+            from redrive.cli.completing import attach
+
+            attach(command)
         return command
 
     def resolve_command(
@@ -94,41 +102,54 @@ ABOUT = """A durable work queue in which failure is a first-class citizen.
 
 \b
 Examples:
+  redrive init
   redrive worker run tasks:app
   redrive status
   redrive letters list --where 'queue:emails error:*Timeout'
-  redrive letters show k3v9q2ma
+  redrive item explain k3v9q2ma
   redrive letters replay k3v9q2ma --reason 'mail server is back'
   redrive queue set emails --rate 100/min --reason 'mail server is slow'
 
-The store is --store or REDRIVE_STORE, else sqlite:///redrive.db in the current directory.
+The store is --store, REDRIVE_STORE or redrive.toml, else sqlite:///redrive.db in the current directory.
+More: redrive help exit-codes | filters | fields | durations | environment
 """
 
 CODES = """\b
 Exit codes:
-  0 done                  6 conflict: nothing could be changed in its state
-  1 failed                7 store not there, not reachable or not usable
+  0 done                  7 store not there, not reachable or not usable
+  1 failed                8 still going: the time to wait ran out
   2 usage                 9 partly: some were skipped, named on stderr
   3 not confirmed        10 a check found something
   5 not found, or       130 interrupted
     not unique
+  6 conflict: nothing could be changed in its state
 """
 
 cli = LazyGroup(
     "redrive",
     {
+        "init": "redrive.cli.init:init",
         "demo": "redrive.cli.demo.command:demo",
         "status": "redrive.cli.status:status",
+        "top": "redrive.cli.top:top",
+        "health": "redrive.cli.health:health",
+        "doctor": "redrive.cli.doctor:doctor",
         "queue": "redrive.cli.queue:queue",
         "item": "redrive.cli.item:item",
         "letters": "redrive.cli.letters:letters",
+        "causes": "redrive.cli.causes:causes",
+        "view": "redrive.cli.view:view",
+        "worker": "redrive.cli.worker:worker",
         "route": "redrive.cli.route:route",
         "gate": "redrive.cli.gate:gate",
         "schedule": "redrive.cli.schedule:schedule",
-        "worker": "redrive.cli.worker:worker",
+        "policy": "redrive.cli.policy:policy",
         "db": "redrive.cli.db:db",
+        "audit": "redrive.cli.audit:audit",
         "config": "redrive.cli.config:config",
         "version": "redrive.cli.root:version",
+        "completion": "redrive.cli.completion:completion",
+        "help": "redrive.cli.topics:show_help",
     },
     help=ABOUT,
     epilog=CODES,
@@ -149,6 +170,11 @@ def run_command(args: Sequence[str]) -> int:
             reconfigure(errors="backslashreplace")
     try:
         answer = cli.main(list(args), prog_name="redrive", standalone_mode=False, obj=talk)
+    except SystemExit as done:
+        # Only a shell that asks how to go on ends so; it does not wait for a store that is slow to close.
+        from redrive.cli.leaving import leave_now
+
+        leave_now(int(done.code or 0))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that turns errors into exit codes
         return tell(error, talk)
     return answer if isinstance(answer, int) else Exit.DONE

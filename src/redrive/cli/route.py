@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from redrive.app import Redrive
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.output import MISSING, columns, on_terminal, say, tabbed, write_json
+from redrive.cli.access import HELP_NAMES, json_option, reason_option, store_option, verbose_option, visit
+from redrive.cli.output import MISSING, say, write_json
 from redrive.cli.root import LazyGroup
+from redrive.cli.tables import Listing, Shape, list_options, show_list
+from redrive.cli.watch import look, watch_option
 from redrive.core.verbs import RouteTally
 from redrive.errors import ConfigError
 from redrive.office.letters import check_reason
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
 
 route = LazyGroup(
     "route",
@@ -44,23 +50,8 @@ Nothing is ever evicted. What would die into a full route stays live, backs off,
 """
 
 
-@click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
-@json_option
-@store_option
-@verbose_option
-def list_routes(*, as_json: bool, store: str) -> None:
-    routes = visit(store, _read)
-    if as_json:
-        write_json([_as_object(row) for row in routes])
-        return
-    rows = [[row.route or MISSING, str(row.open), _room(row)] for row in routes]
-    if on_terminal():
-        notes = ["FULL" if _full(row) else "" for row in routes]
-        columns(["ROUTE", "OPEN", "CAPACITY", "NOTE"], [[*row, note] for row, note in zip(rows, notes, strict=True)])
-        if not rows:
-            say("no routes")
-    else:
-        tabbed(rows)
+def _line(row: RouteTally) -> list[str]:
+    return [row.route or MISSING, str(row.open), _room(row)]
 
 
 async def _read(app: Redrive) -> tuple[RouteTally, ...]:
@@ -79,10 +70,31 @@ def _as_object(row: RouteTally) -> dict[str, object]:
     return {"route": row.route, "open": row.open, "capacity": row.capacity, "full": _full(row)}
 
 
+LISTING: Listing[RouteTally] = Listing(
+    key="route",
+    as_object=_as_object,
+    table=lambda rows: (
+        ["ROUTE", "OPEN", "CAPACITY", "NOTE"],
+        [[*_line(row), "FULL" if _full(row) else ""] for row in rows],
+    ),
+    line=_line,
+    none="no routes",
+)
+
+
+@click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
+@list_options
+@watch_option
+@store_option
+@verbose_option
+def list_routes(*, shape: Shape, watch: int | None, store: str) -> int:
+    return look(store, _read, lambda routes: show_list(LISTING, routes, shape), watch)
+
+
 @click.command("set", help=ABOUT_SET, context_settings=HELP_NAMES)
 @click.argument("name", metavar="ROUTE")
 @click.option("--capacity", metavar="N", required=True, help="Open letters it has room for, or none for no limit.")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
+@reason_option()
 @json_option
 @store_option
 @verbose_option

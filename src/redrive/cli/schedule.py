@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.app import Redrive
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
-from redrive.cli.exits import Refused
-from redrive.cli.output import MISSING, bold, brief, clean, columns, iso, on_terminal, say, tabbed, write, write_json
+from redrive.cli.access import (
+    HELP_NAMES,
+    json_option,
+    reason_option,
+    store_option,
+    verbose_option,
+    visit,
+    yes_option,
+)
+from redrive.cli.asking import confirm
+from redrive.cli.output import MISSING, brief, clean, iso, say, write, write_json
 from redrive.cli.root import LazyGroup
+from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
+from redrive.cli.watch import look, watch_option
 from redrive.core.item import Instant
 from redrive.office.letters import check_reason
 from redrive.office.schedules import ScheduleView
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
 
 schedule = LazyGroup(
     "schedule",
@@ -82,21 +93,27 @@ It asks first; without a terminal say --yes.
 """
 
 
+HEADER = ["SCHEDULE", "QUEUE", "NEXT", "LAST", "WHEN", "NOTE"]
+
+
 @click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
-@json_option
+@list_options
+@watch_option
 @store_option
 @verbose_option
-def list_schedules(*, as_json: bool, store: str) -> None:
-    views, now = visit(store, _read)
-    if as_json:
-        write_json([_as_object(view) for view in views])
-    elif on_terminal():
-        header = ["SCHEDULE", "QUEUE", "NEXT", "LAST", "WHEN", "NOTE"]
-        columns(header, [_row(view, now) for view in views])
-        if not views:
-            say("no schedules")
-    else:
-        tabbed(_line(view) for view in views)
+def list_schedules(*, shape: Shape, watch: int | None, store: str) -> int:
+    def draw(found: tuple[tuple[ScheduleView, ...], Instant]) -> None:
+        views, now = found
+        listing: Listing[ScheduleView] = Listing(
+            key="schedule",
+            as_object=_as_object,
+            table=lambda rows: (HEADER, [_row(view, now) for view in rows]),
+            line=_line,
+            none="no schedules",
+        )
+        show_list(listing, views, shape)
+
+    return look(store, _read, draw, watch)
 
 
 async def _read(app: Redrive) -> tuple[tuple[ScheduleView, ...], Instant]:
@@ -127,12 +144,8 @@ def show(*, name: str, as_json: bool, store: str) -> None:
     view = visit(store, lambda app: app.schedules.get(name))
     if as_json:
         write_json(_as_object(view))
-    elif on_terminal():
-        write(bold(f"schedule {clean(name)}"))
-        for word, value in _facts(view):
-            write(f"  {word:<10} {clean(value)}")
     else:
-        tabbed(_facts(view))
+        show_facts(f"schedule {name}", _facts(view))
 
 
 def _facts(view: ScheduleView) -> Iterator[tuple[str, str]]:
@@ -165,7 +178,7 @@ def _as_object(view: ScheduleView) -> dict[str, Any]:
 
 @click.command("run", help=ABOUT_RUN, context_settings=HELP_NAMES)
 @click.argument("name", metavar="SCHEDULE")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
+@reason_option()
 @json_option
 @store_option
 @verbose_option
@@ -180,7 +193,7 @@ def run(*, name: str, reason: str, as_json: bool, store: str) -> None:
 
 @click.command("pause", help=ABOUT_PAUSE, context_settings=HELP_NAMES)
 @click.argument("name", metavar="SCHEDULE")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; shown by schedule list, kept in the audit.")
+@reason_option("Why; shown by schedule list, kept in the audit.")
 @json_option
 @store_option
 @verbose_option
@@ -191,7 +204,7 @@ def pause(*, name: str, reason: str, as_json: bool, store: str) -> None:
 
 @click.command("resume", help=ABOUT_RESUME, context_settings=HELP_NAMES)
 @click.argument("name", metavar="SCHEDULE")
-@click.option("--reason", metavar="TEXT", default="resumed", help="Why; kept in the audit.")
+@reason_option(default="resumed")
 @json_option
 @store_option
 @verbose_option
@@ -210,27 +223,17 @@ def _changed(store: str, word: str, act: Callable[[Redrive], Awaitable[ScheduleV
 
 @click.command("remove", help=ABOUT_REMOVE, context_settings=HELP_NAMES)
 @click.argument("name", metavar="SCHEDULE")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@reason_option()
+@yes_option
 @json_option
 @store_option
 @verbose_option
 def remove(*, name: str, reason: str, yes: bool, as_json: bool, store: str) -> None:
     why = check_reason(reason)
     view = visit(store, lambda app: app.schedules.get(name))
-    if not yes:
-        confirm(f"schedule {name} ({view.when}) would be removed", f"Remove schedule {name} ({view.when})?")
+    confirm(f"schedule {name} ({view.when}) would be removed", f"Remove schedule {name} ({view.when})?", yes=yes)
     visit(store, lambda app: app.schedules.remove(name, reason=why))
     if as_json:
         write_json({"schedule": name, "removed": True})
     else:
         say(f"removed {name}")
-
-
-def confirm(what: str, question: str) -> None:
-    """Raises Refused unless somebody says yes."""
-    if not sys.stdin.isatty():
-        raise Refused(f"{what}, and there is no terminal to ask", hint="add --yes")
-    click.echo(f"{clean(question)} [y/N] ", err=True, nl=False)
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        raise Refused("not confirmed; nothing was changed")

@@ -9,7 +9,7 @@ from msgspec import Struct
 from redrive.app import Redrive
 from redrive.core import durations, rates
 from redrive.core.item import Instant, Millis
-from redrive.core.verbs import CauseTally, QueueSettings, QueueTally, RouteTally, StoreInfo, WorkerBeat
+from redrive.core.verbs import TRASH_KEPT, CauseTally, QueueSettings, QueueTally, RouteTally, StoreInfo, WorkerBeat
 from redrive.office.gates import GateView
 
 TOP_CAUSES = 5
@@ -79,6 +79,7 @@ def limits(settings: QueueSettings) -> dict[str, str]:
         "gate": settings.gate or None,
         "keep": _duration(settings.keep),
         "keep_results": _duration(settings.keep_results),
+        "keep_trash": None if settings.keep_trash == TRASH_KEPT else _duration(settings.keep_trash),
         "retry_share": None if settings.retry_share is None else f"{settings.retry_share:g}",
     }
     return {name: word for name, word in words.items() if word is not None}

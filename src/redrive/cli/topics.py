@@ -60,25 +60,31 @@ ENVIRONMENT = """Environment
 
 Each setting has a variable too, and those with a secret may end in _FILE to name a file: redrive config schema.
 """
+FIELDS = """Fields of filters
+
+{fields}
+
+How they are compared: redrive help filters.
+"""
 TEXTS = {
-    "exit-codes": ("How a command ends.", lambda: EXIT_CODES),
-    "filters": ("The language of --where.", lambda: FILTERS),
-    "fields": ("The fields of filters.", lambda: _fields()),
-    "durations": ("Durations, rates and times.", lambda: DURATIONS),
-    "environment": ("Variables that redrive reads.", lambda: ENVIRONMENT),
+    "exit-codes": ("How a command ends.", EXIT_CODES),
+    "filters": ("The language of --where.", FILTERS),
+    "fields": ("The fields of filters.", FIELDS),
+    "durations": ("Durations, rates and times.", DURATIONS),
+    "environment": ("Variables that redrive reads.", ENVIRONMENT),
 }
 ABOUT = "Explain a topic or a command.\n\n\b\nExamples:\n  redrive help exit-codes\n  redrive help queue push\n"
 TOPICS = "\b\nTopics:\n" + "".join(f"  {name:<12} {about}\n" for name, (about, _) in TEXTS.items())
 
 
 def _fields() -> str:
-    from redrive.core.select import FIELDS, WORDS
+    from redrive.core.select import DERIVED, FIELDS, WORDS
 
-    lines = ["Fields of filters", ""]
+    lines = []
     for name, kind in FIELDS.items():
-        words = f": {', '.join(WORDS[name])}" if name in WORDS else ""
-        lines.append(f"  {name:<13}{kind}{words}")
-    return "\n".join([*lines, "", "How they are compared: redrive help filters."])
+        words = (*WORDS.get(name, ()), *(DERIVED if name == "state" else ()))
+        lines.append(f"  {name:<13}{kind}{': ' * bool(words)}{', '.join(words)}")
+    return "\n".join(lines)
 
 
 @click.command("help", help=ABOUT, epilog=TOPICS, context_settings=HELP_NAMES)
@@ -87,7 +93,8 @@ def _fields() -> str:
 @click.pass_context
 def show_help(context: click.Context, *, words: tuple[str, ...]) -> None:
     if len(words) == 1 and words[0] in TEXTS:
-        write(TEXTS[words[0]][1]().rstrip())
+        text = TEXTS[words[0]][1]
+        write((text.format(fields=_fields()) if words[0] == "fields" else text).rstrip())
         return
     command: click.Command = cli
     above = click.Context(cli, info_name="redrive")

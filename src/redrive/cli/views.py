@@ -1,4 +1,7 @@
-"""Letters as JSON objects. Names are those of the filter language; times are UTC, durations seconds."""
+"""Letters as JSON objects. Names are those of the filter language; times are UTC, durations seconds.
+
+Secrets are covered: whoever wants everything takes `letters payload --raw` or `letters export`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from redrive.cli.bonds import bonds_object
 from redrive.cli.output import iso, seconds
 from redrive.core import codec
 from redrive.core.item import Attempt, Failure, History, Instant, Item
+from redrive.core.redact import redact, redact_text
 from redrive.errors import PayloadError
 from redrive.office.scene import state_of
 
@@ -28,6 +32,7 @@ def letter_object(item: Item) -> dict[str, Any]:
         "died_at": iso(letter.died_at) if letter else None,
         "enqueued_at": iso(item.enqueued_at),
         "priority": str(item.priority),
+        "tags": list(item.tags),
         "attempts": item.attempt,
         "errors": item.errors,
         "crashes": item.crashes,
@@ -35,7 +40,7 @@ def letter_object(item: Item) -> dict[str, Any]:
         "replays": item.replays,
         "cause": failure.cause if failure else None,
         "error": failure.type if failure else None,
-        "text": failure.text if failure else None,
+        "text": redact_text(failure.text) if failure else None,
         "category": failure.category if failure else None,
         "rule": failure.rule if failure else None,
     }
@@ -51,7 +56,6 @@ def item_object(item: Item, now: Instant) -> dict[str, Any]:
         "lease_until": iso(item.lease_until),
         "ended_at": iso(item.ended_at),
         "hold": item.hold or None,
-        "tags": list(item.tags),
     }
 
 
@@ -73,7 +77,7 @@ def history_object(history: History) -> dict[str, Any]:
                 "at": iso(deed.at),
                 "change": deed.change,
                 "actor": deed.actor,
-                "reason": deed.reason,
+                "reason": redact_text(deed.reason),
                 "request_id": deed.request_id,
             }
             for deed in history.deeds
@@ -91,7 +95,7 @@ def attempt_object(attempt: Attempt) -> dict[str, Any]:
         "started_at": iso(attempt.started_at),
         "ran": seconds(attempt.ran),
         "ending": str(attempt.ending),
-        "note": attempt.note,
+        "note": redact_text(attempt.note),
         "failure": _failure_object(attempt.failure) if attempt.failure else None,
     }
 
@@ -99,7 +103,7 @@ def attempt_object(attempt: Attempt) -> dict[str, Any]:
 def _failure_object(failure: Failure) -> dict[str, Any]:
     return {
         "error": failure.type,
-        "text": failure.text,
+        "text": redact_text(failure.text),
         "category": failure.category,
         "rule": failure.rule,
         "action": failure.action,
@@ -113,9 +117,12 @@ def _payload_object(payload: bytes) -> dict[str, Any]:
     try:
         value = codec.load_payload(payload)
         if not _is_deep(value):
-            return {"payload": value, "payload_encoding": "json", "payload_bytes": len(payload)}
+            return {"payload": redact(value), "payload_encoding": "json", "payload_bytes": len(payload)}
     except PayloadError:
         pass
+    shown = payload.decode("utf-8", "backslashreplace")
+    if redact_text(shown) != shown:
+        return {"payload": redact_text(shown), "payload_encoding": "text", "payload_bytes": len(payload)}
     text = b64encode(payload).decode("ascii")
     return {"payload": text, "payload_encoding": "base64", "payload_bytes": len(payload)}
 

@@ -67,7 +67,6 @@ What is not said here may be in the settings: see redrive config show.
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [default: info]")
 @click.option("--json-logs", is_flag=True, help="Log JSON objects, one a line.")
 @click.option("--line", type=int, hidden=True)
-@click.option("--died", hidden=True)
 @config_option
 @verbose_option
 @click.pass_obj
@@ -84,7 +83,6 @@ def run(
     log_level: str | None,
     json_logs: bool,
     line: int | None,
-    died: str | None,
 ) -> int:
     from redrive.settings import load
 
@@ -102,10 +100,10 @@ def run(
         os.environ["REDRIVE_CONFIG"] = str(Path(talk.config).absolute())
     if line is None and (reloads or loaded.settings.worker.processes is not None):
         return _group(talk, target, loaded, until_idle=until_idle, reloads=reloads)
-    return _serve(talk, target, loaded, until_idle=until_idle, line=line, died=died)
+    return _serve(talk, target, loaded, until_idle=until_idle, line=line)
 
 
-def _serve(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: int | None, died: str | None) -> int:
+def _serve(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: int | None) -> int:
     """`line` leads to the supervisor, if this is one of a group."""
     from redrive.cli.load import load_app
     from redrive.cli.worker_line import ChildLine, own_files
@@ -113,7 +111,7 @@ def _serve(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: i
     from redrive.cli.worker_session import Session
 
     chosen, log = loaded.settings.worker, loaded.settings.log
-    supervisor = None if line is None else ChildLine(line, died)
+    supervisor = None if line is None else ChildLine(line)
     try:
         app = load_app(target)
     finally:

@@ -68,6 +68,7 @@ class Group:
         self._signals: list[signal.Signals] = []
         self._stirred = asyncio.Event()
         self._any_ready = False
+        self._deaths: list[tuple[int, str]] = []
         self._given_up: int | None = None
         self._killed = False
 
@@ -84,35 +85,33 @@ class Group:
 
     async def _keep(self) -> int:
         """The code with which its last process ended."""
-        pause, died = FIRST_PAUSE, ""
+        pause = FIRST_PAUSE
         while True:
-            child = await self._start(died)
+            child = await self._start()
             code = await self._until_ended(child)
             if self._is_ending() or (code == 0 and not child.replaced):
                 return code
             if not self._any_ready and self._sources is None:
                 self._give_up(code)
                 return code
-            how = _how(code)
-            died = "" if code == 0 else f"{child.process.pid} {how}"
-            if child.replaced:
+            if code != 0:
+                self._report(child.process.pid, _how(code))
+            if child.replaced or child.lived >= SETTLED:
                 pause = FIRST_PAUSE
-                continue
-            if child.lived >= SETTLED:
-                pause = FIRST_PAUSE
-            await self._rest(child, how, pause)
+            if not child.replaced:
+                await self._rest(child, _how(code), pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
             if self._is_ending():
-                return code
-            pause = min(2 * pause, LONGEST_PAUSE)
+                return 0
 
     async def _rest(self, child: Child, how: str, pause: Millis) -> None:
         """Until it is time to start another, a source changes or the group ends."""
         pid = child.process.pid
         if self._sources is not None and not child.ready:
-            logger.error("worker process %d %s; it is started again when a source changes", pid, how)
+            logger.error("worker process %d ended: %s; it is started again when a source changes", pid, how)
             await self._stirring(None)
             return
-        logger.error("worker process %d %s; another is started in %s", pid, how, format_duration(pause))
+        logger.error("worker process %d ended: %s; another is started in %s", pid, how, format_duration(pause))
         await self._stirring(pause)
 
     async def _stirring(self, limit: Millis | None) -> None:
@@ -120,14 +119,31 @@ class Group:
             async with asyncio.timeout(None if limit is None else limit / 1000):
                 await self._stirred.wait()
 
-    async def _start(self, died: str) -> Child:
+    def _report(self, pid: int, why: str) -> None:
+        """Through one that is ready, or the next that will be: they have a store, and a supervisor has none."""
+        self._deaths.append((pid, why))
+        for child in self._children:
+            if child.ready:
+                self._pass_on(child)
+                break
+
+    def _pass_on(self, child: Child) -> None:
+        for pid, why in self._deaths:
+            child.ours.write(f"{json.dumps({'died': pid, 'why': why})}\n".encode())
+        self._deaths.clear()
+
+    async def _start(self) -> Child:
         ours, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
-            words = [*self._command, "--line", str(number), *(["--died", died] if died else [])]
             # A group of its own: Ctrl-C at a terminal reaches the supervisor alone, which passes it on once.
             process = await asyncio.create_subprocess_exec(
-                *words, pass_fds=(number,), process_group=0, stdin=asyncio.subprocess.DEVNULL
+                *self._command,
+                "--line",
+                str(number),
+                pass_fds=(number,),
+                process_group=0,
+                stdin=asyncio.subprocess.DEVNULL,
             )
         child = Child(process, *await asyncio.open_connection(sock=ours, limit=LINE_LIMIT))
         self._children.add(child)
@@ -154,6 +170,7 @@ class Group:
                 self._sources.add(said.get("files", ()))
             if said.get("ready"):
                 child.ready = self._any_ready = True
+                self._pass_on(child)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -219,9 +236,9 @@ def _how(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     try:
-        return f"was killed by {signal.Signals(-code).name}"
+        return f"killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was killed by signal {-code}"
+        return f"killed by signal {-code}"
 
 
 def _as_exit(code: int) -> Exit:

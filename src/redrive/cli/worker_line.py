@@ -1,7 +1,7 @@
-"""The line between a supervisor and a worker process: a pair of sockets, over which only the worker speaks.
+"""The line between a supervisor and a worker process: a pair of sockets, over which go a few lines of JSON.
 
-It says once which files it was loaded from, and once that it is ready. Silence means nothing; the end of the line means
-that the other process is gone.
+The worker says once which files it was loaded from, and once that it is ready. The supervisor says which processes died
+and how, for it has no store to note that in. The end of the line means that the other process is gone.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SITE = ("site-packages", "dist-packages")
 
 
 class ChildLine:
-    """The worker's end. `died`: the process in whose place this one was started, and why that ended."""
+    """The worker's end."""
 
-    def __init__(self, number: int, died: str | None = None) -> None:
+    def __init__(self, number: int) -> None:
         self._socket = socket.socket(fileno=number)
+        self._writer: asyncio.StreamWriter | None = None
         # Processes that handlers start must not hold it.
         self._socket.set_inheritable(False)
-        self._died = died
         # A shell that stops background jobs which write to its terminal must not stop us: we are no job of its.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 
@@ -41,17 +41,14 @@ class ChildLine:
         self._say({"ready": True})
 
     async def attend(self, app: Redrive) -> None:
-        """From now on a supervisor that is gone ends this worker in good order."""
-        self._socket.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._socket, self._heard)
-        if self._died:
-            pid, _, why = self._died.partition(" ")
-            # It is evidence only: a store that is away just now must not keep the worker from starting.
-            with suppress(StoreError):
-                await app.report_death(int(pid), why=why)
-
-    def _heard(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._socket)
+        """Note deaths in the app's store; a supervisor that is gone ends this worker in good order."""
+        reader, self._writer = await asyncio.open_connection(sock=self._socket)
+        with suppress(OSError):
+            while words := await reader.readline():
+                said = json.loads(words)
+                # It is evidence only, and a store that is away has worse to tell.
+                with suppress(StoreError):
+                    await app.report_death(said["died"], why=said["why"])
         logger.warning("the supervisor is gone")
         os.kill(os.getpid(), signal.SIGTERM)
 

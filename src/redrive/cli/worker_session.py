@@ -49,11 +49,12 @@ class Session:
             await self._app.open()
             if self._app.info().engine == "memory":
                 logger.warning("the app's store is memory: nobody outside of this process can enqueue to it")
-            if self._line is not None:
-                await self._line.attend(self._app)
+            attending = None if self._line is None else asyncio.create_task(self._line.attend(self._app))
             grace = f"{self._grace}ms"
             work = self._app.run(until_idle=until_idle, queues=queues, grace=grace, concurrency=concurrency)
             await self._work(asyncio.create_task(work))
+            if attending is not None:
+                attending.cancel()
         finally:
             await self._close()
             pool.shutdown(wait=False, cancel_futures=True)

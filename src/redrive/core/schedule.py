@@ -66,13 +66,16 @@ class Schedule(Struct, frozen=True):
 
 
 class Kept(Struct, frozen=True):
-    """A schedule as the store keeps it. Only ticks after `since` count: it was made, changed or resumed then."""
+    """A schedule as the store keeps it. Only ticks after `since` count: it was made, changed or resumed then. `last` is
+    the latest one that was dealt with before.
+    """
 
     schedule: Schedule
     since: Instant
     paused_at: Instant | None = None
     paused_by: str = ""
     paused_reason: str = ""
+    last: Instant | None = None
 
 
 class Progress(Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""Retention, in small bites: what finished longer ago than its queue keeps it is pruned, each leaving a tombstone.
+"""Retention, in small bites: what finished longer ago than its queue keeps it is pruned, each leaving a tombstone. And
+the seals of the audit, one a minute while there is something new.
 
 Every worker has one, and one of the fleet is elected to do it. It goes through the store in the order of enqueue, and
 rests nineteen times as long as a bite took, so that it never has more than about five per cent of the store's time.
@@ -11,6 +12,7 @@ import random
 from redrive.core.item import Millis
 from redrive.core.verbs import Act, Swept
 from redrive.engine.ids import new_id
+from redrive.engine.seals import seal
 from redrive.engine.steady import Steady
 from redrive.events import Events
 from redrive.events import Swept as SweptEvent
@@ -34,6 +36,7 @@ class Maintainer:
         self._events = events
         self._clock = clock
         self._steady = Steady("maintainer", events, clock)
+        self._seal_at: Millis = 0
 
     async def run(self) -> None:
         while True:
@@ -45,6 +48,7 @@ class Maintainer:
         """Once through the store, as long as this worker is the maintainer."""
         cursor: int | None = 0
         while cursor is not None and await self._steady(self._elected):
+            await self._seal()
             began = self._clock.monotonic()
             swept = await self._bite(cursor)
             cursor = swept.next
@@ -52,6 +56,12 @@ class Maintainer:
                 self._events.emit(SweptEvent(self._worker, swept.pruned, swept.results))
             if cursor is not None:
                 await self._clock.sleep(max(BREATH, REST * (self._clock.monotonic() - began)))
+
+    async def _seal(self) -> None:
+        """A round through a large store takes long: the audit does not wait for its end."""
+        if self._clock.monotonic() >= self._seal_at:
+            await self._steady(lambda: seal(self._store))
+            self._seal_at = self._clock.monotonic() + ROUND // 2
 
     async def _elected(self) -> bool:
         return await self._store.elect("maintainer", self._worker, TERM)

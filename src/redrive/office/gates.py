@@ -19,6 +19,9 @@ from redrive.stores.audit import TOPIC, AuditRecord
 from redrive.stores.base import Store
 
 Next = Callable[[g.GateBody, Instant], g.GateBody]
+REMOVED = "removed"
+"""The mark of a gate that nobody wants any more. The store keeps its number, so that a writer who still has the old one
+is refused; whoever declares the gate again has it back."""
 
 
 class GateView(Struct, frozen=True):
@@ -43,22 +46,30 @@ class GateView(Struct, frozen=True):
 
 async def list_gates(store: Store) -> tuple[GateView, ...]:
     now = (await store.tally()).at
-    return tuple([_view(gate, now) for gate in await store.gates()])
+    return tuple([_view(gate, now) for gate in await _there(store)])
 
 
 async def show_gate(store: Store, name: str) -> GateView:
     """Raises NotFound."""
     gate = await store.gate(name)
-    if gate is None:
+    if gate is None or _is_removed(gate):
         raise await _unknown(store, name)
     return _view(gate, (await store.tally()).at)
+
+
+async def _there(store: Store) -> list[Gate]:
+    return [gate for gate in await store.gates() if not _is_removed(gate)]
+
+
+def _is_removed(gate: Gate) -> bool:
+    return g.body_of(gate).mark == REMOVED
 
 
 async def declare_gate(store: Store, name: str, config: g.GateConfig | None = None) -> None:
     """As the code says; the state stays. Without a config: as it is, or with the usual one if there is none."""
     g.check_gate_name(name)
     gate = await store.gate(name)
-    if gate is not None and config is None:
+    if gate is not None and config is None and not _is_removed(gate):
         return
 
     def declared(body: g.GateBody, _: Instant) -> g.GateBody:
@@ -85,9 +96,29 @@ async def close_gate(store: Store, name: str, by: Act) -> GateView:
     return await _by_hand(store, name, closed, "gate close", by)
 
 
+async def remove_gate(store: Store, name: str, by: Act) -> None:
+    """Conflict while queues stand behind it."""
+    gate = await store.gate(name)
+    if gate is None or _is_removed(gate):
+        raise await _unknown(store, name)
+    behind = [row.queue for row in (await store.tally()).queues if row.settings.gate == name]
+    if behind:
+        hint = f"take them away first: redrive queue set {behind[0]} --gate none --reason …"
+        raise Conflict(f"gate {name!r} has queues behind it: {', '.join(behind)}", hint=hint)
+    while gate is not None:
+        write = g.write(name, gate.version, g.body_of(gate).state, g.GateState(), g.GateConfig(), mark=REMOVED)
+        try:
+            await store.set_gate(write)
+        except Conflict:
+            gate = await store.gate(name)
+            continue
+        break
+    await store.append([audit_entry("gate remove", name, by)])
+
+
 async def _by_hand(store: Store, name: str, change: Next, word: str, by: Act) -> GateView:
     gate = await store.gate(name)
-    if gate is None:
+    if gate is None or _is_removed(gate):
         raise await _unknown(store, name)
     now = (await store.tally()).at
     gate = await _change(store, name, gate, change, now)
@@ -100,7 +131,7 @@ async def _change(store: Store, name: str, gate: Gate | None, change: Next, now:
     while True:
         body = g.body_of(gate)
         after = change(body, now)
-        if gate is not None and (after.config, after.state) == (body.config, body.state):
+        if gate is not None and (after.config, after.state, body.mark == REMOVED) == (body.config, body.state, False):
             return gate
         expect = 0 if gate is None else gate.version
         try:
@@ -141,6 +172,6 @@ def _view(gate: Gate, now: Instant) -> GateView:
 
 
 async def _unknown(store: Store, name: str) -> NotFound:
-    near = get_close_matches(name, [gate.name for gate in await store.gates()], n=1)
+    near = get_close_matches(name, [gate.name for gate in await _there(store)], n=1)
     guess = f"did you mean {near[0]!r}?" if near else f"declare it with app.gate({name!r})"
     return NotFound(f"no gate {name!r}", hint=guess)

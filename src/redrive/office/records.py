@@ -253,7 +253,7 @@ def history_of(record: Record) -> History:
     item = Item(
         id=record.id,
         queue=record.queue,
-        payload=_read(record),
+        payload=payload_of(record),
         seq=0,
         state=State.DEAD,
         enqueued_at=enqueued_at,
@@ -292,7 +292,7 @@ def faults_of(record: Record) -> Iterator[ConfigError]:
         said = f"it is damaged ({record.payload_flaw}) and could never be handled"
         yield ConfigError(said, field="payload", hint="mend it, and leave payload_flaw out")
     try:
-        _read(record)
+        payload_of(record)
     except ConfigError as error:
         yield error
 
@@ -305,7 +305,7 @@ def _fault_of(text: str, name: str) -> ConfigError | None:
     return None
 
 
-def _read(record: Record) -> bytes:
+def payload_of(record: Record) -> bytes:
     payload = bytes(record.payload)
     if record.payload_encoding == "json":
         return payload

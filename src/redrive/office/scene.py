@@ -122,6 +122,6 @@ def state_of(item: Item, now: Instant) -> str:
         return str(item.state)
     if item.hold:
         return "blocked"
-    if item.due_at > now:
-        return "retrying" if item.errors or item.crashes else "scheduled"
-    return "ready"
+    if item.attempt:
+        return "retrying"
+    return "scheduled" if item.due_at > now else "ready"

@@ -92,7 +92,7 @@ class Schedules:
         """No ticks until it is resumed; those that come meanwhile are not made up for."""
         by = self._act(reason, actor)
 
-        def paused(kept: Kept, now: Instant) -> Kept:
+        def paused(kept: Kept, now: Instant, _: Instant) -> Kept:
             return replace(kept, paused_at=now, paused_by=by.actor, paused_reason=by.reason)
 
         return await self._change(name, paused, "schedule pause", by)
@@ -100,8 +100,8 @@ class Schedules:
     async def resume(self, name: str, *, reason: str, actor: str | None = None) -> ScheduleView:
         """Goes on with the next tick."""
 
-        def resumed(kept: Kept, now: Instant) -> Kept:
-            return kept if kept.paused_at is None else Kept(kept.schedule, now)
+        def resumed(kept: Kept, now: Instant, dealt: Instant) -> Kept:
+            return kept if kept.paused_at is None else Kept(kept.schedule, now, last=_last(kept, now, dealt))
 
         return await self._change(name, resumed, "schedule resume", self._act(reason, actor))
 
@@ -130,17 +130,20 @@ class Schedules:
         await self._store.append([audit_entry("schedule run", name, by)])
         return item_id
 
-    async def _change(self, name: str, change: Callable[[Kept, Instant], Kept], word: str, by: Act) -> ScheduleView:
+    async def _change(
+        self, name: str, change: Callable[[Kept, Instant, Instant], Kept], word: str, by: Act
+    ) -> ScheduleView:
         while True:
             document = await self._document(name)
             now, dealt = await self._times()
-            kept = change(codec.decode(document.body, Kept), now)
+            kept = codec.decode(document.body, Kept)
+            await ready([kept.schedule])
+            kept = change(kept, now, dealt)
             try:
                 await _write(self._store, [DocumentWrite(KIND, name, codec.encode(kept), document.version)])
             except Conflict:
                 continue
             await self._store.append([audit_entry(word, name, by)])
-            await ready([kept.schedule])
             return _view(kept, now, dealt)
 
     async def _document(self, name: str) -> Document:
@@ -205,18 +208,23 @@ async def _write(store: Store, writes: Sequence[DocumentWrite]) -> None:
         await store.write_documents([*writes, DocumentWrite(CLOCK, CHANGES, b"{}")])
 
 
-def _view(kept: Kept, now: Instant, dealt: Instant) -> ScheduleView:
-    schedule = kept.schedule
+def _last(kept: Kept, now: Instant, dealt: Instant) -> Instant | None:
+    """The latest tick that was dealt with, also if it was before a pause."""
     upto = min(dealt, now if kept.paused_at is None else kept.paused_at)
-    last, _ = last_ticks(schedule, kept.since, upto, 1)
+    ticks, _ = last_ticks(kept.schedule, kept.since, upto, 1)
+    return ticks[0] if ticks else kept.last
+
+
+def _view(kept: Kept, now: Instant, dealt: Instant) -> ScheduleView:
+    schedule, last = kept.schedule, _last(kept, now, dealt)
     return ScheduleView(
         name=schedule.name,
         queue=schedule.queue,
         when=schedule.when,
         catch_up=schedule.catch_up,
         next_at=None if kept.paused_at is not None else next_tick(schedule, now),
-        last_at=last[0] if last else None,
-        last_item=tick_id(schedule.name, last[0]) if last else "",
+        last_at=last,
+        last_item="" if last is None else tick_id(schedule.name, last),
         paused=kept.paused_at is not None,
         paused_at=kept.paused_at,
         paused_by=kept.paused_by,

@@ -31,7 +31,8 @@ class QueueOptions(TypedDict, total=False):
     given out, as in "100/min". `capacity`: how many may wait or run before `enqueue` raises QueueFull. `order`: what
     becomes of those behind a dead head of an order key: block, park or skip. `policy`: the name of its policy. `gate`:
     the gate it stands behind. `keep`, `keep_results`: how long finished items, and results alone, are kept.
-    `retry_share`: of a worker's slots, how many retries and replays may take while first attempts wait.
+    `retry_share`: of a worker's slots, how many retries and replays may take while first attempts wait. `keep_trash`:
+    how long discarded letters can be brought back.
     """
 
     max_running: int | None
@@ -44,6 +45,7 @@ class QueueOptions(TypedDict, total=False):
     keep: Duration | None
     keep_results: Duration | None
     retry_share: float | None
+    keep_trash: Duration
 
 
 class GateOptions(TypedDict, total=False):
@@ -136,6 +138,12 @@ def _kept(value: Any, field: str) -> int | None:
     return None if value is None else durations.parse(value, field=field)
 
 
+def _trash_kept(value: Any, field: str) -> int:
+    if value is None:
+        raise ConfigError("the trash has an end", field=field, hint="use a long duration such as 3650d; 30d if not set")
+    return durations.parse(value, field=field)
+
+
 def _share(value: object, field: str) -> float | None:
     if value is None:
         return None
@@ -156,4 +164,5 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "keep": _kept,
     "keep_results": _kept,
     "retry_share": _share,
+    "keep_trash": _trash_kept,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def _yaml(text: str, file: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" (at line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        what = f"it is not YAML: {error.problem or 'it cannot be read'}{where}"
+        problem = re.sub("'.*'", "'…'", error.problem or "it cannot be read", flags=re.DOTALL)
+        what = f"it is not YAML: {problem}{where}"
     except (yaml.YAMLError, ValueError, RecursionError):
         what = "it is not YAML"
     raise ConfigError(what, field=str(file), hint="write name: value, one a line; indent what belongs to a section")

@@ -17,6 +17,7 @@ from redrive.settings.model import FIELDS, SECTIONS, Field, Settings, settings_f
 
 DEFAULT = "default"
 OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_DEBUG", "REDRIVE_PROVE")
+OURS = "REDRIVE_"
 SECRET_LIMIT = 64 * 1024
 
 
@@ -170,6 +171,7 @@ def _unknown(variables: Mapping[str, str]) -> Iterator[str]:
     known = {*OTHER_VARIABLES, *(field.variable for field in FIELDS.values())}
     known |= {f"{field.variable}_FILE" for field in FIELDS.values() if field.secret}
     for variable in sorted(variables):
-        if variable.startswith("REDRIVE_") and variable not in known:
-            near = get_close_matches(variable, known, n=1)
-            yield f"{variable} means nothing{f'; did you mean {near[0]}?' if near else ''}"
+        if variable.startswith(OURS) and variable not in known:
+            # Without what they all have in common, or everything would be near to something.
+            near = get_close_matches(variable.removeprefix(OURS), [name.removeprefix(OURS) for name in known], n=1)
+            yield f"{variable} means nothing{f'; did you mean {OURS}{near[0]}?' if near else ''}"

@@ -12,7 +12,8 @@ from redrive.core.quantity import shown
 from redrive.errors import ConfigError, MissingExtra
 
 Reader = Callable[[object, str], Any]
-TELLING = re.compile(r"pass|secret|token|key|pwd", re.IGNORECASE)
+TELLING = re.compile(r"([?&][^=&]*(?:pass|secret|token|key|pwd)[^=&]*=)[^&]*", re.IGNORECASE)
+"""An option whose name says that its value is not for everybody."""
 HIDDEN = "…"
 
 
@@ -34,16 +35,14 @@ def store(value: object, field: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown: whatever stands before the last @ may be a password with signs in it."""
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        return url
+    """The URL as it may be shown. Options first: an @ in one of them must not be taken for the end of an address.
+
+    Then all that stands before the last @: it may be a password with signs in it that were not encoded.
+    """
+    scheme, mark, rest = TELLING.sub(rf"\1{HIDDEN}", url).partition("://")
     before, at, after = rest.rpartition("@")
     user, colon, _ = before.partition(":")
-    address, question, query = after.partition("?")
-    parts = [option.partition("=") for option in query.split("&")]
-    options = "&".join(f"{key}{sign}{HIDDEN if TELLING.search(key) else text}" for key, sign, text in parts)
-    return f"{scheme}://{user}{f':{HIDDEN}' if colon else ''}{at}{address}{question}{options}"
+    return f"{scheme}{mark}{user}{f':{HIDDEN}' if colon else ''}{at}{after}"
 
 
 def name(value: object, field: str) -> str:

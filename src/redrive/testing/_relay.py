@@ -94,6 +94,9 @@ class Relay(ABC):
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         return await self.relay(self.store.amend, selection, change, by, expect)
 
+    async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
+        return await self.relay(self.store.take_in, histories, by)
+
     async def get(self, item_id: str) -> History:
         return await self.relay(self.store.get, item_id)
 

@@ -20,7 +20,7 @@ class Deaths:
 
 
 DEATHS = {
-    Size.SMOKE: Deaths(kills=1, outage=3.0, workers=2, lease=1.0, backlog=0),
+    Size.SMOKE: Deaths(kills=1, outage=1.5, workers=2, lease=0.5, backlog=0),
     Size.SHORT: Deaths(kills=5, outage=60.0, workers=2, lease=2.0, backlog=8_000),
     Size.FULL: Deaths(kills=30, outage=60.0, workers=4, lease=2.0, backlog=60_000, limit=900.0),
 }
@@ -38,7 +38,7 @@ class Rides:
 
 
 RIDES = {
-    Size.SMOKE: Rides(spell=1.2, rounds=1, workers=2, lease=1.0),
+    Size.SMOKE: Rides(spell=0.7, rounds=1, workers=2, lease=0.5),
     Size.SHORT: Rides(spell=1.5, rounds=1, workers=2, lease=1.0),
     Size.FULL: Rides(spell=5.0, rounds=3, workers=4, lease=2.0),
 }

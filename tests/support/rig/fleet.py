@@ -23,7 +23,7 @@ STOP_TRIES = 50
 def environment() -> dict[str, str]:
     """The checkout under test, whatever else is installed."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": path}
 
 
 class Member:

@@ -24,7 +24,10 @@ from redrive.stores.clock import SystemClock
 from redrive.stores.url import store_from_url
 from redrive.testing._relay import Answer as Any_
 from redrive.testing._relay import P, Relay
+from tests.support.rig import records as r
 from tests.support.rig.contest import contest
+from tests.support.rig.log import read_all
+from tests.support.rig.patience import eventually
 from tests.support.rig.producer import Producer
 from tests.support.rig.scenario import Place, build, drain, play
 from tests.support.stores import fresh_store
@@ -166,11 +169,27 @@ async def judged(place: Place, bug: str) -> dict[str, dict[str, str]]:
     if bug in CONTESTS:
         of_first, of_second, lapsed = CONTESTS[bug]
         return await contest(place, of_first, of_second, lapsed=lapsed)
-    # Whoever waits for an end that was swallowed waits for its lease; an hour later it has lapsed.
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(1.5 if bug == "silent" else PATIENCE):
-            await (play(place, PLAYED[bug](store_from_url(place.url)), ITEMS) if bug in PLAYED else delayed(place))
+    playing = play(place, PLAYED[bug](store_from_url(place.url)), ITEMS) if bug in PLAYED else delayed(place)
+    if bug == "silent":
+        await _until_told_done("item-00", place, asyncio.create_task(playing))
+    else:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await playing
     return await drain(place)
+
+
+async def _until_told_done(item_id: str, place: Place, playing: asyncio.Task[None]) -> None:
+    """And no longer: whoever waits for an end that was swallowed waits for its lease. An hour later it has lapsed."""
+
+    def told() -> bool:
+        return any(isinstance(record, r.Settled) and record.id == item_id for record in read_all(place.logs))
+
+    try:
+        await eventually(told, limit=PATIENCE, what=f"the end of {item_id} is told", poll=0.05)
+    finally:
+        playing.cancel()
+        await asyncio.wait([playing])
 
 
 async def main(folder: Path, store: str) -> dict[str, dict[str, dict[str, str]]]:

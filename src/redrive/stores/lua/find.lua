@@ -1,26 +1,28 @@
 #!lua flags=no-writes
 -- find: the next candidates of a search in its order, for Python to judge.
 -- Inputs:    how many; "last" or "first" (from which end); the place after which to go on, as score and member (both
---            empty to begin); how many characters stand before the id in a member; "1" to have the evidence of letters
---            too; then groups of indexes, each as its number of keys and the keys without prefix, with a * at the end
---            for one key per declared queue. Every group covers what is searched for, and the smallest is read.
---            "first" is for indexes where no two have the same score
--- Outputs:   now; 1 if that was all; score and member of the last candidate; then id, record and evidence (or nil) of
---            each. There may be fewer than asked for without that being all
+--            empty to begin); how many characters stand before the id in a member; what to have too, by letters ("f"
+--            the evidence of letters, "p" who is parked); then groups of indexes, each as its number of keys and the
+--            keys without prefix, one with a * in front standing for one key per declared queue. Every group covers
+--            what is searched for, and the smallest is read. "first" is for indexes where no two have the same score
+-- Outputs:   now; 1 if that was all; score and member of the last candidate; then id, record, evidence (or nil) and 1
+--            for one that is parked (or nil) of each. There may be fewer than asked for without that being all
 -- Atomicity: one read. Places do not shift between two calls: an item's place is part of the item
+-- Uses: parking
 
 local many, backwards = tonumber(ARGV[2]), ARGV[3] == 'last'
 local score, member = ARGV[4], ARGV[5]
-local before_id, evidence = tonumber(ARGV[6]), ARGV[7] == '1'
+local before_id = tonumber(ARGV[6])
+local evidence, parked = string.find(ARGV[7], 'f', 1, true), string.find(ARGV[7], 'p', 1, true)
 local range = backwards and 'ZREVRANGE' or 'ZRANGE'
 
 local function expanded(name)
-  if string.sub(name, -1) ~= '*' then
+  if string.sub(name, 1, 1) ~= '*' then
     return {P .. name}
   end
   local keys = call('HKEYS', P .. 'queues')
   for index, queue in ipairs(keys) do
-    keys[index] = P .. string.sub(name, 1, -2) .. queue
+    keys[index] = P .. string.sub(name, 2) .. queue
   end
   return keys
 end
@@ -121,5 +123,6 @@ local failures = evidence and fetch(P .. 'failure', ids) or {}
 for index, id in ipairs(ids) do
   local size = #reply
   reply[size + 1], reply[size + 2], reply[size + 3] = id, records[index], failures[index] or false
+  reply[size + 4] = parked and is_parked(id, records[index]) and 1 or false
 end
 return reply

@@ -26,7 +26,7 @@ if room < 0 then
 end
 local reply = {}
 for _, key in ipairs(keys) do
-  local is_bare = string.sub(key, #P + 1, #P + 5) == 'held:'
+  local is_bare = string.sub(key, #P + 1, #P + 5) == 'held:' or string.sub(key, #P + 1, #P + 4) == 'tag:'
   for _, member in ipairs(call('ZRANGE', key, 0, -1)) do
     reply[#reply + 1] = is_bare and member or id_at(member)
   end

@@ -37,7 +37,8 @@ local function look_at_items(cursor)
   return found[1]
 end
 
--- The sets from which work is taken, and those that are counted, in an order that stays.
+-- The sets from which work is taken, and those that are counted, in an order that stays. An entry too many in any other set,
+-- as those of tags, misleads nobody: whoever finds an item by it looks at its record.
 local function sets()
   local keys = {P .. 'items', P .. 'letters'}
   for _, queue in ipairs(call('HKEYS', sound(P .. 'queues', 'hash'))) do

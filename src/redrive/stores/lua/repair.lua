@@ -94,30 +94,34 @@ local function runner_of(queue, key)
   return runners[queue][key]
 end
 
--- Who runs is the head, wherever it stands: nobody else of its line may run beside it. A ready head steps back.
-local function lead_by(line, runner)
-  local id = line.head
-  local m = id ~= '' and take(id)
-  delist(line.followers, runner)
-  line.head, line.status = runner, FLOWING
-  if m and m[STATE] == 'ready' then
-    if m[HOLD] == HELD_LIMIT then
-      leave_aside(id, m)
-    end
-    enlist(line.followers, m[TERMS][PLACE], id)
-    hold_again(id, m)
+-- The head steps back, which is ready.
+local function step_back(line)
+  local id, m = line.head, take(line.head)
+  line.head = ''
+  if m[HOLD] == HELD_LIMIT then
+    leave_aside(id, m)
   end
+  if m[HOLD] ~= HELD_AFTER then
+    m[HOLD] = HELD_ORDER
+  end
+  enlist(line.followers, m[TERMS][PLACE], id)
 end
 
+-- Who runs is the head, wherever it stands: nobody else of its line may run beside it.
 local function find_head(line)
-  local fits = has_head(line.queue, line.key, {line.last, line.head, line.status, line.gap})
-  local head, runner = line.head ~= '' and load(line.head), runner_of(line.queue, line.key)
-  if runner and runner ~= line.head and not (fits and head and head[STATE] ~= 'ready') then
-    if not fits then
-      line.head = ''
+  local has_one = has_head(line.queue, line.key, {line.last, line.head, line.status, line.gap})
+  local is_live = has_head(line.queue, line.key, {line.last, line.head, FLOWING, ''})
+  local state = is_live and load(line.head)[STATE]
+  local runner = runner_of(line.queue, line.key)
+  if runner and state ~= 'leased' and (is_live or not has_one) then
+    if is_live then
+      step_back(line)
     end
-    lead_by(line, runner)
-  elseif not fits then
+    delist(line.followers, runner)
+    line.head, line.status = runner, FLOWING
+  elseif is_live then
+    line.status = FLOWING
+  elseif not has_one then
     local id, m = advance(line)
     if id then
       hold_again(id, m)

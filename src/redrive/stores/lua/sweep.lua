@@ -50,7 +50,8 @@ local function discarded_at(id, m)
 end
 
 local function is_old_trash(id, m, keep)
-  return m[LETTER] and m[LETTER][DISPOSITION] == 'trash' and m[ENDED_AT] + keep <= time and discarded_at(id, m) + keep <= time
+  return m[LETTER] and m[LETTER][DISPOSITION] == 'trash'
+    and m[ENDED_AT] + keep <= time and discarded_at(id, m) + keep <= time
 end
 
 local function look(keeps)

@@ -64,8 +64,8 @@ _COLUMNS = {
 _OF_LETTERS = {**_COLUMNS, "queue": "l.queue", "state": "'dead'", "tag": "l.seq"}
 _PARKED = (
     "exists (select 1 from {schema}.terms p join {schema}.line n on n.queue = c.queue and n.key = p.order_key"
-    f" where p.seq = c.seq and p.order_key <> '' and n.status = {PARKED})"
-)
+    " where p.seq = c.seq and p.order_key <> '' and n.status = {parked})"
+).replace("{parked}", str(PARKED))
 """Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
 _TAGGED = "{seq} in (select g.seq from {schema}.tag g where g.tag {like} %b)"
 _INDEXED = frozenset({"cause", "category", "route"})

@@ -31,7 +31,7 @@ from redrive.core.verbs import (
     refusal,
 )
 from redrive.errors import ConfigError, Conflict, StoreUnavailable
-from redrive.stores import audit, packing
+from redrive.stores import audit, packing, residue
 from redrive.stores.aside import aside
 from redrive.stores.base import PAGE_LIMIT
 from redrive.stores.checks import (
@@ -86,6 +86,7 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
         raise ConfigError(
             f"{len(selection.ids):,} items are too many for one act", field="ids", hint=f"name at most {MOST:,} at once"
         )
+    residue.refuse(selection)
     refusals = _refusals(change)
     head = _head(change, by, None if not isinstance(selection, Ids) else expect)
     head += [int(pins(selection).get("state") == State.READY), packed(refusals), packed(_detail(change))]
@@ -186,6 +187,7 @@ def _too_busy(done: str) -> StoreUnavailable:
 
 
 async def prune(session: Session, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
+    residue.refuse(selection)
     for _ in range(TRIES):
         doomed = await _doomed(session, selection, min(max(0, limit), MOST))
         if not doomed:

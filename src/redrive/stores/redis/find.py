@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from redrive.core import codec, select
-from redrive.core.item import BLOCKERS, Attempt, Failure, History, Item
+from redrive.core.item import BLOCKERS, Attempt, Failure, History, Instant, Item
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound, StoreCorrupt
-from redrive.stores import bodies
+from redrive.stores import bodies, residue
 from redrive.stores.redis.limits import declared_of
 from redrive.stores.redis.rows import deeds_of, facts_of, item_of, shown, tombstone_of
-from redrive.stores.redis.search import as_bytes, search
+from redrive.stores.redis.search import as_bytes, by_ids, search
 from redrive.stores.redis.session import Session
 
 BODIES = 100
@@ -41,21 +42,37 @@ def _blocked_by(blockers: Sequence[Any]) -> tuple[str, ...]:
 
 
 async def find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
+    return await residue.page(_looks(session), selection, limit, cursor)
+
+
+async def ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
+    return await residue.ids(_looks(session), selection, limit, cursor)
+
+
+def _looks(session: Session) -> residue.Looks:
+    return residue.Looks(partial(_find, session), partial(_ids, session), partial(_now, session))
+
+
+async def _find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
     found = await search(session, selection, limit, cursor)
     items: list[Item] = []
     for first in range(0, len(found.items), BODIES):
         ids = [item.id.encode() for item in found.items[first : first + BODIES]]
         now, *fields = await session.read("rows", ["bfr", *ids])
         rows = [fields[at : at + 6] for at in range(0, len(fields), 6)]
-        read = [(item_of(row), row[5]) for row in rows if row[1] is not None]
+        read = [shown(item_of(row), row[5]) for row in rows if row[1] is not None]
         # They were judged a moment ago, and what has been moved since is not what was asked for.
-        items += [shown(item, parked) for item, parked in read if select.matches(selection, item, now)]
+        items += [item for item in read if select.matches(selection, item, now)]
     return Page(await bodies.whole(tuple(items)), found.next, found.scanned)
 
 
-async def ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
+async def _ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
     found = await search(session, selection, limit, cursor)
     return IdPage(tuple([item.id for item in found.items]), found.next)
+
+
+async def _now(session: Session) -> Instant:
+    return (await by_ids(session, (), needs="")).now
 
 
 async def tombstone(session: Session, item_id: str) -> Tombstone | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, assert_never
 
 from redrive.core import select
-from redrive.core.item import Millis
-from redrive.core.select import And, Ids, Match, Not, Or, Selection
+from redrive.core.item import Instant, Millis
+from redrive.core.select import And, Ids, Match, Not, Or, Path, Selection, Text
 from redrive.core.states import Disposition, State
 
 Group = tuple[str, ...]
@@ -17,12 +18,15 @@ _HELD_OR_READY = frozenset({State.READY, State.LEASED})
 
 
 class Plan(NamedTuple):
-    """`few`: what to read at once, if it is small; else the smallest of `groups`, in their order."""
+    """`few`: what to read at once, if it is small; else the smallest of `groups`, in their order.
+
+    `needs`: what candidates are judged by besides their records, as find.lua and rows.lua call it.
+    """
 
     letters: bool
     groups: tuple[Group, ...]
     few: tuple[tuple[str, str], ...]
-    evidence: bool
+    needs: str
 
     @property
     def order(self) -> str:
@@ -31,20 +35,23 @@ class Plan(NamedTuple):
 
 def plan(selection: Selection) -> Plan:
     pinned = pins(selection)
-    evidence = _needs_evidence(selection)
     if select.pins_dead(selection):
-        return Plan(letters=True, groups=_letters(pinned), few=(), evidence=evidence)
-    return Plan(letters=False, groups=_items(pinned), few=_few(pinned), evidence=evidence)
+        few = (("key", f"tag:{pinned['tag']}"),) if "tag" in pinned else ()
+        return Plan(letters=True, groups=_letters(pinned), few=few, needs=_needs(selection))
+    return Plan(letters=False, groups=_items(pinned), few=_few(pinned), needs=_needs(selection))
 
 
 def plan_of_oldest(selection: Selection) -> Plan:
     """In the order of enqueueing. Indexes of letters are in the order of death: they help where they are small."""
     pinned = pins(selection)
-    evidence = _needs_evidence(selection)
+    few = _few(pinned)
     if select.pins_dead(selection):
         few = tuple([("key", key) for key in _letters(pinned)[0]])
-        return Plan(letters=False, groups=(("items",),), few=few, evidence=evidence)
-    return Plan(letters=False, groups=_items(pinned), few=_few(pinned), evidence=evidence)
+    return Plan(letters=False, groups=_items(pinned), few=few, needs=_needs(selection))
+
+
+def _needs(selection: Selection) -> str:
+    return ("f" if _needs_evidence(selection) else "") + ("p" if "hold" in select.fields_of(selection) else "")
 
 
 def _needs_evidence(selection: Selection) -> bool:
@@ -56,24 +63,56 @@ def _needs_evidence(selection: Selection) -> bool:
             return any(_needs_evidence(part) for part in parts)
         case Not(part):
             return _needs_evidence(part)
-        case Ids():
+        case Ids() | Text() | Path():
             return False
         case _:
             assert_never(selection)
 
 
-def died_within(selection: Selection) -> tuple[Millis | None, Millis | None]:
-    """How long ago at least and at most a letter must have died for anything to match; None: any time."""
+class Window(NamedTuple):
+    """When a letter must have died for anything to match: so long ago at least and at most, not before and not after
+    these instants. None: any time.
+    """
+
+    least: Millis | None = None
+    most: Millis | None = None
+    first: Instant | None = None
+    last: Instant | None = None
+
+    def begin(self, now: Instant) -> Instant | None:
+        """The latest instant of death."""
+        latest = [] if self.least is None else [now - self.least]
+        return min([*latest, *([] if self.last is None else [self.last])], default=None)
+
+    def end(self, now: Instant) -> Instant | None:
+        """The earliest."""
+        earliest = [] if self.most is None else [now - self.most]
+        return max([*earliest, *([] if self.first is None else [self.first])], default=None)
+
+
+def died_within(selection: Selection) -> Window:
     if isinstance(selection, And):
-        spans = [died_within(part) for part in selection.parts]
-        longest = [least for least, _ in spans if least is not None]
-        shortest = [most for _, most in spans if most is not None]
-        return max(longest, default=None), min(shortest, default=None)
-    if not isinstance(selection, Match) or selection.field != "died" or not isinstance(selection.value, int):
-        return None, None
-    least = selection.value if selection.op in {">", ">=", "="} else None
-    most = selection.value if selection.op in {"<", "<=", "="} else None
-    return least, most
+        least, most, first, last = zip(Window(), *[died_within(part) for part in selection.parts], strict=True)
+        return Window(_max(least), _min(most), _max(first), _min(last))
+    if not isinstance(selection, Match) or not isinstance(selection.value, int):
+        return Window()
+    over = selection.value if selection.op in {">", ">=", "="} else None
+    under = selection.value if selection.op in {"<", "<=", "="} else None
+    match selection.field:
+        case "died":
+            return Window(least=over, most=under)
+        case "died_at":
+            return Window(first=over, last=under)
+        case _:
+            return Window()
+
+
+def _max(values: Iterable[int | None]) -> int | None:
+    return max([value for value in values if value is not None], default=None)
+
+
+def _min(values: Iterable[int | None]) -> int | None:
+    return min([value for value in values if value is not None], default=None)
 
 
 def pins(selection: Selection) -> dict[str, str]:
@@ -108,10 +147,13 @@ def _letters(pinned: dict[str, str]) -> tuple[Group, ...]:
 
 
 def _items(pinned: dict[str, str]) -> tuple[Group, ...]:
-    state = pinned.get("state")
-    if state not in _ENDED:
-        return (("items",),)
-    return ((f"ended:{state}:{pinned.get('queue', '*')}",), ("items",))
+    state, queue = pinned.get("state"), pinned.get("queue")
+    ways: list[Group] = []
+    if "tag" in pinned:
+        ways.append((f"tag:{pinned['tag']}",))
+    if state in _ENDED:
+        ways.append((f"*ended:{state}:" if queue is None else f"ended:{state}:{queue}",))
+    return (*ways, ("items",))
 
 
 def _few(pinned: dict[str, str]) -> tuple[tuple[str, str], ...]:

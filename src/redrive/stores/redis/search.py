@@ -11,20 +11,22 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redrive.core import select
-from redrive.core.item import Instant, Item, Millis
+from redrive.core.item import Instant, Item
 from redrive.core.select import Selection
 from redrive.errors import StoreCorrupt
 from redrive.stores.cursor import Place
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
-from redrive.stores.redis.plan import Plan, died_within, plan, plan_of_oldest
-from redrive.stores.redis.rows import STAMP, bare_item
+from redrive.stores.redis.plan import Plan, Window, died_within, plan, plan_of_oldest
+from redrive.stores.redis.rows import STAMP, bare_item, shown
 from redrive.stores.redis.session import Session
 
 CHUNK = 1_000
 """Candidates read by one script: a millisecond or two of the server's time."""
 FEW = 20_000
 """Up to so many, an index that is in another order is read as a whole."""
+_FARTHEST = 10**18
+"""Further than any instant, and still a number to the server."""
 
 
 class Candidate(NamedTuple):
@@ -49,16 +51,16 @@ async def search(session: Session, selection: Selection, limit: int, cursor: str
     """A page of what matches, the last first, without payloads."""
     way = plan(selection)
     after = read_cursor(way.order, cursor)
-    least, most = died_within(selection) if way.letters else (None, None)
-    if least is not None:
-        after = await _past(session, least, after)
+    window = died_within(selection) if way.letters else Window()
+    if window.least is not None or window.last is not None:
+        after = await _past(session, window, after)
     found: list[Item] = []
     scanned = 0
     # One more than is wanted tells whether there is another page.
     async for now, candidates in _last_first(session, selection, way, after, limit + 1):
         scanned += len(candidates)
         for item, _ in candidates:
-            if most is not None and _died_before(item, now - most):
+            if _died_before(item, window.end(now)):
                 return Found(found, None, scanned)
             if not select.matches(selection, item, now):
                 continue
@@ -68,16 +70,18 @@ async def search(session: Session, selection: Selection, limit: int, cursor: str
     return Found(found, None, scanned)
 
 
-async def _past(session: Session, least: Millis, after: Place | None) -> Place:
+async def _past(session: Session, window: Window, after: Place | None) -> Place | None:
     """Where to begin, past all letters that died too lately: the indexes of letters are in the order of death."""
-    now = (await by_ids(session, (), evidence=False)).now
-    begin = (max(0, now - least + 1), 0)
+    latest = window.begin((await by_ids(session, (), needs="")).now)
+    if latest is None:
+        return after
+    begin = (max(0, min(latest + 1, _FARTHEST)), 0)
     return begin if after is None else min(begin, after)
 
 
-def _died_before(item: Item, instant: Instant) -> bool:
+def _died_before(item: Item, instant: Instant | None) -> bool:
     """From here on all have: what is asked for has come to its end."""
-    return item.letter is not None and item.letter.died_at < instant
+    return instant is not None and item.letter is not None and item.letter.died_at < instant
 
 
 class Oldest(NamedTuple):
@@ -115,7 +119,7 @@ async def _last_first(
         async for chunk in _scanned(session, way, after, want, end="last"):
             yield chunk
         return
-    now, candidates = await by_ids(session, ids, evidence=way.evidence)
+    now, candidates = await by_ids(session, ids, needs=way.needs)
     if way.letters:
         candidates = [candidate for candidate in candidates if candidate.item.letter is not None]
     placed = sorted([(_place(candidate.item, way), candidate) for candidate in candidates], key=_by_place, reverse=True)
@@ -129,7 +133,7 @@ async def _first_first(session: Session, selection: Selection, want: int) -> Asy
         async for chunk in _scanned(session, way, None, want, end="first"):
             yield chunk
         return
-    now, candidates = await by_ids(session, ids, evidence=way.evidence)
+    now, candidates = await by_ids(session, ids, needs=way.needs)
     yield Chunk(now, sorted(candidates, key=lambda candidate: candidate.item.seq))
 
 
@@ -150,13 +154,13 @@ async def _named(session: Session, selection: Selection, way: Plan) -> Sequence[
     return found
 
 
-async def by_ids(session: Session, ids: Sequence[bytes], *, evidence: bool) -> Chunk:
+async def by_ids(session: Session, ids: Sequence[bytes], *, needs: str) -> Chunk:
     """Those that exist, each once, in the order given."""
     unique = list(dict.fromkeys(ids))
     now, found = 0, []
     for first in range(0, max(1, len(unique)), CHUNK):
-        now, *fields = await session.read("rows", ["f" if evidence else "", *unique[first : first + CHUNK]])
-        rows = zip(fields[0::6], fields[1::6], fields[3::6], strict=True)
+        now, *fields = await session.read("rows", [needs, *unique[first : first + CHUNK]])
+        rows = zip(fields[0::6], fields[1::6], fields[3::6], fields[5::6], strict=True)
         found += _candidates(rows)
     return Chunk(now, found)
 
@@ -175,7 +179,8 @@ async def _scanned(session: Session, way: Plan, after: Place | None, want: int, 
             ahead = None
             if want > CHUNK and not all_read:
                 ahead = asyncio.create_task(_read(session, way, groups, (many, end, score, member)))
-            yield Chunk(now, _candidates(zip(fields[0::3], fields[1::3], fields[2::3], strict=True)))
+            rows = zip(fields[0::4], fields[1::4], fields[2::4], fields[3::4], strict=True)
+            yield Chunk(now, _candidates(rows))
             if all_read:
                 return
     finally:
@@ -188,17 +193,17 @@ async def _scanned(session: Session, way: Plan, after: Place | None, want: int, 
 async def _read(session: Session, way: Plan, groups: list[bytes], place: tuple[int, str, bytes, bytes]) -> Any:
     many, end, score, member = place
     before_id = STAMP if way.letters else 0
-    return await session.read("find", [min(many, CHUNK), end, score, member, before_id, int(way.evidence), *groups])
+    return await session.read("find", [min(many, CHUNK), end, score, member, before_id, way.needs, *groups])
 
 
-def _candidates(rows: Iterable[tuple[Any, Any, Any]]) -> list[Candidate]:
+def _candidates(rows: Iterable[tuple[Any, Any, Any, Any]]) -> list[Candidate]:
     """What is damaged cannot be judged, and must not keep the others from being found: `check` tells of it."""
     made = []
-    for item_id, kept, failure in rows:
+    for item_id, kept, failure, parked in rows:
         if kept is None:
             continue
         try:
-            made.append(Candidate(bare_item(item_id.decode(), kept, failure), kept))
+            made.append(Candidate(shown(bare_item(item_id.decode(), kept, failure), parked), kept))
         except (StoreCorrupt, UnicodeDecodeError):
             continue
     return made

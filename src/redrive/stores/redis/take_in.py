@@ -28,7 +28,7 @@ _NO_TERMS = ("", 0, "", "", False, "", False, False, False, "", "")
 async def take_in(session: Session, histories: Sequence[History], by: Act, compress_above: int) -> PutResult:
     if not histories:
         return PutResult()
-    now = (await by_ids(session, (), evidence=False)).now
+    now = (await by_ids(session, (), needs="")).now
     letters = await bodies.packed_histories(prepared(histories, now), compress_above)
     if sum(len(letter.attempts) + 3 for letter in letters) > MOST:
         raise ConfigError(f"{len(letters):,} letters are too many for one call", field="letters", hint="take in fewer")

@@ -205,6 +205,22 @@ def compiled(text: str) -> Selection:
     return Or((*same, *like))
 
 
+@pytest.mark.parametrize("name", ["*", "a*", "tag:a", "open:x", "%", "a'b"])
+async def test_filter_by_names_that_look_like_patterns(world: World, name: str) -> None:
+    """As the only value that can match, so that a store goes by its index of it."""
+    letter = await world.letter(name, name)
+    await world.letter("a", "a")
+    await world.store.amend(Ids((letter.id,)), Tag((name,)), act())
+    done = await world.done(name)
+    for field, found in (("cause", [letter.id]), ("tag", [letter.id]), ("queue", [done.id, letter.id])):
+        named = Match(field, "=", name)
+        assert flat(await pages(world, named, 5)) == found
+        assert flat(await pages(world, And((LETTERS, named)), 5)) == [letter.id]
+        assert flat(await pages(world, And((named, Match("disposition", "=", "open"))), 5)) == [letter.id]
+    assert flat(await pages(world, parse(f'state:done queue:"{name.replace("*", chr(92) + "*")}"'), 5)) == [done.id]
+    assert (await world.store.amend(Match("tag", "=", name), Archive(), act())).changed == (letter.id,)
+
+
 async def agree(world: World, selection: Selection) -> None:
     items = (await world.store.find(EVERYTHING, PAGE_LIMIT)).items
     expected = {item.id for item in items if matches(selection, item, world.clock.now())}

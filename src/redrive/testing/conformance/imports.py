@@ -29,6 +29,7 @@ from redrive.testing.conformance.kit import (
     skipped_ids,
 )
 from redrive.testing.conformance.retention import left, swept
+from redrive.testing.conformance.steps import cut_off
 
 AGES = 10**9
 
@@ -155,6 +156,21 @@ async def test_take_in_by_two_at_once_is_once(world: World) -> None:
     results = await asyncio.gather(*(store.take_in(told, act()) for store in stores))
     assert sorted(one for result in results for one in result.added) == sorted(one.item.id for one in told)
     assert len((await world.store.find(EVERYTHING)).items) == 5
+    await world.sound()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 4, 8])
+async def test_take_in_cut_off_is_all_or_none(world: World, turns: int) -> None:
+    told = [foreign(world, Terms("o"), at=number) for number in range(3)]
+    names = tuple(history.item.id for history in told)
+    by = act()
+    await cut_off(world, world.store.take_in(told, by), turns)
+    result = await world.store.take_in(told, by)
+    assert result in (PutResult(names), PutResult((), names))
+    for history in told:
+        there = await world.store.get(history.item.id)
+        assert (there.attempts, there.item.tags, len(there.deeds)) == (history.attempts, history.item.tags, 1)
+    assert len(await audit(world)) == 1
     await world.sound()
 
 

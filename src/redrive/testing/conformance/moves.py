@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from redrive.core import codec
@@ -34,6 +36,7 @@ from redrive.testing.conformance.kit import (
     new,
     skipped_ids,
 )
+from redrive.testing.conformance.steps import cut_off
 
 OTHER = "other"
 AWAY: tuple[Change, ...] = (Move(OTHER), Replay(queue=OTHER))
@@ -146,6 +149,31 @@ async def test_move_once_per_request_there_and_back(world: World) -> None:
     await move(world, letter.id, QUEUE)
     assert await world.store.amend(only(letter), Move(OTHER), by) == Amended(already=(letter.id,))
     assert (await world.item(letter.id)).queue == QUEUE
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 4, 8])
+async def test_move_cut_off_is_all_or_none(world: World, turns: int) -> None:
+    """Never in two queues, and in none of them half."""
+    letters = await world.letters(3)
+    by = act()
+    await cut_off(world, world.store.amend(only(*letters), Move(OTHER), by), turns)
+    amended = await world.store.amend(only(*letters), Move(OTHER), by)
+    assert (amended.changed, amended.already) in {(ids(letters), ()), ((), ids(letters))}
+    assert [(await world.count(queue)).open for queue in (QUEUE, OTHER)] == [0, 3]
+    await world.sound()
+
+
+async def test_move_by_two_at_once_is_once(world: World) -> None:
+    """Two operators with overlapping sets: each letter is moved by one of them, wherever it ends up."""
+    letters = await world.letters(4)
+    other = await world.another()
+    results = await asyncio.gather(
+        world.store.amend(only(*letters[:3]), Move(OTHER), act()), other.amend(only(*letters[1:]), Move(OTHER), act())
+    )
+    assert sorted(one for result in results for one in result.changed) == sorted(ids(letters))
+    for letter in letters:
+        assert len((await world.store.get(letter.id)).deeds) == 1
+    await world.sound()
 
 
 # --- replay to another queue ---

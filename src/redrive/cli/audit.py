@@ -1,0 +1,164 @@
+"""`redrive audit …`: what was done by whom and why, and whether it still says what it said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from redrive.cli.access import HELP_NAMES, json_option, limit_option, since_option, store_option, verbose_option, visit
+from redrive.cli.exits import Exit
+from redrive.cli.output import MISSING, brief, iso, say, write, write_json
+from redrive.cli.root import LazyGroup
+from redrive.cli.tables import Listing, Shape, list_options, show_list
+from redrive.cli.watch import look, watch_option
+from redrive.core.item import Instant, Millis, short_id
+from redrive.core.redact import redact_text
+from redrive.core.verbs import Entry
+from redrive.office.audit import AuditCheck
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+audit = LazyGroup(
+    "audit",
+    {"list": "redrive.cli.audit:list_entries", "verify": "redrive.cli.audit:verify"},
+    help="""The audit: what was done by whom and why.
+
+\b
+Examples:
+  redrive audit list --since 1d
+  redrive audit verify
+""",
+)
+
+ABOUT_LIST = """List what people did, the newest last.
+
+\b
+Examples:
+  redrive audit list
+  redrive audit list --since 1d --json
+  redrive audit list --actor ann --limit 20
+
+In a pipe the columns are POSITION AT ACTOR ACT COUNT REASON REQUEST ABOUT, separated by tabs; COUNT is how many items
+or things it changed, ABOUT names some of them.
+"""
+ABOUT_VERIFY = """Check that nobody changed, added or removed what was written.
+
+\b
+Examples:
+  redrive audit verify
+  redrive audit verify --known 39c44141a711ff0059c28ebe03be907e4ba42d11a32dbad1a1e7006daa998737
+
+Every minute, and after every act, the new entries are sealed: each seal has their hash and that of the seal before it.
+Whoever could write into the store could make all seals anew; note the last hash elsewhere now and then, and --known
+says whether it is still among them. Exit 10 if something does not fit; entries that are not sealed yet are counted.
+"""
+SHOWN = 3
+
+
+@click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
+@click.option("--actor", metavar="NAME", help="Only what this one did.")
+@since_option("Only what was done within this long, as in 1d.")
+@limit_option(100)
+@list_options
+@watch_option
+@store_option
+@verbose_option
+def list_entries(
+    *, actor: str | None, since: Millis | None, limit: int, shape: Shape, watch: int | None, store: str
+) -> int:
+    async def ask(app: Redrive) -> tuple[list[Entry], Instant]:
+        now = (await app.tally()).at
+        entries = await app.audit.last(limit if actor is None else LOOKED_AT)
+        wanted = [each for each in entries if actor in (None, each.actor) and (since is None or each.at >= now - since)]
+        return wanted[-limit:], now
+
+    def draw(found: tuple[list[Entry], Instant]) -> None:
+        entries, now = found
+        listing: Listing[Entry] = Listing(
+            key="position",
+            as_object=_as_object,
+            table=lambda rows: (["AT", "ACTOR", "ACT", "COUNT", "ABOUT", "REASON"], [_row(row, now) for row in rows]),
+            line=_line,
+            none="nobody did anything yet",
+        )
+        show_list(listing, entries, shape)
+
+    return look(store, ask, draw, watch)
+
+
+LOOKED_AT = 10_000
+"""Entries among which those of one actor are looked for; the newest."""
+
+
+def _body(entry: Entry) -> dict[str, Any]:
+    try:
+        body = msgspec.json.decode(entry.body)
+    except (msgspec.MsgspecError, ValueError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _act(entry: Entry) -> tuple[str, list[str]]:
+    """The word of the act, and what it changed."""
+    body = _body(entry)
+    changed = body.get("changed")
+    return str(body.get("change", entry.topic)), [str(one) for one in changed] if isinstance(changed, list) else []
+
+
+def _as_object(entry: Entry) -> dict[str, Any]:
+    word, changed = _act(entry)
+    body = _body(entry)
+    return {
+        "position": entry.position,
+        "at": iso(entry.at),
+        "actor": entry.actor,
+        "act": word,
+        "reason": redact_text(entry.reason),
+        "request_id": entry.request_id,
+        "changed": changed,
+        "detail": body.get("detail") or body.get("settings"),
+    }
+
+
+def _about(changed: list[str]) -> str:
+    more = len(changed) - SHOWN
+    return " ".join(short_id(one) for one in changed[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _row(entry: Entry, now: Instant) -> list[str]:
+    word, changed = _act(entry)
+    at = f"{brief(now - entry.at)} ago"
+    return [at, entry.actor, word, str(len(changed)), _about(changed), redact_text(entry.reason)]
+
+
+def _line(entry: Entry) -> list[str]:
+    word, changed = _act(entry)
+    facts = [str(entry.position), iso(entry.at) or MISSING, entry.actor, word, str(len(changed))]
+    return [*facts, redact_text(entry.reason), entry.request_id or MISSING, _about(changed) or MISSING]
+
+
+@click.command("verify", help=ABOUT_VERIFY, context_settings=HELP_NAMES)
+@click.option("--known", metavar="HASH", help="A hash that was noted and must be among the seals.")
+@json_option
+@store_option
+@verbose_option
+def verify(*, known: str | None, as_json: bool, store: str) -> int:
+    found = visit(store, lambda app: app.audit.verify(known=known))
+    if as_json:
+        write_json({"sound": found.sound, **msgspec.to_builtins(found)})
+    else:
+        _tell(found)
+    return Exit.DONE if found.sound else Exit.UNSOUND
+
+
+def _tell(found: AuditCheck) -> None:
+    write(f"{found.entries:,} entries under {found.seals:,} seals fit; {found.unsealed:,} are not sealed yet")
+    if found.seals:
+        write(f"hash of seal {found.seals:,}: {found.hash}")
+    if not found.sound:
+        say(found.fault)
+    if found.missing:
+        say(f"gone: {', '.join(map(str, found.missing[:20]))}")

@@ -1,0 +1,152 @@
+"""What a shell is told while somebody types: names from the store, soon or not at all.
+
+A parameter is completed by what it is called: QUEUE, ID, GATE. So a command has nothing to do for it. The store has 300
+ms to answer; what it said the last time, from a file in the cache, must do otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from redrive.errors import RedriveError
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+PATIENCE = 0.3
+MOST = 100
+Names = Callable[["Redrive", str], Awaitable[list[tuple[str, str]]]]
+
+
+def attach(command: click.Command) -> None:
+    """Only a process that completes does this."""
+    for parameter in command.params:
+        kind = str(parameter.metavar or "").strip("[]. |-").partition("]")[0].partition(" ")[0].strip("[].")
+        if kind == "FILTER":
+            parameter._custom_shell_complete = _fields  # noqa: SLF001 - as click's own shell_complete= would set it
+        elif kind in SOURCES:
+            parameter._custom_shell_complete = _from_store(kind)  # noqa: SLF001 - as above
+
+
+def _fields(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The last word of the filter that is being typed."""
+    from redrive.core.select import FIELDS
+
+    before, _, word = typed.rpartition(" ")
+    start = f"{before} " if before else ""
+    return [CompletionItem(f"{start}{name}:", help=kind) for name, kind in FIELDS.items() if name.startswith(word)]
+
+
+def _from_store(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    def complete(context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+        names = _names(kind, context.params.get("store") or "", typed)
+        return [CompletionItem(name, help=about) for name, about in names if name.startswith(typed)]
+
+    return complete
+
+
+def _names(kind: str, url: str, typed: str) -> list[tuple[str, str]]:
+    """A store that is away, slow or broken must not cost the typist a word, nor show one of its errors."""
+    from redrive.app import Redrive
+    from redrive.cli.access import settings, upkeep_of
+
+    found: list[list[tuple[str, str]]] = []
+
+    async def ask() -> list[tuple[str, str]]:
+        await upkeep_of(store).check_is_there()
+        async with Redrive(store, log=False) as app:
+            return await SOURCES[kind](app, typed)
+
+    def asked() -> None:
+        with suppress(Exception):
+            found.append(asyncio.run(ask()))
+
+    try:
+        store = url or settings().store
+    except RedriveError:
+        return []
+    asking = threading.Thread(target=asked, daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    if found:
+        _keep(kind, store, found[0])
+        return found[0]
+    return _kept(kind, store)
+
+
+async def _queues(app: Redrive, _typed: str) -> list[tuple[str, str]]:
+    return [(row.queue, f"{row.ready} ready, {row.open} dead") for row in (await app.tally()).queues]
+
+
+async def _ids(app: Redrive, typed: str) -> list[tuple[str, str]]:
+    """Letters, and other items once something was typed."""
+    start = f"id:{typed}*" if typed.isalnum() else ""
+    page = await app.letters.find(start, limit=MOST)
+    items = page.items or ((await app.find(start, limit=MOST)).items if start else ())
+    return [(item.id, f"{item.queue} {item.letter.failure.type if item.letter else item.state}") for item in items]
+
+
+async def _causes(app: Redrive, _typed: str) -> list[tuple[str, str]]:
+    return [(cause.cause, f"{cause.count} {cause.error}") for cause in await app._store.causes(limit=MOST)]  # noqa: SLF001
+
+
+async def _gates(app: Redrive, _typed: str) -> list[tuple[str, str]]:
+    return [(gate.name, gate.state) for gate in await app.gates()]
+
+
+async def _routes(app: Redrive, _typed: str) -> list[tuple[str, str]]:
+    return [(route.route, f"{route.open} open") for route in (await app.tally()).routes if route.route]
+
+
+async def _schedules(app: Redrive, _typed: str) -> list[tuple[str, str]]:
+    return [(view.name, view.when) for view in await app.schedules.list()]
+
+
+async def _workers(app: Redrive, _typed: str) -> list[tuple[str, str]]:
+    return [(beat.worker, ", ".join(beat.facts.queues)) for beat in await app.workers() if beat.alive]
+
+
+SOURCES: dict[str, Names] = {
+    "QUEUE": _queues,
+    "ID": _ids,
+    "CAUSE": _causes,
+    "GATE": _gates,
+    "ROUTE": _routes,
+    "SCHEDULE": _schedules,
+    "WORKER": _workers,
+}
+
+
+# -- the cache ---------------------------------------------------------------------------------------------------------
+
+
+def _place(kind: str, url: str) -> Path:
+    """One file for each store: its URL, which may have a password, is only in the name, as a digest."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    where = hashlib.sha256(f"{Path.cwd()} {url}".encode()).hexdigest()[:16]
+    return base / "redrive" / f"{where}-{kind.lower()}.json"
+
+
+def _keep(kind: str, url: str, names: list[tuple[str, str]]) -> None:
+    with suppress(OSError):
+        place = _place(kind, url)
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place.write_text(json.dumps(names), encoding="utf-8")
+
+
+def _kept(kind: str, url: str) -> list[tuple[str, str]]:
+    with suppress(OSError, ValueError):
+        told = json.loads(_place(kind, url).read_text(encoding="utf-8"))
+        return [(str(name), str(about)) for name, about in told]
+    return []

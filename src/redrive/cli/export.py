@@ -1,0 +1,178 @@
+"""`redrive letters export`: letters as JSON lines for an import, or as a table for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from redrive.cli.access import HELP_NAMES, since_option, store_option, verbose_option, visit
+from redrive.cli.asking import Progress
+from redrive.cli.choosing import whole_filter
+from redrive.cli.covered import covered_payload
+from redrive.cli.output import clean, say
+from redrive.core.filters import parse
+from redrive.core.redact import redact_text
+from redrive.errors import ConfigError, Conflict
+from redrive.office.records import Record, line_of, payload_of
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+ABOUT = """Write letters to a file, or to stdout: JSON lines that `letters import` reads, or CSV for a spreadsheet.
+
+\b
+Examples:
+  redrive letters export letters.jsonl
+  redrive letters export letters.csv --csv --where 'queue:emails' --since 7d
+  redrive letters export - --attempts | redrive letters import - --store sqlite:///other.db --reason 'moving'
+
+The open letters, unless the filter names a disposition. JSON lines have everything, secrets in payloads included; CSV
+has them covered, and cells that a spreadsheet would take for a formula begin with '. A file that exists is left alone
+without --force; a new one can be read by you alone. Letters stay where they are.
+"""
+CSV_COLUMNS = [
+    "id",
+    "queue",
+    "disposition",
+    "reason",
+    "route",
+    "died_at",
+    "enqueued_at",
+    "priority",
+    "attempts",
+    "errors",
+    "crashes",
+    "deliveries",
+    "replays",
+    "cause",
+    "error",
+    "category",
+    "rule",
+    "tags",
+    "text",
+    "payload",
+]
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+@click.command("export", help=ABOUT, context_settings=HELP_NAMES)
+@click.argument("file", metavar="[FILE]", default="-")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="JSON lines; so it is without --csv.")
+@click.option("--csv", "as_csv", is_flag=True, help="A table with fixed columns and a header.")
+@click.option("--where", metavar="FILTER", default="", help="Which letters, as in 'queue:emails age>1h'.")
+@click.option("--view", metavar="NAME", help="Letters of a saved view; with --where, those that match too.")
+@since_option("Those that died within this long, as in 2h.")
+@click.option("--attempts", is_flag=True, help="Also the history of attempts; slower.")
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@store_option
+@verbose_option
+def export(
+    *,
+    file: str,
+    as_jsonl: bool,
+    as_csv: bool,
+    where: str,
+    view: str | None,
+    since: int | None,
+    attempts: bool,
+    force: bool,
+    store: str,
+) -> None:
+    parse(where)
+    if as_jsonl and as_csv:
+        raise click.UsageError("--jsonl and --csv exclude each other", ctx=click.get_current_context())
+    if as_csv and attempts:
+        raise ConfigError("a table has no room for them", field="--attempts", hint="leave out --csv")
+    written = csv_lines if as_csv else json_lines
+
+    async def copy(app: Redrive, out: IO[bytes]) -> int:
+        return await _copy(app, await whole_filter(app, where, view, since), out, written, attempts=attempts)
+
+    if file == "-":
+        sys.stdout.flush()
+        count = visit(store, lambda app: copy(app, sys.stdout.buffer))
+        sys.stdout.buffer.flush()
+    else:
+        count = _into_file(Path(file), lambda out: visit(store, lambda app: copy(app, out)), force=force)
+    secrets = "" if as_csv else "; payloads are as they are, with any secrets"
+    say(f"exported {count:,}{secrets}")
+
+
+async def _copy(
+    app: Redrive, where: str, out: IO[bytes], written: Callable[[Iterable[Record]], bytes], *, attempts: bool
+) -> int:
+    count, cursor = 0, None
+    progress = Progress("exported")
+    if written is csv_lines:
+        out.write(csv_header())
+    while True:
+        records, cursor = await app.letters.export_page(where, attempts, cursor)
+        out.write(written(records))
+        count += len(records)
+        progress.add(len(records))
+        if cursor is None:
+            progress.end()
+            return count
+
+
+def _into_file(path: Path, copy: Callable[[IO[bytes]], int], *, force: bool) -> int:
+    """Whole or not at all: nobody shall take half an export for one."""
+    if path.exists() and not force:
+        raise Conflict(f"there is a file {path} already", hint="take another name, or say --force")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", field="FILE") from None
+    try:
+        with os.fdopen(handle, "wb") as out:
+            count = copy(out)
+            out.flush()
+            os.fsync(out.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+    return count
+
+
+def json_lines(records: Iterable[Record]) -> bytes:
+    return b"".join([line_of(record) + b"\n" for record in records])
+
+
+def csv_header() -> bytes:
+    return _rows([CSV_COLUMNS])
+
+
+def csv_lines(records: Iterable[Record]) -> bytes:
+    return _rows([[neutral(cell) for cell in _cells(record)] for record in records])
+
+
+def _rows(rows: Iterable[Iterable[str]]) -> bytes:
+    text = io.StringIO()
+    # All cells quoted: whatever a spreadsheet takes for a separator, it finds none inside of a cell.
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\r\n").writerows(rows)
+    return text.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _cells(record: Record) -> Iterable[str]:
+    for name in CSV_COLUMNS[:-3]:
+        yield clean(str(getattr(record, name)))
+    yield clean(" ".join(record.tags))
+    yield clean(redact_text(record.text))
+    text, _ = covered_payload(payload_of(record), indent=None)
+    yield clean(text)
+
+
+def neutral(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula, blanks before it or not."""
+    return f"'{cell}" if cell.lstrip(" \u00a0").startswith(FORMULA) else cell

@@ -1,0 +1,141 @@
+"""`redrive letters import`: take in what `letters export` wrote."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from redrive.cli.access import (
+    HELP_NAMES,
+    dry_run_option,
+    json_option,
+    reason_option,
+    store_option,
+    verbose_option,
+    visit,
+)
+from redrive.cli.asking import Progress
+from redrive.cli.exits import Exit
+from redrive.cli.interrupts import Interrupts
+from redrive.cli.output import clean, on_terminal, say, write, write_json
+from redrive.core.verbs import PutResult
+from redrive.engine.ids import new_id
+from redrive.errors import BadImport, ConfigError
+from redrive.office.letters import check_reason
+from redrive.office.records import Record, record_from
+from redrive.office.transfer import Customs, bites
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+ABOUT = """Take in letters that `letters export` wrote, with their evidence. They lie there until somebody replays them.
+
+\b
+Examples:
+  redrive letters import letters.jsonl --reason 'from the old server'
+  redrive letters import letters.jsonl --reason 'from the old server' --dry-run
+  redrive letters export - | redrive letters import - --store sqlite:///other.db --reason 'moving'
+
+All lines are looked at first. If one cannot be taken in, none is, and the faults are named by line and field. Ids that
+are there already, or were, are left as they are: repeating an import takes in the rest. In a pipe stdout has the ids
+that were taken in.
+"""
+
+
+@click.command("import", help=ABOUT, context_settings=HELP_NAMES)
+@click.argument("file", metavar="FILE | -")
+@reason_option()
+@dry_run_option("Look at all of them, say what would be taken in, and take in nothing.")
+@json_option
+@store_option
+@verbose_option
+def import_letters(*, file: str, reason: str, dry_run: bool, as_json: bool, store: str) -> int:
+    why = check_reason(reason)
+    with _opened(file) as source:
+        count = _look(source)
+        added, already, left = visit(
+            store, lambda app: _take_in(app, source, count, why, dry_run=dry_run), make=not dry_run
+        )
+    if as_json:
+        write_json({"dry_run": dry_run, "imported": added, "already": already})
+    else:
+        if not on_terminal():
+            for one in added:
+                write(clean(one))
+        there = f", {len(already):,} were there already" if already else ""
+        say(f"{'would take in' if dry_run else 'took in'} {len(added):,}{there}")
+    if left:
+        say(f"interrupted: {left:,} were not reached; say it again to go on")
+        return Exit.INTERRUPTED
+    return Exit.DONE
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
+    """A file that can be read twice; stdin goes into one."""
+    if file == "-":
+        with tempfile.TemporaryFile() as kept:
+            shutil.copyfileobj(sys.stdin.buffer, kept)
+            yield kept
+        return
+    try:
+        source = Path(file).open("rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        hint = "a file that redrive letters export wrote, or - for stdin"
+        raise ConfigError(f"{file} cannot be read: {error.strerror}", field="FILE", hint=hint) from None
+    with source:
+        yield source
+
+
+def _look(source: IO[bytes]) -> int:
+    customs = Customs()
+    try:
+        for number, line in _lines(source):
+            customs.look(f"line {number}", line)
+        customs.stamp()
+    except BadImport as error:
+        for fault in error.faults:
+            say(fault)
+        more = f" and {error.more:,} more" if error.more else ""
+        said = f"{len(error.faults):,}{more} faults; nothing was taken in"
+        raise ConfigError(said, field="FILE", hint=error.hint) from None
+    return customs.count
+
+
+def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    source.seek(0)
+    for number, line in enumerate(source, 1):
+        if line.strip():
+            yield number, line
+
+
+def _records(source: IO[bytes]) -> Iterator[Record]:
+    for _, line in _lines(source):
+        yield record_from(line)
+
+
+async def _take_in(
+    app: Redrive, source: IO[bytes], count: int, why: str, *, dry_run: bool
+) -> tuple[list[str], list[str], int]:
+    added: list[str] = []
+    already: list[str] = []
+    progress, request = Progress("taken in", count), new_id()
+    with Interrupts("stopping after what is on its way; once more stops at once") as interrupts:
+        for bite in bites(_records(source)):
+            if interrupts.heard:
+                break
+            done: PutResult = await app.letters.import_(bite, reason=why, dry_run=dry_run, request_id=request)
+            added += done.added
+            already += done.already
+            progress.add(len(bite))
+    progress.end()
+    if added and not dry_run:
+        await app.audit.seal()
+    return added, already, count - len(added) - len(already)

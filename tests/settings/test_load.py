@@ -1,0 +1,327 @@
+"""One file, the environment and flags: the later wins, every fault is told with its origin, and no password ever."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from redrive.errors import BadSettings, ConfigError
+from redrive.settings import LogSettings, Settings, WorkerSettings, load
+from redrive.settings.files import find
+
+SECRET = "hunter2"  # noqa: S105 - it opens nothing
+SERVER = f"postgresql://shop:{SECRET}@db.example/shop"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("REDRIVE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def faults_of(**variables: str) -> tuple[str, ...]:
+    with pytest.raises(BadSettings) as raised:
+        load(environ=variables)
+    assert SECRET not in str(raised.value)
+    return raised.value.faults
+
+
+# -- the order of sources ----------------------------------------------------------------------------------------------
+
+
+def test_without_anything_all_is_as_by_default() -> None:
+    loaded = load(environ={})
+    assert loaded.settings == Settings()
+    assert set(loaded.origins.values()) == {"default"}
+    assert loaded.file is None
+    assert loaded.unknown == ()
+
+
+TOML = """
+store = "memory:"
+actor = "ops"
+max_payload = "64KiB"
+
+[log]
+level = "warning"
+format = "json"
+
+[worker]
+processes = 4
+concurrency = 20
+queues = ["emails", "invoices"]
+grace = "1m"
+"""
+YAML = """
+store: "memory:"
+actor: ops
+max_payload: 64KiB
+log: {level: warning, format: json}
+worker:
+  processes: 4
+  concurrency: 20
+  queues: [emails, invoices]
+  grace: 1m
+"""
+FULL = Settings(
+    "memory:", "ops", 65536, LogSettings("warning", "json"), WorkerSettings(4, 20, ("emails", "invoices"), 60_000)
+)
+
+
+@pytest.mark.parametrize(("name", "text"), [("redrive.toml", TOML), ("redrive.yaml", YAML), ("redrive.yml", YAML)])
+def test_a_file_says_everything(name: str, text: str, folder: Path) -> None:
+    (folder / name).write_text(text)
+    loaded = load(environ={})
+    assert loaded.settings == FULL
+    assert loaded.file == folder / name
+    assert set(loaded.origins.values()) == {str(folder / name)}
+
+
+def test_variables_say_everything() -> None:
+    variables = {
+        "REDRIVE_STORE": "memory:",
+        "REDRIVE_ACTOR": "ops",
+        "REDRIVE_MAX_PAYLOAD": "64KiB",
+        "REDRIVE_LOG_LEVEL": "WARNING",
+        "REDRIVE_LOG_FORMAT": "json",
+        "REDRIVE_WORKER_PROCESSES": "4",
+        "REDRIVE_WORKER_CONCURRENCY": "20",
+        "REDRIVE_WORKER_QUEUES": "emails, invoices,emails",
+        "REDRIVE_WORKER_GRACE": "60",
+    }
+    loaded = load(environ=variables)
+    assert loaded.settings == FULL
+    assert loaded.origins["worker.grace"] == "environment REDRIVE_WORKER_GRACE"
+    assert loaded.unknown == ()
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(folder: Path) -> None:
+    (folder / "redrive.toml").write_text('actor = "file"\n[worker]\ngrace = "1s"\nprocesses = 1\n')
+    variables = {"REDRIVE_WORKER_GRACE": "2s", "REDRIVE_WORKER_PROCESSES": "2"}
+    loaded = load(environ=variables, flags={"worker.processes": "3", "worker.grace": None})
+    worker = loaded.settings.worker
+    assert (loaded.settings.actor, worker.grace, worker.processes) == ("file", 2000, 3)
+    assert [loaded.origins[name] for name in ("actor", "worker.grace", "worker.processes")] == [
+        str(folder / "redrive.toml"),
+        "environment REDRIVE_WORKER_GRACE",
+        "flag --processes",
+    ]
+
+
+def test_an_empty_variable_says_nothing() -> None:
+    assert load(environ={"REDRIVE_STORE": "", "REDRIVE_CONFIG": "", "REDRIVE_STORE_FILE": ""}).settings == Settings()
+
+
+# -- finding the file --------------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_file_upwards_is_meant(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = folder / "shop" / "deep"
+    deep.mkdir(parents=True)
+    (folder / "redrive.toml").write_text('actor = "above"')
+    monkeypatch.chdir(deep)
+    assert load(environ={}).settings.actor == "above"
+    (folder / "shop" / "redrive.toml").write_text('actor = "nearer"')
+    assert load(environ={}).settings.actor == "nearer"
+
+
+def test_a_relative_path_in_a_file_starts_at_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = folder / "a b%"
+    (home / "below").mkdir(parents=True)
+    (home / "redrive.toml").write_text('store = "sqlite:///queue.db?durability=process-crash"')
+    monkeypatch.chdir(home / "below")
+    quoted = str(home).replace("%", "%25").replace(" ", "%20")
+    assert load(environ={}).settings.store == f"sqlite:///{quoted}/queue.db?durability=process-crash"
+    # A variable is said here and now.
+    assert load(environ={"REDRIVE_STORE": "sqlite:///queue.db"}).settings.store == "sqlite:///queue.db"
+    (home / "redrive.toml").write_text('store = "sqlite:////srv/queue.db"')
+    assert load(environ={}).settings.store == "sqlite:////srv/queue.db"
+
+
+def test_a_named_file_is_the_only_one(folder: Path) -> None:
+    (folder / "redrive.toml").write_text('actor = "found"')
+    (folder / "other.toml").write_text('actor = "other"')
+    assert load(environ={"REDRIVE_CONFIG": "other.toml"}).settings.actor == "other"
+    assert load(environ={"REDRIVE_CONFIG": "redrive.toml"}, config="other.toml").settings.actor == "other"
+    assert load(environ={"REDRIVE_CONFIG": os.devnull}).settings.actor is None
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nowhere.toml", "REDRIVE_CONFIG: no file nowhere.toml"),
+        ("redrive.ini", "REDRIVE_CONFIG: redrive.ini is neither TOML nor YAML"),
+    ],
+)
+def test_a_named_file_must_be_there(path: str, said: str) -> None:
+    (fault,) = faults_of(REDRIVE_CONFIG=path)
+    assert fault.startswith(said)
+
+
+def test_two_files_in_one_folder_are_refused(folder: Path) -> None:
+    (folder / "redrive.toml").touch()
+    (folder / "redrive.yaml").touch()
+    (fault,) = faults_of()
+    assert fault == f"settings: {folder} has redrive.toml and redrive.yaml (keep one of them)"
+
+
+def test_a_current_directory_that_is_gone_has_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    assert find() is None
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+def test_all_faults_are_told_at_once_each_with_value_and_origin(folder: Path) -> None:
+    file = folder / "redrive.toml"
+    file.write_text('stoer = 1\nlog = 3\n[worker]\ngrace = "soon"\nprocesses = 0\nproceses = 2\n[workr]\ngrace = 1\n')
+    faults = faults_of(REDRIVE_WORKER_CONCURRENCY="many", REDRIVE_LOG_LEVEL="loud")
+    assert [fault.partition(":")[0] for fault in faults] == [
+        "stoer",
+        "log",
+        "worker.proceses",
+        "workr",
+        "worker.grace",
+        "worker.processes",
+        "log.level",
+        "worker.concurrency",
+    ]
+    told = "\n".join(faults)
+    assert f"stoer: no such setting; did you mean store? (from {file})" in told
+    assert "log: it is a section, with log.level, log.format" in told
+    assert "worker.proceses: no such setting; did you mean worker.processes?" in told
+    assert f"'soon' is not a duration: a number with a unit is missing at 'soon' (from {file}; use" in told
+    assert f"worker.processes: 0 cannot be used (from {file}; use a whole number from 1 to 256)" in told
+    assert "'loud' is none of them (from environment REDRIVE_LOG_LEVEL; use debug, info, warning, error)" in told
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("store", "5"),
+        ("store", '""'),
+        ("store", '"nope://x"'),
+        ("store", f'"postgresql://shop:{SECRET}/@db/shop"'),
+        ("store", f'"postgresql://shop:{SECRET}@db/shop?nope=1"'),
+        ("store", f'["{SERVER}"]'),
+        ("actor", '" "'),
+        ("actor", '"a\\u001b[2J"'),
+        ("actor", "7"),
+        ("max_payload", '"1M"'),
+        ("max_payload", "0"),
+        ("max_payload", "true"),
+        ("max_payload", "1.5"),
+        ("log.level", "1"),
+        ("log.format", '"xml"'),
+        ("worker.processes", "257"),
+        ("worker.processes", '"-1"'),
+        ("worker.processes", "true"),
+        ("worker.processes", '"٣"'),
+        ("worker.concurrency", "10001"),
+        ("worker.concurrency", f"{'9' * 400}"),
+        ("worker.queues", "[]"),
+        ("worker.queues", '","'),
+        ("worker.queues", "[1]"),
+        ("worker.queues", "{a = 1}"),
+        ("worker.grace", "-1"),
+        ("worker.grace", "1979-05-27"),
+        ("worker.grace", "inf"),
+    ],
+)
+def test_every_setting_refuses_what_it_cannot_use(setting: str, value: str, folder: Path) -> None:
+    section, _, name = setting.rpartition(".")
+    (folder / "redrive.toml").write_text(f"[{section}]\n{name} = {value}\n" if section else f"{name} = {value}\n")
+    (fault,) = faults_of()
+    assert fault.startswith((f"{setting}: ", f"{setting}.")) or setting == "store"
+    assert "redrive.toml" in fault
+    assert "\x1b" not in fault
+
+
+def test_a_wrong_flag_is_told_as_one() -> None:
+    with pytest.raises(ConfigError, match=r"^--grace: 'soon' is not a duration") as raised:
+        load(environ={}, flags={"worker.grace": "soon"})
+    assert not isinstance(raised.value, BadSettings)
+    with pytest.raises(BadSettings) as several:
+        load(environ={}, flags={"worker.grace": "soon", "worker.processes": "x"})
+    assert len(several.value.faults) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("redrive.toml", f'store = "{SERVER}', "it is not TOML"),
+        ("redrive.toml", f'store = "{SERVER}"\nstore = "memory:"', "it is not TOML"),
+        ("redrive.yaml", f'store: "{SERVER}', "it is not YAML"),
+        ("redrive.yaml", f'store: "{SERVER}"\nstore: "memory:"', "a name is there twice (at line 2, column 1)"),
+        ("redrive.yaml", f"- {SERVER}", "it holds no settings"),
+        ("redrive.yaml", f"!!python/object/apply:os.system ['echo {SECRET}']", "it is not YAML"),
+        ("redrive.yaml", f"store: *{SECRET}", "it is not YAML: found undefined alias"),
+        ("redrive.yaml", "a: &a [*a]", "it is not YAML"),
+        ("redrive.yaml", "store: 2020-13-45", "it is not YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_not_quoted(name: str, text: str, said: str, folder: Path) -> None:
+    (folder / name).write_text(text)
+    assert said in "\n".join(faults_of())
+
+
+def test_a_file_must_be_text_and_readable(folder: Path) -> None:
+    (folder / "redrive.toml").write_bytes(b"\xff\xfe")
+    (fault,) = faults_of()
+    assert "it is not UTF-8" in fault
+
+
+def test_an_empty_yaml_file_says_nothing(folder: Path) -> None:
+    (folder / "redrive.yaml").write_text("# nothing yet\n")
+    assert load(environ={}).settings == Settings()
+
+
+def test_yaml_without_its_package_asks_for_it_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "redrive.yaml").write_text(YAML)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (fault,) = faults_of()
+    assert "pip install 'redrive[yaml]'" in fault
+
+
+def test_a_variable_that_means_nothing_is_named() -> None:
+    loaded = load(environ={"REDRIVE_WORKER_GRACES": "1s", "REDRIVE_XYZZY": "", "REDRIVE_DEBUG": "1"})
+    assert loaded.unknown == (
+        "REDRIVE_WORKER_GRACES means nothing; did you mean REDRIVE_WORKER_GRACE?",
+        "REDRIVE_XYZZY means nothing",
+    )
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_may_come_from_a_file(folder: Path) -> None:
+    secret = folder / "store-url"
+    secret.write_text(f"{SERVER}\n")
+    loaded = load(environ={"REDRIVE_STORE_FILE": str(secret)})
+    assert loaded.settings.store == SERVER
+    assert loaded.origins["store"] == f"{secret} (environment REDRIVE_STORE_FILE)"
+
+
+def test_faults_of_a_secret_file_name_the_file_alone(folder: Path) -> None:
+    (folder / "empty").touch()
+    (folder / "binary").write_bytes(b"\xff")
+    (folder / "wrong").write_text(f"nope://shop:{SECRET}@db")
+    for name, said in (
+        ("nowhere", "No such file"),
+        ("empty", "is empty"),
+        ("binary", "not text"),
+        ("wrong", "unknown"),
+    ):
+        (fault,) = faults_of(REDRIVE_STORE_FILE=str(folder / name))
+        assert said in fault
+        assert "REDRIVE_STORE_FILE" in fault
+    (fault,) = faults_of(REDRIVE_STORE_FILE="x", REDRIVE_STORE=SERVER)
+    assert "REDRIVE_STORE and REDRIVE_STORE_FILE are both there" in fault

@@ -1,0 +1,144 @@
+"""Tags, moves, trash and letters from elsewhere on SQLite: a file of before, plans, and what check finds."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from redrive.core.item import NewItem
+from redrive.core.select import EVERYTHING, And, Ids, Match
+from redrive.core.verbs import TRASH_KEPT, Act, Discard, Move, QueueChange, QueueSettings, Replay, Restore, Swept, Tag
+from redrive.stores.clock import SystemClock
+from redrive.stores.migrate import known
+from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.compile import compiled
+from redrive.stores.sqlite.tx import Tx
+from redrive.stores.statements import load
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.kit import finished
+from tests.stores.sqlite_kit import Open, asking, lane, new
+from tests.stores.upkeep_kit import died, execute
+
+BY = Act("ops", "why not", "r-10")
+TEXT = b'{"text": "%s"}' % (b"all work and no play " * 10_000)
+
+
+async def letters(store: SqliteStore, *names: str) -> None:
+    await store.put([new(name) for name in names])
+    items = (await store.lease(asking(len(names)))).items
+    await store.settle([died(item) for item in items])
+
+
+# --- a file of before ---
+
+
+async def test_a_file_of_schema_4_comes_along_with_its_letters(opened: Open, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript((Path(__file__).parent / "schema_4.sql").read_text(encoding="utf-8"))
+        assert connection.execute("select max(number) from redrive_migration").fetchone() == (4,)
+    began = SystemClock().now()
+    store = await opened()
+    assert store.info().schema == known("sqlite")[-1].number
+    assert (await store.check()).findings == ()
+    (mail,) = (await store.tally()).queues
+    assert (mail.ready, mail.held, mail.leased, mail.done, mail.cancelled) == (2, 2, 1, 1, 1)
+    assert (mail.open, mail.archived, mail.trash) == (2, 1, 1)
+    assert mail.settings == QueueSettings(max_running=90, keep_results=60_000, keep_trash=TRASH_KEPT)
+    found = {item.id: item for item in (await store.find(EVERYTHING)).items}
+    assert {item.tags for item in found.values()} == {()}
+    everyone = tuple(found)
+    assert len((await store.amend(Ids(everyone), Tag(("old",)), BY)).changed) == len(everyone)
+    assert (await store.amend(Ids(("head",)), Move("other"), BY)).changed == ()
+    moved = await store.amend(Ids(("archived",)), Move("other"), structs.replace(BY, request_id="r-11"))
+    assert moved.changed == ("archived",)
+    assert (await store.settle([finished(found["leased"])])).answers[0].verdict == "applied"
+    assert (await store.check()).findings == ()
+    # Discarded years ago by the clock of the file; nobody could have known that it would go for it.
+    assert (await store.sweep(100, BY)).pruned == 0
+    trash = (await store.get("trash")).item
+    assert trash.letter is not None
+    assert trash.ended_at is not None
+    assert trash.letter.died_at < began <= trash.ended_at + 1
+    await store.amend(Ids(("trash",)), Restore(), structs.replace(BY, request_id="r-12"))
+    assert (await store.get("trash")).item.ended_at == trash.letter.died_at
+
+
+# --- plans ---
+
+
+@pytest.mark.parametrize("letters_only", [False, True])
+async def test_tags_are_found_by_an_index(opened: Open, path: Path, letters_only: bool) -> None:
+    await (await opened()).close()
+    tag = Match("tag", "=", "x")
+    where, values = compiled(And((Match("state", "=", "dead"), tag)) if letters_only else tag, 0, letters=letters_only)
+    sql = load("sqlite", "find")["letters" if letters_only else "items"].replace("{where}", where)
+    with closing(sqlite3.connect(path)) as connection:
+        rest = (0,) * (sql.count("?") - len(values))
+        plan = [row[3] for row in connection.execute(f"explain query plan {sql}", (*values, *rest))]
+    assert any("USING PRIMARY KEY (tag=?" in step for step in plan), plan
+
+
+async def test_retention_of_the_trash_looks_at_letters_only(opened: Open) -> None:
+    """A store that keeps all its finished items is not gone through for the sake of one letter."""
+    store = await opened(clock=FakeClock())
+    await letters(store, "open", "trash")
+    await store.put([new(f"i-{n}") for n in range(20)])
+    assert await store.sweep(5, BY) == Swept()
+    await store.amend(Ids(("trash",)), Discard(), BY)
+    seen: list[str] = []
+
+    def trace(tx: Tx) -> None:
+        assert isinstance(tx.connection, sqlite3.Connection)
+        tx.connection.set_trace_callback(seen.append)
+
+    await lane(store).submit(trace)
+    assert await store.sweep(5, BY) == Swept()
+    assert any("from letter l cross join item i" in statement for statement in seen)
+    assert not any("from item i left join letter" in statement for statement in seen)
+    await store.configure("q", QueueChange(keep_trash=0, keep=0))
+    swept = await store.sweep(5, BY)
+    assert (swept.pruned, swept.next is not None) == (1, True)
+
+
+# --- large ones ---
+
+
+async def test_large_letters_from_elsewhere_are_packed(opened: Open, path: Path, tmp_path: Path) -> None:
+    first, second = await opened(), await opened(tmp_path / "second.db")
+    await first.put([NewItem("large", "q", TEXT), new("small")])
+    await first.settle([died(item) for item in (await first.lease(asking())).items])
+    told = [await first.get(name) for name in ("large", "small")]
+    assert (await second.take_in(told, BY)).added == ("large", "small")
+    assert (await second.get("large")).item.payload == TEXT
+    assert (await second.check()).findings == ()
+    await second.amend(Ids(("large",)), Replay(), structs.replace(BY, request_id="r-11"))
+    assert [item.payload for item in (await second.lease(asking())).items] == [TEXT]
+    with closing(sqlite3.connect(tmp_path / "second.db")) as connection:
+        sizes = dict(connection.execute("select i.id, length(p.body) from payload p join item i on i.seq = p.seq"))
+    assert sizes["small"] == 2
+    assert sizes["large"] < len(TEXT) // 10
+
+
+# --- what check finds ---
+
+
+HARM = {
+    "a tag of nobody": ("insert into tag values ('x', 999)", "#999"),
+    "a tag its item does not know of": ("update item set ties = 0 where id = 'a'", "a"),
+    "tags that were lost": ("delete from tag", "a"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+async def test_check_finds_tags_that_are_wrong(opened: Open, path: Path, harm: str) -> None:
+    store = await opened()
+    await letters(store, "a", "b")
+    await store.amend(Ids(("a",)), Tag(("x", "y")), BY)
+    assert (await store.check()).findings == ()
+    await store.close()
+    statement, example = HARM[harm]
+    execute(path, statement)
+    (finding,) = (await (await opened()).check(quick=True)).findings
+    assert (finding.kind, finding.examples[0]) == ("tags", example)
