@@ -85,7 +85,7 @@ def test_what_runs_is_asked_or_taken_away(tmp_path: Path, capsys: pytest.Capture
     with_app(tmp_path, two)
     (item_id,) = lease_in(tmp_path, "q")
     asked = here(capsys, "item", "cancel", item_id, "--reason", "too slow")
-    assert (asked.code, asked.err) == (Exit.DONE, f"{item_id} runs and was asked to stop\ncancelled 1\n")
+    assert (asked.code, asked.err) == (Exit.DONE, "cancelled 0, asked to stop 1\n")
     shown = here(capsys, "item", "show", item_id).out
     assert "asked for by " in shown
     assert ": too slow" in shown

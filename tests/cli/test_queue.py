@@ -72,6 +72,9 @@ def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.Captur
     }
     args = [word for name, value in values.items() for word in (f"--{name}", value)]
     told = here(capsys, "queue", "set", "mail", *args, "--reason", "slow day")
+    assert (told.code, told.out) == (Exit.NOT_FOUND, "")  # a typo must not make a gate that nothing ever opens
+    assert "no gate 'smtp' (declare it with app.gate('smtp'), or say --new-gate)" in told.err
+    told = here(capsys, "queue", "set", "mail", *args, "--new-gate", "--reason", "slow day")
     assert (told.code, told.err) == (Exit.DONE, "")
     now = dict(line.split("\t") for line in told.out.splitlines())
     assert now == values | {
@@ -158,6 +161,6 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     assert "QUEUE   READY  PARKED  RUNNING" in told.out
     assert "HELD" not in told.out
     shown = on_terminal("queue", "show", "mail", cwd=tmp_path, env={"NO_COLOR": "1"})
-    assert "  capacity      3 (3 now)\n" in shown.out
+    assert "  capacity     3 (3 now)\n" in shown.out
     status = on_terminal("status", cwd=tmp_path, env={"NO_COLOR": "1"})
     assert "NO WORKER, FULL" in status.out

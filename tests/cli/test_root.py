@@ -20,29 +20,27 @@ def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
 
 
 COMMANDS = list(every_command(root.cli))
-GROUPS = ("queue", "item", "letters", "route", "gate", "schedule", "worker", "db")
+TREE = {
+    "": "init demo status top health doctor version completion help",
+    "queue": "list show push set pause resume prune",
+    "item": "list show explain attempts wait cancel",
+    "letters": "list show payload replay archive restore discard move tag note skip export import",
+    "causes": "list show",
+    "view": "save list show remove",
+    "worker": "run list drain stop",
+    "route": "list set",
+    "gate": "list show open close remove",
+    "schedule": "list show run pause resume remove",
+    "policy": "list show explain simulate",
+    "db": "status check backup migrate sql",
+    "audit": "list verify",
+    "config": "show check schema",
+}
 
 
 def test_the_tree_has_what_is_built_and_nothing_else() -> None:
-    leaves = {" ".join(path) for path in COMMANDS}
-    groups = {"", *GROUPS}
-    queues = {"queue list", "queue show", "queue set", "queue pause", "queue resume"}
-    items = {"item show", "item cancel"}
-    letters = {"letters list", "letters show", "letters replay", "letters skip"}
-    limits = {"route list", "route set", "gate list", "gate show", "gate open", "gate close"}
-    schedules = {f"schedule {verb}" for verb in ("list", "show", "run", "pause", "resume", "remove")}
-    database = {"db status", "db check", "db backup", "db migrate", "db sql"}
-    assert leaves - groups == {
-        "status",
-        "version",
-        "worker run",
-        *queues,
-        *items,
-        *letters,
-        *limits,
-        *schedules,
-        *database,
-    }
+    leaves = {f"{group} {verb}".strip() for group, verbs in TREE.items() for verb in verbs.split()}
+    assert {" ".join(path) for path in COMMANDS} == leaves | set(TREE)
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -57,9 +55,7 @@ def test_every_command_has_help_with_examples(
     assert told.err == ""
 
 
-@pytest.mark.parametrize(
-    "path", [(), ("queue",), ("item",), ("letters",), ("route",), ("gate",), ("schedule",), ("db",)], ids=" ".join
-)
+@pytest.mark.parametrize("path", [tuple(group.split()) for group in TREE], ids=" ".join)
 def test_a_group_alone_shows_its_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     told = here(capsys, *path)
     assert (told.code, told.err) == (Exit.DONE, "")
@@ -84,7 +80,7 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["letter"], "did you mean 'letters'?"),
         (["letters", "replya"], "did you mean 'replay'?"),
-        (["xyzzy"], "there are status, queue, item, letters, route, gate, schedule, worker, db, version"),
+        (["xyzzy"], "there are init, demo, status, top, health, doctor, queue, item, letters, causes, view, worker"),
         (["status", "--jsno"], "--json"),
         (["letters", "list", "--limit", "0"], "--limit"),
         (["letters", "list", "extra"], "extra"),
@@ -93,7 +89,7 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["letters", "replay", "abcd"], "--reason"),
         (["letters", "replay", "--reason", "x"], "--where"),
         (["letters", "replay", "abcd", "--where", "queue:x", "--reason", "x"], "--where"),
-        (["letters", "replay", "--where", " ", "--reason", "x"], "disposition:open"),
+        (["letters", "replay", "--where", " ", "--reason", "x"], "--all"),
         (["letters", "replay", "abcd", "--reason", "  "], "reason"),
         (["letters", "replay", "abcd", "--reason", "x", "--delay", "soon"], "--delay"),
         (["queue", "set", "q", "--reason", "x"], "say what to set"),
@@ -123,6 +119,43 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["worker", "run", "tasks:app", "--grace", "-1s"], "--grace"),
         (["worker", "run", "tasks:app", "--queues", " , "], "--queues"),
         (["worker", "run", "tasks:app", "--store", "memory:"], "--store"),
+        (["queue", "list", "--json", "-q"], "exclude each other"),
+        (["queue", "list", "--fields", "queue", "-q"], "exclude each other"),
+        (["queue", "list", "--fields", ","], "--fields"),
+        (["queue", "list", "--watch=soon"], "--watch"),
+        (["queue", "push", "q", "{"], "PAYLOAD: it is not JSON: line 1 column 2"),
+        (["queue", "push", "q", "hello"], """a text needs quotes: '"hello"'"""),
+        (["queue", "push", "q", "3", "--var", "a=1"], "--var: it can only be added to an object"),
+        (["queue", "push", "q", "--var", "=1"], "--var: '=1' names no field"),
+        (["queue", "push", "q", "--var", "a:=x"], "--var a:: it is not JSON"),
+        (["queue", "push", "q", "--in", "5m", "--at", "2027-01-01"], "say --in or --at, not both"),
+        (["queue", "push", "q", "--in", "soon"], "--in"),
+        (["queue", "push", "q", "--at", "noon"], "--at: 'noon' is not a time"),
+        (["queue", "push", "q", "--dedupe-window", "1h"], "--dedupe-window says nothing without --dedupe"),
+        (["queue", "push", "q", "1", "--lines"], "--lines reads stdin"),
+        (["queue", "push", "q", "--lines", "--id", "x"], "--lines are many"),
+        (["queue", "prune", "--reason", "x"], "name queues, or say --all"),
+        (["queue", "prune", "q", "--all", "--reason", "x"], "name queues, or say --all"),
+        (["queue", "prune", "q", "--what", "dead", "--reason", "x"], "'dead' is none of done, cancelled, trash"),
+        (["queue", "prune", "q"], "--reason"),
+        (["item", "list", "--where", "stat:x", "--json"], "stat"),
+        (["item", "list", "--since", "never"], "--since"),
+        (["item", "wait", "abcd", "--timeout", "soon"], "--timeout"),
+        (["item", "explain", "abcd", "--app", "nowhere"], "write module:variable"),
+        (["gate", "remove", "g"], "--reason"),
+        (["top"], "it needs a terminal"),
+        (["top", "--every", "now"], "--every"),
+        (["health", "--oldest", "old"], "--oldest"),
+        (["policy", "explain"], "--error, --status or --text"),
+        (["policy", "explain", "--error", "a b"], "--error: 'a b' is not a type"),
+        (["policy", "simulate", "default", "--base", "1s"], "--base"),
+        (["policy", "simulate", "never", "--base", "1s"], "--base: never has none"),
+        (["policy", "simulate", "linear", "--base", "quick"], "base"),
+        (["completion", "csh"], "bash, zsh, fish, powershell"),
+        (["help", "filtres"], "did you mean 'filters'?"),
+        (["help", "queue", "pus"], "did you mean 'push'?"),
+        (["init", "--store", "mysql://x"], "unknown scheme"),
+        (["status", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["db", "chek"], "did you mean 'check'?"),
         (["db", "backup"], "FILE"),
         (["db", "status", "--store", "memory:"], "empty in every new process"),
@@ -159,6 +192,7 @@ ENDS = {
     errors.Conflict: Exit.CONFLICT,
     errors.LeaseLost: Exit.CONFLICT,
     errors.StoreError: Exit.STORE,
+    errors.WaitTimeout: Exit.STILL_GOING,
     exits.Refused: Exit.REFUSED,
 }
 

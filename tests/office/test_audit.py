@@ -12,7 +12,7 @@ import pytest
 from redrive import Redrive
 from redrive.core import chain
 from redrive.core.chain import Chain, Seal
-from redrive.core.verbs import DocumentWrite, Entry
+from redrive.core.verbs import DocumentWrite, Entry, QueueChange
 from redrive.engine import seals
 from redrive.engine.maintainer import Maintainer
 from redrive.events import Events
@@ -65,7 +65,7 @@ async def test_many_entries_go_under_several_seals(work: Work, monkeypatch: pyte
 
 async def test_the_elected_maintainer_seals(lab: Lab) -> None:
     app = await lab.app()
-    await app.enqueue("q", {})
+    await lab.store.configure("q", QueueChange())
     await app.pause("q", reason="wait")
     maintainer = Maintainer("w", lab.store, Events(), lab.clock)
     await lab.drive(maintainer.round())
@@ -97,7 +97,9 @@ class Forged(MemoryStore):
 async def forged() -> AsyncIterator[tuple[Redrive, Forged]]:
     """Nine entries under three seals."""
     store = Forged()
-    async with Redrive(store, actor="tester", log=False) as app:
+    app = Redrive(store, actor="tester", log=False)
+    app.queue("q")
+    async with app:
         item = await app.enqueue("q", {})
         for number in range(9):
             await app.letters.note(item, f"note {number}")
@@ -175,8 +177,9 @@ async def test_a_seal_that_cannot_be_read_is_a_fault(forged: tuple[Redrive, Forg
 
 async def test_a_row_changed_in_the_file_is_found(tmp_path: object) -> None:
     path = f"{tmp_path}/redrive.db"
-    async with Redrive(f"sqlite:///{path}", actor="tester", log=False) as app:
-        await app.enqueue("q", {})
+    app = Redrive(f"sqlite:///{path}", actor="tester", log=False)
+    app.queue("q")
+    async with app:
         await app.pause("q", reason="x")
         await app.audit.seal()
     with sqlite3.connect(path) as database:

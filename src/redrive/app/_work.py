@@ -1,11 +1,14 @@
-"""The part of an app that puts work in, waits for it and does it."""
+"""The part of an app that puts work in, waits for it and does it.
+
+The worker is imported when there is one: most processes only enqueue or look, and start sooner without it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redrive.app._declare import is_count
 from redrive.app._life import Life, Stop
@@ -16,12 +19,11 @@ from redrive.core.verbs import Page
 from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
 from redrive.engine.registry import Handler
-from redrive.engine.runner import current
-from redrive.engine.worker import Worker
 from redrive.errors import ConfigError
-from redrive.office.explain import explain
-from redrive.office.scene import Explanation, look
 from redrive.stores.base import Store
+
+if TYPE_CHECKING:
+    from redrive.office.scene import Explanation
 
 
 class Working(Life):
@@ -125,6 +127,8 @@ class Working(Life):
 
         All as in `enqueue`. If its dedupe key is held by then, nothing is added.
         """
+        from redrive.engine.runner import current
+
         run = current.get(None)
         if run is None:
             raise ConfigError("not inside a handler", field="follow_up", hint="use enqueue outside of handlers")
@@ -163,6 +167,9 @@ class Working(Life):
 
     async def explain(self, item_id: str) -> Explanation:
         """Why the item is where it is, what happens next and when, and who decided. Raises NotFound."""
+        from redrive.office.explain import explain
+        from redrive.office.scene import look
+
         self._check_open()
         return explain(await look(self._store, str(item_id), self._registry.policy_of))
 
@@ -200,6 +207,8 @@ class Working(Life):
         most: int | None = None,
     ) -> None:
         """With a store and handlers that `redrive.testing` can watch."""
+        from redrive.engine.worker import Worker
+
         stop = Stop(parse(grace, field="grace"))
         worker = Worker(
             store,
@@ -225,6 +234,8 @@ class Working(Life):
 
         In a handler it asks them to stop and does not wait: they wait for the handler.
         """
+        from redrive.engine.runner import current
+
         limit = None if grace is None else parse(grace, field="grace")
         if current.get(None) is None:
             await self._stop_workers(limit)

@@ -169,9 +169,9 @@ class Working(Life):
         """A worker, here, until `stop` is called. `until_idle`: until nothing is leased or will become due by itself.
 
         When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
-        Ctrl-C stops it so, and a second one at once; then KeyboardInterrupt is raised. In the main thread SIGTERM does
-        the same and raises SystemExit, unless the program handles it itself. `concurrency` bounds what runs at once
-        over all queues; each handler's own holds too.
+        `concurrency` bounds what runs at once over all queues; each handler's own holds too. Ctrl-C stops it so, and a
+        second one at once; then KeyboardInterrupt is raised. In the main thread SIGTERM does the same and raises
+        SystemExit, unless the program handles it itself.
         """
         chosen = None if queues is None else list(queues)
         self._bridge.run(until_idle=until_idle, queues=chosen, grace=grace, concurrency=concurrency)

@@ -85,7 +85,9 @@ def verbose_option(command: F) -> F:
 
 def reason_option(about: str = "Why; kept in the audit.", *, default: str | None = None) -> Callable[[F], F]:
     """Required, unless there is a default."""
-    return click.option("--reason", metavar="TEXT", required=default is None, default=default, help=about)
+    if default is None:
+        return click.option("--reason", metavar="TEXT", required=True, help=about)
+    return click.option("--reason", metavar="TEXT", default=default, help=about)
 
 
 def yes_option(command: F) -> F:

@@ -51,7 +51,7 @@ class Done(Struct, frozen=True):
 
 class Wish(Struct, frozen=True):
     """`do` acts on the ids that were chosen; `change` tells which of them it will refuse. More than `ask_above` of them
-    need a yes, and so does every set that a filter names.
+    need a yes, and so does every set that a filter names. `check` may refuse before anything is chosen.
     """
 
     ids: tuple[str, ...]
@@ -63,12 +63,19 @@ class Wish(Struct, frozen=True):
     do: Callable[[Redrive, list[str]], Awaitable[Amended | Done]]
     view: str | None = None
     ask_above: int = ASK_ABOVE
+    check: Callable[[Redrive], Awaitable[None]] | None = None
 
 
 def act(url: str, wish: Wish) -> Done:
     """The question is asked between two visits to the store: nothing is held open while somebody thinks."""
     choice = Choice(wish.ids, wish.where, wish.view)
-    chosen = visit(url, lambda app: choose(app, choice, wish.change, f"nothing was {wish.words.would_be}"))
+
+    async def look(app: Redrive) -> list[Chosen]:
+        if wish.check is not None:
+            await wish.check(app)
+        return await choose(app, choice, wish.change, f"nothing was {wish.words.would_be}")
+
+    chosen = visit(url, look)
     if wish.dry_run:
         skipped = tuple(Skipped(one.id, one.refused) for one in chosen if one.refused is not None)
         return Done(Amended(tuple(one.id for one in chosen if one.refused is None), (), skipped))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +16,7 @@ from redrive.core.filters import parse as parse_filter
 from redrive.core.item import Item
 from redrive.core.select import fields_of
 from redrive.core.verbs import Change, Restore, refusal
+from redrive.engine.registry import unknown_queue
 from redrive.errors import ConfigError, NotFound
 from redrive.stores.base import PAGE_LIMIT
 
@@ -81,6 +82,19 @@ def _checked(ids: Sequence[str], where: str | None, view: str | None, *, every: 
         raise ConfigError("it is empty", field="--where", hint="to mean every open letter, say --all")
     parse_filter(where or "")
     return Choice(named(ids), "" if every else where, view)
+
+
+def known_queue(queue: str | None, *, new: bool) -> Callable[[Redrive], Awaitable[None]] | None:
+    """A check that letters do not go, by a slip of the fingers, where nobody works."""
+    if queue is None or new:
+        return None
+
+    async def check(app: Redrive) -> None:
+        names = [row.queue for row in (await app.tally()).queues]
+        if queue not in names:
+            raise unknown_queue(queue, names, "--new makes it")
+
+    return check
 
 
 def named(ids: Sequence[str]) -> tuple[str, ...]:

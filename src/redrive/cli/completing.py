@@ -98,7 +98,7 @@ async def _ids(app: Redrive, typed: str) -> list[tuple[str, str]]:
 
 
 async def _causes(app: Redrive, _typed: str) -> list[tuple[str, str]]:
-    return [(cause.cause, f"{cause.count} {cause.error}") for cause in await app._store.causes(limit=MOST)]  # noqa: SLF001
+    return [(cause.cause, f"{cause.count} {cause.error}") for cause in await app.causes(limit=MOST)]
 
 
 async def _gates(app: Redrive, _typed: str) -> list[tuple[str, str]]:

@@ -166,16 +166,17 @@ def _note(each: Item) -> str:
 def show(*, id: str, as_json: bool, store: str) -> None:
     from redrive.cli.letter import page
     from redrive.cli.views import history_object
+    from redrive.core.redact import redact_text
 
     history, told, now = visit(store, lambda app: _read(app, id))
     if as_json:
-        write_json({**history_object(history), "explained": told.summary})
+        write_json({**history_object(history), "explained": redact_text(told.summary)})
         return
     title, *lines = page(history, now)
     write(title)
     # Why it is where it is: the item alone does not know of a full route, a dead dependency or a paused queue.
     for why in told.why:
-        write(f"  {clean(why.text)}")
+        write(f"  {clean(redact_text(why.text))}")
     for line in lines:
         write(line)
 

@@ -10,6 +10,7 @@ from redrive.cli.access import HELP_NAMES, store_option, verbose_option, visit
 from redrive.cli.output import MISSING, brief, iso, say
 from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.views import attempt_object
+from redrive.core.redact import redact_text
 
 if TYPE_CHECKING:
     from redrive.core.item import Attempt
@@ -52,7 +53,7 @@ def _row(each: Attempt) -> list[str]:
 
 def _line(each: Attempt) -> list[str]:
     failure = each.failure
-    told = [MISSING] * 3 if failure is None else [failure.cause, failure.type, failure.text]
+    told = [MISSING] * 3 if failure is None else [failure.cause, failure.type, redact_text(failure.text)]
     facts = [str(each.delivery), str(each.number), iso(each.started_at) or MISSING, f"{each.ran / 1000:g}"]
     return [*facts, str(each.ending), each.worker, *told, each.note or MISSING]
 
@@ -60,4 +61,4 @@ def _line(each: Attempt) -> list[str]:
 def _error(each: Attempt) -> str:
     if each.failure is None:
         return ""
-    return f"{each.failure.type}: {each.failure.text}" if each.failure.text else each.failure.type
+    return f"{each.failure.type}: {redact_text(each.failure.text)}" if each.failure.text else each.failure.type

@@ -15,11 +15,12 @@ from redrive.cli.access import (
     verbose_option,
     yes_option,
 )
-from redrive.cli.acts import Wish, Words, act, named, report
-from redrive.cli.output import say
+from redrive.cli.acts import Done, Wish, Words, act, named, report
+from redrive.core.select import And, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Amended, Cancel
+from redrive.core.verbs import Cancel
 from redrive.office.letters import check_reason
+from redrive.stores.base import PAGE_LIMIT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -37,7 +38,6 @@ counts, though what the handler does meanwhile cannot be undone.
 ID may be a unique prefix; - reads ids from stdin, one a line. For more than 100 it asks first; without a terminal say
 --yes. In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were.
 """
-TOLD = 100
 WORDS = Words(
     noun="item",
     would_be="cancelled",
@@ -62,12 +62,19 @@ def cancel(
 ) -> int:
     why = check_reason(reason)
 
-    async def end(app: Redrive, ids: list[str]) -> Amended:
+    async def end(app: Redrive, ids: list[str]) -> Done:
         done = await app.cancel(ids, reason=why, force=force)
-        for each in done.changed[:TOLD]:
-            if (await app.get(each)).state is State.LEASED:
-                say(f"{each} runs and was asked to stop")
-        return done
+        running = await _running(app, done.changed)
+        return Done(done, asked=tuple(each for each in done.changed if each in running))
 
     wish = Wish(named(ids), None, Cancel(), WORDS, yes, dry_run, end)
     return report(act(store, wish), wish, as_json=as_json)
+
+
+async def _running(app: Redrive, ids: tuple[str, ...]) -> set[str]:
+    """What was held when it was cancelled is only asked to stop."""
+    running: set[str] = set()
+    for start in range(0, len(ids), PAGE_LIMIT):
+        these = And((Ids(ids[start : start + PAGE_LIMIT]), Match("state", "=", State.LEASED)))
+        running |= {item.id for item in await app._store.find(these, PAGE_LIMIT)}  # noqa: SLF001 - too many for a filter
+    return running

@@ -10,6 +10,7 @@ import click
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.output import bold, clean, iso, on_terminal, tabbed, write, write_json
 from redrive.cli.policies import app_option, registry_of
+from redrive.core.redact import redact_text
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -62,7 +63,7 @@ async def _ask(app: Redrive, text: str, registry: Registry | None) -> Explanatio
 def _lines(told: Explanation) -> Iterator[tuple[str, str]]:
     for why in told.why:
         by = f" (decided by {why.by})" if why.by and why.by not in why.text else ""
-        yield why.kind.replace("_", " "), f"{why.text}{by}"
+        yield why.kind.replace("_", " "), f"{redact_text(why.text)}{by}"
     at = "" if told.next_at is None else f" ({iso(told.next_at)})"
     yield "next", f"{told.next}{at}"
     for command in told.advice:
@@ -74,11 +75,11 @@ def explanation_object(told: Explanation) -> dict[str, Any]:
         "id": told.id,
         "queue": told.queue,
         "state": told.state,
-        "summary": told.summary,
+        "summary": redact_text(told.summary),
         "why": [
             {
                 "kind": why.kind,
-                "text": why.text,
+                "text": redact_text(why.text),
                 "by": why.by or None,
                 "until": iso(why.until),
                 "ids": list(why.ids),

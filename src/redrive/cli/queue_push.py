@@ -64,10 +64,10 @@ def push(
     store: str,
     **said: Any,
 ) -> None:
-    payloads = _payloads(payload, variables, lines=lines)
     if item_id is not None and lines:
         raise click.UsageError("--id names one item, --lines are many", ctx=click.get_current_context())
     asks = _asks(**said)
+    payloads = _payloads(payload, variables, lines=lines)
     pushed = visit(store, lambda app: _push(app, name, payloads, asks, item_id, new=new))
     if as_json:
         told: list[dict[str, object]] = [{"id": str(each), "duplicate": each.duplicate} for each in pushed]

@@ -16,7 +16,7 @@ from redrive.cli.access import (
     yes_option,
 )
 from redrive.cli.acts import Wish, Words, act, report
-from redrive.cli.choosing import Choice, choice_options
+from redrive.cli.choosing import Choice, choice_options, known_queue
 from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
 from redrive.core.verbs import Amended, Replay
@@ -49,6 +49,7 @@ In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped, 
 @click.option("--once", is_flag=True, help="One more attempt; the next error is final.")
 @click.option("--delay", metavar="DURATION", default="0s", help="Not before this long from now, as in 5m.")
 @click.option("--to", "queue", metavar="QUEUE", help="To another queue than their own.")
+@click.option("--new", is_flag=True, help="With --to, also if there is no such queue yet.")
 @click.option("--force", is_flag=True, help="Also those whose dedupe key a live item holds; they run without it.")
 @click.option("--request", metavar="ID", help="Name of this act: said again, nothing is sent twice.")
 @yes_option
@@ -63,6 +64,7 @@ def replay(
     once: bool,
     delay: str,
     queue: str | None,
+    new: bool,
     force: bool,
     request: str | None,
     yes: bool,
@@ -89,5 +91,7 @@ def replay(
         done="sent again",
         key="replayed",
     )
-    wish = Wish(choice.ids, choice.where, change, words, yes, dry_run, send, choice.view)
+    wish = Wish(
+        choice.ids, choice.where, change, words, yes, dry_run, send, choice.view, check=known_queue(queue, new=new)
+    )
     return report(act(store, wish), wish, as_json=as_json)

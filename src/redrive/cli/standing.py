@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redrive.app import Redrive
 from redrive.core import durations, rates
 from redrive.core.item import Instant, Millis
+from redrive.core.redact import redact_text
 from redrive.core.verbs import TRASH_KEPT, CauseTally, QueueSettings, QueueTally, RouteTally, StoreInfo, WorkerBeat
 from redrive.office.gates import GateView
 
@@ -63,7 +65,7 @@ async def read(app: Redrive) -> Standing:
     tally = await app.tally()
     gated = any(row.settings.gate for row in tally.queues)
     gates = await app.gates() if gated else ()
-    causes = await app.causes(limit=TOP_CAUSES)
+    causes = tuple(replace(each, text=redact_text(each.text)) for each in await app.causes(limit=TOP_CAUSES))
     return Standing(tally.at, app.info(), tally.queues, tally.routes, gates, causes, await app.workers())
 
 

@@ -16,8 +16,7 @@ from redrive.cli.access import (
     yes_option,
 )
 from redrive.cli.acts import Wish, Words, act, report
-from redrive.cli.choosing import Choice, choice_options
-from redrive.cli.output import say
+from redrive.cli.choosing import Choice, choice_options, known_queue
 from redrive.cli.plain_acts import CHOOSING
 from redrive.core.verbs import Amended, Move, Note, Tag
 from redrive.engine.ids import new_id
@@ -139,19 +138,20 @@ def note(*, choice: Choice, text: str, yes: bool, dry_run: bool, as_json: bool, 
 
 @click.command("move", help=ABOUT_MOVE, context_settings=HELP_NAMES)
 @choice_options
-@click.option("--to", "queue", metavar="QUEUE", required=True, help="Their new queue; it is made if need be.")
+@click.option("--to", "queue", metavar="QUEUE", required=True, help="Their new queue.")
+@click.option("--new", is_flag=True, help="Also if there is no such queue yet.")
 @reason_option()
 @yes_option
 @dry_run_option("Say what would be moved, and move nothing.")
 @json_option
 @store_option
 @verbose_option
-def move(*, choice: Choice, queue: str, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str) -> int:
+def move(
+    *, choice: Choice, queue: str, new: bool, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str
+) -> int:
     change, why, name = Move(check_queue_name(queue)), check_reason(reason), new_id()
 
     async def give(app: Redrive, ids: list[str]) -> Amended:
-        if queue not in {row.queue for row in (await app.tally()).queues}:
-            say(f"queue {queue} is new; nobody works on it yet")
         return await app.letters.move(ids, queue, reason=why, request_id=name)
 
     words = Words(
@@ -162,5 +162,7 @@ def move(*, choice: Choice, queue: str, reason: str, yes: bool, dry_run: bool, a
         done="moved",
         key="moved",
     )
-    wish = Wish(choice.ids, choice.where, change, words, yes, dry_run, give, choice.view)
+    wish = Wish(
+        choice.ids, choice.where, change, words, yes, dry_run, give, choice.view, check=known_queue(queue, new=new)
+    )
     return report(act(store, wish), wish, as_json=as_json)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from asyncio import sleep as pause
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -151,7 +151,7 @@ async def _wait(app: Redrive, chosen: list[str], patience: Millis) -> list[str]:
         rest = ends - time.monotonic()
         if rest <= 0:
             break
-        await asyncio.sleep(min(LOOK_EVERY, rest))
+        await pause(min(LOOK_EVERY, rest))
     return left
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Literal, assert_never
 
@@ -181,6 +181,15 @@ def glob_match(pattern: str, text: str) -> bool:
             return False
         position = found + len(piece)
     return True
+
+
+def conjuncts(selection: Selection) -> Iterator[Selection]:
+    """What must all hold for it to hold, however it is nested."""
+    if isinstance(selection, And):
+        for part in selection.parts:
+            yield from conjuncts(part)
+    else:
+        yield selection
 
 
 def pins_dead(selection: Selection) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from redrive import events as ev
 from redrive.core.item import short_id
+from redrive.core.redact import redact_text
 
 logger = logging.getLogger("redrive")
 
@@ -45,10 +46,14 @@ def log_event(event: ev.Event) -> None:
         level, line = LINES.get(type(event), (logging.NOTSET, ""))
     if level == logging.NOTSET or not logger.isEnabledFor(level):
         return
-    fields = msgspec.structs.asdict(event)
+    # Error texts and reasons come from anywhere, and logs go everywhere.
+    fields = {
+        name: redact_text(value) if isinstance(value, str) else value
+        for name, value in msgspec.structs.asdict(event).items()
+    }
     text = _finished_text(event) if isinstance(event, ev.Finished) else line.format(**_readable(fields))
     # `extra` may not shadow the record's own attributes (`name`, `args`, …), so the fields travel in one dict.
-    logger.log(level, "%s", one_line(text), extra={"redrive": {"event": type(event).__name__, **fields}})
+    logger.log(level, "%s", one_line(redact_text(text)), extra={"redrive": {"event": type(event).__name__, **fields}})
 
 
 def one_line(text: str) -> str:

@@ -55,8 +55,7 @@ class Found(NamedTuple, Generic[T]):
 
 def split(selection: Selection) -> Split:
     """What the store compiles, and what is left. BadFilter where it would be left with every item there is."""
-    parts = selection.parts if isinstance(selection, And) else (selection,)
-    rest = tuple([part for part in parts if not _compiles(part)])
+    rest = tuple([part for part in select.conjuncts(selection) if not _compiles(part)])
     if not rest:
         return Split(selection, None)
     indexed = _weaker(selection)

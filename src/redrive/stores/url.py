@@ -11,7 +11,6 @@ from redrive.errors import BadStoreURL, ConfigError
 from redrive.stores import packing
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
-from redrive.stores.memory import MemoryStore
 from redrive.stores.sqlite import SqliteStore, ballast, ground
 
 FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db   postgresql://user@host/database   redis://host:6379/0"
@@ -78,6 +77,8 @@ def _options(query: str) -> dict[str, str]:
 def _memory(url: str, rest: str, options: dict[str, str], clock: Clock | None) -> Store:
     if rest or options:
         raise BadStoreURL(f"{url!r}: memory takes no path and no options", field="store", hint="use memory:")
+    from redrive.stores.memory import MemoryStore
+
     return MemoryStore(clock=clock)
 
 

@@ -18,7 +18,7 @@ from redrive.errors import ConfigError
 from redrive.stores import residue
 from redrive.stores.postgres.rows import PARKED, indexed, short, shown
 
-Value = str | int | None | list[str]
+Value = str | int | None | list[str] | list[int]
 
 
 class Compiled(NamedTuple):
@@ -67,7 +67,7 @@ _PARKED = (
     " where p.seq = c.seq and p.order_key <> '' and n.status = {parked})"
 ).replace("{parked}", str(PARKED))
 """Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
-_TAGGED = "{seq} in (select g.seq from {schema}.tag g where g.tag {like} %b)"
+_TAGGED = "exists (select 1 from {schema}.tag g where g.seq = {seq} and g.tag {like} %b)"
 _INDEXED = frozenset({"cause", "category", "route"})
 _ALIAS = re.compile(r"\b([a-z])\.")
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}

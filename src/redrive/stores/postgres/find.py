@@ -20,6 +20,7 @@ from redrive.stores.cursor import write as write_cursor
 from redrive.stores.postgres.compile import Compiled, Value, compiled, storable, tables
 from redrive.stores.postgres.rows import Row, item_of, settings_of, tombstone_of
 from redrive.stores.postgres.walk import Walk, walk_of
+from redrive.stores.tagged import FEW_TAGGED, tagged_of
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
@@ -68,12 +69,17 @@ class Search(NamedTuple):
         return write_cursor(self.order, (last[place], last[seq]))
 
 
-def search_for(session: Session, selection: Selection, limit: int, cursor: str | None) -> Search:
+async def search_for(session: Session, selection: Selection, limit: int, cursor: str | None) -> Search:
     letters = select.pins_dead(selection)
     order = "died" if letters else "enqueued"
     before = read_cursor(order, cursor) or (_LAST, _LAST)
+    tagged = tagged_of(selection) if letters else None
+    few = None if tagged is None else await _few(session, tagged.tag)
     walk = walk_of(selection) if letters else None
-    if walk is not None:
+    if tagged is not None and few is not None:
+        statement, values = matching(session, tagged.rest, session.pinned(), "letters", few)
+        values = (*values, *before)
+    elif walk is not None:
         statement, values = _walked(session, walk, before)
     elif letters:
         statement, values = matching(session, selection, session.pinned(), "letters")
@@ -82,6 +88,12 @@ def search_for(session: Session, selection: Selection, limit: int, cursor: str |
         statement, values = matching(session, selection, session.pinned(), "items")
         values = (*values, before[1])
     return Search(statement, (*values, limit + 1), order, limit)
+
+
+async def _few(session: Session, tag: str) -> Compiled | None:
+    """Those that have the tag, by their numbers; None if they are many."""
+    rows = await session.page(session.sql("find", "tagged"), (tag, FEW_TAGGED + 1))
+    return None if len(rows) > FEW_TAGGED else Compiled("l.seq = any(%b::bigint[])", ([row[0] for row in rows],))
 
 
 def _walked(session: Session, walk: Walk, before: tuple[int, int]) -> tuple[str, tuple[Value, ...]]:
@@ -124,14 +136,14 @@ def _looks(session: Session) -> residue.Looks:
 
 
 async def _find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
-    search = search_for(session, selection, limit, cursor)
+    search = await search_for(session, selection, limit, cursor)
     rows = await session.page(session.sql("get", "whole").replace("{found}", search.statement), search.values)
     items = await bodies.whole(tuple([item_of(row) for row in rows[:limit]]))
     return Page(items, search.next(rows, 3, _PLACE), len(rows))
 
 
 async def _ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-    search = search_for(session, selection, limit, cursor)
+    search = await search_for(session, selection, limit, cursor)
     rows = await session.page(session.sql("get", "names").replace("{found}", search.statement), search.values)
     return IdPage(tuple([row[0] for row in rows[:limit]]), search.next(rows, 1, 2))
 

@@ -6,7 +6,6 @@ might walk past everything that came since. Written as bounds of a row, in the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from redrive.core import select
@@ -41,10 +40,10 @@ class Walk(NamedTuple):
 
 def walk_of(selection: Selection) -> Walk | None:
     """None where no index begins with all the names: which of them is rarest, the planner can guess better."""
-    parts = tuple(_parts(selection))
+    parts = tuple(select.conjuncts(selection))
     named = {part.field: part for part in parts if isinstance(part, Match) and _is_name(part)}
     way = next((way for way in WALKS if {*way, "disposition"} == named.keys()), None)
-    if way is None or {"died", "died_at", "tag"} & select.fields_of(selection):
+    if way is None or {"died", "died_at"} & select.fields_of(selection):
         return None
     used = [named[field] for field in (*way, "disposition")]
     values = tuple([_held(part.field, str(part.value)) for part in used])
@@ -56,14 +55,6 @@ def walk_of(selection: Selection) -> Walk | None:
         And(tuple([part for part in parts if not any(part is one for one in used)])),
         (*[Compiled("l.error = %b", (shown(error),)) for error in whole], *([_ROUTED] if "route" in way else [])),
     )
-
-
-def _parts(selection: Selection) -> Iterator[Selection]:
-    if not isinstance(selection, And):
-        yield selection
-        return
-    for part in selection.parts:
-        yield from _parts(part)
 
 
 def _is_name(part: Match) -> bool:

@@ -58,8 +58,7 @@ _PARKED = (
     " where t.seq = i.seq and n.status = 'parked' and n.head <> i.seq)"
 )
 """Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
-_TAGGED = "{seq} in (select g.seq from tag g where g.tag = ?)"
-_TAGGED_LIKE = "exists (select 1 from tag g where g.seq = {seq} and {like})"
+_TAGGED = "exists (select 1 from tag g where g.seq = {seq} and {like})"
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
 
 
@@ -136,12 +135,10 @@ def _hold(op: Op, value: str) -> Compiled:
 
 def _tag(op: Op, value: str, letters: bool) -> Compiled:  # noqa: FBT001
     seq = "l.seq" if letters else "i.seq"
-    if op == "=":
-        return _TAGGED.replace("{seq}", seq), (value,)
-    if op != "glob":
+    if op not in {"=", "glob"}:
         return _FALSE
-    text, values = _glob("g.tag", value)
-    return _TAGGED_LIKE.replace("{seq}", seq).replace("{like}", text), values
+    text, values = ("g.tag = ?", (value,)) if op == "=" else _glob("g.tag", value)
+    return _TAGGED.replace("{seq}", seq).replace("{like}", text), values
 
 
 def _text(field: str, op: Op, value: str, letters: bool) -> Compiled:  # noqa: FBT001

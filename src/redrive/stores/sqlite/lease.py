@@ -201,7 +201,7 @@ class _Giving:
             slots.enter(tx, [item.slot for item in bound if item.limit_key])
         items: list[Item] = []
         for row in rows:
-            item = leased_item(row, worker, now, until, alone)
+            item = leased_item(tx, row, worker, until, alone)
             body, crc, packing = row[BODY], row[CRC], row[PACKING]
             # Nearly all are small and sound; whatever else there is to say, `fault` says.
             if packing == 0 and type(body) is bytes and zlib.crc32(body) == crc:

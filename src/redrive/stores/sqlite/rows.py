@@ -13,14 +13,18 @@ from redrive.core import codec
 from redrive.core.item import Failure, Item, Letter, Terms
 from redrive.core.lanes import PRIORITIES
 from redrive.core.states import Disposition, State
-from redrive.core.terms import HOLDS
+from redrive.core.terms import HOLDS, TAGGED
 from redrive.core.verbs import Tombstone
 from redrive.stores.bodies import Judged, flawed
 from redrive.stores.packing import Packed, fault
+from redrive.stores.sqlite.tx import Tx
+from redrive.stores.statements import load
+
+_TAGS = load("sqlite", "tags")
 
 Row = tuple[Any, ...]
 
-BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP, TAGS = 2, 3, 13, 14, 15, 16, 17, 18, 22
+BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP = 2, 3, 13, 14, 15, 16, 17, 18
 """Where lease.pick has them."""
 
 STATES = {str(state): state for state in State}
@@ -71,12 +75,12 @@ def judged_item(row: Row) -> Judged:
         gap or "",
         cancel or "",
         None if terms is None else codec.decode(terms, Terms),
-        () if tags is None else tags_of(tags),
+        () if tags is None else tuple(sorted(codec.decode(tags.encode(), list[str]))),
     )
     return item, fault(body, crc, packing)
 
 
-def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Item:  # noqa: FBT001 - on the hot path
+def leased_item(tx: Tx, row: Row, worker: str, until: int, alone: bool) -> Item:  # noqa: FBT001 - on the hot path
     """From the columns of lease.pick, which has counted already."""
     item_id, queue, body, seq, put_at, due, renewed, given, attempt, errors, crashes, replays, last = row[:CRC]
     packing = row[PACKING]
@@ -97,25 +101,20 @@ def leased_item(row: Row, worker: str, now: int, until: int, alone: bool) -> Ite
         last != 0,
         alone,
         worker,
-        now,
+        tx.now,
         until,
     )
-    return _bound(item, row) if row[PRIORITY] or row[TIES] else item
+    return _bound(tx, item, row) if row[PRIORITY] or row[TIES] else item
 
 
-def _bound(item: Item, row: Row) -> Item:
+def _bound(tx: Tx, item: Item, row: Row) -> Item:
     """As few are."""
     terms = None if row[TERMS] is None else codec.decode(row[TERMS], Terms)
-    if row[TAGS] is not None:
-        item = replace(item, tags=tags_of(row[TAGS]))
+    if row[TIES] & TAGGED:
+        item = replace(item, tags=tuple([tag for (tag,) in tx.execute(_TAGS["of_one"], (item.seq,))]))
     if row[PRIORITY] or row[GAP]:
         return replace(item, priority=PRIORITIES[row[PRIORITY]], terms=terms, gap=row[GAP] or "")
     return replace(item, terms=terms)
-
-
-def tags_of(told: str) -> tuple[str, ...]:
-    """From a JSON array in no order."""
-    return tuple(sorted(codec.decode(told.encode(), list[str])))
 
 
 def tombstone_of(row: Row) -> Tombstone:

@@ -21,6 +21,7 @@ from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import Row
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
+from redrive.stores.tagged import FEW_TAGGED, Tagged, tagged_of
 
 T = TypeVar("T")
 Way = Literal["letters", "items"]
@@ -85,10 +86,21 @@ class Search(Generic[T]):
 
     def _rows(self, tx: Tx, within: _Range) -> list[Row]:
         """One more than is wanted tells whether there is another page."""
-        where, values = compiled(self._selection, tx.now, letters=self._way == "letters")
-        statement = _SQL[self._way].replace("{where}", where)
+        tagged = self._by_tag(tx)
+        selection = self._selection if tagged is None else tagged.rest
+        where, values = compiled(selection, tx.now, letters=self._way == "letters")
+        statement = _SQL[self._way if tagged is None else f"tagged_{self._way}"].replace("{where}", where)
+        values = values if tagged is None else (tagged.tag, *values)
         bounds = (*within.high, *within.low) if self._way == "letters" else (within.high[1], within.low[1])
         return tx.execute(statement, (*values, *bounds, self._limit + 1 - len(self.found))).fetchall()
+
+    def _by_tag(self, tx: Tx) -> Tagged | None:
+        """Set if the items of a tag are read, and not those of another index."""
+        tagged = tagged_of(self._selection)
+        if tagged is None or self._way == "items":
+            return tagged
+        ((count,),) = tx.execute(_SQL["count_tagged"], (tagged.tag, FEW_TAGGED + 1)).fetchall()
+        return tagged if count <= FEW_TAGGED else None
 
     def _take(self, tx: Tx, rows: list[Row]) -> None:
         room = self._limit - len(self.found)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from redrive.core import codec
 from redrive.core.item import Instant, Terms
 from redrive.core.terms import HOLDS, ORDERED
-from redrive.stores.sqlite.rows import SEQ, TAGS, TERMS, TIES, Row
+from redrive.stores.sqlite.rows import SEQ, TERMS, TIES, Row
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
@@ -61,7 +61,7 @@ def numbers(seqs: Iterable[int]) -> str:
 
 def leased(row: Row) -> Tied:
     """From the columns of lease.pick."""
-    body, _, limit_key, order_key, place = row[TERMS:TAGS]
+    body, _, limit_key, order_key, place = row[TERMS:]
     return Tied(row[SEQ], row[0], row[1], row[TIES], 0, row[4], order_key, place, limit_key, body)
 
 

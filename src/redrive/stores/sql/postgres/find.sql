@@ -50,5 +50,8 @@ select l.seq from {schema}.letter l {joins} where ({where}) order by l.seq limit
 -- :name oldest_items
 select c.seq from {schema}.course c {joins} where ({where}) order by c.seq limit %b::bigint;
 
+-- :name tagged
+select g.seq from {schema}.tag g where g.tag = %b limit %b::bigint;
+
 -- :name now
 select {schema}.now_ms(%b::bigint);

@@ -16,6 +16,25 @@ where ({where}) and i.seq < ? and i.seq >= ?
 order by i.seq desc
 limit ?;
 
+-- :name tagged_letters
+-- Those with a tag that few items have. The cross join says where to begin: the planner cannot know how few.
+select l.died_at, l.seq, i.id
+from tag g cross join letter l on l.seq = g.seq left join item i on i.seq = l.seq
+where g.tag = ? and ({where}) and (l.died_at, l.seq) < (?, ?) and (l.died_at, l.seq) >= (?, ?)
+order by l.died_at desc, l.seq desc
+limit ?;
+
+-- :name tagged_items
+select 0, i.seq, i.id
+from tag g cross join item i on i.seq = g.seq left join letter l on l.seq = i.seq
+where g.tag = ? and ({where}) and g.seq < ? and g.seq >= ?
+order by g.seq desc
+limit ?;
+
+-- :name count_tagged
+-- Up to so many.
+select count(*) from (select 1 from tag where tag = ? limit ?);
+
 -- :name boundary_of_letters
 -- Where a slice of so many letters ends.
 select died_at, seq from letter where (died_at, seq) < (?, ?) order by died_at desc, seq desc limit 1 offset ?;

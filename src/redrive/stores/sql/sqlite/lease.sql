@@ -32,7 +32,7 @@ select n from found where n is not null;
 -- Most have no ties, and then nothing is looked for in terms.
 select i.id, i.queue, p.body, i.seq, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries + 1, i.attempt + 1,
        i.errors, i.crashes, i.replays, i.last_chance, p.crc, p.packing, i.ties, i.priority, t.body, t.gap, t.limit_key,
-       t.order_key, t.place, case when i.ties & 128 then (select json_group_array(tag) from tag where tag.seq = i.seq) end
+       t.order_key, t.place
 from item i indexed by item_ready
 left join payload p on p.seq = i.seq
 left join terms t on t.seq = case when i.ties <> 0 then i.seq end
@@ -52,7 +52,7 @@ limit ?;
 -- The numbers of the items come as a JSON array, and they in its order.
 select i.id, i.queue, p.body, i.seq, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries + 1, i.attempt + 1,
        i.errors, i.crashes, i.replays, i.last_chance, p.crc, p.packing, i.ties, i.priority, t.body, t.gap, t.limit_key,
-       t.order_key, t.place, case when i.ties & 128 then (select json_group_array(tag) from tag where tag.seq = i.seq) end
+       t.order_key, t.place
 from json_each(?) meant cross join item i on i.seq = meant.value
 left join payload p on p.seq = i.seq
 left join terms t on t.seq = case when i.ties <> 0 then i.seq end

@@ -5,6 +5,9 @@
 -- :name of
 select seq, tag from tag where seq in (select value from json_each(?));
 
+-- :name of_one
+select tag from tag where seq = ? order by tag;
+
 -- :name add
 insert into tag (tag, seq)
 select label.value, meant.value from json_each(?) label cross join json_each(?) meant
