@@ -8,6 +8,7 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import settings
 
 from redrive.stores.sqlite import binding, ground
+from tests.support.folders import prefer_memory
 from tests.support.servers.run import announce
 from tests.support.stores import same_url, store_url
 
@@ -15,6 +16,7 @@ __all__ = ["same_url", "store_url"]
 
 # In the first process of a run, before xdist starts its workers: they share the servers.
 announce()
+prefer_memory()
 
 # No deadline: a busy machine is not a failing example. In CI the same examples every time, so a red run is a change.
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)

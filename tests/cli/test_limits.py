@@ -92,6 +92,26 @@ def test_an_unknown_gate_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(json.loads(here(capsys, "gate", "list", "--json").out)) == 1
 
 
+def test_a_gate_is_removed_when_nothing_stands_behind_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_app(tmp_path, gated)
+    kept = here(capsys, "gate", "remove", "smtp", "--reason", "no longer used", "--yes")
+    assert (kept.code, kept.out) == (Exit.CONFLICT, "")
+    assert "gate 'smtp' has queues behind it: mail, news" in kept.err
+    here(capsys, "queue", "set", "mail", "--gate", "smpt", "--new-gate", "--reason", "a typo")
+    here(capsys, "queue", "set", "mail", "--gate", "smtp", "--reason", "mended")
+    assert here(capsys, "gate", "list", "-q").out == "smpt\nsmtp\n"
+    refused = here(capsys, "gate", "remove", "smpt", "--reason", "a typo")
+    assert (refused.code, refused.out) == (Exit.REFUSED, "")
+    told = here(capsys, "gate", "remove", "smpt", "--reason", "a typo", "--yes")
+    assert (told.code, told.out, told.err) == (Exit.DONE, "", "removed smpt\n")
+    assert here(capsys, "gate", "list", "-q").out == "smtp\n"
+    for verb in ("open", "close", "remove"):
+        assert here(capsys, "gate", verb, "smpt", "--reason", "x", *(["--yes"] if verb == "remove" else [])).code == 5
+    here(capsys, "queue", "set", "mail", "--gate", "smpt", "--new-gate", "--reason", "wanted after all")
+    assert here(capsys, "gate", "open", "smpt", "--reason", "x").code == Exit.DONE
+    assert here(capsys, "gate", "list", "--fields", "gate,state").out == "smpt\topen\nsmtp\tclosed\n"
+
+
 async def recurring(app: Redrive) -> None:
     app.queue("reports")
     app.schedule("hourly", "reports", {"kind": "short"}, every="1h", priority="low")

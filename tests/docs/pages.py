@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(?P<language>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE_NAME = re.compile(r"# (?P<name>[a-z_]+\.py)\n")
+FILE_NAME = re.compile(r"# (?P<name>[a-z_]+\.(?:py|toml))\n")
 
 
 @dataclass(frozen=True)

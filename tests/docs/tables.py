@@ -19,9 +19,12 @@ from redrive.cli.exits import TABLE, Exit
 from redrive.cli.root import LazyGroup, cli
 from redrive.core import durations
 from redrive.core.classify import classify
-from redrive.core.select import FIELDS, LETTER_FIELDS, WORDS
+from redrive.core.select import DERIVED, FIELDS, LETTER_FIELDS, MEANING, WORDS
 from redrive.core.states import TRANSITIONS, State
 from redrive.observe.logs import LINES
+from redrive.settings import Settings
+from redrive.settings.model import FIELDS as SETTINGS
+from redrive.settings.model import value_of
 from redrive.stores.base import Store
 from tests.docs.pages import pages
 
@@ -146,34 +149,12 @@ def _level(kind: type[events.Event]) -> str:
 
 # --- filters ---------------------------------------------------------------------------------------------------------
 
-MEANING = {
-    "id": "the item's id",
-    "queue": "its queue",
-    "state": "its state",
-    "disposition": "where the letter lies",
-    "cause": "the group of letters that failed the same way",
-    "error": "the class of the error, with or without its module",
-    "category": "the kind of failure: timeout, connection, data, …",
-    "rule": "the rule that judged the failure",
-    "reason": "why it died: max_attempts, rule, handler, …",
-    "attempts": "attempts since enqueue or the last replay",
-    "errors": "errors since enqueue or the last replay",
-    "crashes": "crashes since enqueue or the last replay",
-    "deliveries": "times it was ever given to a worker",
-    "replays": "times it was replayed",
-    "age": "time since it was enqueued",
-    "died": "time since it died",
-    "route": "the label that its policy gave the letter",
-    "priority": "its priority",
-    "hold": "what a ready item waits for, besides its time",
-    "key": "its order key",
-}
-
 
 def filter_fields() -> str:
     body = []
     for name, kind in FIELDS.items():
-        values = ", ".join(f"`{word}`" for word in WORDS[name]) if name in WORDS else _VALUES[kind]
+        words = (*WORDS.get(name, ()), *(DERIVED if name == "state" else ()))
+        values = ", ".join(f"`{word}`" for word in words) or _VALUES[kind]
         body.append((f"`{name}`", MEANING[name], values, "letters only" if name in LETTER_FIELDS else "every item"))
     return rows(("field", "what it is", "values", "of"), body)
 
@@ -182,6 +163,7 @@ _VALUES = {
     "text": "text, `*` for any run of characters",
     "integer": "whole number, also with `<` `<=` `>` `>=`",
     "duration": "duration, also with `<` `<=` `>` `>=`",
+    "instant": "date or time, also with `<` `<=` `>` `>=`",
 }
 
 
@@ -279,6 +261,19 @@ def command_reference() -> str:
     return "\n".join(parts)
 
 
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def settings_table() -> str:
+    body = []
+    for name, field in SETTINGS.items():
+        default = value_of(Settings(), name)
+        shown = "" if default in (None, ()) else f"`{field.show(default)}`"
+        variable = f"`{field.variable}`" + (f", `{field.variable}_FILE`" if field.secret else "")
+        body.append((f"`{name}`", field.says, field.accepts, shown, variable))
+    return rows(("setting", "what it is", "values", "default", "variable"), body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "states": state_diagram,
     "transitions": transitions,
@@ -289,6 +284,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "delays": delays,
     "categories": categories,
     "exit-codes": exit_codes,
+    "settings": settings_table,
     "commands": command_reference,
 }
 

@@ -15,7 +15,7 @@ from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block, blocks, name_of, pages
 from tests.docs.shell import Shell, alike, plain
 
-LANGUAGES = {"python", "console", "text", "json", "mermaid"}
+LANGUAGES = {"python", "toml", "console", "text", "json", "mermaid"}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, mon
         for block in blocks(page):
             if block.language == "console":
                 shell.run(block)
-            elif block.language == "python" and block.file_name is not None:
+            elif block.language in ("python", "toml") and block.file_name is not None:
                 (tmp_path / block.file_name).write_text(addresses.real(block.text), encoding="utf-8")
             elif block.language == "python":
                 await run(block, addresses.real(block.text), names)

@@ -9,7 +9,7 @@ import pytest
 
 from redrive import errors
 from redrive.cli.exits import Exit
-from redrive.core.select import FIELDS
+from redrive.core.select import FIELDS, MEANING
 from redrive.core.states import TRANSITIONS
 from redrive.stores.base import Store
 from tests.docs.pages import name_of, pages
@@ -17,7 +17,6 @@ from tests.docs.tables import (
     EVENT_SAID,
     EXITS,
     MARKED,
-    MEANING,
     PLAIN_VERBS,
     TABLES,
     WHEN,

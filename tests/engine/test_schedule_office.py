@@ -42,7 +42,9 @@ async def test_a_paused_one_rests_and_what_came_meanwhile_is_not_made_up_for(cre
     assert len(await crew.fired()) == 1
     assert (await crew.office.get("beat")).last_at == (await crew.fired())[-1]
     resumed = lab.clock.now()
-    assert (await crew.office.resume("beat", reason="quiet now")).next_at == crew.ticks()[-1] + 10 * SECOND
+    view = await crew.office.resume("beat", reason="quiet now")
+    assert view.next_at == crew.ticks()[-1] + 10 * SECOND
+    assert (view.last_at, view.last_item) == ((await crew.fired())[-1], (await crew.items())[-1].id)
     await lab.pass_time("25s")
     assert (await crew.fired())[1:] == crew.ticks(after=resumed)
     assert crew.of(TicksMissed) == []

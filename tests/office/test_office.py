@@ -11,6 +11,7 @@ from redrive import Policy, Redrive, never
 from redrive.core.item import History
 from redrive.core.states import Disposition, State
 from redrive.errors import BadImport, ConfigError, Conflict, NotFound
+from redrive.office import transfer
 from redrive.office.records import Record, line_of, record_from
 from tests.support.apps import Work, work
 from tests.support.stores import StoreUrl
@@ -282,3 +283,27 @@ async def test_bad_words_are_said_and_change_nothing(work: Work) -> None:
     item = await work.app.get(letter)
     assert (item.queue, item.tags, item.letter and item.letter.disposition) == ("emails", (), Disposition.OPEN)
     assert await work.app.audit.list() == ()
+
+
+def waiting(item_id: str, at: int, *after: str) -> Record:
+    enqueued = f"2026-11-15T21:00:{at:02}Z"
+    return msgspec.structs.replace(record(item_id), enqueued_at=enqueued, after=after, on_dead="wait", order_key="k")
+
+
+async def test_whatever_is_waited_for_comes_in_first(elsewhere: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export is last-died first; in the order of the file those who wait would have places before the others."""
+    monkeypatch.setattr(transfer, "BITE", 1)
+    await elsewhere.letters.import_([waiting("c", 3, "b"), waiting("b", 2, "a"), waiting("a", 1)], reason="x")
+    assert [(await elsewhere.get(each)).seq for each in "abc"] == sorted(
+        [(await elsewhere.get(each)).seq for each in "abc"]
+    )
+    assert len((await elsewhere.letters.replay(list("cba"), reason="x")).changed) == 3
+
+
+async def test_letters_that_wait_for_each_other_in_a_ring_are_refused(
+    elsewhere: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "BITE", 1)
+    with pytest.raises(BadImport, match="letters that wait for each other"):
+        await elsewhere.letters.import_([waiting("a", 1, "b"), waiting("b", 2, "a")], reason="x")
+    assert await elsewhere.letters.count() == 0

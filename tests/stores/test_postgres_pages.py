@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive.core.select import EVERYTHING, And, Ids, Match, Selection, matches
+from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Selection, matches
 from redrive.core.verbs import Archive
 from redrive.stores.postgres import PostgresStore, find
 from redrive.stores.postgres.session import Session
@@ -93,7 +93,12 @@ MADE = (
            case when g < 500 then 'rare' when g < 30000 then 'past' else 'timeout' end, 'default', ''
     from generate_series(1, 60000) g
     """,
+    "insert into tag select 'rare', g from (values (5), (77)) tagged (g)",
+    "insert into tag select 'past', g from generate_series(1, 5000) g",
+    "insert into tag select 'half', g from generate_series(2, 60000, 2) g",
+    "update course set ties = 128",
 )
+TAGS = ("rare", "past", "half", "nobody's")
 SERVED: dict[str, Selection] = {
     "open": And((DEAD, OPEN)),
     "queue": And((DEAD, OPEN, Match("queue", "=", "q3"))),
@@ -111,6 +116,11 @@ SERVED: dict[str, Selection] = {
     "a queue of many, long ago": And((DEAD, OPEN, Match("queue", "=", "past"))),
     "a cause in a queue, long ago": And((DEAD, OPEN, Match("cause", "=", "past"), Match("queue", "=", "past"))),
     "with more to ask": And((And((DEAD, Match("cause", "=", "past"))), Match("errors", "<", 3), And((OPEN,)))),
+    **{f"letters with the tag {tag}": And((DEAD, OPEN, Match("tag", "=", tag))) for tag in TAGS},
+    **{f"items with the tag {tag}": Match("tag", "=", tag) for tag in TAGS},
+    **{f"{tag} of a cause": And((DEAD, OPEN, Match("cause", "=", "c7"), Match("tag", "=", tag))) for tag in TAGS},
+    "without a tag": And((DEAD, OPEN, Not(Match("tag", "=", "half")))),
+    "since an instant": And((DEAD, OPEN, Match("died_at", ">=", 5_990))),
     "nobody's error": And((DEAD, OPEN, Match("error", "=", "Nobodys"))),
     "counters of an item": And((DEAD, OPEN, Match("errors", "<", 3))),
     "part of an id": And((DEAD, Match("id", "glob", "c4ca4238*"))),
@@ -128,7 +138,7 @@ async def test_pages_are_served_by_an_index(url: str, store: PostgresStore, know
 
     Also before the server has its first statistics of the tables: it must not make them by itself meanwhile.
     """
-    tables = ("item", "course", "letter")
+    tables = ("item", "course", "letter", "tag")
     await execute(url, *[f"alter table {table} set (autovacuum_enabled = false)" for table in tables])
     await execute(url, *MADE)
     if known:
@@ -136,7 +146,7 @@ async def test_pages_are_served_by_an_index(url: str, store: PostgresStore, know
     session = await session_of(store)
     assert await _looked_at(session, "select count(reason) from {schema}.letter") >= MANY
     for name, selection in SERVED.items():
-        search = find.search_for(session, selection, 100, None)
+        search = await find.search_for(session, selection, 100, None)
         statement = session.sql("get", "whole").replace("{found}", search.statement)
         rows_read = await _looked_at(session, statement, search.values)
         assert rows_read < FEW, f"{name}: {rows_read} rows"

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - folders of our own are made in it
+ROOM = 2 * 2**30
+"""Bytes that have to be free in memory for the folders of a whole run."""
+OF_PYTEST = "PYTEST_DEBUG_TEMPROOT"
+
+
+def prefer_memory() -> None:
+    """For the folders of pytest, unless somebody said where: half of what SQLite takes is waiting for a disk."""
+    if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free >= ROOM:
+        os.environ.setdefault(OF_PYTEST, str(IN_MEMORY))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redrive.app._declare import is_count
 from redrive.app._life import Life, Stop
@@ -20,10 +20,8 @@ from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
 from redrive.engine.registry import Handler
 from redrive.errors import ConfigError
+from redrive.office.scene import Explanation, look
 from redrive.stores.base import Store
-
-if TYPE_CHECKING:
-    from redrive.office.scene import Explanation
 
 
 class Working(Life):
@@ -168,7 +166,6 @@ class Working(Life):
     async def explain(self, item_id: str) -> Explanation:
         """Why the item is where it is, what happens next and when, and who decided. Raises NotFound."""
         from redrive.office.explain import explain
-        from redrive.office.scene import look
 
         self._check_open()
         return explain(await look(self._store, str(item_id), self._registry.policy_of))

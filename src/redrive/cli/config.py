@@ -66,7 +66,7 @@ Examples:
 @verbose_option
 @click.pass_obj
 def show(talk: Talk, *, origin: bool, as_json: bool) -> None:
-    from redrive.settings import load
+    from redrive.settings import load, unknown_variables
 
     loaded = load(config=talk.config)
     if as_json:
@@ -75,7 +75,8 @@ def show(talk: Talk, *, origin: bool, as_json: bool) -> None:
         columns(["SETTING", "VALUE", *(["ORIGIN"] if origin else [])], _rows(loaded, origin=origin), wide=origin)
     else:
         tabbed(_rows(loaded, origin=origin))
-    _mention_unknown(loaded)
+    for one in unknown_variables():
+        say(f"redrive: {one}")
 
 
 @click.command("check", help=ABOUT_CHECK, context_settings=HELP_NAMES)
@@ -84,14 +85,13 @@ def show(talk: Talk, *, origin: bool, as_json: bool) -> None:
 @verbose_option
 @click.pass_obj
 def check(talk: Talk, *, as_json: bool) -> int:
-    from redrive.settings import load
+    from redrive.settings import load, unknown_variables
 
-    file = None
+    file, faults = None, unknown_variables()
     try:
-        loaded = load(config=talk.config)
-        faults, file = loaded.unknown, loaded.file
+        file = load(config=talk.config).file
     except BadSettings as error:
-        faults = error.faults
+        faults = (*error.faults, *faults)
     if as_json:
         write_json({"file": None if file is None else str(file), "faults": list(faults)})
     else:
@@ -110,11 +110,6 @@ def schema() -> None:
     from redrive.settings import model
 
     write_json(model.schema())
-
-
-def _mention_unknown(loaded: Loaded) -> None:
-    for one in loaded.unknown:
-        say(f"redrive: {one}")
 
 
 def _shown(loaded: Loaded) -> dict[str, Any]:

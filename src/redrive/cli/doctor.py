@@ -74,14 +74,14 @@ def _as_object(each: Check) -> dict[str, Any]:
 
 
 def _here(talk: Talk) -> Iterator[Check]:
-    from redrive.settings import load
+    from redrive.settings import load, unknown_variables
 
     yield Check("ok", "version", f"redrive {__version__}, Python {platform.python_version()}, {sys.executable}")
     loaded = load(config=talk.config)
     said = "no file: redrive.toml or redrive.yaml" if loaded.file is None else str(loaded.file)
     yield Check("ok", "settings", said)
-    for name in loaded.unknown:
-        yield Check("note", "settings", f"{name} is no setting of redrive's", "redrive config schema")
+    for text in unknown_variables():
+        yield Check("note", "settings", text, "redrive help environment")
 
 
 def _store(url: str) -> Iterator[Check]:

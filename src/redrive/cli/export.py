@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import os
@@ -113,10 +114,10 @@ async def _copy(
     count, cursor = 0, None
     progress = Progress("exported")
     if written is csv_lines:
-        out.write(csv_header())
+        await asyncio.to_thread(out.write, csv_header())
     while True:
         records, cursor = await app.letters.export_page(where, attempts, cursor)
-        out.write(written(records))
+        await asyncio.to_thread(out.write, written(records))
         count += len(records)
         progress.add(len(records))
         if cursor is None:

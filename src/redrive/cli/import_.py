@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -25,15 +26,19 @@ from redrive.cli.asking import Progress
 from redrive.cli.exits import Exit
 from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import clean, on_terminal, say, write, write_json
+from redrive.core.item import Instant
 from redrive.core.verbs import PutResult
 from redrive.engine.ids import new_id
 from redrive.errors import BadImport, ConfigError
 from redrive.office.letters import check_reason
 from redrive.office.records import Record, record_from
-from redrive.office.transfer import Customs, bites
+from redrive.office.transfer import Customs, bites, enqueued
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+
+Place = tuple[Instant, int]
+"""When it was enqueued, and where its line begins."""
 
 ABOUT = """Take in letters that `letters export` wrote, with their evidence. They lie there until somebody replays them.
 
@@ -59,9 +64,9 @@ that were taken in.
 def import_letters(*, file: str, reason: str, dry_run: bool, as_json: bool, store: str) -> int:
     why = check_reason(reason)
     with _opened(file) as source:
-        count = _look(source)
+        places = _look(source)
         added, already, left = visit(
-            store, lambda app: _take_in(app, source, count, why, dry_run=dry_run), make=not dry_run
+            store, lambda app: _take_in(app, source, places, why, dry_run=dry_run), make=not dry_run
         )
     if as_json:
         write_json({"dry_run": dry_run, "imported": added, "already": already})
@@ -83,6 +88,7 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
     if file == "-":
         with tempfile.TemporaryFile() as kept:
             shutil.copyfileobj(sys.stdin.buffer, kept)
+            kept.seek(0)
             yield kept
         return
     try:
@@ -94,43 +100,40 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
         yield source
 
 
-def _look(source: IO[bytes]) -> int:
-    customs = Customs()
+def _look(source: IO[bytes]) -> list[Place]:
+    """Where each letter is, in the order of their enqueue. Raises if one cannot be taken in."""
+    customs, places, at = Customs(), list[Place](), 0
     try:
-        for number, line in _lines(source):
-            customs.look(f"line {number}", line)
+        for number, line in enumerate(source, 1):
+            if line.strip():
+                record = customs.look(f"line {number}", line)
+                places.append((0 if record is None else enqueued(record), at))
+            at += len(line)
         customs.stamp()
     except BadImport as error:
         for fault in error.faults:
             say(fault)
         more = f" and {error.more:,} more" if error.more else ""
-        said = f"{len(error.faults):,}{more} faults; nothing was taken in"
+        said = f"{len(error.faults):,}{more} fault{'s' * (len(error.faults) > 1)}; nothing was taken in"
         raise ConfigError(said, field="FILE", hint=error.hint) from None
-    return customs.count
+    return sorted(places)
 
 
-def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    source.seek(0)
-    for number, line in enumerate(source, 1):
-        if line.strip():
-            yield number, line
-
-
-def _records(source: IO[bytes]) -> Iterator[Record]:
-    for _, line in _lines(source):
-        yield record_from(line)
+def _records(source: IO[bytes], places: Iterable[Place]) -> Iterator[Record]:
+    for _, at in places:
+        source.seek(at)
+        yield record_from(source.readline())
 
 
 async def _take_in(
-    app: Redrive, source: IO[bytes], count: int, why: str, *, dry_run: bool
+    app: Redrive, source: IO[bytes], places: list[Place], why: str, *, dry_run: bool
 ) -> tuple[list[str], list[str], int]:
     added: list[str] = []
     already: list[str] = []
-    progress, request = Progress("taken in", count), new_id()
+    progress, request = Progress("taken in", len(places)), new_id()
     with Interrupts("stopping after what is on its way; once more stops at once") as interrupts:
-        for bite in bites(_records(source)):
-            if interrupts.heard:
-                break
+        waiting = bites(_records(source, places))
+        while not interrupts.heard and (bite := await asyncio.to_thread(next, waiting, ())):
             done: PutResult = await app.letters.import_(bite, reason=why, dry_run=dry_run, request_id=request)
             added += done.added
             already += done.already
@@ -138,4 +141,4 @@ async def _take_in(
     progress.end()
     if added and not dry_run:
         await app.audit.seal()
-    return added, already, count - len(added) - len(already)
+    return added, already, len(places) - len(added) - len(already)

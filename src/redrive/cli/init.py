@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import ENOTDIR
 from pathlib import Path
 
 import click
@@ -93,7 +94,7 @@ def _written(path: Path, text: str, *, dry_run: bool) -> bool:
     if dry_run:
         return not path.exists()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
@@ -104,6 +105,14 @@ def _written(path: Path, text: str, *, dry_run: bool) -> bool:
             f"{path} cannot be written: {why}", field="DIRECTORY", hint="name one that is yours"
         ) from None
     return True
+
+
+def _make(folder: Path) -> None:
+    if not folder.is_dir():
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise NotADirectoryError(ENOTDIR, "it is a file") from None
 
 
 def _quoted(text: str) -> str:

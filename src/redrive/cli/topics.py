@@ -97,7 +97,7 @@ def show_help(context: click.Context, *, words: tuple[str, ...]) -> None:
         write((text.format(fields=_fields()) if words[0] == "fields" else text).rstrip())
         return
     command: click.Command = cli
-    above = click.Context(cli, info_name="redrive")
+    above = click.Context(cli, info_name="redrive", **HELP_NAMES)
     for word in words:
         below = command.get_command(above, word) if isinstance(command, click.Group) else None
         if below is None:
@@ -105,5 +105,5 @@ def show_help(context: click.Context, *, words: tuple[str, ...]) -> None:
             near = get_close_matches(word, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"topics are {', '.join(TEXTS)}"
             raise click.UsageError(f"there is no help on {' '.join(words)!r}; {hint}", ctx=context)
-        command, above = below, click.Context(below, info_name=word, parent=above)
+        command, above = below, click.Context(below, info_name=word, parent=above, **HELP_NAMES)
     write(command.get_help(above) if words else context.get_help())

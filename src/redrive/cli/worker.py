@@ -127,6 +127,7 @@ def _serve(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: i
 def _group(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, reloads: bool) -> int:
     from redrive.cli.worker_group import Group, worker_command
     from redrive.cli.worker_logs import set_up_logging
+    from redrive.cli.worker_reload import Sources
 
     chosen, log = loaded.settings.worker, loaded.settings.log
     set_up_logging(debug=talk.debug, level=log.level, format=log.format)
@@ -137,8 +138,6 @@ def _group(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, reloads
     options += ["--until-idle"] if until_idle else []
     options += ["--verbose"] if talk.debug else []
 
-    async def keep() -> int:
-        group = Group(worker_command(target, options), chosen.processes or 1, chosen.grace, reload=reloads)
-        return await group.run()
-
-    return asyncio.run(keep())
+    sources = Sources() if reloads else None
+    group = Group(worker_command(target, options), chosen.processes or 1, chosen.grace, sources)
+    return asyncio.run(group.run())

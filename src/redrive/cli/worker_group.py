@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from redrive.cli.exits import Exit
@@ -57,17 +57,19 @@ class Child:
 
 
 class Group:
-    """`command` starts one worker process, when it is given the number of its line."""
+    """`command` starts one worker process, when it is given the number of its line. `sources`: start all anew when they
+    change.
+    """
 
-    def __init__(self, command: Sequence[str], processes: int, grace: Millis, *, reload: bool) -> None:
+    def __init__(self, command: Sequence[str], processes: int, grace: Millis, sources: Sources | None = None) -> None:
         self._command = tuple(command)
         self._processes = processes
         self._grace = grace
-        self._sources = Sources() if reload else None
+        self._sources = sources
         self._children: set[Child] = set()
         self._signals: list[signal.Signals] = []
         self._stirred = asyncio.Event()
-        self._any_ready = False
+        self.any_ready = False
         self._deaths: list[tuple[int, str]] = []
         self._given_up: int | None = None
         self._killed = False
@@ -87,19 +89,21 @@ class Group:
         """The code with which its last process ended."""
         pause = FIRST_PAUSE
         while True:
-            child = await self._start()
+            child = await self._started()
+            if child is None:
+                return 0
             code = await self._until_ended(child)
             if self._is_ending() or (code == 0 and not child.replaced):
                 return code
-            if not self._any_ready and self._sources is None:
+            if not self.any_ready and self._sources is None:
                 self._give_up(code)
                 return code
             if code != 0:
-                self._report(child.process.pid, _how(code))
+                self._report(child.process.pid, how_it_ended(code))
             if child.replaced or child.lived >= SETTLED:
                 pause = FIRST_PAUSE
             if not child.replaced:
-                await self._rest(child, _how(code), pause)
+                await self._rest(child, how_it_ended(code), pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             if self._is_ending():
                 return 0
@@ -132,9 +136,22 @@ class Group:
             child.ours.write(f"{json.dumps({'died': pid, 'why': why})}\n".encode())
         self._deaths.clear()
 
+    async def _started(self) -> Child | None:
+        """None if the group ends before the system has room for another process."""
+        while True:
+            try:
+                return await self._start()
+            except OSError as error:
+                wait = format_duration(LONGEST_PAUSE)
+                logger.error("no worker process could be started: %s; trying again in %s", error, wait)  # noqa: TRY400
+            await self._stirring(LONGEST_PAUSE)
+            if self._is_ending():
+                return None
+
     async def _start(self) -> Child:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as unless_started, theirs:
+            unless_started.enter_context(ours)
             number = theirs.fileno()
             # A group of its own: Ctrl-C at a terminal reaches the supervisor alone, which passes it on once.
             process = await asyncio.create_subprocess_exec(
@@ -145,6 +162,7 @@ class Group:
                 process_group=0,
                 stdin=asyncio.subprocess.DEVNULL,
             )
+            unless_started.pop_all()
         child = Child(process, *await asyncio.open_connection(sock=ours, limit=LINE_LIMIT))
         self._children.add(child)
         for heard in self._signals:
@@ -169,7 +187,7 @@ class Group:
             if self._sources is not None:
                 self._sources.add(said.get("files", ()))
             if said.get("ready"):
-                child.ready = self._any_ready = True
+                child.ready = self.any_ready = True
                 self._pass_on(child)
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -232,7 +250,7 @@ def worker_command(target: str, options: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "redrive", "worker", "run", target, *options]
 
 
-def _how(code: int) -> str:
+def how_it_ended(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from redrive.app import Redrive
-from redrive.cli.worker_logs import logger
 from redrive.errors import StoreError
 
 SITE = ("site-packages", "dist-packages")
@@ -41,7 +40,7 @@ class ChildLine:
         self._say({"ready": True})
 
     async def attend(self, app: Redrive) -> None:
-        """Note deaths in the app's store; a supervisor that is gone ends this worker in good order."""
+        """Note deaths in the app's store, until the supervisor is gone."""
         reader, self._writer = await asyncio.open_connection(sock=self._socket)
         with suppress(OSError):
             while words := await reader.readline():
@@ -49,8 +48,6 @@ class ChildLine:
                 # It is evidence only, and a store that is away has worse to tell.
                 with suppress(StoreError):
                     await app.report_death(said["died"], why=said["why"])
-        logger.warning("the supervisor is gone")
-        os.kill(os.getpid(), signal.SIGTERM)
 
     def _say(self, what: dict[str, object]) -> None:
         with suppress(OSError):

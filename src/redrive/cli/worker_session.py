@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -49,12 +50,11 @@ class Session:
             await self._app.open()
             if self._app.info().engine == "memory":
                 logger.warning("the app's store is memory: nobody outside of this process can enqueue to it")
-            attending = None if self._line is None else asyncio.create_task(self._line.attend(self._app))
+            attending = asyncio.create_task(self._attend())
             grace = f"{self._grace}ms"
             work = self._app.run(until_idle=until_idle, queues=queues, grace=grace, concurrency=concurrency)
             await self._work(asyncio.create_task(work))
-            if attending is not None:
-                attending.cancel()
+            attending.cancel()
         finally:
             await self._close()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -62,6 +62,14 @@ class Session:
             loop.set_default_executor(ThreadPoolExecutor())
         await self._part_with_tasks()
         return self._exit()
+
+    async def _attend(self) -> None:
+        """Ends this worker in good order when its supervisor is gone, unless it is ending already."""
+        if self._line is not None:
+            await self._line.attend(self._app)
+            if not self._signals:
+                logger.warning("the supervisor is gone")
+                os.kill(os.getpid(), signal.SIGTERM)
 
     async def _part_with_tasks(self) -> None:
         """Asyncio would wait for ever for a handler that swallows its cancellation; its item is released already."""

@@ -17,53 +17,53 @@ _NAMES = (
     "password|passwd|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|secret[_-]?key|"
     "authorization|cookie|credentials?|session[_-]?id|csrf|xsrf|connection[_-]?string"
 )
-_NAMED = re.compile(_NAMES, re.IGNORECASE)
+_NAMED = f"(?i:{_NAMES})"
 _WHOLE_NAMES = frozenset({"dsn", "pin", "otp", "cvv", "cvc", "auth", "pass", "jwt", "bearer"})
 """Too short to be looked for inside of other words."""
-_NO_SECRETS = re.compile(r"tokens$|_count$|token_type$", re.IGNORECASE)
+_NO_SECRETS = r"(?i:tokens$|_count$|token_type$)"
 """How many tokens a model used is no secret, nor is the kind of one."""
 
-_PEM = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]{0,16384}(-----END [A-Z ]{0,40}PRIVATE KEY-----)?")
-_USERINFO = re.compile(r"(://[^\s/@:'\"?#]{0,256}:)(?!\d{1,5}/)[^\s'\"]{1,512}@")
+# Texts, which `re` compiles when they are first used, and keeps: most programs never need them.
+_PEM = r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]{0,16384}(-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
+_USERINFO = r"(://[^\s/@:'\"?#]{0,256}:)(?!\d{1,5}/)[^\s'\"]{1,512}@"
 """Up to the last @: a password may have one, and slashes, if somebody forgot to encode it. A port is none."""
-_TOKEN_AS_USER = re.compile(r"(://)[A-Za-z0-9_-]{20,256}@")
+_USER_ALONE = r"(://)[A-Za-z0-9_-]{20,256}@"
 _QUOTED = r"\"[^\"\n]{1,4096}\"|'[^'\n]{1,4096}'"
-_HEADER = re.compile(
-    rf"((?:authorization|cookie)[\"']?\s{{0,3}}[:=]\s{{0,3}})({_QUOTED}|[^\n\"']{{1,4096}})", re.IGNORECASE
+_HEADER = rf"((?i:authorization|cookie)[\"']?\s{{0,3}}[:=]\s{{0,3}})({_QUOTED}|[^\n\"']{{1,4096}})"
+_ASSIGNED = (
+    rf"({_NAMED}[\w-]{{0,40}}[\"']?\s{{0,3}}(?:=>|[:=])\s{{0,3}})"
+    rf"(\[redacted\]|{_QUOTED}|[^\s\"',;&(){{}}\[\]]{{1,4096}})"
 )
-_ASSIGNED = re.compile(
-    rf"((?:{_NAMES})[\w-]{{0,40}}[\"']?\s{{0,3}}(?:[:=]|=>)\s{{0,3}})({_QUOTED}|[^\s\"',;&(){{}}\[\]]{{1,4096}})",
-    re.IGNORECASE,
-)
-_BEARER = re.compile(r"\b(bearer|basic)(\s{1,3})[A-Za-z0-9._~+/=-]{8,4096}", re.IGNORECASE)
-_SHAPES = re.compile(
+_BEARER = r"\b((?i:bearer|basic))(\s{1,3})[A-Za-z0-9._~+/=-]{8,4096}"
+_SHAPES = (
     r"\b(?:AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}|glpat-[\w-]{16,255}"
     r"|xox[abeprs]-[\w-]{10,255}|[rs]k[-_](?:live|test|proj|ant)[-_][\w-]{10,255}|sk-[A-Za-z0-9]{20,255}"
     r"|AIza[\w-]{35}|npm_[A-Za-z0-9]{30,255}|pypi-[\w-]{30,255}"
     r"|eyJ[\w-]{8,2048}\.[\w-]{8,4096}(?:\.[\w-]{0,1024})?)"
 )
-_HINTS = re.compile(
-    rf"{_NAMES}|://|-----BEGIN|bearer|basic|AKIA|gh[pousr]_|github_pat|glpat|xox|[rs]k[-_]|AIza|npm_|pypi-|eyJ",
-    re.IGNORECASE,
+_HINTS = (
+    rf"(?i:{_NAMES}|bearer|basic)|://|-----BEGIN|AKIA|gh[pousr]_|github_pat|glpat|xox|[rs]k[-_]|AIza|npm_|pypi-|eyJ"
 )
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a field of this name holds what must not be shown."""
-    return name.lower() in _WHOLE_NAMES or (_NAMED.search(name) is not None and _NO_SECRETS.search(name) is None)
+    return name.lower() in _WHOLE_NAMES or (
+        re.search(_NAMED, name) is not None and re.search(_NO_SECRETS, name) is None
+    )
 
 
 def redact_text(text: str) -> str:
     """The text with everything covered that looks like a secret or stands behind the name of one."""
-    if _HINTS.search(text) is None:
+    if re.search(_HINTS, text) is None:
         return text
-    text = _PEM.sub(rf"\1{REDACTED}\2", text)
-    text = _USERINFO.sub(rf"\1{REDACTED}@", text)
-    text = _TOKEN_AS_USER.sub(rf"\1{REDACTED}@", text)
-    text = _HEADER.sub(_covered, text)
-    text = _ASSIGNED.sub(_covered, text)
-    text = _BEARER.sub(rf"\1\2{REDACTED}", text)
-    return _SHAPES.sub(REDACTED, text)
+    text = re.sub(_PEM, rf"\1{REDACTED}\2", text)
+    text = re.sub(_USERINFO, rf"\1{REDACTED}@", text)
+    text = re.sub(_USER_ALONE, rf"\1{REDACTED}@", text)
+    text = re.sub(_HEADER, _covered, text)
+    text = re.sub(_ASSIGNED, _covered, text)
+    text = re.sub(_BEARER, rf"\1\2{REDACTED}", text)
+    return re.sub(_SHAPES, REDACTED, text)
 
 
 def _covered(found: re.Match[str]) -> str:

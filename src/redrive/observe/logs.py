@@ -53,7 +53,7 @@ def log_event(event: ev.Event) -> None:
     }
     text = _finished_text(event) if isinstance(event, ev.Finished) else line.format(**_readable(fields))
     # `extra` may not shadow the record's own attributes (`name`, `args`, …), so the fields travel in one dict.
-    logger.log(level, "%s", one_line(redact_text(text)), extra={"redrive": {"event": type(event).__name__, **fields}})
+    logger.log(level, "%s", one_line(text), extra={"redrive": {"event": type(event).__name__, **fields}})
 
 
 def one_line(text: str) -> str:
@@ -72,7 +72,7 @@ def _finished_level(event: ev.Finished) -> int:
 def _finished_text(event: ev.Finished) -> str:
     text = f"{event.queue} {short_id(event.id)} {event.ending} (delivery {event.delivery}, {event.ran_ms} ms)"
     if event.error:
-        text += f": {event.error}: {event.text}"
+        text += f": {event.error}: {redact_text(event.text)}"
     if event.state == "dead":
         return f"{text}; dead letter: {event.reason}, cause {event.cause}"
     return f"{text}; again in {event.retry_in_ms} ms" if event.retry_in_ms is not None else text

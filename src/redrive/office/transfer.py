@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec.structs import replace
+
 from redrive.core import codec
-from redrive.core.item import History
+from redrive.core.item import History, Instant
 from redrive.core.select import Ids
 from redrive.core.verbs import Act, PutResult
 from redrive.errors import BadImport, ConfigError
-from redrive.office.records import Record, faults_of, history_of, record_from
+from redrive.office.records import Record, faults_of, history_of, instant, record_from
 from redrive.stores.base import Store
 from redrive.stores.imports import check_imports
 
@@ -26,7 +28,7 @@ class Customs:
         self._faults: list[str] = []
         self._more = 0
         self._seen: dict[str, str] = {}
-        self._bite: list[History] = []
+        self._bound: list[History] = []
         self.count = 0
 
     def look(self, place: str, given: Record | Mapping[str, Any] | bytes | str) -> Record | None:
@@ -59,18 +61,18 @@ class Customs:
             check_imports([history])
         except ConfigError as error:
             return [error]
-        self._bite.append(history)
-        if len(self._bite) == BITE:
-            self._look_together()
+        terms = history.item.terms
+        if terms is not None and (terms.after or terms.order_key):
+            self._bound.append(replace(history, item=replace(history.item, payload=b"")))
         return []
 
     def _look_together(self) -> None:
-        """Whether those that will enter together fit together: letters may wait for each other, but not in a ring."""
-        bite, self._bite = self._bite, []
-        try:
-            check_imports(bite)
-        except ConfigError as error:
-            self._note(f"{bite[0].item.id} to {bite[-1].item.id}", error)
+        """Whether those that are bound to each other fit together: letters may wait for letters, but not in a ring."""
+        if any(history.item.terms is not None and history.item.terms.after for history in self._bound):
+            try:
+                check_imports(self._bound)
+            except ConfigError as error:
+                self._note("letters that wait for each other", error)
 
     def _note(self, place: str, fault: ConfigError) -> None:
         if len(self._faults) < FAULTS:
@@ -91,10 +93,13 @@ def as_record(given: object) -> Record:
 
 
 async def take_in(store: Store, records: Iterable[Record], by: Act) -> PutResult:
-    """In bites, each all or none. Repeating it takes in the rest."""
+    """In bites, each all or none. Repeating it takes in the rest.
+
+    In the order of their enqueue, for whatever is waited for must not come in a later bite than those who wait.
+    """
     added: list[str] = []
     already: list[str] = []
-    for bite in bites(records):
+    for bite in bites(sorted(records, key=enqueued)):
         done = await store.take_in([history_of(record) for record in bite], by)
         added += done.added
         already += done.already
@@ -112,6 +117,10 @@ async def would_take_in(store: Store, records: Iterable[Record]) -> PutResult:
         added += [one for one in ids if one not in there]
         already += [one for one in ids if one in there]
     return PutResult(tuple(added), tuple(already))
+
+
+def enqueued(record: Record) -> Instant:
+    return instant(record.enqueued_at, "enqueued_at")
 
 
 def bites(records: Iterable[Record]) -> Iterator[Sequence[Record]]:

@@ -4,7 +4,7 @@ The later wins: defaults, `redrive.toml` or `redrive.yaml`, the environment, fla
 setting: an app that names its store reads none of these.
 """
 
-from redrive.settings.load import Loaded, load
+from redrive.settings.load import Loaded, load, unknown_variables
 from redrive.settings.model import LogSettings, Settings, WorkerSettings
 
-__all__ = ["Loaded", "LogSettings", "Settings", "WorkerSettings", "load"]
+__all__ = ["Loaded", "LogSettings", "Settings", "WorkerSettings", "load", "unknown_variables"]

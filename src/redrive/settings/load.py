@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,11 @@ class Fault(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True):
-    """`origins`: where each value came from. `unknown`: variables that look like ours and mean nothing."""
+    """`origins`: where each value came from."""
 
     settings: Settings
     origins: dict[str, str]
     file: Path | None
-    unknown: tuple[str, ...] = ()
 
 
 def load(
@@ -59,13 +58,14 @@ def load(
     file, said = _from_file(config, variables, faults)
     said |= _from_environment(variables, faults)
     said |= {name: _flag(name, value) for name, value in (flags or {}).items() if value is not None}
-    values = {name: value for name, one in said.items() for value in _checked(FIELDS[name], one, faults)}
+    given = [(name, said[name]) for name in FIELDS if name in said]
+    values = {name: value for name, one in given for value in _checked(FIELDS[name], one, faults)}
     if len(faults) == 1 and faults[0].error is not None:
         raise faults[0].error
     if faults:
         raise BadSettings(tuple(fault.text for fault in faults))
     origins = {name: said[name].origin if name in said else DEFAULT for name in FIELDS}
-    return Loaded(settings_from(values), origins, file, tuple(_unknown(variables)))
+    return Loaded(settings_from(values), origins, file)
 
 
 def _checked(field: Field, said: Said, faults: list[Fault]) -> Iterator[object]:
@@ -167,11 +167,17 @@ def _from_secret_file(field: Field, path: str, faults: list[Fault]) -> dict[str,
     return {field.name: Said(text, f"{path} (environment {variable})")}
 
 
-def _unknown(variables: Mapping[str, str]) -> Iterator[str]:
+def unknown_variables(variables: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """What is wrong with those that look like ours and mean nothing: one text each."""
     known = {*OTHER_VARIABLES, *(field.variable for field in FIELDS.values())}
     known |= {f"{field.variable}_FILE" for field in FIELDS.values() if field.secret}
-    for variable in sorted(variables):
-        if variable.startswith(OURS) and variable not in known:
-            # Without what they all have in common, or everything would be near to something.
-            near = get_close_matches(variable.removeprefix(OURS), [name.removeprefix(OURS) for name in known], n=1)
-            yield f"{variable} means nothing{f'; did you mean {OURS}{near[0]}?' if near else ''}"
+    strange = sorted(
+        {name for name in (os.environ if variables is None else variables) if name.startswith(OURS)} - known
+    )
+    return tuple(_strange(variable, known) for variable in strange)
+
+
+def _strange(variable: str, known: Iterable[str]) -> str:
+    # Without what they all have in common, or everything would be near to something.
+    near = get_close_matches(variable.removeprefix(OURS), [name.removeprefix(OURS) for name in known], n=1)
+    return f"{variable} means nothing{f'; did you mean {OURS}{near[0]}?' if near else ''}"

@@ -175,6 +175,10 @@ class Store(Protocol):
     async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
         """A page of matching items. Letters, when the selection pins `state` to dead, come last-died first; else
         items come last-enqueued first. Limits above PAGE_LIMIT and foreign cursors raise ConfigError.
+
+        Texts and payloads are judged in Python, at most SCAN_LIMIT candidates a page: it may come short, even empty,
+        with `next` set. Not among all items there are: without an indexed companion BadFilter, unless for letters.
+        `amend` and `prune` take no such selection (ConfigError).
         """
 
     async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:

@@ -10,7 +10,7 @@ from redrive.core import codec
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, History, Instant, Item, NewItem, Terms
 from redrive.core.states import Disposition, State
 from redrive.errors import ConfigError
-from redrive.stores.checks import MOST, TAGS_LIMIT, check_new, check_tags, check_text
+from redrive.stores.checks import TAGS_LIMIT, check_new, check_tags, check_text
 
 
 def check_imports(histories: Sequence[History]) -> None:
@@ -90,20 +90,22 @@ def _check_numbers(history: History) -> None:
         raise ConfigError(f"{item.letter.died_at} makes no sense (item {item.id})", field="died_at")
     for field in ("deliveries", "attempt", "errors", "crashes", "replays"):
         value = getattr(item, field)
-        if not 0 <= value <= MOST:
+        if not 0 <= value <= MOST_TRIES:
             raise ConfigError(f"{value} makes no sense (item {item.id})", field=field)
     for one in history.attempts:
-        if not (0 <= one.started_at <= LATEST and 0 <= one.ran <= LATEST and 0 <= one.number <= MOST):
+        if not (0 <= one.started_at <= LATEST and 0 <= one.ran <= LATEST and 0 <= one.number <= MOST_TRIES):
             raise ConfigError(f"the numbers of one make no sense (item {item.id})", field="attempts")
-    if not 0 <= history.omitted <= MOST:
+    if not 0 <= history.omitted <= MOST_TRIES:
         raise ConfigError(f"{history.omitted} makes no sense (item {item.id})", field="omitted")
     numbers = [attempt.delivery for attempt in history.attempts]
-    if numbers != sorted(set(numbers)) or any(not 1 <= number <= MOST for number in numbers):
+    if numbers != sorted(set(numbers)) or any(not 1 <= number <= MOST_TRIES for number in numbers):
         raise ConfigError(f"their deliveries do not go up one by one (item {item.id})", field="attempts")
 
 
 LATEST = 2**53 - 1
 """Of instants and durations: what every engine can keep and count with."""
+MOST_TRIES = 100_000_000
+"""Of deliveries and all that is counted of them; a level is six times as large."""
 
 
 def _as_new(item: Item) -> NewItem:

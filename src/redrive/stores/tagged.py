@@ -1,6 +1,7 @@
 """Letters by a tag. An index of tags is in the order of enqueue, pages of letters in the order of death.
 
-So up to FEW_TAGGED of them are read at once and sorted. Of more, one is soon met by whoever walks in the order of death.
+So up to FEW_TAGGED of them are read at once and sorted. Where there are more, they are met on the way through the
+order of death.
 """
 
 from __future__ import annotations

@@ -68,6 +68,8 @@ _PARKED = (
 ).replace("{parked}", str(PARKED))
 """Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
 _TAGGED = "exists (select 1 from {schema}.tag g where g.seq = {seq} and g.tag {like} %b)"
+_PROBED = "(select true from {schema}.tag g where g.seq = l.seq and g.tag = %b)"
+"""Asked of each letter on the way: an `exists` may be turned into a join that reads all that have the tag."""
 _INDEXED = frozenset({"cause", "category", "route"})
 _ALIAS = re.compile(r"\b([a-z])\.")
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
@@ -184,6 +186,8 @@ def _glob(field: str, column: str, pattern: str) -> Compiled:
 
 
 def _tagged(seq: str, like: str) -> str:
+    if seq == "l.seq" and like == "=":
+        return _PROBED
     return _TAGGED.replace("{seq}", seq).replace("{like}", like)
 
 

@@ -39,6 +39,7 @@ FUNCTIONS = (
     ("put", "enter_bound"),
     ("put", "put_bound"),
     ("put", "function"),
+    ("lease", "labelled"),
     ("lease", "levels"),
     ("lease", "doors"),
     ("lease", "room"),

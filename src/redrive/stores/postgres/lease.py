@@ -6,6 +6,9 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from redrive.core import codec
 from redrive.core.item import Instant, Item, Terms
 from redrive.core.lanes import PRIORITIES, level_of
@@ -105,11 +108,22 @@ def read(rows: Iterable[Row]) -> Answer:
     return Answer(judged, bool(noted[SUSPECT_WAITS]), refused, noted[WOKEN], noted[CANCELLED], noted[KEPT])
 
 
+_LABELLED = b'{"tags":'
+
+
+class _Labels(Struct):
+    tags: tuple[str, ...]
+
+
+def _labelled(item: Item, terms: bytes) -> Item:
+    """One of the few that have tags, which come before its terms."""
+    tags = codec.decode(terms, _Labels).tags
+    return replace(item, tags=tags, terms=None if item.terms == Terms() else item.terms)
+
+
 def _judged(row: Row) -> Judged:
     (_, seq, item_id, queue, body, crc, packing, put_at, due, renewed, deliveries, attempt) = row[:12]
-    (errors, crashes, replays, last_chance, alone, worker, leased_at, until, priority, terms, gap, cancel, tags) = row[
-        12:
-    ]
+    (errors, crashes, replays, last_chance, alone, worker, leased_at, until, priority, terms, gap, cancel) = row[12:]
     item = Item(
         item_id,
         queue,
@@ -133,8 +147,9 @@ def _judged(row: Row) -> Judged:
         gap=gap or "",
         cancel=cancel or "",
         terms=None if terms is None else codec.decode(terms, Terms),
-        tags=() if tags is None else tuple(tags),
     )
+    if terms is not None and terms.startswith(_LABELLED):
+        item = _labelled(item, terms)
     # Nearly all are small and sound; whatever else there is to say, `fault` says.
     if packing == 0 and zlib.crc32(body) == crc:
         return item, None

@@ -178,8 +178,8 @@ begin
     select 0::smallint, c.seq, i.id, i.queue, i.body, i.crc, i.packing, i.enqueued_at,
            c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
            c.replays, c.last_chance, alone_as, who, now_at, now_at + ttl,
-           c.priority, t.body, t.gap, t.cancel,
-           case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end
+           c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
+           t.gap, t.cancel
     from given c
     join {schema}.item i on i.seq = c.seq
     left join lateral (

@@ -7,6 +7,16 @@
 --   limit or stands behind a gate, leases wait for each other: their rows are locked before anything else.
 -- The planner is kept to the indexes and to one plan, whatever the statistics say: they are always old here.
 
+-- :name labelled
+-- The terms of an item with its tags before them. What lease gives keeps its columns so, and workers of an earlier
+-- release, which read terms as they know them, go on while others are new.
+create or replace function {schema}.labelled(of_seq bigint, terms bytea) returns bytea
+language sql stable parallel safe
+as $function$
+    select convert_to('{"tags":' || to_json({schema}.tags_of(of_seq))::text, 'UTF8')
+        || case when coalesce(terms, '{}') = '{}' then '}'::bytea else ','::bytea || substring(terms from 2) end
+$function$;
+
 -- :name levels
 -- The levels among the ready of a queue, from one on, by skipping through the index.
 create or replace function {schema}.levels(of_queue text, from_level integer) returns integer[]
@@ -164,8 +174,8 @@ begin
         select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
                c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
                c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
-               c.priority, t.body, t.gap, t.cancel,
-               case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end
+               c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
+               t.gap, t.cancel
         from {schema}.nonce n
         cross join unnest(n.seqs, n.deliveries) with ordinality as o (seq, delivery, place)
         join {schema}.course c on c.seq = o.seq
@@ -270,8 +280,8 @@ begin
             select 0::smallint, c.seq, i.id, i.queue, i.body, i.crc, i.packing, i.enqueued_at,
                    c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
                    c.replays, c.last_chance, 0::smallint, who, now_at, now_at + ttls[want],
-                   c.priority, t.body, t.gap, t.cancel,
-                   case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end
+                   c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
+                   t.gap, t.cancel
             from given c
             join {schema}.item i on i.seq = c.seq
             left join lateral (

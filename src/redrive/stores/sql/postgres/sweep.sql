@@ -14,7 +14,7 @@ where d.until <= %b::bigint
 -- Whether there is anything to look for.
 select 1 from {schema}.queue where keep is not null or keep_results is not null
 union all
-(select 1 from {schema}.letter where disposition = 'trash' limit 1)
+select 1 from {schema}.counter having sum(trash) > 0
 limit 1;
 
 -- :name look

@@ -11,9 +11,6 @@ create table {schema}.tag (
 );
 create index tag_seq on {schema}.tag (seq);
 
--- What lease and reclaim give says its tags, too.
-alter type {schema}.given add attribute tags text[];
-
 -- How long a discarded letter can be brought back: 30 days unless the queue says so.
 alter table {schema}.queue add column keep_trash bigint not null default 2592000000;
 

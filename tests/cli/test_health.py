@@ -1,0 +1,129 @@
+"""`redrive health` and `redrive doctor`: what is wrong, and what to do about it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from redrive import Policy, Redrive, never
+from redrive.cli.exits import Exit
+from tests.support.bound import lease_in, line_in, with_app
+from tests.support.cli import here, letters_in, on_sqlite
+
+pytestmark = pytest.mark.usefixtures("on_store")
+
+
+def health(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, str]]:
+    """Exit code, and what is wrong with what."""
+    told = here(capsys, "health", "--json", *args)
+    found = json.loads(told.out)
+    assert found["healthy"] is (told.code == Exit.DONE)
+    return told.code, {problem["kind"]: problem["what"] for problem in found["problems"]}
+
+
+async def trouble(app: Redrive) -> None:
+    app.route("billing", capacity=1)
+    app.gate("smtp")
+    app.queue("mail", gate="smtp", capacity=1)
+
+    @app.handler("orders", policy=Policy(never(), route="billing"))
+    async def fail(n: int) -> None:
+        raise ValueError("no")
+
+    await app.enqueue("orders", 1)
+    await app.run(until_idle=True)
+    await app.enqueue("mail", 1)
+    await app.open_gate("smtp", reason="they asked")
+
+
+def test_everything_that_is_wrong_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_app(tmp_path, trouble)
+    line_in(tmp_path, 2, order="park")
+    assert health(capsys) == (
+        Exit.UNSOUND,
+        {"no_worker": "mail", "queue_full": "mail", "parked": "orders", "gate_open": "smtp", "route_full": "billing"},
+    )
+    piped = [line.split("\t") for line in here(capsys, "health").out.splitlines()]
+    assert [line for line in piped if line[0] == "gate_open"] == [
+        ["gate_open", "smtp", piped[-2][2], "redrive gate show smtp"]
+    ]
+    assert "they asked" in piped[-2][2]
+
+
+@on_sqlite
+def test_nothing_is_wrong_with_what_rests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters_in(tmp_path, "one", "two")
+    assert health(capsys) == (Exit.DONE, {})
+    assert health(capsys, "--max-letters", "1") == (Exit.UNSOUND, {"letters": ""})
+    told = here(capsys, "health")
+    assert (told.code, told.out, told.err) == (Exit.DONE, "", "")
+
+
+@on_sqlite
+def test_a_paused_queue_is_left_alone_on_purpose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def paused(app: Redrive) -> None:
+        app.queue("mail")
+        await app.enqueue("mail", 1)
+        await app.pause("mail", reason="later")
+
+    with_app(tmp_path, paused)
+    assert health(capsys, "--oldest", "0s") == (Exit.DONE, {})
+    here(capsys, "queue", "resume", "mail")
+    assert health(capsys)[1] == {"no_worker": "mail"}
+    lease_in(tmp_path, "mail")
+    assert health(capsys)[1] == {"no_worker": "mail"}  # held by somebody who is gone
+
+
+@on_sqlite
+def test_a_store_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = here(capsys, "health")
+    assert (told.code, told.out) == (Exit.STORE, "")
+    told = here(capsys, "doctor", "--json")
+    assert told.code == Exit.UNSOUND
+    assert [check["check"] for check in json.loads(told.out)["checks"] if check["state"] == "bad"] == ["store"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_finds_a_sound_store_sound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters_in(tmp_path, "one")
+    told = here(capsys, "doctor", "--json")
+    found = json.loads(told.out)
+    assert (told.code, found["sound"]) == (Exit.DONE, True)
+    assert {"version", "settings", "store", "schema", "survives", "clocks", "work"} <= {
+        check["check"] for check in found["checks"]
+    }
+
+
+TASKS = """
+from redrive import Policy, Redrive
+app = Redrive("memory:")
+@app.handler("mail")
+async def send(n): ...
+"""
+
+
+@on_sqlite
+def test_the_doctor_looks_at_the_app(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stray(app: Redrive) -> None:
+        app.queue("strays", policy="gentle")
+        app.policy("gentle", Policy())
+        await app.enqueue("strays", 1)
+        await app.pause("strays", reason="x")
+
+    with_app(tmp_path, stray)
+    (tmp_path / "doctored.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("REDRIVE_APP", "doctored:app")
+    told = here(capsys, "doctor")
+    assert told.code == Exit.UNSOUND
+    lines = [line.split("\t") for line in told.out.splitlines()]
+    assert ["ok", "app", "doctored:app handles: mail", ""] in lines
+    bad = {line[1]: line[3] for line in lines if line[0] == "bad"}
+    assert bad == {"handlers": "@app.handler('strays')", "policies": "app.policy('gentle', Policy(...))"}
+    monkeypatch.setenv("REDRIVE_APP", "nowhere:app")
+    told = here(capsys, "doctor")
+    assert told.code == Exit.UNSOUND
+    assert "bad\tapp\t" in told.out
+    assert told.err == ""
