@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import features, growth, log, pages, scaling
+from bench import features, growth, log, office, pages, scaling
 from bench.harness import Child, cpu_seconds
 from bench.lab import Lab, Reading, check, enqueue_in_chunks
 from bench.load import PAYLOAD, QUEUE
@@ -256,6 +256,8 @@ _GROWTH: dict[str, Row] = {
     "grow-waiting": growth.waiting,
     "grow-letters": growth.letters,
     "letters-page": pages.page,
+    "list-filtered": office.list_filtered,
+    "export": office.export,
     "flat-memory": growth.memory,
 }
 USUAL: dict[str, dict[str, Row]] = {

@@ -106,7 +106,7 @@ def until_gone(*pids: int) -> None:
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_replaced_and_its_work_knows_why(start: Start) -> None:
     (item_id,) = put("one")
-    group = start("--processes", "2")
+    group = start("--processes", "1")
     first = pid_in(group.until("begun one"))
     os.kill(first, signal.SIGKILL)
     group.until(f"worker process {first} ended: killed by SIGKILL; another is started in 1s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -40,6 +41,7 @@ def an_item(**changes: Any) -> Item:
     return msgspec.structs.replace(blank, **changes)
 
 
+@functools.cache
 def of(hint: Any) -> st.SearchStrategy[Any]:
     if hint == Selection:
         return selections()

@@ -228,6 +228,7 @@ EXITS = {
     Exit.NOT_FOUND: "no such item or queue, or a prefix that fits several",
     Exit.CONFLICT: "nothing could be changed in the state it is in",
     Exit.STORE: "the store is not there, not reachable or not usable",
+    Exit.STILL_GOING: "still going: the wait was over before what it waited for",
     Exit.PARTLY: "some were changed and some skipped; stderr names them",
     Exit.UNSOUND: "a check found something",
     Exit.INTERRUPTED: "interrupted",

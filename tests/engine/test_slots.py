@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from redrive import Item
 from redrive.core.states import State
+from redrive.errors import ConfigError
 from redrive.events import Finished, Leased
 from tests.support.lab import Lab, Seen
 
@@ -192,3 +194,11 @@ async def test_a_bound_over_all_queues_holds_and_every_queue_has_its_turn(lab: L
     assert [row.done for row in (await app.tally()).queues] == [6, 6, 6]
     firsts = [event.queue for event in seen.of(Finished)][:9]
     assert set(firsts) == {"a", "b", "c"}, "no queue waits until another is empty"
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, True, 1.5, "3"])
+async def test_a_bound_is_a_number_of_slots(memory_lab: Lab, concurrency: Any) -> None:
+    app = await memory_lab.app()
+    app.handler("q")(lambda: None)
+    with pytest.raises(ConfigError, match="concurrency"):
+        await app.run(concurrency=concurrency)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from redrive.core import codec
+from redrive.core.decide import Charge, ToReady
 from redrive.core.item import Failure, History, Item, Letter, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Discard, Move, QueueChange, Replay, Skip, Skipped, Tag
+from redrive.core.verbs import Discard, Move, QueueChange, Replay, Settlement, Skip, Skipped, Tag
 from redrive.stores.base import Store
 from redrive.stores.checks import KEEPS_BACK
 from redrive.stores.postgres import PostgresStore
@@ -67,6 +71,33 @@ async def test_what_has_no_tag_left_says_so(url: str, opened: Open) -> None:
     assert await rows(url, "select ties from course order by seq") == [(0,), (128,)]
     assert [item.tags for item in (await store.lease(asking())).items] == [(), ("b",)]
     assert (await store.check()).findings == ()
+
+
+@pytest.mark.parametrize("terms", [None, Terms(order_key="k", policy="slow"), Terms()])
+async def test_tags_come_with_every_lease_beside_the_terms(opened: Open, terms: Terms | None) -> None:
+    store = await opened()
+    await store.put([NewItem("i", "q", b"{}", terms=terms)])
+    tags = ('"a"', "\\b", "naïve", "{}")
+    await store.amend(Ids(("i",)), Tag(add=tags), act())
+    first = (await store.lease(asking(1, "a"))).items
+    again = (await store.lease(asking(1, "a"))).items
+    taken = await store.reclaim("r", ["q"], 1_000, 1, force=True)
+    await store.settle([Settlement("i", 2, ToReady(0, Charge.ERROR))])
+    retried = (await store.lease(asking(1, "b"))).items
+    seen = [(item.tags, item.terms) for item in (*first, *again, *taken, *retried)]
+    assert seen == [(tuple(sorted(tags)), None if terms == Terms() else terms)] * 4
+
+
+async def test_a_worker_that_does_not_know_of_tags_reads_the_terms(url: str, opened: Open) -> None:
+    """As those of an earlier release do, which are still running when another has brought the schema up to date."""
+    store = await opened()
+    bound = Terms(order_key="k", after=(), policy="slow")
+    await store.put([NewItem("bound", "q", b"{}", terms=bound), NewItem("plain", "q", b"{}")])
+    await store.amend(Ids(("bound", "plain")), Tag(add=("a",)), act())
+    given = await rows(
+        url, "select terms from lease(null, 'w', 'n', 0, '{q}', '{9}', '{30000}', '{2}', '{-1}', '{0}', '{-1}', '{0}')"
+    )
+    assert [codec.decode(terms, Terms) for (terms,) in given] == [bound, Terms()]
 
 
 # --- moves ---

@@ -214,7 +214,7 @@ TEETH = (
     Tooth(t.SweepsLettersToo, ("test_sweep_never_touches_letters_nor_what_lives",), machine=True),
     Tooth(o.MovesTheHeadAway, ("test_move_skips_a_head_that_others_wait_behind",)),
     Tooth(o.MovesIntoARing, ("test_move_skips_what_others_wait_for_under_an_order_key",)),
-    Tooth(o.MovesWithoutLeaving, ("test_move_of_a_head_nobody_waits_behind_ends_its_line",), machine=True),
+    Tooth(o.MovesWithoutLeaving, ("test_move_of_a_head_nobody_waits_behind_ends_its_line",)),
     Tooth(o.MovesWithoutAuditing, ("test_move_changes_the_queue_and_nothing_else",)),
     Tooth(o.ForgetsTagsOnReplay, ("test_tags_stay_whatever_becomes_of_the_item",)),
     Tooth(o.HoldsTrashFromItsDeath, ("test_trash_is_swept_when_its_time_is_over",), machine=True),

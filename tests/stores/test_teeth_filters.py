@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,6 @@ from redrive.testing import conformance as suite
 from redrive.testing.clock import FakeClock
 from tests.stores.planting import Edit, Patch, Plant, Planted
 from tests.stores.teeth_kit import FINDINGS, world_by
-from tests.support.folders import quick_folder
 
 
 def bent(module: object, name: str, make: Callable[[Any], Any]) -> Patch:
@@ -117,17 +118,19 @@ CASES = [
 
 
 @pytest.mark.parametrize("bug", CASES)
-async def test_a_planted_bug_is_caught_and_nothing_without_it(bug: str) -> None:
+async def test_a_planted_bug_is_caught_and_nothing_without_it(bug: str, tmp_path: Path) -> None:
     engine, plant, name = PLANTS[bug]
-    assert not await _finds(name, engine, Plant())
-    assert await _finds(name, engine, plant)
+    for folder in (tmp_path / "sound", tmp_path / "bent"):
+        folder.mkdir()
+    assert not await _finds(name, engine, Plant(), tmp_path / "sound")
+    assert await _finds(name, engine, plant, tmp_path / "bent")
 
 
-async def _finds(name: str, engine: str, plant: Plant) -> bool:
+async def _finds(name: str, engine: str, plant: Plant, folder: Path) -> bool:
     test = getattr(suite, name)
     values = [mark.args[1] for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
-    with pytest.MonkeyPatch.context() as monkeypatch, quick_folder() as folder:
-        planted = Planted(engine, plant, monkeypatch)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        planted = await asyncio.to_thread(Planted, engine, plant, monkeypatch)
         with planted.store(folder) as url:
 
             def opened(clock: FakeClock) -> Store:

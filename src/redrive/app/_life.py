@@ -8,6 +8,8 @@ import weakref
 from types import TracebackType
 from typing import Self
 
+from msgspec import UNSET, UnsetType
+
 from redrive.app._declared import Declared
 from redrive.core.item import Millis
 from redrive.core.sizes import Size
@@ -30,7 +32,7 @@ class Life:
 
     def __init__(
         self,
-        store: str | Store | None = None,
+        store: str | Store | UnsetType = UNSET,
         *,
         max_payload: Size | None = None,
         traceback: bool = True,
@@ -38,8 +40,9 @@ class Life:
         actor: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        # An app that names its store is told everything by its code; what is left out is as by default.
-        chosen = load().settings if store is None else Settings()
+        # An app that names its store is told everything by its code; what is left out is as by default. None is no
+        # name: it is what a variable gives that somebody forgot to set.
+        chosen = load().settings if store is UNSET else Settings()
         most = parse_size(chosen.max_payload if max_payload is None else max_payload, field="max_payload")
         if most < 1:
             raise ConfigError("nothing would fit", field="max_payload", hint="use 1 byte or more")
@@ -51,7 +54,7 @@ class Life:
         self.events = Events()
         if log:
             self.events.subscribe(log_event)
-        self._bind(_store(chosen.store if store is None else store, clock), clock or SystemClock())
+        self._bind(_store(chosen.store if store is UNSET else store, clock), clock or SystemClock())
         _apps.add(self)
 
     def _bind(self, store: Store, clock: Clock) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+from msgspec import UNSET, UnsetType
+
 from redrive.blocking._bridge import App, Bridge
 from redrive.core.sizes import Size
 from redrive.events import Events
@@ -15,7 +17,7 @@ from redrive.stores.clock import Clock
 class Life:
     def __init__(
         self,
-        store: str | Store | None = None,
+        store: str | Store | UnsetType = UNSET,
         *,
         max_payload: Size | None = None,
         traceback: bool = True,

@@ -18,6 +18,7 @@ from redrive.cli.access import (
 )
 from redrive.cli.asking import Progress, confirm
 from redrive.cli.exits import Exit
+from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import say, write_json
 from redrive.errors import ConfigError
 
@@ -75,11 +76,13 @@ def prune(
     count = visit(store, lambda app: _count(app, filters))
     items = f"{count:,} item{'s' * (count != 1)}"
     if dry_run or not count:
-        return _report(count, as_json=as_json, dry_run=dry_run)
+        _report(count, as_json=as_json, dry_run=dry_run)
+        return Exit.DONE
     wanted = {str(count), f"{count:,}"} if count > TYPE_ABOVE else {"y", "yes"}
     confirm(f"{items} would be removed for good", f"Remove {items} for good?", yes=yes, wanted=frozenset(wanted))
-    removed = visit(store, lambda app: _remove(app, filters, why, count))
-    return _report(removed, as_json=as_json, dry_run=False)
+    removed, whole = visit(store, lambda app: _remove(app, filters, why, count))
+    _report(removed, as_json=as_json, dry_run=False)
+    return Exit.DONE if whole else Exit.INTERRUPTED
 
 
 def _words(text: str) -> list[str]:
@@ -116,23 +119,23 @@ async def _count(app: Redrive, filters: list[str]) -> int:
     return count
 
 
-async def _remove(app: Redrive, filters: list[str], reason: str, count: int) -> int:
-    """In bites, so that no worker waits for it. What ended meanwhile is not among the counted, and stays."""
+async def _remove(app: Redrive, filters: list[str], reason: str, count: int) -> tuple[int, bool]:
+    """In bites, so that no worker waits for it; no more than were counted, and none after Ctrl-C."""
     progress, removed = Progress("removed", count), 0
-    for each in filters:
-        while removed < count:
-            gone = await app.prune(each, reason=reason, limit=min(BITE, count - removed))
-            removed += len(gone)
-            progress.add(len(gone))
-            if not gone:
-                break
+    with Interrupts("stopping after this bite; Ctrl-C again to stop at once") as interrupts:
+        for each in filters:
+            while removed < count and not interrupts.heard:
+                gone = await app.prune(each, reason=reason, limit=min(BITE, count - removed))
+                removed += len(gone)
+                progress.add(len(gone))
+                if not gone:
+                    break
     progress.end()
-    return removed
+    return removed, not interrupts.heard
 
 
-def _report(count: int, *, as_json: bool, dry_run: bool) -> int:
+def _report(count: int, *, as_json: bool, dry_run: bool) -> None:
     if as_json:
         write_json({"dry_run": dry_run, "removed": count})
     else:
         say(f"{'would remove' if dry_run else 'removed'} {count:,}")
-    return Exit.DONE

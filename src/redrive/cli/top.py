@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import termios
 import tty
@@ -57,7 +58,9 @@ async def _watch(app: Redrive, pause: int) -> None:
     leaving = asyncio.Event()
 
     def hear() -> None:
-        if sys.stdin.read(1) in ("q", "Q", ""):
+        # Not through sys.stdin, which would read ahead, and keep keys that nobody is told of.
+        keys = os.read(sys.stdin.fileno(), 64)
+        if not keys or b"q" in keys.lower():
             leaving.set()
 
     before = standing = await read(app)

@@ -78,12 +78,14 @@ TOPICS = "\b\nTopics:\n" + "".join(f"  {name:<12} {about}\n" for name, (about, _
 
 
 def _fields() -> str:
-    from redrive.core.select import DERIVED, FIELDS, WORDS
+    from redrive.core.select import DERIVED, FIELDS, MEANING, WORDS
 
     lines = []
-    for name, kind in FIELDS.items():
+    for name in FIELDS:
+        lines.append(f"  {name:<13}{MEANING[name]}")
         words = (*WORDS.get(name, ()), *(DERIVED if name == "state" else ()))
-        lines.append(f"  {name:<13}{kind}{': ' * bool(words)}{', '.join(words)}")
+        if words:
+            lines.append(f"{'':<15}{', '.join(words)}")
     return "\n".join(lines)
 
 
@@ -97,7 +99,7 @@ def show_help(context: click.Context, *, words: tuple[str, ...]) -> None:
         write((text.format(fields=_fields()) if words[0] == "fields" else text).rstrip())
         return
     command: click.Command = cli
-    above = click.Context(cli, info_name="redrive", **HELP_NAMES)
+    above = click.Context(cli, info_name="redrive", help_option_names=HELP_NAMES["help_option_names"])
     for word in words:
         below = command.get_command(above, word) if isinstance(command, click.Group) else None
         if below is None:
@@ -105,5 +107,8 @@ def show_help(context: click.Context, *, words: tuple[str, ...]) -> None:
             near = get_close_matches(word, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"topics are {', '.join(TEXTS)}"
             raise click.UsageError(f"there is no help on {' '.join(words)!r}; {hint}", ctx=context)
-        command, above = below, click.Context(below, info_name=word, parent=above, **HELP_NAMES)
+        command, above = (
+            below,
+            click.Context(below, info_name=word, parent=above, help_option_names=HELP_NAMES["help_option_names"]),
+        )
     write(command.get_help(above) if words else context.get_help())

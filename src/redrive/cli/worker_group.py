@@ -132,9 +132,11 @@ class Group:
                 break
 
     def _pass_on(self, child: Child) -> None:
+        """To one that is not ready yet all is told again when it is, in case that it never will be."""
         for pid, why in self._deaths:
             child.ours.write(f"{json.dumps({'died': pid, 'why': why})}\n".encode())
-        self._deaths.clear()
+        if child.ready:
+            self._deaths.clear()
 
     async def _started(self) -> Child | None:
         """None if the group ends before the system has room for another process."""
@@ -143,7 +145,7 @@ class Group:
                 return await self._start()
             except OSError as error:
                 wait = format_duration(LONGEST_PAUSE)
-                logger.error("no worker process could be started: %s; trying again in %s", error, wait)  # noqa: TRY400
+                logger.error("no worker process could be started: %s; trying again in %s", error, wait)
             await self._stirring(LONGEST_PAUSE)
             if self._is_ending():
                 return None
@@ -165,6 +167,7 @@ class Group:
             unless_started.pop_all()
         child = Child(process, *await asyncio.open_connection(sock=ours, limit=LINE_LIMIT))
         self._children.add(child)
+        self._pass_on(child)
         for heard in self._signals:
             child.tell(heard)
         return child

@@ -19,6 +19,7 @@ from pathlib import Path
 from redrive.app import Redrive
 from redrive.errors import StoreError
 
+TOLD_LIMIT = 1024 * 1024
 SITE = ("site-packages", "dist-packages")
 
 
@@ -39,15 +40,24 @@ class ChildLine:
     def ready(self) -> None:
         self._say({"ready": True})
 
+    async def catch_up(self, app: Redrive) -> None:
+        """Note deaths that were told before this process could hear them: before it takes over what those held."""
+        with suppress(BlockingIOError):
+            for words in self._socket.recv(TOLD_LIMIT, socket.MSG_DONTWAIT).splitlines():
+                await self._note(app, words)
+
     async def attend(self, app: Redrive) -> None:
         """Note deaths in the app's store, until the supervisor is gone."""
         reader, self._writer = await asyncio.open_connection(sock=self._socket)
         with suppress(OSError):
             while words := await reader.readline():
-                said = json.loads(words)
-                # It is evidence only, and a store that is away has worse to tell.
-                with suppress(StoreError):
-                    await app.report_death(said["died"], why=said["why"])
+                await self._note(app, words)
+
+    async def _note(self, app: Redrive, words: bytes) -> None:
+        said = json.loads(words)
+        # It is evidence only, and a store that is away has worse to tell.
+        with suppress(StoreError):
+            await app.report_death(said["died"], why=said["why"])
 
     def _say(self, what: dict[str, object]) -> None:
         with suppress(OSError):

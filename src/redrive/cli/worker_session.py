@@ -50,6 +50,8 @@ class Session:
             await self._app.open()
             if self._app.info().engine == "memory":
                 logger.warning("the app's store is memory: nobody outside of this process can enqueue to it")
+            if self._line is not None:
+                await self._line.catch_up(self._app)
             attending = asyncio.create_task(self._attend())
             grace = f"{self._grace}ms"
             work = self._app.run(until_idle=until_idle, queues=queues, grace=grace, concurrency=concurrency)

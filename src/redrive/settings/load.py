@@ -16,7 +16,7 @@ from redrive.settings import files
 from redrive.settings.model import FIELDS, SECTIONS, Field, Settings, settings_from
 
 DEFAULT = "default"
-OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_DEBUG", "REDRIVE_PROVE")
+OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_APP", "REDRIVE_DEBUG", "REDRIVE_PROVE")
 OURS = "REDRIVE_"
 SECRET_LIMIT = 64 * 1024
 

@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from redrive.core.item import Item
+from msgspec.structs import replace
+
+from redrive.core.item import History, Item, Letter
 from redrive.core.select import Ids, Match
-from redrive.core.states import State
+from redrive.core.states import Disposition, State
 from redrive.core.verbs import Cancel, DocumentWrite, GateWrite, NewEntry, QueueChange, Want, WorkerFacts
 from redrive.errors import NotFound, OutcomeUnknown, StoreError
 from redrive.stores.base import Store
-from redrive.testing.conformance.kit import TTL, act, asking, finished, held, new
+from redrive.testing.conformance.kit import TTL, act, asking, failure, finished, held, new
 
 Call = Callable[[], Awaitable[object]]
 
@@ -101,6 +103,7 @@ class Round:
             "append": lambda: store.append([NewEntry(of("append"), b"1")]),
             "configure_route": lambda: store.configure_route(of("configure_route"), 7),
             "set_gate": lambda: _set_gate(store, of("set_gate")),
+            "take_in": lambda: store.take_in([_letter(of("take_in"))], self._by),
         }
 
     def _reads(self, store: Store) -> dict[str, Call]:
@@ -128,7 +131,7 @@ class Round:
     async def happened(self) -> dict[str, bool]:
         """Which writes are there, as seen past the link."""
         store, of = self._direct, self._of
-        item = {verb: await self._item(of(verb)) for verb in ("put", *GIVEN)}
+        item = {verb: await self._item(of(verb)) for verb in ("put", "take_in", *GIVEN)}
         before = self._items["extend"].lease_until
         return {
             "put": item["put"] is not None,
@@ -145,11 +148,16 @@ class Round:
             "append": bool(await store.journal(of("append"))),
             "configure_route": any(row.route == of("configure_route") for row in (await store.tally()).routes),
             "set_gate": await store.gate(of("set_gate")) is not None,
+            "take_in": _is(item["take_in"], lambda it: it.state is State.DEAD),
         }
 
     async def _item(self, item_id: str) -> Item | None:
+        history = await self._history(item_id)
+        return None if history is None else history.item
+
+    async def _history(self, item_id: str) -> History | None:
         try:
-            return (await self._direct.get(item_id)).item
+            return await self._direct.get(item_id)
         except NotFound:
             return None
 
@@ -171,9 +179,10 @@ class Round:
             item = await self._item(self._of(verb))
             if item is None or item.deliveries > 1:
                 found[verb] = f"{item}"
-        deeds = (await self._direct.get(self._of("amend"))).deeds
-        if len(deeds) > 1:
-            found["amend"] = f"{deeds}"
+        for verb in ("amend", "take_in"):
+            history = await self._history(self._of(verb))
+            if history is not None and len(history.deeds) > 1:
+                found[verb] = f"{history.deeds}"
         return found
 
 
@@ -181,6 +190,14 @@ async def _set_gate(store: Store, name: str) -> None:
     """As who compares and sets does it: a write of unknown outcome that is there is not made again."""
     if await store.gate(name) is None:
         await store.set_gate(GateWrite(name, 0))
+
+
+def _letter(item_id: str) -> History:
+    """Of another store."""
+    died = 5
+    letter = Letter("max_attempts", died, Disposition.OPEN, failure())
+    item = Item(item_id, item_id, b"{}", 1, State.DEAD, 1, 1, 1, deliveries=1, attempt=1, errors=1, ended_at=died)
+    return History(replace(item, letter=letter), ())
 
 
 def _is(item: Item | None, question: Callable[[Item], bool]) -> bool:

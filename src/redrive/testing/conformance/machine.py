@@ -93,6 +93,7 @@ class StoreMachine(Stage):
         self.the_stores_agree()
         self.kill(queue="a", cause="c1")
         self.the_stores_agree()
+        self.tick(1)
         self._lease(self.request("w-1", [Want("b", 2, 5_000, 3)], 0))
 
     @rule(queue=queues, cause=causes)

@@ -48,6 +48,7 @@ changes: st.SearchStrategy[Change] = st.sampled_from(
         Replay(force=True),
         Archive(),
         Discard(),
+        Discard(),
         Restore(),
         Cancel(),
         Cancel(),

@@ -1,0 +1,292 @@
+"""The command line as a shell sees it: exit codes of real processes, questions on a real terminal, keys and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from redrive import Redrive
+from redrive.cli.exits import Exit
+from tests.support.bound import with_app
+from tests.support.cli import COMMAND, KEPT, PATIENCE, environment, here, letters_in, on_sqlite, piped
+
+pytestmark = pytest.mark.usefixtures("on_store")
+
+
+# -- exit codes in a script --------------------------------------------------------------------------------------------
+
+SCRIPT = """
+redrive() { "$PYTHON" -m redrive "$@" >out 2>err </dev/null; echo "$? $(wc -l <out) $*"; }
+redrive queue list -q
+redrive item wait "$DEAD"
+redrive queue lsit
+redrive letters replay --where queue:mail --reason x
+redrive letters replay nobody --reason x
+redrive letters restore "$DEAD" --reason x
+redrive queue list --store sqlite:///nowhere.db
+redrive item wait "$READY" --timeout 1ms
+redrive letters replay "$DEAD" "$READY" --reason x --once
+redrive health
+"""
+CODES = [0, 1, 2, 3, 5, 6, 7, 8, 9, 10]
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_every_exit_code_in_a_real_shell(tmp_path: Path) -> None:
+    (dead,) = letters_in(tmp_path, "no address")
+    ready = piped("queue", "push", "mail", "1", cwd=tmp_path).stdout.strip()
+    told = subprocess.run(
+        ["bash", "-c", SCRIPT],
+        cwd=tmp_path,
+        env=environment(PYTHON=COMMAND[0], DEAD=dead, READY=ready),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    lines = [line.split(maxsplit=2) for line in told.stdout.splitlines()]
+    assert [(int(code), command) for code, _, command in lines] == list(
+        zip(CODES, [command for _, _, command in lines], strict=True)
+    )
+    printed = {command: int(count) for _, count, command in lines}
+    # stdout is data: only what has any printed it.
+    assert [command for command, count in printed.items() if count] == [
+        "queue list -q",
+        f"letters replay {dead} {ready} --reason x --once",
+        "health",
+    ]
+    assert not (tmp_path / "nowhere.db").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_store", [kind for kind in KEPT if kind != "sqlite"], indirect=True)
+def test_from_push_to_replay_on_a_server(tmp_path: Path) -> None:
+    """Smoke, in processes of their own: what the shell adds does not depend on the engine."""
+    (dead,) = letters_in(tmp_path, "no address")
+    pushed = piped("queue", "push", "mail", '{"item_id": "0"}', cwd=tmp_path)
+    assert (pushed.returncode, pushed.stderr) == (Exit.DONE, "")
+    assert piped("queue", "list", "--fields", "queue,ready,dead", cwd=tmp_path).stdout == "mail\t1\t1\n"
+    assert "no_worker" in piped("health", cwd=tmp_path).stdout
+    sent = piped("letters", "replay", "-", "--reason", "mended", cwd=tmp_path, text=f"{dead}\n")
+    assert (sent.returncode, sent.stdout) == (Exit.DONE, f"{dead}\n")
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def typing(keys: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A real terminal as stdin, at which somebody has typed."""
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, keys.encode())
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        try:
+            yield
+        finally:
+            os.close(keyboard)
+
+
+async def one_of_each(app: Redrive) -> None:
+    app.gate("smtp")
+    app.queue("reports")
+    app.schedule("nightly", "reports", cron="0 2 * * *")
+    await app.enqueue("reports", 1, delay="1h", id="waiting")
+    await app.cancel(await app.enqueue("reports", 2, delay="1h"), reason="x")
+
+
+DESTRUCTIVE = [
+    ["letters", "discard", "--where", "queue:mail"],
+    ["letters", "archive", "--where", "queue:mail"],
+    ["letters", "replay", "--where", "queue:mail"],
+    ["letters", "move", "--where", "queue:mail", "--to", "reports"],
+    ["letters", "skip", "--where", "queue:mail"],
+    ["queue", "prune", "reports"],
+    ["gate", "remove", "smtp"],
+    ["schedule", "remove", "nightly"],
+]
+
+
+def state(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """All that an act could have changed."""
+    looks = (["status", "--json"], ["item", "list", "--json"], ["gate", "list", "-q"], ["schedule", "list", "-q"])
+    answers = [here(capsys, *look).out for look in looks]
+    status = json.loads(answers[0])
+    return [json.dumps([status["queues"][at]["dead"] for at in range(len(status["queues"]))]), *answers[1:]]
+
+
+@on_sqlite
+@pytest.mark.parametrize("args", DESTRUCTIVE, ids=lambda args: " ".join(args[:2]))
+def test_what_cannot_be_undone_asks_first(
+    args: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters_in(tmp_path, "one", "two")
+    with_app(tmp_path, one_of_each)
+    before = state(capsys)
+    words = [*args, "--reason", "x"]
+    told = here(capsys, *words)  # nobody is there
+    assert (told.code, told.out) == (Exit.REFUSED, "")
+    assert "there is no terminal to ask" in told.err
+    assert "--yes" in told.err
+    for keys, more in (("n\n", []), ("\n", []), ("y\n", ["--no-input"])):
+        with typing(keys, monkeypatch):
+            told = here(capsys, *words, *more)
+        assert (told.code, told.out) == (Exit.REFUSED, ""), keys
+        assert ("[y/N]" in told.err) is not bool(more)
+    assert state(capsys) == before
+    with typing("y\n", monkeypatch):
+        told = here(capsys, *words)
+    # Nobody waits behind these letters, so there is nothing to skip: the question was answered all the same.
+    assert told.code == (Exit.CONFLICT if args[1] == "skip" else Exit.DONE), told.err
+
+
+@on_sqlite
+@pytest.mark.parametrize("args", DESTRUCTIVE, ids=lambda args: " ".join(args[:2]))
+def test_yes_does_not_ask(args: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters_in(tmp_path, "one", "two")
+    with_app(tmp_path, one_of_each)
+    told = here(capsys, *args, "--reason", "x", "--yes")
+    assert told.code == (Exit.CONFLICT if args[1] == "skip" else Exit.DONE), told.err
+    assert "[y/N]" not in told.err
+
+
+@on_sqlite
+def test_many_need_the_number_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def many(app: Redrive) -> None:
+        @app.handler("mail", concurrency=500)
+        async def send(n: int) -> None: ...
+
+        await app.enqueue_many("mail", range(1001))
+        await app.run(until_idle=True)
+
+    with_app(tmp_path, many)
+    prune = ["queue", "prune", "mail", "--reason", "x"]
+    for keys, code in (("y\n", Exit.REFUSED), ("1000\n", Exit.REFUSED), ("1,001\n", Exit.DONE)):
+        with typing(keys, monkeypatch):
+            told = here(capsys, *prune)
+        assert told.code == code, keys
+        assert "Remove 1,001 items for good? Type the number to go on: " in told.err
+    assert here(capsys, "queue", "list", "--fields", "done").out == "0\n"
+
+
+# -- keys and signals --------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A command on a terminal, its output read until it shows something."""
+
+    def __init__(self, *args: str, cwd: Path) -> None:
+        pid, self._screen = pty.fork()
+        if pid == 0:  # pragma: no cover - the child becomes the command
+            try:
+                os.chdir(cwd)
+                os.execve(COMMAND[0], [*COMMAND, *args], environment(COLUMNS="100"))  # noqa: S606 - as above
+            finally:
+                os._exit(99)
+        self.pid = pid
+        self.seen = ""
+
+    def until(self, text: str) -> None:
+        ends = time.monotonic() + PATIENCE
+        while text not in self.seen:
+            assert time.monotonic() < ends, self.seen
+            if select.select([self._screen], [], [], 1)[0]:
+                self.seen += os.read(self._screen, 65536).decode()
+
+    def type(self, keys: str) -> None:
+        os.write(self._screen, keys.encode())
+
+    def end(self) -> int:
+        """Its exit code; what it still says is read."""
+        ends = time.monotonic() + PATIENCE
+        try:
+            while time.monotonic() < ends:
+                try:
+                    self.seen += os.read(self._screen, 65536).decode()
+                except OSError:
+                    break
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        finally:
+            os.close(self._screen)
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_a_live_view_is_redrawn_until_somebody_leaves(tmp_path: Path) -> None:
+    letters_in(tmp_path, "no \x1b[2J address")
+    top = Terminal("top", "--every", "100ms", cwd=tmp_path)
+    top.until("q leaves")
+    top.until("no live workers")
+    top.type("xq")
+    assert top.end() == Exit.DONE
+    assert top.seen.endswith("\x1b[?1049l")  # what was on the screen before is there again
+    assert "no \\x1b[2J address" in top.seen
+    watch = Terminal("queue", "list", "--watch=100ms", cwd=tmp_path)
+    watch.until("QUEUE")
+    piped("queue", "push", "mail", "1", cwd=tmp_path)
+    watch.until("NO WORKER")
+    watch.type("\x03")
+    assert watch.end() == Exit.INTERRUPTED
+    assert "Traceback" not in watch.seen
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_a_watch_in_a_pipe_streams_until_it_is_interrupted(tmp_path: Path) -> None:
+    letters_in(tmp_path, "no address")
+    args = ["queue", "list", "--watch=100ms", "--jsonl"]
+    with subprocess.Popen(
+        [*COMMAND, *args],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert [json.loads(process.stdout.readline())["dead"] for _ in range(2)] == [1, 1]
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said) == (Exit.INTERRUPTED, "")
+
+
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+def completed(folder: Path, *words: str) -> list[str]:
+    asked = {"_REDRIVE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["redrive", *words])}
+    env = {**asked, "COMP_CWORD": str(len(words)), "XDG_CACHE_HOME": str(folder / "cache")}
+    told = piped(cwd=folder, env=env)
+    assert (told.returncode, told.stderr) == (0, "")
+    return [line.partition(",")[2] for line in told.stdout.splitlines()]
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_names_of_the_store_are_completed_also_when_it_is_away(tmp_path: Path) -> None:
+    (dead,) = letters_in(tmp_path, "no address")
+    assert completed(tmp_path, "queue", "sho") == ["show"]
+    # A busy machine may take longer than a typist would wait; then nothing is offered, and the next try has it.
+    ends = time.monotonic() + PATIENCE
+    while completed(tmp_path, "queue", "show", "m") != ["mail"]:
+        assert time.monotonic() < ends
+    while completed(tmp_path, "item", "explain", dead[:3]) != [dead]:
+        assert time.monotonic() < ends
+    for file in tmp_path.glob("redrive.db*"):
+        file.rename(tmp_path / f"away-{file.name}")
+    assert completed(tmp_path, "queue", "show", "m") == ["mail"]
+    assert not (tmp_path / "redrive.db").exists()
+    assert completed(tmp_path, "letters", "list", "--where", "dispo") == ["disposition:"]
