@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import features, growth, log, office, pages, scaling
+from bench import features, growth, log, office, pages, scaling, shell
 from bench.harness import Child, cpu_seconds
 from bench.lab import Lab, Reading, check, enqueue_in_chunks
 from bench.load import PAYLOAD, QUEUE
@@ -249,9 +249,15 @@ def snapshot(lab: Lab) -> list[Reading]:
 Row = Callable[[Lab], list[Reading]]
 
 _EVERYWHERE: dict[str, Row] = {"drain": drain, "peers": peers, "fail": fail, "bulk": bulk, "replay": replay}
-_LATER: dict[str, Row] = {"callers": callers, "pickup": pickup, "idle": idle}
+_LATER: dict[str, Row] = {"callers": callers, "pickup": pickup, "idle": idle, "cli-queue-list": shell.queue_list}
 _SERVERS: dict[str, Row] = {"scaling": scaling.waiting, "busy": scaling.busy}
-_SQLITE: dict[str, Row] = {"minimal": minimal, "singles": singles, "blocking": blocking, "memory": memory}
+_SQLITE: dict[str, Row] = {
+    "minimal": minimal,
+    "singles": singles,
+    "blocking": blocking,
+    "memory": memory,
+    "cli-version": shell.version,
+}
 _GROWTH: dict[str, Row] = {
     "grow-waiting": growth.waiting,
     "grow-letters": growth.letters,
@@ -281,7 +287,7 @@ FEATURES: dict[str, Row] = {
 NAMED: dict[str, Row] = {"unused": features.unused}
 """Only if it is asked for by name: it needs another checkout."""
 GROUPS = ("usual", "features", "growth", "all")
-ONCE = frozenset({"pickup", "idle", "wal", "pinned", "schedules-idle", *_GROWTH})
+ONCE = frozenset({"pickup", "idle", "wal", "pinned", "schedules-idle", "cli-version", "cli-queue-list", *_GROWTH})
 """Rows that are samples over time in themselves and are not repeated."""
 
 

@@ -18,24 +18,25 @@ import pytest
 
 from redrive import Policy, Redrive, never
 from redrive import cli as command_line
-from tests.support.stores import STORES, StoreUrl
+from tests.support.stores import EACH, StoreUrl
 
 PATIENCE = 45
 """Seconds. Only a failing test waits so long; the machine may be busy."""
 COMMAND = (sys.executable, "-m", "redrive")
 
 
-KEPT = tuple(kind for kind in STORES if kind != "memory")
-"""Those that a command can look at: memory ends with its process."""
 on_sqlite = pytest.mark.parametrize("on_store", ["sqlite"], indirect=True)
 """For what is about the file, or would only show once more that the stores are alike."""
 
 
-@pytest.fixture(params=KEPT)
+@pytest.fixture(params=[kind for kind in EACH if kind != "memory"])
 def on_store(
     request: pytest.FixtureRequest, tmp_path: Path, store_url: StoreUrl, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Commands work on a store of this kind, without being told: by REDRIVE_STORE, or by what is used without it."""
+    """Commands work on a store of this kind, without being told: by REDRIVE_STORE, or by what is used without it.
+
+    Not in memory, which ends with its process.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REDRIVE_STORE", raising=False)
     if request.param != "sqlite":
