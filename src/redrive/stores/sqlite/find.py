@@ -11,7 +11,7 @@ from redrive.core.verbs import CauseTally, QueueSettings, QueueTally, RouteTally
 from redrive.errors import NotFound
 from redrive.stores.sqlite import edges, limits
 from redrive.stores.sqlite.limits import Firsts
-from redrive.stores.sqlite.rows import Row, item_of, tombstone_of
+from redrive.stores.sqlite.rows import SEQ, Row, item_of, tombstone_of
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
@@ -44,13 +44,16 @@ def tombstone(tx: Tx, item_id: str) -> Tombstone | None:
     return None if row is None else tombstone_of(row)
 
 
-def item_at(tx: Tx, row: Row) -> Item:
-    """The item of a row that a search found."""
-    return item_of(tx.execute(_GET["by_seq"], (row[1],)).fetchone())
+def items_at(tx: Tx, rows: list[Row]) -> list[Item]:
+    """The items of rows that a search found, in one statement: a page may have a thousand."""
+    seqs = [row[1] for row in rows]
+    read = tx.execute(_GET["by_seqs"], (codec.encode(seqs).decode(),)).fetchall()
+    by_seq = {row[SEQ]: row for row in read}
+    return [item_of(by_seq[seq]) for seq in seqs]
 
 
-def id_at(_: Tx, row: Row) -> str:
-    return str(row[2])
+def ids_at(_: Tx, rows: list[Row]) -> list[str]:
+    return [str(row[2]) for row in rows]
 
 
 def tally(tx: Tx) -> Tally:

@@ -45,9 +45,11 @@ class _Range(NamedTuple):
 
 
 class Search(Generic[T]):
-    """A page of what matches: the last first. `read` makes a result of a row, in the transaction that found it."""
+    """A page of what matches: the last first. `read` makes results of rows, in the transaction that found them."""
 
-    def __init__(self, selection: Selection, limit: int, cursor: str | None, read: Callable[[Tx, Row], T]) -> None:
+    def __init__(
+        self, selection: Selection, limit: int, cursor: str | None, read: Callable[[Tx, list[Row]], list[T]]
+    ) -> None:
         self._selection = selection
         self._limit = limit
         self._read = read
@@ -64,13 +66,12 @@ class Search(Generic[T]):
         try:
             with short_of_time(tx):
                 rows = self._rows(tx, _Range((_FIRST, _FIRST), self._high))
-                self.scanned = len(rows)
-                self._take(tx, rows)
         except Exception as error:
             if not faults.is_interrupt(error):
                 raise
-            self.found, self.next, self._last = [], None, None
             return False
+        self.scanned = len(rows)
+        self._take(tx, rows)
         return True
 
     def part(self, tx: Tx) -> bool:
@@ -104,7 +105,7 @@ class Search(Generic[T]):
 
     def _take(self, tx: Tx, rows: list[Row]) -> None:
         room = self._limit - len(self.found)
-        self.found += [self._read(tx, row) for row in rows[:room]]
+        self.found += self._read(tx, rows[:room])
         if rows[:room]:
             self._last = (rows[:room][-1][0], rows[:room][-1][1])
         if len(rows) > room and self._last is not None:

@@ -277,7 +277,7 @@ class SqliteStore:
         return await residue.page(self._looks, selection, limit, cursor)
 
     async def _find(self, selection: Selection, limit: int, cursor: str | None) -> Page:
-        found = await self._search(Search(selection, limit, cursor, find.item_at))
+        found = await self._search(Search(selection, limit, cursor, find.items_at))
         page = Page(tuple(found.found), found.next, found.scanned)
         return replace(page, items=await bodies.whole(page.items))
 
@@ -293,7 +293,7 @@ class SqliteStore:
         return await residue.ids(self._looks, selection, limit, cursor)
 
     async def _ids(self, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-        found = await self._search(Search(selection, limit, cursor, find.id_at))
+        found = await self._search(Search(selection, limit, cursor, find.ids_at))
         return IdPage(tuple(found.found), found.next)
 
     async def _search(self, search: Search[T]) -> Search[T]:

@@ -1,6 +1,6 @@
 -- find: numbers of matching items in a stable order; `{where}` is the compiled selection with bound values.
 -- Inputs: the selection's values, then a range of places and how many. Outputs: (died_at or 0, seq, id) per match.
--- Atomicity: one read transaction per statement's range; get.by_seq reads the items in it.
+-- Atomicity: one read transaction per statement's range; get.by_seqs reads the items in it.
 
 -- :name letters
 select l.died_at, l.seq, i.id

@@ -30,6 +30,21 @@ left join terms t on t.seq = i.seq
 left join line n on n.queue = i.queue and n.key = t.order_key
 where i.seq = ?;
 
+-- :name by_seqs
+-- Of a JSON array of numbers, in no order.
+select i.id, i.queue, p.body, i.seq, i.state, i.enqueued_at, i.due_at, i.renewed_at, i.deliveries, i.attempt,
+       i.errors, i.crashes, i.replays, i.last_chance, i.alone, i.worker, i.leased_at, i.lease_until, i.ended_at,
+       r.body, p.crc, l.reason, l.died_at, l.disposition, l.failure, p.packing, r.packing, l.route, i.priority, i.hold,
+       n.status = 'parked' and n.head <> i.seq, t.body, t.gap, t.cancel,
+       case when i.ties & 128 then (select json_group_array(tag) from tag where tag.seq = i.seq) end
+from item i
+left join payload p on p.seq = i.seq
+left join result r on r.seq = i.seq
+left join letter l on l.seq = i.seq
+left join terms t on t.seq = i.seq
+left join line n on n.queue = i.queue and n.key = t.order_key
+where i.seq in (select value from json_each(?));
+
 -- :name head
 -- Whom a follower waits for.
 select h.id, h.seq from terms t join item i on i.seq = t.seq
