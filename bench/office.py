@@ -14,6 +14,7 @@ from bench.lab import Lab, Reading
 from bench.load import QUEUE
 from redrive import Redrive
 from redrive.cli.export import json_lines
+from redrive.office.letters import exported_pages
 
 TIMES = 5
 EXPORTED = 100_000
@@ -34,13 +35,13 @@ async def _exported(url: str, count: int, path: Path) -> float:
     async with Redrive(url, log=False) as app:
         with path.open("wb") as out:
             start = time.perf_counter()
-            written, cursor = 0, None
-            while written < count:
-                records, cursor = await app.letters.export_page("", False, cursor)
+            written, pages = 0, exported_pages(app.letters)
+            async for records in pages:
                 out.write(json_lines(records))
                 written += len(records)
-                if cursor is None:
+                if written >= count:
                     break
+            await pages.aclose()
             took = time.perf_counter() - start
     if written < count:
         raise CannotMeasure(f"{written:,} letters were exported, not {count:,}")

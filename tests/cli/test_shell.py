@@ -18,7 +18,7 @@ import pytest
 from redrive import Redrive
 from redrive.cli.exits import Exit
 from tests.support.bound import with_app
-from tests.support.cli import COMMAND, KEPT, PATIENCE, environment, here, letters_in, on_sqlite, piped
+from tests.support.cli import COMMAND, PATIENCE, environment, here, letters_in, on_sqlite, piped
 
 pytestmark = pytest.mark.usefixtures("on_store")
 
@@ -70,7 +70,7 @@ def test_every_exit_code_in_a_real_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_store", [kind for kind in KEPT if kind != "sqlite"], indirect=True)
+@pytest.mark.parametrize("on_store", ["postgres", "redis"], indirect=True)
 def test_from_push_to_replay_on_a_server(tmp_path: Path) -> None:
     """Smoke, in processes of their own: what the shell adds does not depend on the engine."""
     (dead,) = letters_in(tmp_path, "no address")
@@ -144,6 +144,9 @@ def test_what_cannot_be_undone_asks_first(
             told = here(capsys, *words, *more)
         assert (told.code, told.out) == (Exit.REFUSED, ""), keys
         assert ("[y/N]" in told.err) is not bool(more)
+    dry = here(capsys, *words, "--dry-run")
+    assert dry.code == Exit.DONE, dry.err
+    assert "would" in dry.err
     assert state(capsys) == before
     with typing("y\n", monkeypatch):
         told = here(capsys, *words)

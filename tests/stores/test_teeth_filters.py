@@ -107,7 +107,7 @@ PLANTS: dict[str, tuple[str, Plant, str]] = {
     ),
     "knows no parked, there": (
         "redis",
-        Plant(patches=(bent(redis_search, "shown", lambda _: lambda item, _: item),)),
+        Plant(patches=(bent(redis_search, "judged", lambda _: lambda item, _: item),)),
         "test_filter_by_hold_shows_who_is_parked",
     ),
 }

@@ -8,7 +8,7 @@ import time
 import click
 
 from redrive.cli.exits import Refused, Talk
-from redrive.cli.output import clean, cut, say
+from redrive.cli.output import clean, cut
 
 QUIET = 0.5
 """Seconds of work that need no progress."""
@@ -57,9 +57,3 @@ class Progress:
         """Wipes the line."""
         if self._shown:
             click.echo("\r\x1b[K", err=True, nl=False)
-
-
-def mention(text: str) -> None:
-    """Talk that only a person at a terminal needs."""
-    if sys.stderr.isatty():
-        say(text)

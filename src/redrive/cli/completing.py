@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -32,7 +33,8 @@ Names = Callable[["Redrive", str], Awaitable[list[tuple[str, str]]]]
 def attach(command: click.Command) -> None:
     """Only a process that completes does this."""
     for parameter in command.params:
-        kind = str(parameter.metavar or "").strip("[]. |-").partition("]")[0].partition(" ")[0].strip("[].")
+        found = re.search("[A-Z]+", str(parameter.metavar or ""))
+        kind = "" if found is None else found[0]
         if kind == "FILTER":
             parameter._custom_shell_complete = _fields  # noqa: SLF001 - as click's own shell_complete= would set it
         elif kind in SOURCES:

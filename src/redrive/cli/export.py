@@ -23,6 +23,7 @@ from redrive.cli.output import clean, say
 from redrive.core.filters import parse
 from redrive.core.redact import redact_text
 from redrive.errors import ConfigError, Conflict
+from redrive.office.letters import exported_pages
 from redrive.office.records import Record, line_of, payload_of
 
 if TYPE_CHECKING:
@@ -111,18 +112,16 @@ def export(
 async def _copy(
     app: Redrive, where: str, out: IO[bytes], written: Callable[[Iterable[Record]], bytes], *, attempts: bool
 ) -> int:
-    count, cursor = 0, None
+    count = 0
     progress = Progress("exported")
     if written is csv_lines:
         await asyncio.to_thread(out.write, csv_header())
-    while True:
-        records, cursor = await app.letters.export_page(where, attempts, cursor)
+    async for records in exported_pages(app.letters, where, attempts=attempts):
         await asyncio.to_thread(out.write, written(records))
         count += len(records)
         progress.add(len(records))
-        if cursor is None:
-            progress.end()
-            return count
+    progress.end()
+    return count
 
 
 def _into_file(path: Path, copy: Callable[[IO[bytes]], int], *, force: bool) -> int:

@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from redrive.cli.access import (
     HELP_NAMES,
+    dry_run_option,
     json_option,
     reason_option,
     store_option,
@@ -28,7 +29,7 @@ from redrive.core import durations
 from redrive.core.gate import GateConfig
 from redrive.core.item import Instant
 from redrive.errors import NotFound
-from redrive.office.gates import GateView
+from redrive.office.gates import GateView, check_nothing_behind
 from redrive.office.letters import check_reason
 
 if TYPE_CHECKING:
@@ -123,16 +124,20 @@ def list_gates(*, shape: Shape, watch: int | None, store: str) -> int:
 @verbose_option
 def show(*, name: str, as_json: bool, store: str) -> None:
     gates, behind, now = visit(store, _read)
-    found = [view for view in gates if view.name == name]
-    if not found:
-        near = get_close_matches(name, [view.name for view in gates], n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "list them with redrive gate list"
-        raise NotFound(f"no gate {name!r}", hint=hint)
-    queues = behind.get(name, [])
+    found, queues = _named(name, gates), behind.get(name, [])
     if as_json:
-        print_json(_as_object(found[0], queues))
+        print_json(_as_object(found, queues))
     else:
-        show_facts(f"gate {name}", _facts(found[0], queues, now))
+        show_facts(f"gate {name}", _facts(found, queues, now))
+
+
+def _named(name: str, gates: tuple[GateView, ...]) -> GateView:
+    for view in gates:
+        if view.name == name:
+            return view
+    near = get_close_matches(name, [view.name for view in gates], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "list them with redrive gate list"
+    raise NotFound(f"no gate {name!r}", hint=hint)
 
 
 async def _read(app: Redrive) -> tuple[tuple[GateView, ...], Behind, Instant]:
@@ -237,17 +242,28 @@ def close_gate(*, name: str, reason: str, as_json: bool, store: str) -> None:
 @click.argument("name", metavar="GATE")
 @reason_option()
 @yes_option
+@dry_run_option("Say what would be removed, and remove nothing.")
 @json_option
 @store_option
 @verbose_option
-def remove(*, name: str, reason: str, yes: bool, as_json: bool, store: str) -> None:
+def remove(*, name: str, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str) -> None:
     why = check_reason(reason)
-    confirm(f"gate {name} would be removed", f"Remove gate {name}?", yes=yes)
-    visit(store, lambda app: app.remove_gate(name, reason=why))
-    if as_json:
-        print_json({"gate": name, "removed": True})
+    if dry_run:
+        visit(store, lambda app: _check_removable(app, name))
     else:
-        say(f"removed {name}")
+        confirm(f"gate {name} would be removed", f"Remove gate {name}?", yes=yes)
+        visit(store, lambda app: app.remove_gate(name, reason=why))
+    if as_json:
+        print_json({"dry_run": dry_run, "gate": name, "removed": True})
+    else:
+        say(f"{'would remove' if dry_run else 'removed'} {name}")
+
+
+async def _check_removable(app: Redrive, name: str) -> None:
+    """What `remove_gate` would refuse."""
+    gates, behind, _ = await _read(app)
+    _named(name, gates)
+    check_nothing_behind(name, behind.get(name, []))
 
 
 def _by_hand(store: str, act: Callable[[Redrive], Awaitable[GateView]], *, as_json: bool) -> None:

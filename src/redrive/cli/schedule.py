@@ -9,6 +9,7 @@ import click
 
 from redrive.cli.access import (
     HELP_NAMES,
+    dry_run_option,
     json_option,
     reason_option,
     store_option,
@@ -225,15 +226,17 @@ def _changed(store: str, word: str, act: Callable[[Redrive], Awaitable[ScheduleV
 @click.argument("name", metavar="SCHEDULE")
 @reason_option()
 @yes_option
+@dry_run_option("Say what would be removed, and remove nothing.")
 @json_option
 @store_option
 @verbose_option
-def remove(*, name: str, reason: str, yes: bool, as_json: bool, store: str) -> None:
+def remove(*, name: str, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str) -> None:
     why = check_reason(reason)
     view = visit(store, lambda app: app.schedules.get(name))
-    confirm(f"schedule {name} ({view.when}) would be removed", f"Remove schedule {name} ({view.when})?", yes=yes)
-    visit(store, lambda app: app.schedules.remove(name, reason=why))
+    if not dry_run:
+        confirm(f"schedule {name} ({view.when}) would be removed", f"Remove schedule {name} ({view.when})?", yes=yes)
+        visit(store, lambda app: app.schedules.remove(name, reason=why))
     if as_json:
-        write_json({"schedule": name, "removed": True})
+        write_json({"dry_run": dry_run, "schedule": name, "removed": True})
     else:
-        say(f"removed {name}")
+        say(f"{'would remove' if dry_run else 'removed'} {name}")

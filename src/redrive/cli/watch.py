@@ -12,7 +12,7 @@ import click
 
 from redrive.cli.access import visit
 from redrive.cli.exits import Exit
-from redrive.cli.output import iso, on_terminal, say
+from redrive.cli.output import on_terminal, say
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -102,7 +102,3 @@ def redraw(draw: Callable[[], None]) -> None:
     text = frame.getvalue().replace("\n", f"{REST_OF_LINE}\n")
     sys.stdout.write(f"{HOME}{text}{REST_OF_SCREEN}")
     sys.stdout.flush()
-
-
-def clock_line(at: int, what: str) -> str:
-    return f"{what}  {iso(at)}"

@@ -101,10 +101,7 @@ async def remove_gate(store: Store, name: str, by: Act) -> None:
     gate = await store.gate(name)
     if gate is None or _is_removed(gate):
         raise await _unknown(store, name)
-    behind = [row.queue for row in (await store.tally()).queues if row.settings.gate == name]
-    if behind:
-        hint = f"take them away first: redrive queue set {behind[0]} --gate none --reason …"
-        raise Conflict(f"gate {name!r} has queues behind it: {', '.join(behind)}", hint=hint)
+    check_nothing_behind(name, [row.queue for row in (await store.tally()).queues if row.settings.gate == name])
     while gate is not None:
         write = g.write(name, gate.version, g.body_of(gate).state, g.GateState(), g.GateConfig(), mark=REMOVED)
         try:
@@ -114,6 +111,13 @@ async def remove_gate(store: Store, name: str, by: Act) -> None:
             continue
         break
     await store.append([audit_entry("gate remove", name, by)])
+
+
+def check_nothing_behind(name: str, queues: list[str]) -> None:
+    """Raises Conflict."""
+    if queues:
+        hint = f"take them away first: redrive queue set {queues[0]} --gate none --reason …"
+        raise Conflict(f"gate {name!r} has queues behind it: {', '.join(queues)}", hint=hint)
 
 
 async def _by_hand(store: Store, name: str, change: Next, word: str, by: Act) -> GateView:

@@ -6,7 +6,7 @@ import asyncio
 import getpass
 import os
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
@@ -223,13 +223,9 @@ class Letters:
 
         Nothing is covered: what is a secret in a payload is one in the record.
         """
-        cursor: str | None = None
-        while True:
-            records, cursor = await self.export_page(filter, attempts, cursor)
+        async for records in exported_pages(self, filter, attempts=attempts):
             for record in records:
                 yield record
-            if cursor is None:
-                return
 
     async def export_page(self, filter: str, attempts: bool, cursor: str | None) -> tuple[list[Record], str | None]:  # noqa: FBT001 - a cursor comes last
         """One page of `export`, and where the next one begins."""
@@ -309,6 +305,23 @@ class Letters:
             cursor = page.next
             if cursor is None:
                 return ids
+
+
+async def exported_pages(letters: Letters, filter: str = "", *, attempts: bool = False) -> AsyncGenerator[list[Record]]:
+    """While one page is written, the next is on its way."""
+    asked = asyncio.create_task(letters.export_page(filter, attempts, None))
+    try:
+        while True:
+            records, cursor = await asked
+            if cursor is None:
+                yield records
+                return
+            asked = asyncio.create_task(letters.export_page(filter, attempts, cursor))
+            yield records
+    finally:
+        # Whoever stops reading leaves a page behind that nobody waits for.
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
 
 
 async def amend_in_chunks(store: Store, ids: Sequence[str], change: Change, act: Act) -> Amended:

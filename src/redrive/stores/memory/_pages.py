@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from redrive.core import select
 from redrive.core.item import Instant, Item
 from redrive.core.select import Ids, Selection
@@ -19,14 +21,14 @@ def page(table: Table, selection: Selection, limit: int, cursor: str | None, now
     scanned, candidates, last = 0, 0, (0, 0)
     for place, kept in table.latest_first(by_death=by_death, before=cursors.read(order, cursor)):
         scanned += 1
-        item = table.shown(kept)
+        item = _judged(table, kept)
         if not select.matches(indexed, item, now):
             continue
         candidates += rest is not None
         if rest is None or select.matches(rest, item, now):
             if len(found) == limit:
                 return Page(tuple(found), cursors.write(order, last), scanned)
-            found.append(item)
+            found.append(table.shown(kept))
             last = place
         if candidates == SCAN_LIMIT:
             return Page(tuple(found), cursors.write(order, place), scanned)
@@ -38,4 +40,10 @@ def meant(table: Table, selection: Selection, now: Instant) -> list[Item]:
     if isinstance(selection, Ids):
         return table.present(selection.ids)
     refuse(selection)
-    return [item for item in table.oldest_first() if select.matches(selection, table.shown(item), now)]
+    return [item for item in table.oldest_first() if select.matches(selection, _judged(table, item), now)]
+
+
+def _judged(table: Table, item: Item) -> Item:
+    """With all that it waits for: who is parked is shown as that alone, but may wait for more than its turn."""
+    shown = table.shown(item)
+    return item if shown is item else structs.replace(item, hold=f"{shown.hold}:{item.hold}")

@@ -66,7 +66,7 @@ _PARKED = (
     "exists (select 1 from {schema}.terms p join {schema}.line n on n.queue = c.queue and n.key = p.order_key"
     " where p.seq = c.seq and p.order_key <> '' and n.status = {parked})"
 ).replace("{parked}", str(PARKED))
-"""Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
+"""Of one with a hold: whatever else it waits for, people see that its line is parked (rows.py)."""
 _TAGGED = "exists (select 1 from {schema}.tag g where g.seq = {seq} and g.tag {like} %b)"
 _PROBED = "(select true from {schema}.tag g where g.seq = l.seq and g.tag = %b)"
 """Asked of each letter on the way: an `exists` may be turned into a join that reads all that have the tag."""
@@ -192,13 +192,13 @@ def _tagged(seq: str, like: str) -> str:
 
 
 def _hold(op: Op, value: str) -> Compiled:
-    """Who is parked has the holds `parked` and `order`, all others the one that is kept."""
+    """Who is parked has the holds `parked` and `order` besides the one that is kept."""
     kept = [str(place) for place, word in enumerate(HOLDS) if word and _fits(op, value, word)]
     parked = _fits(op, value, "parked") or _fits(op, value, "order")
     if not kept:
         return Compiled(f"(c.hold <> 0 and {_PARKED})") if parked else _FALSE
     listed = f"c.hold in ({', '.join(kept)})"
-    return Compiled(f"({listed} or (c.hold <> 0 and {_PARKED}))" if parked else f"({listed} and not {_PARKED})")
+    return Compiled(f"({listed} or (c.hold <> 0 and {_PARKED}))" if parked else listed)
 
 
 def _fits(op: Op, value: str, word: str) -> bool:

@@ -14,7 +14,7 @@ from redrive.errors import NotFound, StoreCorrupt
 from redrive.stores import bodies, residue
 from redrive.stores.redis.limits import declared_of
 from redrive.stores.redis.rows import deeds_of, facts_of, item_of, shown, tombstone_of
-from redrive.stores.redis.search import as_bytes, by_ids, search
+from redrive.stores.redis.search import as_bytes, by_ids, judged, search
 from redrive.stores.redis.session import Session
 
 BODIES = 100
@@ -60,9 +60,9 @@ async def _find(session: Session, selection: Selection, limit: int, cursor: str 
         ids = [item.id.encode() for item in found.items[first : first + BODIES]]
         now, *fields = await session.read("rows", ["bfr", *ids])
         rows = [fields[at : at + 6] for at in range(0, len(fields), 6)]
-        read = [shown(item_of(row), row[5]) for row in rows if row[1] is not None]
+        read = [(item_of(row), row[5]) for row in rows if row[1] is not None]
         # They were judged a moment ago, and what has been moved since is not what was asked for.
-        items += [item for item in read if select.matches(selection, item, now)]
+        items += [shown(item, parked) for item, parked in read if select.matches(selection, judged(item, parked), now)]
     return Page(await bodies.whole(tuple(items)), found.next, found.scanned)
 
 

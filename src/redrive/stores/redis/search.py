@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from redrive.core import select
 from redrive.core.item import Instant, Item
 from redrive.core.select import Selection
@@ -18,7 +20,7 @@ from redrive.stores.cursor import Place
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.redis.plan import Plan, Window, died_within, plan, plan_of_oldest
-from redrive.stores.redis.rows import STAMP, bare_item, shown
+from redrive.stores.redis.rows import PARKED, STAMP, bare_item
 from redrive.stores.redis.session import Session
 
 CHUNK = 1_000
@@ -203,10 +205,15 @@ def _candidates(rows: Iterable[tuple[Any, Any, Any, Any]]) -> list[Candidate]:
         if kept is None:
             continue
         try:
-            made.append(Candidate(shown(bare_item(item_id.decode(), kept, failure), parked), kept))
+            made.append(Candidate(judged(bare_item(item_id.decode(), kept, failure), parked), kept))
         except (StoreCorrupt, UnicodeDecodeError):
             continue
     return made
+
+
+def judged(item: Item, parked: object) -> Item:
+    """With all that it waits for: who is parked is shown as that alone, but may wait for more than its turn."""
+    return replace(item, hold=f"{PARKED}:{item.hold}") if parked else item
 
 
 def as_bytes(text: str) -> bytes:

@@ -57,7 +57,7 @@ _PARKED = (
     "exists (select 1 from terms t join line n on n.queue = i.queue and n.key = t.order_key"
     " where t.seq = i.seq and n.status = 'parked' and n.head <> i.seq)"
 )
-"""Of one with a hold: whatever it waits for, people see that its line is parked (rows.py)."""
+"""Of one with a hold: whatever else it waits for, people see that its line is parked (rows.py)."""
 _TAGGED = "exists (select 1 from tag g where g.seq = {seq} and {like})"
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
 
@@ -124,13 +124,13 @@ def _priority(op: Op, value: str) -> Compiled:
 
 
 def _hold(op: Op, value: str) -> Compiled:
-    """Who is parked has the holds `parked` and `order`, all others the one that is kept."""
+    """Who is parked has the holds `parked` and `order` besides the one that is kept."""
     kept = [str(place) for place, word in enumerate(HOLDS) if word and _fits(op, value, word)]
     parked = _fits(op, value, "parked") or _fits(op, value, "order")
     if not kept:
         return (f"(i.hold <> 0 and {_PARKED})", ()) if parked else _FALSE
     listed = f"i.hold in ({', '.join(kept)})"
-    return (f"({listed} or (i.hold <> 0 and {_PARKED}))" if parked else f"({listed} and not {_PARKED})"), ()
+    return (f"({listed} or (i.hold <> 0 and {_PARKED}))" if parked else listed), ()
 
 
 def _tag(op: Op, value: str, letters: bool) -> Compiled:  # noqa: FBT001

@@ -170,7 +170,9 @@ async def test_filter_by_hold_shows_who_is_parked(world: World) -> None:
     assert await world.holds(follower, waits) == ["parked:order", "parked:order"]
     for selection in (order, parked, parse("state:blocked"), Match("hold", "glob", "par*")):
         assert flat(await pages(world, selection, 1)) == [waits.id, follower.id], render(selection)
-    assert flat(await pages(world, Match("hold", "=", "after"), 5)) == []
+    # It waits for more than its turn.
+    assert flat(await pages(world, Match("hold", "=", "after"), 5)) == [waits.id]
+    assert flat(await pages(world, Match("hold", "=", "limit"), 5)) == []
     await world.set(QueueChange(order="block"))
     await world.sound()
 

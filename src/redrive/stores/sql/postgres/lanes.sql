@@ -285,10 +285,10 @@ begin
         end if;
     end if;
     for passed in 0 .. 1000 loop
-        select p.seq, p.level into first
+        select p.seq into first
         from unnest(suspects) as l (level)
         cross join lateral (
-            select c.seq, c.due_at, c.level
+            select c.seq, c.due_at
             from {schema}.course c
             where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level and c.due_at <= now_at
             order by c.due_at, c.seq
@@ -311,7 +311,8 @@ begin
         now_at, who, request, of_queue, array[first.seq], ttl, 1::smallint, s.max_per_key is not null
     );
     if found and (s.rate_count is not null or s.gate <> '') then
-        perform {schema}.spend(now_at, s, 1 - first.level / 3 % 2, first.level / 3 % 2);
+        -- It was let in as a retry, and is paid as one even if it was never tried: its policy allows no crash at all.
+        perform {schema}.spend(now_at, s, 0, 1);
     end if;
 end
 $function$;
