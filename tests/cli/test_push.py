@@ -98,6 +98,24 @@ def test_a_full_queue_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert json.loads(told.err)["error"]["details"] == {"queue": "mail", "fill": 1, "capacity": 1}
 
 
+@on_sqlite
+def test_retry_and_drop_are_about_one_queue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = letters_in(tmp_path, "one", "two", "three")
+    item_id = here(capsys, "queue", "push", "other", "1", "--new").out.strip()
+    strange = here(capsys, "queue", "retry", "mail", first, item_id)
+    assert (strange.code, strange.out) == (Exit.NOT_FOUND, "")
+    assert "is not in 'mail' but in 'other'; nothing was done" in strange.err
+    told = here(capsys, "queue", "retry", "mail", first[:10])
+    assert (told.code, told.out, told.err) == (Exit.DONE, f"{first}\n", "sent again 1\n")
+    again = here(capsys, "queue", "retry", "mail", first, second)
+    assert (again.code, again.out) == (Exit.PARTLY, f"{second}\n")
+    assert here(capsys, "queue", "drop", "mail", third, "--reason", "noise").code == Exit.REFUSED
+    dropped = here(capsys, "queue", "drop", "mail", third, "--reason", "noise", "--yes", "--json")
+    assert json.loads(dropped.out)["discarded"] == [third]
+    assert here(capsys, "queue", "list", "--fields", "queue,ready,dead,trash").out == "mail\t2\t0\t1\nother\t1\t0\t0\n"
+    assert here(capsys, "queue", "retry", "mial", "--all-dead").code == Exit.NOT_FOUND
+
+
 async def three_done(app: Redrive) -> list[str]:
     @app.handler("mail", policy=Policy(never()))
     async def send(n: int) -> int:

@@ -22,7 +22,7 @@ def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
 COMMANDS = list(every_command(root.cli))
 TREE = {
     "": "init demo status top health doctor version completion help",
-    "queue": "list show push set pause resume prune",
+    "queue": "list show push retry drop set pause resume prune",
     "item": "list show explain attempts wait cancel",
     "letters": "list show payload replay archive restore discard move tag note skip export import",
     "causes": "list show",
@@ -138,6 +138,10 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["queue", "prune", "q", "--all", "--reason", "x"], "name queues, or say --all"),
         (["queue", "prune", "q", "--what", "dead", "--reason", "x"], "'dead' is none of done, cancelled, trash"),
         (["queue", "prune", "q"], "--reason"),
+        (["queue", "retry", "q"], "--all-dead"),
+        (["queue", "retry", "q", "abcd", "--all-dead"], "--all-dead"),
+        (["queue", "drop", "q", "--reason", "x"], "ID"),
+        (["queue", "drop", "q", "abcd"], "--reason"),
         (["item", "list", "--where", "stat:x", "--json"], "stat"),
         (["item", "list", "--since", "never"], "--since"),
         (["item", "wait", "abcd", "--timeout", "soon"], "--timeout"),

@@ -112,6 +112,7 @@ DESTRUCTIVE = [
     ["letters", "replay", "--where", "queue:mail"],
     ["letters", "move", "--where", "queue:mail", "--to", "reports"],
     ["letters", "skip", "--where", "queue:mail"],
+    ["queue", "retry", "mail", "--all-dead"],
     ["queue", "prune", "reports"],
     ["gate", "remove", "smtp"],
     ["schedule", "remove", "nightly"],

@@ -70,7 +70,7 @@ async def test_r3_killed_at_some_points_smoke(folder: Path, store: str, kind: st
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)  # a thousand points on PostgreSQL, each with a scenario and a drain
 @pytest.mark.parametrize(("store", "kind"), POINTS)
 async def test_r3_killed_at_every_point(folder: Path, store: str, kind: str) -> None:
     await crash_everywhere(folder, store, kind, proof_size())

@@ -27,11 +27,13 @@ from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore
 from tests.support.folders import quick_folder
 from tests.support.rig.patience import breathe
-from tests.support.stores import EACH, fresh_store
+from tests.support.stores import STORES, fresh_store
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
+LABS = tuple(kind if kind == "memory" else pytest.param(kind, marks=pytest.mark.slow) for kind in STORES)
+"""The quick run tries the engine in memory only: what a store has to do for it is in the conformance suite."""
 TURNS = 40
 MOMENT = 1_000
 PATIENCE = 20_000
@@ -232,7 +234,7 @@ async def open_lab(kind: str, folder: Path) -> AsyncIterator[Lab]:
             await store.close()
 
 
-@pytest.fixture(params=EACH)
+@pytest.fixture(params=LABS)
 async def lab(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Lab]:
     async with open_lab(request.param, tmp_path) as made:
         yield made

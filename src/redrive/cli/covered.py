@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 import msgspec
@@ -22,7 +21,9 @@ def covered_value(payload: bytes) -> Any:
 
 def covered_payload(payload: bytes, indent: int | None = 2) -> tuple[str, Kind]:
     try:
-        return json.dumps(covered_value(payload), ensure_ascii=False, indent=indent), "JSON"
+        # The writer goes as deep as the reader does; Python's own does not.
+        text = msgspec.json.encode(covered_value(payload))
+        return (text if indent is None else msgspec.json.format(text, indent=indent)).decode(), "JSON"
     except (ValueError, RecursionError):
         pass
     try:

@@ -15,7 +15,7 @@ import click
 from redrive._version import __version__
 from redrive.cli.access import HELP_NAMES, json_option, store_option, upkeep_of, verbose_option, visit
 from redrive.cli.exits import Exit, Talk
-from redrive.cli.output import brief, clean, on_terminal, red, tabbed, write, write_json
+from redrive.cli.output import brief, clean, counted, on_terminal, red, tabbed, write, write_json
 from redrive.cli.policies import app_option, registry_of
 from redrive.errors import RedriveError
 
@@ -143,7 +143,8 @@ def _fleet(standing: Standing) -> Iterator[Check]:
 
     alive = [beat for beat in standing.workers if beat.alive]
     waiting = sum(row.ready for row in standing.queues)
-    yield Check("ok", "work", f"{len(standing.queues)} queues, {waiting:,} ready, {len(alive)} live workers")
+    counts = f"{counted(len(standing.queues), 'queue')}, {waiting:,} ready, {counted(len(alive), 'live worker')}"
+    yield Check("ok", "work", counts)
     releases = {beat.facts.release for beat in alive}
     if len(releases) > 1:
         text = f"live workers run different releases: {', '.join(sorted(releases))}"

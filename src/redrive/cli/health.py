@@ -10,7 +10,7 @@ import click
 
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option
 from redrive.cli.exits import Exit
-from redrive.cli.output import brief, clean, iso, on_terminal, red, tabbed, write, write_json
+from redrive.cli.output import brief, clean, counted, iso, on_terminal, red, tabbed, write, write_json
 from redrive.cli.watch import look, watch_option
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def _show(standing: Standing, found: list[Problem], *, as_json: bool) -> None:
     elif not on_terminal():
         tabbed([each.kind, each.what, each.text, each.do] for each in found)
     elif not found:
-        write(f"healthy: {len(standing.queues)} queues, {sum(beat.alive for beat in standing.workers)} live workers")
+        alive = sum(beat.alive for beat in standing.workers)
+        write(f"healthy: {counted(len(standing.queues), 'queue')}, {counted(alive, 'live worker')}")
     for each in found if on_terminal() and not as_json else ():
         write(f"{red(clean(each.text))}\n    {clean(each.do)}")
 

@@ -176,6 +176,8 @@ def show(*, id: str, as_json: bool, store: str) -> None:
     write(title)
     # Why it is where it is: the item alone does not know of a full route, a dead dependency or a paused queue.
     for why in told.why:
+        if why.kind == "dead":
+            continue  # the page of a letter has it anyway
         write(f"  {clean(redact_text(why.text))}")
     for line in lines:
         write(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import linecache
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.bonds import bonds
-from redrive.cli.covered import covered_value
+from redrive.cli.covered import covered_payload
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
@@ -161,10 +160,9 @@ def _source(frame: Frame) -> str:
 
 
 def _payload(payload: bytes) -> Iterator[str]:
-    try:
-        text = json.dumps(covered_value(payload), ensure_ascii=False, indent=2)
-        kind = "JSON"
-    except (ValueError, RecursionError):
+    text, form = covered_payload(payload)
+    kind = "JSON"
+    if form != "JSON":
         text, kind = redact_text(repr(payload[:PAYLOAD_LIMIT])), "not JSON, shown as Python would write it"
     yield bold(f"payload, {len(payload):,} bytes, {kind}")
     whole = len(text) <= PAYLOAD_LIMIT and (kind == "JSON" or len(payload) <= PAYLOAD_LIMIT)

@@ -155,6 +155,10 @@ def seconds(millis: Millis | None) -> float | None:
     return None if millis is None else millis / 1000
 
 
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def brief(millis: Millis) -> str:
     """A duration in its one or two largest units: 45s, 1m4s, 3h, 12d."""
     from redrive.core import durations

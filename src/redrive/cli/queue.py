@@ -26,6 +26,8 @@ queue = LazyGroup(
         "list": "redrive.cli.queue:list_queues",
         "show": "redrive.cli.queue:show",
         "push": "redrive.cli.queue_push:push",
+        "retry": "redrive.cli.queue_letters:retry",
+        "drop": "redrive.cli.queue_letters:drop",
         "set": "redrive.cli.queue_set:set_queue",
         "pause": "redrive.cli.queue_set:pause",
         "resume": "redrive.cli.queue_set:resume",

@@ -19,7 +19,7 @@ from redrive.cli.access import (
 from redrive.cli.asking import Progress, confirm
 from redrive.cli.exits import Exit
 from redrive.cli.interrupts import Interrupts
-from redrive.cli.output import say, write_json
+from redrive.cli.output import counted, say, write_json
 from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def prune(
     age = durations.parse(older, field="--older")
     filters = visit(store, lambda app: _filters(app, names, words, age))
     count = visit(store, lambda app: _count(app, filters))
-    items = f"{count:,} item{'s' * (count != 1)}"
+    items = counted(count, "item")
     if dry_run or not count:
         _report(count, as_json=as_json, dry_run=dry_run)
         return Exit.DONE

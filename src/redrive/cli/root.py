@@ -171,7 +171,8 @@ def run_command(args: Sequence[str]) -> int:
     try:
         answer = cli.main(list(args), prog_name="redrive", standalone_mode=False, obj=talk)
     except SystemExit as done:
-        # Only a shell that asks how to go on ends so; it does not wait for a store that is slow to close.
+        # A shell that asked how to go on has its answer, or whoever read our output is gone: nothing is left to do,
+        # and nobody waits for a store that is slow to close.
         from redrive.cli.leaving import leave_now
 
         leave_now(int(done.code or 0))

@@ -10,8 +10,6 @@ import re
 from typing import Any
 
 REDACTED = "[redacted]"
-DEEPEST = 200
-"""Levels of a payload that are looked at; what lies below is not shown."""
 
 _NAMES = (
     "password|passwd|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|secret[_-]?key|"
@@ -74,19 +72,28 @@ def _covered(found: re.Match[str]) -> str:
     return f"{found[1]}{quote}{REDACTED}{quote}"
 
 
-def redact(value: Any, depth: int = 0) -> Any:
+def redact(value: Any) -> Any:
     """A JSON value for showing: what its names and looks call secret is covered, all else is as it was."""
-    if isinstance(value, str):
-        return redact_text(value)
-    if not isinstance(value, dict | list):
-        return value
-    if depth >= DEEPEST:
-        return REDACTED
-    if isinstance(value, list):
-        return [redact(part, depth + 1) for part in value]
-    return {name: _field(name, part, depth) for name, part in value.items()}
+    shown: list[Any] = [None]
+    # Without recursion: what can be read may be nested deeper than Python likes to go.
+    waiting: list[tuple[Any, Any, Any]] = [(value, shown, 0)]
+    while waiting:
+        part, place, key = waiting.pop()
+        if isinstance(part, str):
+            place[key] = redact_text(part)
+        elif isinstance(part, dict):
+            place[key] = copy = dict.fromkeys(part, REDACTED)
+            waiting += [(inner, copy, name) for name, inner in part.items() if not _covers(name, inner)]
+        elif isinstance(part, list):
+            place[key] = items = [None] * len(part)
+            waiting += [(inner, items, at) for at, inner in enumerate(part)]
+        else:
+            place[key] = part
+    return shown[0]
 
 
-def _field(name: Any, value: Any, depth: int) -> Any:
-    covers = isinstance(name, str) and is_secret_name(name) and value is not None and not isinstance(value, bool)
-    return REDACTED if covers and value not in ("", [], {}) else redact(value, depth + 1)
+def _covers(name: Any, value: Any) -> bool:
+    """None, a boolean and what is empty tell nothing, and that they are so may be what somebody looks for."""
+    if value is None or isinstance(value, bool) or value in ("", [], {}):
+        return False
+    return isinstance(name, str) and is_secret_name(name)

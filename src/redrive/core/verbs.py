@@ -144,13 +144,13 @@ class Skip(Struct, frozen=True, tag=True):
 
 
 class Move(Struct, frozen=True, tag=True):
-    """The letter belongs to another queue, which is declared if need be. One that others wait behind is skipped first."""
+    """The letter belongs to another queue, declared if need be. One that others wait behind is to be skipped before."""
 
     queue: str
 
 
 class Tag(Struct, frozen=True, tag=True):
-    """Labels that stay with the item whatever becomes of it. Adding what is there and removing what is not is no change."""
+    """Labels that stay with the item whatever becomes of it. Adding what is there, or removing what is not, is nothing."""
 
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()

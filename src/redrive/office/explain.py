@@ -264,10 +264,9 @@ def _dead(scene: Scene) -> Explanation:
     failure = letter.failure
     error = f"{failure.type}: {failure.text}" if failure.text else failure.type
     text = f"it died {brief(now - letter.died_at)} ago: {letter.reason}"
+    how = f"after {_of_what(scene)}, by rule {failure.rule} (category {failure.category})"
     why = [
-        Why(
-            "dead", f"{_of_what(scene)}, by rule {failure.rule} (category {failure.category}): {error}", by=failure.rule
-        )
+        Why("dead", f"it died {brief(now - letter.died_at)} ago of {letter.reason}, {how}: {error}", by=failure.rule)
     ]
     if letter.reason == DEPENDENCY:
         why.append(_failed_dependency(scene))
@@ -293,7 +292,7 @@ def _of_what(scene: Scene) -> str:
     words = [
         f"{count} {word}{('es' if word == 'crash' else 's') * (count != 1)}" for word, count in counts.items() if count
     ]
-    return " and ".join(words) or "without an attempt"
+    return " and ".join(words) or "no attempt"
 
 
 def _failed_dependency(scene: Scene) -> Why:
