@@ -150,7 +150,9 @@ class Move(Struct, frozen=True, tag=True):
 
 
 class Tag(Struct, frozen=True, tag=True):
-    """Labels that stay with the item whatever becomes of it. Adding what is there, or removing what is not, is nothing."""
+    """Labels that stay with the item whatever becomes of it. To add one that is there is no fault, nor to remove one that
+    is not.
+    """
 
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
