@@ -11,6 +11,7 @@ from redrive.core.states import State
 from redrive.errors import (
     AppClosed,
     ConfigError,
+    Conflict,
     ItemFailed,
     NotFound,
     OutcomeUnknown,
@@ -93,6 +94,21 @@ async def test_an_own_id_is_taken_once(lab: Lab) -> None:
     assert (await app.enqueue("q", 1, id="invoice-7")).duplicate
     (row,) = (await app.tally()).queues
     assert (row.done, row.ready) == (1, 0)
+
+
+async def test_a_repeat_of_what_was_moved_is_a_repeat(memory_lab: Lab) -> None:
+    app = await memory_lab.app()
+
+    async def die() -> None:
+        raise Dead("for good")
+
+    app.handler("q")(die)
+    await app.enqueue("q", id="invoice-7")
+    await memory_lab.drain(app)
+    await app.letters.move("invoice-7", "by-hand", reason="nobody mends it")
+    assert (await app.enqueue("q", id="invoice-7")).duplicate
+    with pytest.raises(Conflict):
+        await app.enqueue("q", 1, id="invoice-7")
 
 
 @pytest.mark.parametrize("fault", [Fault.UNKNOWN, Fault.UNKNOWN_UNDONE])

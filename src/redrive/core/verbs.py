@@ -150,9 +150,7 @@ class Move(Struct, frozen=True, tag=True):
 
 
 class Tag(Struct, frozen=True, tag=True):
-    """Labels that stay with the item whatever becomes of it. To add one that is there is no fault, nor to remove one that
-    is not.
-    """
+    """Labels that stay with the item whatever becomes of it. What is there may be added, what is not there removed."""
 
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()

@@ -68,10 +68,13 @@ class Client:
     async def _check_same(self, item: NewItem) -> None:
         """Ids are unique in the whole store: a repeat is harmless, but other work under a used id would be dropped."""
         try:
-            there = (await self._store.get(item.id)).item
+            history = await self._store.get(item.id)
         except NotFound:
             return  # it was done and pruned, or is only in the caller's transaction
-        if (there.queue, there.payload) != (item.queue, item.payload):
+        there = history.item
+        # Somebody may have given it to another queue since.
+        moved = any(deed.change in ("move", "replay") for deed in history.deeds)
+        if there.payload != item.payload or (there.queue != item.queue and not moved):
             raise taken(item.id, there.queue, item.queue)
 
     async def enqueue_many(

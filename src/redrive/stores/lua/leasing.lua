@@ -280,7 +280,8 @@ local function give(request, time)
     if #given.ids > 0 then
       set(P .. 'alone', request[1], cmsgpack.pack({given.ids[1], given.deliveries[1]}))
       if suspect.limits then
-        limits().spend(suspect.queue, suspect.limits, firsts, retries, time)
+        -- It was in danger before: whatever it has behind it, it is paid as a retry.
+        limits().spend(suspect.queue, suspect.limits, 0, firsts + retries, time)
       end
     end
   else
