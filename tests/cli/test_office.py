@@ -430,3 +430,28 @@ def test_the_tree_has_what_is_built(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     for verb in ("list", "show", "payload", "replay", "archive", "restore", "discard", "move", "tag", "note", "skip"):
         assert f"\n  {verb} " in told
+
+
+@on_sqlite
+def test_ids_of_every_kind_are_found_together(tmp_path: Path, run: Callable[..., Told]) -> None:
+    """Those that users made, with signs that mean something in a filter, and as many as one filter has no room for."""
+    letters_in(tmp_path, "a")
+    run("letters", "export", "one.jsonl")
+    line = (tmp_path / "one.jsonl").read_text()
+    ids = [
+        "a b",
+        'q"uote',
+        "st*r",
+        "com,ma",
+        "(p)",
+        "back\\slash",
+        "'",
+        "ü",
+        "x" * 2100,
+        *[f"n-{n}" for n in range(900)],
+    ]
+    records = [{**json.loads(line), "id": each} for each in ids]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    assert run("letters", "import", "all.jsonl", "--reason", "x").err == "took in 909\n"
+    done = run("letters", "archive", *ids, "--reason", "x", "--yes", "--json")
+    assert (done.code, set(json.loads(done.out)["archived"])) == (Exit.DONE, set(ids))

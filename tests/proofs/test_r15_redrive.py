@@ -227,6 +227,15 @@ async def replaying(url: str, ids: Sequence[str], folder: Path, name: str) -> as
         )
 
 
+async def _killed(process: asyncio.subprocess.Process) -> bool:
+    """Whether it was at work."""
+    at_work = process.returncode is None
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+    return at_work
+
+
 async def open_letters(app: Redrive) -> int:
     return sum(row.open for row in (await app.tally()).queues)
 
@@ -242,12 +251,10 @@ async def killed(url: str, app: Redrive, ids: Sequence[str], folder: Path, size:
         async def enough(left: int = left, running: Sequence[asyncio.subprocess.Process] = running) -> bool:
             return await open_letters(app) <= left or all(each.returncode is not None for each in running)
 
-        await eventually(enough, limit=LIMIT, what=f"{left} letters are left")
-        for each in running:
-            with contextlib.suppress(ProcessLookupError):
-                each.kill()
-                hits += each.returncode is None
-            await each.wait()
+        try:
+            await eventually(enough, limit=LIMIT, what=f"{left} letters are left")
+        finally:
+            hits += sum([await _killed(each) for each in running])
     for name, asked in sets.items():
         assert await (await replaying(url, asked, folder, name)).wait() in (0, 6, 9)
     return hits

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,8 +12,9 @@ from msgspec import Struct
 
 from redrive.core.durations import format as format_duration
 from redrive.core.filters import parse as parse_filter
+from redrive.core.filters import render
 from redrive.core.item import Item
-from redrive.core.select import fields_of
+from redrive.core.select import Ids, fields_of
 from redrive.core.verbs import Change, Restore, refusal
 from redrive.engine.registry import unknown_queue
 from redrive.errors import ConfigError, NotFound
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 EVERYWHERE = "disposition:open,archived,trash"
-MADE_ID = re.compile(r"[a-z2-7]{24}")
-AT_ONCE = 100
-"""Ids in one question: a filter has at most 4096 characters."""
+AT_ONCE = 4000
+"""Characters of ids in one question: a filter has at most 4096."""
 
 
 class Choice(Struct, frozen=True):
@@ -139,7 +138,7 @@ async def _by_filter(app: Redrive, where: str, change: Change) -> list[Chosen]:
 
 
 async def _by_ids(app: Redrive, texts: Sequence[str], change: Change, otherwise: str) -> list[Chosen]:
-    letters = await _letters(app, [text for text in texts if MADE_ID.fullmatch(text)])
+    letters = await _letters(app, texts) if len(texts) > 1 else {}
     chosen: dict[str, Chosen] = {}
     for text in texts:
         item = letters.get(text)
@@ -152,14 +151,30 @@ async def _by_ids(app: Redrive, texts: Sequence[str], change: Change, otherwise:
     return list(chosen.values())
 
 
-async def _letters(app: Redrive, ids: Sequence[str]) -> dict[str, Item]:
+async def _letters(app: Redrive, texts: Sequence[str]) -> dict[str, Item]:
     """Many at once, for those who pipe thousands of ids; whatever is not found here is looked for by itself."""
     found: dict[str, Item] = {}
-    for start in range(0, len(ids), AT_ONCE):
-        some = ",".join(ids[start : start + AT_ONCE])
-        page = await app.letters.find(f"id:{some} {EVERYWHERE}", limit=PAGE_LIMIT)
+    for some in _asked_together(texts):
+        page = await app.letters.find(f"{render(Ids(some))} {EVERYWHERE}", limit=PAGE_LIMIT)
         found |= {item.id: item for item in page}
     return found
+
+
+def _asked_together(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """As many as one filter has room for, quotes and escapes included."""
+    some: list[str] = []
+    room = AT_ONCE
+    for text in texts:
+        size = 2 * len(text) + 3
+        if size > AT_ONCE:
+            continue
+        if size > room:
+            yield tuple(some)
+            some, room = [], AT_ONCE
+        some.append(text)
+        room -= size
+    if some:
+        yield tuple(some)
 
 
 def _chosen(item: Item, change: Change) -> Chosen:

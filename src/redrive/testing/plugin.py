@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     A = TypeVar("A", Redrive, blocking.Redrive)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What the conformance suite marks its tests with, for whoever runs it on an engine of their own."""
+    config.addinivalue_line("markers", "slow: takes more than a second or starts processes")
+    config.addinivalue_line("markers", "prove: a long proof")
+
+
 @pytest.fixture
 def redrive_clock() -> FakeClock:
     """The clock of the other fixtures."""
