@@ -54,6 +54,13 @@ def test_store_urls(url: str, says: str) -> None:
     assert raised.value.hint
 
 
+@pytest.mark.parametrize("url", ["sqlite://u:hunter2@h/db", "memory://u:hunter2@h", "sqlite://u:hunter2@h/:memory:"])
+def test_a_password_in_a_url_of_the_wrong_kind_is_not_shown(url: str) -> None:
+    with pytest.raises(BadStoreURL) as raised:
+        Redrive(url)
+    assert "hunter2" not in str(raised.value)
+
+
 def test_a_password_in_libpq_s_own_words_is_not_shown() -> None:
     with pytest.raises(BadStoreURL, match="it has no scheme") as raised:
         Redrive("host=127.0.0.1 user=shop password=secret")

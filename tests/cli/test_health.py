@@ -50,6 +50,43 @@ def test_everything_that_is_wrong_is_told(tmp_path: Path, capsys: pytest.Capture
     assert "they asked" in piped[-2][2]
 
 
+def test_work_behind_a_dead_letter_is_no_good_health(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, *_ = line_in(tmp_path, 3)
+    (line,) = [line.split("\t") for line in here(capsys, "health").out.splitlines()]
+    text = f"2 wait behind dead letter {head[:8]}"
+    assert line == ["held", "orders", f"queue orders: {text}", f"redrive letters show {head[:8]}"]
+    assert here(capsys, "health").code == Exit.UNSOUND
+    assert ["note", "work", f"queue orders: {text}", line[3]] in [
+        each.split("\t") for each in here(capsys, "doctor").out.splitlines()
+    ]
+    (queue,) = [each.split("\t") for each in here(capsys, "status").out.splitlines() if each.startswith("queue\t")]
+    assert queue[-1] == text
+    (row,) = json.loads(here(capsys, "status", "--json").out)["queues"]
+    assert row["behind_letters"] == 2
+    here(capsys, "letters", "skip", head, "--reason", "need not wait")
+    assert "held" not in health(capsys)[1]
+
+
+@on_sqlite
+def test_every_kind_of_wait_for_a_letter_is_told_but_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def waits(app: Redrive) -> None:
+        app.queue("later")
+        (letter,) = [item.id for item in await app.letters.find()]
+        await app.enqueue("later", 1, after=letter)
+        awaited = await app.enqueue("later", 2, delay="1h", order_key="k")
+        await app.enqueue("later", 3, order_key="k")
+        await app.enqueue("later", 4, after=awaited)
+
+    (letter,) = letters_in(tmp_path, "no")
+    with_app(tmp_path, waits)
+    found = json.loads(here(capsys, "health", "--json").out)["problems"]
+    assert [(each["kind"], each["text"]) for each in found] == [
+        ("held", f"queue later: 1 waits behind dead letter {letter[:8]}")
+    ]
+
+
 @on_sqlite
 def test_nothing_is_wrong_with_what_rests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     letters_in(tmp_path, "one", "two")

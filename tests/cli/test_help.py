@@ -1,6 +1,7 @@
 """`redrive help`, `completion`, `policy` and `init`: what needs no store."""
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 
@@ -133,6 +134,21 @@ def test_what_init_writes_works(
     assert f"{tmp_path}/redrive.toml" in here(capsys, "config", "show", "--origin").out
     listed = here(capsys, "policy", "show", "emails", "--app", "tasks:app")
     assert "max-attempts\t3\n" in listed.out
+    del sys.modules["tasks"]  # the next test may have one of its own
+
+
+def test_a_password_is_for_nobody_else_to_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = "postgresql://shop:hunter2@localhost/shop"
+    told = here(capsys, "init", str(tmp_path / "shop"), "--store", url)
+    assert told.code == Exit.DONE
+    assert "redrive.toml has a password in it, so only you may read it" in told.err
+    assert "REDRIVE_STORE_FILE" in told.err
+    assert "hunter2" not in told.out + told.err
+    assert (tmp_path / "shop" / "redrive.toml").stat().st_mode & 0o777 == 0o600
+    here(capsys, "init", str(tmp_path / "plain"), "--store", "postgresql://shop@localhost/shop")
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("plain/redrive.toml", "shop/tasks.py")]
+    (tmp_path / "usual").write_text("")
+    assert modes == [(tmp_path / "usual").stat().st_mode & 0o777] * 2
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -154,9 +154,10 @@ def test_a_terminal_is_asked_before_discarding(keys: str, code: int, tmp_path: P
 @on_sqlite
 def test_the_same_request_is_done_once(tmp_path: Path, run: Callable[..., Told]) -> None:
     (letter,) = letters_in(tmp_path, "a")
-    for _ in range(2):
+    for sent in ([letter], []):
         told = run("letters", "replay", letter, "--reason", "x", "--request", "r1")
-        assert (told.code, told.out.split()) == (Exit.DONE, [letter])
+        assert (told.code, told.out.split()) == (Exit.DONE, sent)
+    assert told.err == "sent again 0, 1 already by this request\n"
     assert len(run("audit", "list").out.splitlines()) == 1
     assert json.loads(run("item", "show", letter, "--json").out)["replays"] == 1
 
@@ -335,6 +336,18 @@ def test_every_fault_of_an_import_is_named_and_nothing_taken_in(tmp_path: Path, 
     ]
     assert "3 faults; nothing was taken in" in told.err.splitlines()[3]
     assert not (tmp_path / "other.db").exists()
+
+
+@on_sqlite
+def test_a_dry_run_foretells_an_import_into_a_new_store(tmp_path: Path, run: Callable[..., Told]) -> None:
+    ids = letters_in(tmp_path, *"ab")
+    run("letters", "export", "all.jsonl")
+    new = ("letters", "import", "all.jsonl", "--reason", "x", "--store", f"sqlite:///{tmp_path}/new.db", "--json")
+    dry = run(*new, "--dry-run")
+    assert (dry.code, (tmp_path / "new.db").exists()) == (Exit.DONE, False)
+    told = json.loads(run(*new).out)
+    assert {**told, "dry_run": True} == json.loads(dry.out)
+    assert sorted(told["imported"]) == sorted(ids)
 
 
 @pytest.mark.slow

@@ -68,6 +68,39 @@ def test_payloads_from_stdin(
 
 
 @on_sqlite
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ('{"s": NaN}', "is NaN or infinite"),
+        (f'"{"x" * 2_000_000}"', "raise max_payload in the settings"),
+        ('{"s": "\udcff"}', "half characters"),
+    ],
+    ids=["nan", "large", "bytes"],
+)
+def test_a_payload_that_cannot_be_kept_is_bad_input(
+    payload: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_app(tmp_path, a_queue)
+    told = here(capsys, "queue", "push", "mail", payload)
+    assert (told.code, told.out) == (Exit.USAGE, "")
+    assert told.err.startswith("redrive: PAYLOAD: ")
+    assert said in told.err
+    assert "Redrive(" not in told.err
+
+
+@on_sqlite
+def test_stdin_that_is_no_text_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_app(tmp_path, a_queue)
+    for args in (["-"], ["--lines"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'"a\xff"\n'), encoding="utf-8"))
+        told = here(capsys, "queue", "push", "mail", *args)
+        assert (told.code, told.out) == (Exit.USAGE, "")
+        assert told.err.startswith("redrive: stdin: it is not UTF-8: byte 3 ")
+
+
+@on_sqlite
 def test_what_is_there_already_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with_app(tmp_path, a_queue)
     first = here(capsys, "queue", "push", "mail", "1", "--dedupe", "d").out
@@ -153,6 +186,7 @@ def test_wait_prints_the_result_or_says_why_not(tmp_path: Path, capsys: pytest.C
     told = here(capsys, "item", "wait", item_id, "--timeout", "1ms")
     assert (told.code, told.out) == (Exit.STILL_GOING, "")
     assert "is still ready" in told.err
+    assert f"redrive item explain {item_id[:8]}" in told.err
 
 
 @on_sqlite

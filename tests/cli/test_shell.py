@@ -238,7 +238,7 @@ def test_a_live_view_is_redrawn_until_somebody_leaves(tmp_path: Path) -> None:
     assert top.end() == Exit.DONE
     assert top.seen.endswith("\x1b[?1049l")  # what was on the screen before is there again
     assert "no \\x1b[2J address" in top.seen
-    watch = Terminal("queue", "list", "--watch=100ms", cwd=tmp_path)
+    watch = Terminal("queue", "list", "--watch=200ms", cwd=tmp_path)
     watch.until("QUEUE")
     piped("queue", "push", "mail", "1", cwd=tmp_path)
     watch.until("NO WORKER")
@@ -251,7 +251,7 @@ def test_a_live_view_is_redrawn_until_somebody_leaves(tmp_path: Path) -> None:
 @on_sqlite
 def test_a_watch_in_a_pipe_streams_until_it_is_interrupted(tmp_path: Path) -> None:
     letters_in(tmp_path, "no address")
-    args = ["queue", "list", "--watch=100ms", "--jsonl"]
+    args = ["queue", "list", "--watch=200ms", "--jsonl"]
     with subprocess.Popen(
         [*COMMAND, *args],
         cwd=tmp_path,

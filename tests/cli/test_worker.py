@@ -190,6 +190,7 @@ def test_a_queue_nobody_handles_is_5(tmp_path: Path) -> None:
     told = piped("worker", "run", "tasks:app", "--queues", "quik", cwd=tmp_path)
     assert told.returncode == Exit.NOT_FOUND
     assert "did you mean 'quick'?" in told.stderr
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".db"], "a typo made a store"
 
 
 # -- working ---------------------------------------------------------------------------------------------------------

@@ -125,6 +125,15 @@ async def test_a_changed_entry_breaks_its_seal(forged: tuple[Redrive, Forged], f
     assert found.fault == "the entries under seal 2 are not those that were sealed"
 
 
+async def test_what_is_sealed_behind_a_fault_is_not_called_unsealed(forged: tuple[Redrive, Forged]) -> None:
+    app, store = forged
+    store.forge = changed(2, actor="eve")
+    found = await app.audit.verify()
+    assert (found.seal, found.seals, found.entries, found.unsealed) == (1, 0, 0, 0)
+    await app.pause("q", reason="later")
+    assert (await app.audit.verify()).unsealed == 1
+
+
 async def test_a_removed_entry_is_named(forged: tuple[Redrive, Forged]) -> None:
     app, store = forged
     store.forge = lambda entry: None if entry.position == 6 else entry

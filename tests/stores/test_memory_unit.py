@@ -247,3 +247,11 @@ async def test_threads_do_not_get_in_each_others_way(blockbuster: BlockBuster) -
     for thread in threads:
         await asyncio.to_thread(thread.join, 30)
     assert sorted(taken) == sorted(item.id for item in items(400))
+
+
+async def test_a_trash_without_end_is_refused() -> None:
+    """No wire would carry it, so it is asked of a store itself."""
+    store = await MemoryStore().open()
+    with pytest.raises(ConfigError) as caught:
+        await store.configure("q", QueueChange(keep_trash=None))  # type: ignore[arg-type]
+    assert caught.value.field == "keep_trash"

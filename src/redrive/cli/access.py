@@ -156,10 +156,10 @@ def settings(**flags: object) -> Settings:
     return load(config=None if context is None else _talk(context).config, flags=flags).settings
 
 
-def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = False) -> T:
+def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = False, acts: bool = False) -> T:
     """Ask the store at `url`, which must be there: a wrong path must not become an empty database with good news.
 
-    `make`: for what brings something into it, also if it is new.
+    `make`: for what brings something into it, also if it is new. `acts`: what it did is sealed in the audit.
     """
     import asyncio
 
@@ -174,9 +174,32 @@ def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = Fals
         if not make:
             await upkeep.check_is_there()
         async with app:
-            return await ask(app)
+            answer = await ask(app)
+            if acts:
+                await _seal(app)
+            return answer
 
     return asyncio.run(asked())
+
+
+async def _seal(app: Redrive) -> None:
+    from redrive.errors import StoreError
+
+    try:
+        await app.audit.seal()
+    except StoreError:
+        return  # what was done is in the audit, and the next act or worker seals it
+
+
+def is_new_file(url: str) -> bool:
+    """Whether it is a database that is not there yet, and that the first who brings something into it makes."""
+    import os
+
+    from redrive.stores.sqlite import SqliteStore
+    from redrive.stores.url import store_from_url
+
+    store = store_from_url(url)
+    return isinstance(store, SqliteStore) and not os.path.lexists(store._path)  # noqa: SLF001 - a store tells it when open
 
 
 def upkeep_of(url: str) -> Upkeep:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from redrive.cli.access import visit
 from redrive.cli.asking import Progress, can_ask, confirm
-from redrive.cli.choosing import Choice, Chosen, choose, named
+from redrive.cli.choosing import Choice, Chosen, choose, gone_since, named
 from redrive.cli.exits import Exit, Refused
 from redrive.cli.interrupts import Interrupts
-from redrive.cli.output import clean, on_terminal, say, write, write_json
+from redrive.cli.output import Unwritten, clean, on_terminal, say, write, write_json
 from redrive.core.item import short_id
 from redrive.core.verbs import Amended, Change, Skipped
 from redrive.errors import StoreError
@@ -26,6 +26,7 @@ __all__ = ["Done", "Wish", "Words", "act", "named", "report"]
 ASK_ABOVE = 100
 TYPE_ABOVE = 1000
 SAMPLE = 5
+DONE_ALL_THE_SAME = "it is done, only not listed; redrive audit list tells what"
 BITE = 2000
 """Items between two looks at whether somebody wants it to stop."""
 
@@ -81,10 +82,15 @@ def act(url: str, wish: Wish) -> Done:
         return Done(Amended(tuple(one.id for one in chosen if one.refused is None), (), skipped))
     if not chosen:
         return Done()
-    if choice.is_a_set or len(chosen) > wish.ask_above:
-        _confirm(chosen, wish)
-    ids = [one.id for one in chosen]
-    return visit(url, lambda app: _do(app, ids, wish))
+    asked = (choice.is_a_set or len(chosen) > wish.ask_above) and _confirm(chosen, wish)
+
+    async def go(app: Redrive) -> Done:
+        gone = await gone_since(app, choice, wish.change, chosen) if asked and choice.is_a_set else {}
+        done = await _do(app, [one.id for one in chosen if one.id not in gone], wish)
+        since = Amended(skipped=tuple(Skipped(each, why) for each, why in gone.items()))
+        return structs.replace(done, amended=joined([since, done.amended]))
+
+    return visit(url, go)
 
 
 async def _do(app: Redrive, ids: list[str], wish: Wish) -> Done:
@@ -118,10 +124,10 @@ async def _seal(app: Redrive) -> None:
         return  # what was done is in the audit, and the next act or worker seals it
 
 
-def _confirm(chosen: Sequence[Chosen], wish: Wish) -> None:
-    """Raises Refused unless somebody says yes."""
+def _confirm(chosen: Sequence[Chosen], wish: Wish) -> bool:
+    """Whether somebody was asked. Raises Refused unless they say yes."""
     if wish.yes:
-        return
+        return False
     words = wish.words
     count = f"{len(chosen):,} {words.noun}{'s' * (len(chosen) != 1)}"
     if not can_ask():
@@ -138,25 +144,36 @@ def _confirm(chosen: Sequence[Chosen], wish: Wish) -> None:
         wanted = frozenset({str(len(chosen)), f"{len(chosen):,}"})
     question = words.question.replace("{count}", count)
     confirm(f"{count} would be {words.would_be}", question, yes=False, wanted=wanted)
+    return True
 
 
 def report(done: Done, wish: Wish, *, as_json: bool) -> int:
-    skipped = done.amended.skipped
+    """On stdout is what this very call changed, and nothing that an earlier one with the same request did."""
     asked = frozenset(done.asked)
-    changed = [one for one in (*done.amended.changed, *done.amended.already) if one not in asked]
-    for left in skipped:
+    changed = [one for one in done.amended.changed if one not in asked]
+    for left in done.amended.skipped:
         say(f"skipped {left.id}: {left.reason}")
-    if as_json:
-        write_json(_as_object(changed, done, wish))
-    else:
-        if not on_terminal():
+    said = _summary(len(changed), done, wish)
+    try:
+        if as_json:
+            write_json(_as_object(changed, done, wish))
+        elif not on_terminal():
             for one in (*changed, *done.asked):
                 write(clean(one))
-        said = [f"{wish.words.would if wish.dry_run else wish.words.done} {len(changed):,}"]
-        said += [f"asked to stop {len(asked):,}"] if asked else []
-        said += [f"skipped {len(skipped):,}"] if skipped else []
-        say(", ".join(said))
+    except Unwritten as error:
+        raise error if wish.dry_run else Unwritten(f"{said}, but {error.message}", hint=DONE_ALL_THE_SAME) from None
+    if not as_json:
+        say(said)
     return _code(done)
+
+
+def _summary(changed: int, done: Done, wish: Wish) -> str:
+    already, skipped = done.amended.already, done.amended.skipped
+    said = [f"{wish.words.would if wish.dry_run else wish.words.done} {changed:,}"]
+    said += [f"asked to stop {len(done.asked):,}"] if done.asked else []
+    said += [f"{len(already):,} already by this request"] if already else []
+    said += [f"skipped {len(skipped):,}"] if skipped else []
+    return ", ".join(said)
 
 
 def _code(done: Done) -> int:
@@ -170,9 +187,11 @@ def _code(done: Done) -> int:
 
 def _as_object(changed: Iterable[str], done: Done, wish: Wish) -> dict[str, Any]:
     asked = {"asked": list(done.asked)} if done.asked else {}
+    already = {"already": list(done.amended.already)} if done.amended.already else {}
     return {
         "dry_run": wish.dry_run,
         wish.words.key: list(changed),
         **asked,
+        **already,
         "skipped": [{"id": one.id, "reason": one.reason} for one in done.amended.skipped],
     }

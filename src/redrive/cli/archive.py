@@ -12,7 +12,7 @@ ABOUT_ARCHIVE = f"""Put letters away: kept for good, out of the open list, and s
 Examples:
   redrive letters archive k3v9q2ma --reason 'known, and harmless'
   redrive letters archive --where 'cause:41fa* died>7d' --reason stale
-  redrive letters list --where 'queue:payments' -q | redrive letters archive - --yes --reason stale
+  redrive letters list --where 'queue:payments' --all -q | redrive letters archive - --yes --reason stale
 
 {CHOOSING}
 """

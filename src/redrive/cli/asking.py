@@ -19,7 +19,7 @@ def can_ask() -> bool:
     """There is a terminal to type at, and --no-input was not said."""
     context = click.get_current_context(silent=True)
     talk = context.obj if context is not None else None
-    return sys.stdin.isatty() and not (isinstance(talk, Talk) and not talk.ask)
+    return sys.stdin is not None and sys.stdin.isatty() and not (isinstance(talk, Talk) and not talk.ask)
 
 
 def confirm(what: str, question: str, *, yes: bool, wanted: frozenset[str] = frozenset({"y", "yes"})) -> None:
@@ -47,7 +47,7 @@ class Progress:
     def add(self, count: int = 1) -> None:
         self._done += count
         now = time.monotonic()
-        if now >= self._next and sys.stderr.isatty():
+        if now >= self._next and sys.stderr is not None and sys.stderr.isatty():
             self._next = now + STEP
             self._shown = True
             of = "" if self._total is None else f" of {self._total:,}"

@@ -155,7 +155,8 @@ def verify(*, known: str | None, as_json: bool, store: str) -> int:
 
 
 def _tell(found: AuditCheck) -> None:
-    write(f"{found.entries:,} entries under {found.seals:,} seals fit; {found.unsealed:,} are not sealed yet")
+    rest = "" if found.sound else "; what was sealed after them was not looked at"
+    write(f"{found.entries:,} entries under {found.seals:,} seals fit{rest}; {found.unsealed:,} are not sealed yet")
     if found.seals:
         write(f"hash of seal {found.seals:,}: {found.hash}")
     if not found.sound:

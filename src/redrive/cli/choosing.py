@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import wraps
@@ -15,6 +16,7 @@ from redrive.core.filters import parse as parse_filter
 from redrive.core.filters import render
 from redrive.core.item import Item
 from redrive.core.select import Ids, fields_of
+from redrive.core.states import Disposition
 from redrive.core.verbs import Change, Restore, refusal
 from redrive.engine.registry import unknown_queue
 from redrive.errors import ConfigError, NotFound
@@ -27,6 +29,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 EVERYWHERE = "disposition:open,archived,trash"
 AT_ONCE = 4000
 """Characters of ids in one question: a filter has at most 4096."""
+READ_AT_ONCE = 32
+MEANWHILE = {Disposition.OPEN: "restored", Disposition.ARCHIVED: "archived", Disposition.TRASH: "discarded"}
 
 
 class Choice(Struct, frozen=True):
@@ -47,6 +51,7 @@ class Chosen(Struct, frozen=True):
     queue: str
     error: str
     refused: str | None
+    lies: Disposition | None = None
 
 
 def choice_options(command: F) -> F:
@@ -123,6 +128,37 @@ async def choose(app: Redrive, choice: Choice, change: Change, otherwise: str) -
     return await _by_ids(app, choice.ids, change, otherwise)
 
 
+async def gone_since(app: Redrive, choice: Choice, change: Change, chosen: Sequence[Chosen]) -> dict[str, str]:
+    """Letters of a set that somebody put away or moved while a question stood open, and what became of each.
+
+    A filter means letters as they lay when they were counted. What is done between this look and the act still counts.
+    """
+    now = {one.id: one for one in await choose(app, choice, change, "")}
+    other = [
+        one for one in chosen if one.id not in now or (now[one.id].lies, now[one.id].queue) != (one.lies, one.queue)
+    ]
+    gone: dict[str, str] = {}
+    for start in range(0, len(other), READ_AT_ONCE):
+        some = other[start : start + READ_AT_ONCE]
+        for one, why in zip(some, await asyncio.gather(*[_became(app, one) for one in some]), strict=True):
+            if why:
+                gone[one.id] = why
+    return gone
+
+
+async def _became(app: Redrive, one: Chosen) -> str:
+    """Empty if it lies where it lay (the filter may speak of its age), or is none any more: then the store says so."""
+    try:
+        item = (await app.letters.get(one.id)).item
+    except NotFound:
+        return ""
+    if item.letter is None:
+        return ""
+    if item.letter.disposition != one.lies:
+        return f"it was {MEANWHILE[item.letter.disposition]} since"
+    return "" if item.queue == one.queue else f"it was moved to {item.queue} since"
+
+
 async def _by_filter(app: Redrive, where: str, change: Change) -> list[Chosen]:
     # Whoever restores means what was put away, unless the filter says where to look.
     away = isinstance(change, Restore) and "disposition" not in fields_of(parse_filter(where))
@@ -180,4 +216,6 @@ def _asked_together(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def _chosen(item: Item, change: Change) -> Chosen:
     letter = item.letter
     refused = refusal(change, item.state, letter.disposition if letter else None)
-    return Chosen(item.id, item.queue, letter.failure.type if letter else "", refused)
+    return Chosen(
+        item.id, item.queue, letter.failure.type if letter else "", refused, letter.disposition if letter else None
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import traceback
@@ -11,9 +12,11 @@ from enum import IntEnum
 import click
 
 from redrive import errors
-from redrive.cli.output import as_json, clean, say
+from redrive.cli.output import Unwritten, as_json, clean, say, unwritten
 from redrive.errors import BadFilter, ConfigError, QueueFull, RedriveError
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""What a disk or a closed stream says, and no fault of the program."""
 PASSWORD = re.compile(r"""(://[^\s'"/@:]*:)[^'"\n]*@""")
 
 
@@ -61,6 +64,7 @@ TABLE: tuple[tuple[type[BaseException], Exit, str], ...] = (
     (click.UsageError, Exit.USAGE, "usage"),
     (click.Abort, Exit.INTERRUPTED, "interrupted"),
     (KeyboardInterrupt, Exit.INTERRUPTED, "interrupted"),
+    (Unwritten, Exit.FAILED, "unwritten"),
     (RedriveError, Exit.FAILED, "failed"),
 )
 
@@ -78,13 +82,15 @@ class Talk:
 
 def tell(error: BaseException, talk: Talk) -> Exit:
     """Say what went wrong, and how the command ends because of it."""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        error = unwritten(error, str(error.filename or "its output"))
     code, word = next(((code, word) for kind, code, word in TABLE if isinstance(error, kind)), (Exit.FAILED, "bug"))
     if talk.debug:
         say(_discreet("".join(traceback.format_exception(error)).rstrip()), keep="\n")
     message, hint = _words(error, word)
     if talk.json:
         told = {"code": word, "message": message, "hint": hint, "details": _details(error)}
-        click.echo(as_json({"error": told}, indent=None), err=True)
+        say(as_json({"error": told}, indent=None))
         return code
     if isinstance(error, UserCodeFailed):
         say(_discreet(error.shown), keep="\n")

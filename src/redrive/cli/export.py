@@ -6,7 +6,6 @@ import asyncio
 import csv
 import io
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,7 +18,7 @@ from redrive.cli.access import HELP_NAMES, since_option, store_option, verbose_o
 from redrive.cli.asking import Progress
 from redrive.cli.choosing import whole_filter
 from redrive.cli.covered import covered_payload
-from redrive.cli.output import clean, say
+from redrive.cli.output import Unwritten, clean, raw_output, say
 from redrive.core.filters import parse
 from redrive.core.redact import redact_text
 from redrive.errors import ConfigError, Conflict
@@ -37,9 +36,11 @@ Examples:
   redrive letters export letters.csv --csv --where 'queue:emails' --since 7d
   redrive letters export - --attempts | redrive letters import - --store sqlite:///other.db --reason 'moving'
 
-The open letters, unless the filter names a disposition. JSON lines have everything, secrets in payloads included; CSV
-has them covered, and cells that a spreadsheet would take for a formula begin with '. A file that exists is left alone
-without --force; a new one can be read by you alone. Letters stay where they are.
+The open letters, unless the filter names a disposition. JSON lines have the payload with its secrets, counters, tags,
+the last error and where the letter lies; the attempts only with --attempts. Notes and whatever else people did are not
+in them: they stay in this store and its audit, so keep it as long as you need them. CSV has secrets covered, and cells
+that a spreadsheet would take for a formula begin with '. A file that exists is left alone without --force; a new one
+can be read by you alone. Letters stay where they are.
 """
 CSV_COLUMNS = [
     "id",
@@ -63,6 +64,7 @@ CSV_COLUMNS = [
     "text",
     "payload",
 ]
+ROOM = "make room, or name another place"
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
@@ -100,13 +102,13 @@ def export(
         return await _copy(app, await whole_filter(app, where, view, since), out, written, attempts=attempts)
 
     if file == "-":
-        sys.stdout.flush()
-        count = visit(store, lambda app: copy(app, sys.stdout.buffer))
-        sys.stdout.buffer.flush()
+        with raw_output() as out:
+            count = visit(store, lambda app: copy(app, out))
     else:
         count = _into_file(Path(file), lambda out: visit(store, lambda app: copy(app, out)), force=force)
     secrets = "" if as_csv else "; payloads are as they are, with any secrets"
-    say(f"exported {count:,}{secrets}")
+    without = "" if as_csv or attempts or not count else "; attempts were left out (--attempts takes them along)"
+    say(f"exported {count:,}{secrets}{without}")
 
 
 async def _copy(
@@ -126,6 +128,9 @@ async def _copy(
 
 def _into_file(path: Path, copy: Callable[[IO[bytes]], int], *, force: bool) -> int:
     """Whole or not at all: nobody shall take half an export for one."""
+    if path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "no regular file"
+        raise ConfigError(f"{path} is {kind}", field="FILE", hint="name a file, or - for stdout")
     if path.exists() and not force:
         raise Conflict(f"there is a file {path} already", hint="take another name, or say --force")
     try:
@@ -138,9 +143,11 @@ def _into_file(path: Path, copy: Callable[[IO[bytes]], int], *, force: bool) -> 
             out.flush()
             os.fsync(out.fileno())
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             Path(name).unlink()
+        if isinstance(error, OSError):
+            raise Unwritten(f"{path} cannot be written: {error.strerror}; nothing of it is left", hint=ROOM) from None
         raise
     return count
 

@@ -252,7 +252,7 @@ def remove(*, name: str, reason: str, yes: bool, dry_run: bool, as_json: bool, s
         visit(store, lambda app: _check_removable(app, name))
     else:
         confirm(f"gate {name} would be removed", f"Remove gate {name}?", yes=yes)
-        visit(store, lambda app: app.remove_gate(name, reason=why))
+        visit(store, lambda app: app.remove_gate(name, reason=why), acts=True)
     if as_json:
         print_json({"dry_run": dry_run, "gate": name, "removed": True})
     else:
@@ -272,7 +272,7 @@ def _by_hand(store: str, act: Callable[[Redrive], Awaitable[GateView]], *, as_js
         _, behind, _ = await _read(app)
         return view, behind.get(view.name, [])
 
-    view, queues = visit(store, acted)
+    view, queues = visit(store, acted, acts=True)
     if as_json:
         print_json(_as_object(view, queues))
     else:

@@ -12,12 +12,13 @@ from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_op
 from redrive.cli.exits import Exit
 from redrive.cli.output import brief, clean, counted, iso, on_terminal, red, tabbed, write, write_json
 from redrive.cli.watch import look, watch_option
+from redrive.core.item import short_id
 
 if TYPE_CHECKING:
     from redrive.cli.standing import Standing
 
-ABOUT = """Say what is wrong: work without a worker or waiting too long, lost workers, open gates, full routes, parked
-items. Exit 10 if there is anything, 0 if not, 7 if the store cannot be asked.
+ABOUT = """Say what is wrong: work without a worker, waiting too long or standing still behind dead letters, lost
+workers, open gates, full routes. Exit 10 if there is anything, 0 if not, 7 if the store cannot be asked.
 
 \b
 Examples:
@@ -95,6 +96,10 @@ def _queues(standing: Standing, longest: int) -> Iterator[Problem]:
         if row.parked:
             text = f"queue {row.queue} has {row.parked:,} parked behind dead heads of their order keys"
             yield Problem("parked", row.queue, text, f"redrive letters list --where queue:{row.queue}")
+        still = standing.stuck_in(row)
+        if still is not None:
+            do = f"redrive letters show {short_id(still.letters[0])}"
+            yield Problem("held", row.queue, f"queue {row.queue}: {still}", do)
         if "FULL" in standing.reached(row):
             text = f"queue {row.queue} is at its capacity of {row.settings.capacity:,}: enqueue refuses"
             yield Problem("queue_full", row.queue, text, f"redrive queue show {row.queue}")

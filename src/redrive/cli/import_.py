@@ -16,16 +16,18 @@ import click
 from redrive.cli.access import (
     HELP_NAMES,
     dry_run_option,
+    is_new_file,
     json_option,
     reason_option,
     store_option,
     verbose_option,
     visit,
 )
+from redrive.cli.acts import DONE_ALL_THE_SAME
 from redrive.cli.asking import Progress
 from redrive.cli.exits import Exit
 from redrive.cli.interrupts import Interrupts
-from redrive.cli.output import clean, on_terminal, say, write, write_json
+from redrive.cli.output import Unwritten, clean, on_terminal, say, write, write_json
 from redrive.core.item import Instant
 from redrive.core.verbs import PutResult
 from redrive.engine.ids import new_id
@@ -40,13 +42,16 @@ if TYPE_CHECKING:
 Place = tuple[Instant, int]
 """When it was enqueued, and where its line begins."""
 
-ABOUT = """Take in letters that `letters export` wrote, with their evidence. They lie there until somebody replays them.
+ABOUT = """Take in letters that `letters export` wrote. They lie there until somebody replays them.
 
 \b
 Examples:
   redrive letters import letters.jsonl --reason 'from the old server'
   redrive letters import letters.jsonl --reason 'from the old server' --dry-run
-  redrive letters export - | redrive letters import - --store sqlite:///other.db --reason 'moving'
+  redrive letters export - --attempts | redrive letters import - --store sqlite:///other.db --reason 'moving'
+
+They come with payload, counters, tags and last error, and with their attempts if they were exported with --attempts.
+Notes and deeds of the other store are not taken over: what people did begins here with the import.
 
 All lines are looked at first. If one cannot be taken in, none is, and the faults are named by line and field. Ids that
 are there already, or were, are left as they are: repeating an import takes in the rest. In a pipe stdout has the ids
@@ -65,17 +70,24 @@ def import_letters(*, file: str, reason: str, dry_run: bool, as_json: bool, stor
     why = check_reason(reason)
     with _opened(file) as source:
         places = _look(source)
-        added, already, left = visit(
-            store, lambda app: _take_in(app, source, places, why, dry_run=dry_run), make=not dry_run
-        )
-    if as_json:
-        write_json({"dry_run": dry_run, "imported": added, "already": already})
-    else:
-        if not on_terminal():
+        if dry_run and is_new_file(store):
+            added, already, left = [record.id for record in _records(source, places)], list[str](), 0
+        else:
+            added, already, left = visit(
+                store, lambda app: _take_in(app, source, places, why, dry_run=dry_run), make=not dry_run
+            )
+    there = f", {len(already):,} were there already" if already else ""
+    said = f"{'would take in' if dry_run else 'took in'} {len(added):,}{there}"
+    try:
+        if as_json:
+            write_json({"dry_run": dry_run, "imported": added, "already": already})
+        elif not on_terminal():
             for one in added:
                 write(clean(one))
-        there = f", {len(already):,} were there already" if already else ""
-        say(f"{'would take in' if dry_run else 'took in'} {len(added):,}{there}")
+    except Unwritten as error:
+        raise error if dry_run else Unwritten(f"{said}, but {error.message}", hint=DONE_ALL_THE_SAME) from None
+    if not as_json:
+        say(said)
     if left:
         say(f"interrupted: {left:,} were not reached; say it again to go on")
         return Exit.INTERRUPTED

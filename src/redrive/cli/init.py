@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from errno import ENOTDIR
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import click
 
@@ -47,6 +49,7 @@ async def send(to: str) -> str:
         raise ValueError(f"{to!r} is no address")
     return f"sent to {to}"
 '''
+ELSEWHERE = "to keep it out of the project, name a file that has the URL in REDRIVE_STORE_FILE"
 NEXT = (
     "redrive worker run tasks:app",
     """redrive queue push emails '{"to": "ann@example.com"}'""",
@@ -67,13 +70,19 @@ def init(*, directory: str, store: str, dry_run: bool, as_json: bool) -> int:
     store_from_url(store)
     folder = Path(directory)
     files = {"redrive.toml": SETTINGS.format(store=_quoted(store)), "tasks.py": TASKS}
-    written = {name: _written(folder / name, text, dry_run=dry_run) for name, text in files.items()}
+    secret = _has_password(store)
+    written = {
+        name: _written(folder / name, text, dry_run=dry_run, secret=secret and name == "redrive.toml")
+        for name, text in files.items()
+    }
     if as_json:
         write_json({"dry_run": dry_run, "files": [{"file": str(folder / n), "written": w} for n, w in written.items()]})
     elif not on_terminal():
         tabbed(["wrote" if done else "kept", str(folder / name)] for name, done in written.items())
     else:
         _tell(folder, written, dry_run=dry_run)
+    if secret and written["redrive.toml"]:
+        say(f"{folder / 'redrive.toml'} has a password in it, so only you may read it; {ELSEWHERE}")
     if not any(written.values()):
         raise Conflict("both files are there already; nothing was written", hint="name another directory")
     return Exit.DONE
@@ -89,13 +98,19 @@ def _tell(folder: Path, written: dict[str, bool], *, dry_run: bool) -> None:
             write(f"  {clean(command)}")
 
 
-def _written(path: Path, text: str, *, dry_run: bool) -> bool:
+def _has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password) or any("password" in name.lower() for name, _ in parse_qsl(parts.query))
+
+
+def _written(path: Path, text: str, *, dry_run: bool, secret: bool) -> bool:
     """Never over what is there: it is made in the very call that finds nothing."""
     if dry_run:
         return not path.exists()
     try:
         _make(path.parent)
-        with path.open("x", encoding="utf-8") as file:
+        mode = 0o600 if secret else 0o666
+        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(text)
     except FileExistsError:
         return False

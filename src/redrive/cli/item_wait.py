@@ -9,6 +9,8 @@ import click
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.output import as_json as to_json
 from redrive.cli.output import write, write_json
+from redrive.core.item import short_id
+from redrive.errors import WaitTimeout
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -43,4 +45,8 @@ def wait(*, id: str, timeout: str | None, as_json: bool, store: str) -> None:
 
 async def _wait(app: Redrive, text: str, limit: int | None) -> tuple[str, Any]:
     item_id = await app.letters.resolve(text)
-    return item_id, await app.wait(item_id, timeout=None if limit is None else f"{limit}ms")
+    try:
+        return item_id, await app.wait(item_id, timeout=None if limit is None else f"{limit}ms")
+    except WaitTimeout as error:
+        hint = f"it goes on; wait again, or see redrive item explain {short_id(item_id)}"
+        raise WaitTimeout(error.message, hint=hint) from None

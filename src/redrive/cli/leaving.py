@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from redrive.cli.output import say
 from redrive.engine.threads import NAME
@@ -26,18 +26,30 @@ def leave(code: int) -> NoReturn:
         names = ", ".join(thread.name for thread in left)
         say(f"redrive: left behind {len(left)} thread{'s' * (len(left) > 1)} that would not end: {names}")
         leave_now(code)
+    if not _flushed():
+        leave_now(code)  # Python would try once more, and end with a code of its own
     sys.exit(code)
 
 
 def leave_now(code: int) -> NoReturn:
     """Without waiting for anything. What was accepted is durable; leases expire by themselves."""
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
+    _flushed()
+    os._exit(code)
+
+
+def _flushed() -> bool:
+    """False if nobody reads it any more, or there is no room for it."""
+    streams: list[TextIO | None] = [sys.stdout, sys.stderr]
+    arrived = True
+    for stream in streams:
+        if stream is None:
+            continue  # closed before Python began
         try:
             stream.flush()
         except (OSError, ValueError):
-            continue  # nobody reads it any more
-    os._exit(code)
+            arrived = False
+    return arrived
 
 
 def _lingering() -> list[threading.Thread]:

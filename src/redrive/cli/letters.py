@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from redrive.cli.access import HELP_NAMES, limit_option, since_option, store_option, verbose_option
 from redrive.cli.choosing import whole_filter
@@ -26,6 +28,7 @@ from redrive.stores.base import PAGE_LIMIT
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
+T = TypeVar("T")
 letters = LazyGroup(
     "letters",
     {
@@ -54,6 +57,7 @@ Examples:
 """,
 )
 
+EVERY = "--all gives all of them"
 ABOUT = """List dead letters, last died first: the open ones, unless the filter names a disposition.
 
 \b
@@ -62,7 +66,7 @@ Examples:
   redrive letters list --where 'queue:emails error:*Timeout' --since 1h
   redrive letters list --by cause
   redrive letters list --where 'disposition:archived reason:max_attempts' --json
-  redrive letters list --where 'cause:41fa*' -q | redrive letters replay - --yes --reason 'fixed'
+  redrive letters list --where 'cause:41fa*' --all -q | redrive letters replay - --yes --reason 'fixed'
 
 Words of a filter are AND; OR, -negation, ( ), field:a,b and the wildcard * are understood. In a pipe the columns are
 ID QUEUE DIED REASON DISPOSITION ATTEMPTS ERRORS CRASHES CAUSE ERROR TEXT, separated by tabs. With --by they are VALUE
@@ -76,6 +80,7 @@ COUNT; by cause they are those of `redrive causes list`. Secrets in error texts 
 @click.option("--by", metavar="WORD", type=click.Choice(BYS), help=f"Count them by one of {', '.join(BYS)}.")
 @since_option("Those that died within this long, as in 2h.")
 @limit_option(100)
+@click.option("--all", "every", is_flag=True, help="However many they are, instead of --limit.")
 @click.option("--cursor", metavar="C", help="Go on where an earlier list ended.")
 @list_options
 @watch_option
@@ -88,6 +93,7 @@ def list_letters(
     by: str | None,
     since: int | None,
     limit: int,
+    every: bool,
     cursor: str | None,
     shape: Shape,
     watch: int | None,
@@ -96,14 +102,21 @@ def list_letters(
     parse(where)  # a bad filter is said before the store is looked for
     if by is not None and cursor is not None:
         raise ConfigError("there are no pages with --by", field="--cursor", hint="leave it out")
+    context = click.get_current_context()
+    if every and context.get_parameter_source("limit") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--limit and --all exclude each other", ctx=context)
+    most = sys.maxsize if every else limit
 
     async def ask(app: Redrive) -> Callable[[], None]:
         text = await whole_filter(app, where, view, since)
         if by == "cause":
-            return partial(_draw_causes, await app.letters.causes(text, limit=limit), (await app.tally()).at, shape)
+            return partial(_draw_causes, await app.letters.causes(text, limit=most), (await app.tally()).at, shape)
         if by is not None:
-            return partial(_draw_facets, await app.letters.facets(text, by=by, limit=limit), shape)
-        found, more = await gather(app, text, limit, cursor)
+            return partial(_draw_facets, await app.letters.facets(text, by=by, limit=most), shape)
+        if shape.quiet:
+            ids, more = await gather(app, text, most, cursor, lambda item: item.id)
+            return partial(_draw_ids, ids, more, shape)
+        found, more = await gather(app, text, most, cursor, lambda item: item)
         return partial(_draw, found, more, (await app.tally()).at, shape)
 
     return look(store, ask, lambda draw: draw(), watch)
@@ -117,8 +130,21 @@ def _draw(items: Sequence[Item], more: str | None, now: Instant, shape: Shape) -
         line=lambda item: _line(item, item.letter) if item.letter else [],
         none="no letters",
         inside="letters",
+        every=EVERY,
     )
     show_list(listing, items, shape, more=more)
+
+
+def _draw_ids(ids: Sequence[str], more: str | None, shape: Shape) -> None:
+    listing: Listing[str] = Listing(
+        key="id",
+        as_object=lambda each: {"id": each},
+        table=lambda rows: (["ID"], [[each] for each in rows]),
+        line=lambda each: [each],
+        none="no letters",
+        every=EVERY,
+    )
+    show_list(listing, ids, shape, more=more)
 
 
 def _draw_causes(rows: Sequence[CauseView], now: Instant, shape: Shape) -> None:
@@ -140,12 +166,14 @@ def _draw_facets(found: Facets, shape: Shape) -> None:
         say(f"counted the last {found.letters:,} to die; there are more")
 
 
-async def gather(app: Redrive, where: str, limit: int, cursor: str | None) -> tuple[list[Item], str | None]:
-    """As many as asked for, however many pages that takes."""
-    found: list[Item] = []
+async def gather(
+    app: Redrive, where: str, limit: int, cursor: str | None, kept: Callable[[Item], T]
+) -> tuple[list[T], str | None]:
+    """As many as asked for, however many pages that takes. `kept` of each: payloads of many need much room."""
+    found: list[T] = []
     while True:
         page = await app.letters.find(where, limit=min(limit - len(found), PAGE_LIMIT), cursor=cursor)
-        found += page.items
+        found += [kept(item) for item in page]
         cursor = page.next
         if cursor is None or len(found) >= limit:
             return found, cursor

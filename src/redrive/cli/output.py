@@ -11,16 +11,30 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TextIO
 
 import click
+
+from redrive.errors import RedriveError
 
 if TYPE_CHECKING:  # the library is not imported for the sake of two names
     from redrive.core.item import Instant, Millis
 
 MISSING = "-"
+CLOSED = "it is closed"
+
+
+class Unwritten(RedriveError):
+    """Output that does not arrive: a full disk, a closed stdout. A reader that went away is no error."""
+
+
+def unwritten(error: OSError | ValueError | str, what: str = "stdout") -> Unwritten:
+    why = CLOSED if isinstance(error, ValueError) else error
+    why = (why.strerror or str(why)) if isinstance(why, OSError) else why
+    return Unwritten(f"{what} cannot be written: {why}", hint="if it was to change something, that is done")
 
 
 def clean(text: str, *, keep: str = "") -> str:
@@ -35,12 +49,15 @@ def _escaped(char: str) -> str:
 
 
 def say(text: str, *, keep: str = "") -> None:
-    """Talk: to stderr, never among the data."""
-    click.echo(clean(text, keep=keep), err=True)
+    """Talk: to stderr, never among the data. Where nobody can hear it, the exit code has to do."""
+    with suppress(OSError, ValueError):
+        click.echo(clean(text, keep=keep), err=True)
 
 
 def on_terminal() -> bool:
-    return sys.stdout.isatty()
+    """Python has no stdout at all if it was closed before."""
+    out: TextIO | None = sys.stdout
+    return out is not None and not out.closed and out.isatty()
 
 
 def in_colour() -> bool:
@@ -59,7 +76,31 @@ def red(text: str) -> str:
 
 
 def write(line: str) -> None:
-    click.echo(line, color=in_colour())
+    out: TextIO | None = sys.stdout
+    if out is None:
+        raise unwritten(CLOSED)
+    try:
+        click.echo(line, color=in_colour())
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        raise unwritten(error) from error
+
+
+@contextmanager
+def raw_output() -> Iterator[IO[bytes]]:
+    """The stdout of bytes, which have all arrived when it is left."""
+    out: TextIO | None = sys.stdout
+    if out is None:
+        raise unwritten(CLOSED)
+    try:
+        out.flush()
+        yield out.buffer
+        out.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritten(error) from error
 
 
 def width(text: str) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from redrive.cli.access import HELP_NAMES, store_option, verbose_option, visit
 from redrive.cli.covered import covered_payload
-from redrive.cli.output import clean, on_terminal, say, write
+from redrive.cli.output import clean, on_terminal, raw_output, say, write
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -48,6 +47,5 @@ def payload(*, id: str, raw: bool, store: str) -> None:
         # What speaks to a terminal would speak to this one.
         write(clean(data.decode("utf-8", "backslashreplace"), keep="\n"))
         return
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    with raw_output() as out:
+        out.write(data)

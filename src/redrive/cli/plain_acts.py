@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
 
 CHOOSING = """ID may be a unique prefix; - reads ids from stdin, one a line. If one is not found, nothing is done.
-With --where, --view, --all or more than 100 letters it asks first; without a terminal say --yes.
+With --where, --view, --all or more than 100 letters it asks first; without a terminal say --yes. What
+somebody puts away or moves while it asks is skipped, if a filter had named it.
 In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were."""
 
 

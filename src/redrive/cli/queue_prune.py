@@ -80,7 +80,7 @@ def prune(
         return Exit.DONE
     wanted = {str(count), f"{count:,}"} if count > TYPE_ABOVE else {"y", "yes"}
     confirm(f"{items} would be removed for good", f"Remove {items} for good?", yes=yes, wanted=frozenset(wanted))
-    removed, whole = visit(store, lambda app: _remove(app, filters, why, count))
+    removed, whole = visit(store, lambda app: _remove(app, filters, why, count), acts=True)
     _report(removed, as_json=as_json, dry_run=False)
     return Exit.DONE if whole else Exit.INTERRUPTED
 

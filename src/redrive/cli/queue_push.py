@@ -11,7 +11,7 @@ import click
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.output import clean, say, write, write_json
 from redrive.engine.registry import unknown_queue
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, PayloadError, PayloadTooLarge
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -32,6 +32,8 @@ PAYLOAD is JSON, and null if it is left out; - reads it from stdin, with --lines
 NAME=TEXT and NAME:=JSON make an object, or add to it. An item whose dedupe key is held is not added: the id of the one
 that holds it is printed, and stderr says so. The queue must exist, or --new be said: a typo would be work for nobody.
 """
+TOO_LARGE = "keep it elsewhere and push a reference to it, or raise max_payload in the settings"
+SAYABLE = "JSON has no NaN and no infinity, and its texts are UTF-8"
 
 
 @click.command("push", help=ABOUT, context_settings=HELP_NAMES)
@@ -68,7 +70,11 @@ def push(
         raise click.UsageError("--id names one item, --lines are many", ctx=click.get_current_context())
     asks = _asks(**said)
     payloads = _payloads(payload, variables, lines=lines)
-    pushed = visit(store, lambda app: _push(app, name, payloads, asks, item_id, new=new))
+    try:
+        pushed = visit(store, lambda app: _push(app, name, payloads, asks, item_id, new=new))
+    except PayloadError as error:
+        hint = TOO_LARGE if isinstance(error, PayloadTooLarge) else SAYABLE
+        raise ConfigError(error.message, field="PAYLOAD", hint=hint) from None
     if as_json:
         told: list[dict[str, object]] = [{"id": str(each), "duplicate": each.duplicate} for each in pushed]
         write_json(told if lines else told[0])
@@ -141,12 +147,21 @@ def _payloads(text: str | None, variables: tuple[str, ...], *, lines: bool) -> l
     if lines:
         if text not in (None, "-"):
             raise click.UsageError("--lines reads stdin; leave the payload out", ctx=click.get_current_context())
-        read = [_value(line, f"line {number}") for number, line in enumerate(sys.stdin, 1) if line.strip()]
+        given = enumerate(_stdin().split("\n"), 1)
+        read = [_value(line, f"line {number}") for number, line in given if line.strip()]
         if not read:
             raise ConfigError("there is no line", field="stdin", hint="one payload a line, as JSON")
         return [_with(value, variables) for value in read]
-    body = None if text is None else _value(sys.stdin.read() if text == "-" else text, "PAYLOAD")
+    body = None if text is None else _value(_stdin() if text == "-" else text, "PAYLOAD")
     return [_with(body, variables)]
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        said = f"it is not UTF-8: byte {error.start + 1:,} of what was read is {error.object[error.start]:#04x}"
+        raise ConfigError(said, field="stdin", hint="JSON is written in UTF-8") from None
 
 
 def _value(text: str, where: str) -> Any:

@@ -108,7 +108,7 @@ def set_queue(*, name: str, new_gate: bool, reason: str, as_json: bool, store: s
     if not settings:
         raise click.UsageError("say what to set, as in --max-running 10", ctx=click.get_current_context())
     why = check_reason(reason)
-    now = visit(store, lambda app: _set(app, name, why, settings, new_gate=new_gate))
+    now = visit(store, lambda app: _set(app, name, why, settings, new_gate=new_gate), acts=True)
     if as_json:
         write_json(settings_object(now))
         return
@@ -170,7 +170,7 @@ def pause(*, name: str, reason: str, as_json: bool, store: str) -> None:
         row_of((await app.tally()).queues, name)
         await app.pause(name, reason=why)
 
-    visit(store, act)
+    visit(store, act, acts=True)
     _told(name, as_json=as_json, paused=True)
 
 
@@ -187,7 +187,7 @@ def resume(*, name: str, reason: str, as_json: bool, store: str) -> None:
         row_of((await app.tally()).queues, name)
         await app.resume(name, reason=why)
 
-    visit(store, act)
+    visit(store, act, acts=True)
     _told(name, as_json=as_json, paused=False)
 
 

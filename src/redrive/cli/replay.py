@@ -34,11 +34,12 @@ Examples:
   redrive letters replay --where 'queue:emails error:*Timeout' --reason INC-88 --dry-run
   redrive letters replay --where 'cause:41fa*' --reason 'fixed in 1.4.2' --delay 5m --yes
   redrive letters replay --view refunds --to refunds-slow --once --reason 'one by one'
-  redrive letters list -q | redrive letters replay - --yes --reason 'fixed'
+  redrive letters list --all -q | redrive letters replay - --yes --reason 'fixed'
 
 ID may be a unique prefix; - reads ids from stdin, one a line. If one of them is not found, nothing is sent.
 With --where, --view, --all or more than 100 letters it asks first; without a terminal say --yes.
 A letter with an order key goes back to its place, or to the end if the others went on.
+What was put away or moved while it asked is skipped.
 In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped, 6 if all were.
 """
 
@@ -51,7 +52,9 @@ In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped, 
 @click.option("--to", "queue", metavar="QUEUE", help="To another queue than their own.")
 @click.option("--new", is_flag=True, help="With --to, also if there is no such queue yet.")
 @click.option("--force", is_flag=True, help="Also those whose dedupe key a live item holds; they run without it.")
-@click.option("--request", metavar="ID", help="Name of this act: said again, nothing is sent twice.")
+@click.option(
+    "--request", metavar="ID", help="Name of this act: repeated, nothing is sent twice, and it says what was already."
+)
 @yes_option
 @dry_run_option("Say what would be sent, and send nothing.")
 @json_option

@@ -106,7 +106,7 @@ def set_route(*, name: str, capacity: str, reason: str, as_json: bool, store: st
         rows = [row for row in (await app.tally()).routes if row.route == name]
         return rows[0] if rows else RouteTally(name)
 
-    now = visit(store, act)
+    now = visit(store, act, acts=True)
     if as_json:
         write_json(_as_object(now))
     else:

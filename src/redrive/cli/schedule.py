@@ -185,7 +185,7 @@ def _as_object(view: ScheduleView) -> dict[str, Any]:
 @verbose_option
 def run(*, name: str, reason: str, as_json: bool, store: str) -> None:
     why = check_reason(reason)
-    item_id = visit(store, lambda app: app.schedules.run(name, reason=why))
+    item_id = visit(store, lambda app: app.schedules.run(name, reason=why), acts=True)
     if as_json:
         write_json({"schedule": name, "item": item_id})
     else:
@@ -215,7 +215,7 @@ def resume(*, name: str, reason: str, as_json: bool, store: str) -> None:
 
 
 def _changed(store: str, word: str, act: Callable[[Redrive], Awaitable[ScheduleView]], *, as_json: bool) -> None:
-    view = visit(store, act)
+    view = visit(store, act, acts=True)
     if as_json:
         write_json(_as_object(view))
     else:
@@ -235,7 +235,7 @@ def remove(*, name: str, reason: str, yes: bool, dry_run: bool, as_json: bool, s
     view = visit(store, lambda app: app.schedules.get(name))
     if not dry_run:
         confirm(f"schedule {name} ({view.when}) would be removed", f"Remove schedule {name} ({view.when})?", yes=yes)
-        visit(store, lambda app: app.schedules.remove(name, reason=why))
+        visit(store, lambda app: app.schedules.remove(name, reason=why), acts=True)
     if as_json:
         write_json({"dry_run": dry_run, "schedule": name, "removed": True})
     else:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from redrive.app import Redrive
+from redrive.cli.stuck import Stuck, stuck
 from redrive.core import durations, rates
 from redrive.core.item import Instant, Millis
 from redrive.core.redact import redact_text
@@ -25,6 +26,7 @@ class Standing(Struct, frozen=True):
     gates: tuple[GateView, ...]
     causes: tuple[CauseTally, ...]
     workers: tuple[WorkerBeat, ...]
+    stuck: tuple[Stuck, ...] = ()
 
     def live(self) -> Counter[str]:
         """Live workers by queue."""
@@ -40,6 +42,10 @@ class Standing(Struct, frozen=True):
         """Work to do, or held by somebody who is gone, and nobody there. A paused queue is left alone on purpose."""
         to_do = row.leased > 0 or (self.due_for(row) is not None and not row.paused)
         return to_do and not self.live()[row.queue]
+
+    def stuck_in(self, row: QueueTally) -> Stuck | None:
+        """What will not go on until somebody sees to a letter."""
+        return next((each for each in self.stuck if each.queue == row.queue), None)
 
     def reached(self, row: QueueTally) -> tuple[str, ...]:
         """The limits that keep the queue from taking or giving more now."""
@@ -66,7 +72,9 @@ async def read(app: Redrive) -> Standing:
     gated = any(row.settings.gate for row in tally.queues)
     gates = await app.gates() if gated else ()
     causes = tuple(replace(each, text=redact_text(each.text)) for each in await app.causes(limit=TOP_CAUSES))
-    return Standing(tally.at, app.info(), tally.queues, tally.routes, gates, causes, await app.workers())
+    workers = await app.workers()
+    still = await stuck(app._store, tally.queues)  # noqa: SLF001 - whom a set of items waits for is in no filter
+    return Standing(tally.at, app.info(), tally.queues, tally.routes, gates, causes, workers, still)
 
 
 def limits(settings: QueueSettings) -> dict[str, str]:

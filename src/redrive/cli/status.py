@@ -45,7 +45,8 @@ In a pipe each line starts with its kind, and values are separated by tabs:
   route  ROUTE OPEN CAPACITY
 
 OLDEST is how long the longest waiting item has been due. HELD wait for other items, PARKED stand behind a dead one. A
-queue with work to do and no live worker is noted, and so are limits that are reached.
+queue with work to do and no live worker is noted, and so are work that stands still behind dead letters and limits that
+are reached.
 """
 
 
@@ -113,9 +114,10 @@ def _show_troubles(standing: Standing) -> None:
     alone = [row.queue for row in standing.queues if standing.unattended(row)]
     full = [f"full: route {row.route}, {row.open:,} of {row.capacity:,} open letters" for row in standing.full_routes()]
     shut = [f"open: gate {gate.name}, {gate.why}" for gate in standing.gates if gate.state != "closed"]
-    if paused or alone or full or shut:
+    still = [f"stands still: {each.queue}, {each}" for each in standing.stuck]
+    if paused or alone or full or shut or still:
         write("")
-    for line in (*paused, *full, *shut):
+    for line in (*paused, *full, *shut, *still):
         write(clean(line))
     if alone:
         write(red(clean(f"no live worker for: {', '.join(alone)}")))
@@ -126,7 +128,9 @@ def _who_paused(row: QueueTally) -> str:
 
 
 def _flags(standing: Standing, row: QueueTally) -> str:
-    return ", ".join(["PAUSED"] * row.paused + ["NO WORKER"] * standing.unattended(row) + [*standing.reached(row)])
+    words = ["PAUSED"] * row.paused + ["NO WORKER"] * standing.unattended(row)
+    words += ["BEHIND DEAD LETTERS"] * (standing.stuck_in(row) is not None)
+    return ", ".join([*words, *standing.reached(row)])
 
 
 def note(standing: Standing, row: QueueTally) -> str:
@@ -135,6 +139,9 @@ def note(standing: Standing, row: QueueTally) -> str:
         notes.append(f"paused {_who_paused(row)}")
     if standing.unattended(row):
         notes.append("NO WORKER")
+    still = standing.stuck_in(row)
+    if still is not None:
+        notes.append(str(still))
     notes += standing.reached(row)
     return ", ".join(notes)
 
@@ -192,6 +199,7 @@ def _as_object(standing: Standing) -> dict[str, Any]:
 
 
 def queue_object(standing: Standing, row: QueueTally) -> dict[str, Any]:
+    still = standing.stuck_in(row)
     return {
         "queue": row.queue,
         "ready": row.ready,
@@ -210,6 +218,7 @@ def queue_object(standing: Standing, row: QueueTally) -> dict[str, Any]:
         "paused_reason": row.paused_reason,
         "workers": standing.live()[row.queue],
         "unattended": standing.unattended(row),
+        "behind_letters": 0 if still is None else still.count,
         "limits_reached": [word.lower() for word in standing.reached(row)],
         "settings": settings_object(row.settings),
     }

@@ -36,7 +36,7 @@ class Listing(Generic[T]):
 
     `key` is the name in `as_object` that -q prints. `table` gives header and rows for a terminal, `line` the values for
     a pipe. `none` is said on a terminal when there is nothing. `inside`: in JSON the list lies under this name, beside
-    `next`; "" for a bare array.
+    `next`; "" for a bare array. `every`: how to get all of them at once, said where a list was cut.
     """
 
     key: str
@@ -45,6 +45,7 @@ class Listing(Generic[T]):
     line: Callable[[T], Sequence[str]]
     none: str
     inside: str = ""
+    every: str = ""
 
 
 def list_options(command: F) -> F:
@@ -105,7 +106,7 @@ def show_list(listing: Listing[T], rows: Sequence[T], shape: Shape, *, more: str
     else:
         tabbed(listing.line(row) for row in rows)
     if more is not None:
-        say(f"there are more: --cursor {more}")
+        say(f"there are more: --cursor {more}{listing.every and f' goes on, {listing.every}'}")
     elif not rows and on_terminal():
         say(listing.none)
 

@@ -108,7 +108,7 @@ def show(*, name: str, as_json: bool, store: str) -> None:
 @verbose_option
 def save(*, name: str, filter: str, replace: bool, as_json: bool, store: str) -> None:
     parse(filter)
-    row = visit(store, lambda app: app.views.save(name, filter, replace=replace))
+    row = visit(store, lambda app: app.views.save(name, filter, replace=replace), acts=True)
     if as_json:
         write_json(_as_object(row))
     else:
@@ -120,5 +120,5 @@ def save(*, name: str, filter: str, replace: bool, as_json: bool, store: str) ->
 @store_option
 @verbose_option
 def remove(*, name: str, store: str) -> None:
-    visit(store, lambda app: app.views.remove(name))
+    visit(store, lambda app: app.views.remove(name), acts=True)
     say(f"removed {name}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-LEAST = 100
+LEAST = 200
 """Milliseconds. Nobody can read faster, and the store has better things to do."""
 HOME, REST_OF_LINE, REST_OF_SCREEN, NEW_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J\x1b[H"
 
@@ -41,8 +41,13 @@ def _every(_context: click.Context, _parameter: click.Parameter, value: str | No
     if value is None:
         return None
     from redrive.core import durations
+    from redrive.errors import ConfigError
 
-    return max(LEAST, durations.parse(value, field="--watch"))
+    every = durations.parse(value, field="--watch")
+    if every < LEAST:
+        hint = f"use {durations.format(LEAST)} or more"
+        raise ConfigError(f"{value} is too often", field="--watch", hint=hint)
+    return every
 
 
 def look(url: str, ask: Callable[[Redrive], Awaitable[T]], draw: Callable[[T], None], watch: int | None) -> Exit:

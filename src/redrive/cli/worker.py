@@ -120,6 +120,7 @@ def _serve(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: i
             supervisor.loaded_from([*own_files(), *([str(loaded.file)] if loaded.file else [])])
     set_up_logging(debug=talk.debug, level=log.level, format=log.format)
     queues = list(chosen.queues) or None
+    app._registry.choose(queues)  # noqa: SLF001 - before the store is opened: a typo must not make a new one
     session = Session(app, chosen.grace, supervisor)
     return asyncio.run(session.serve(queues, until_idle=until_idle, concurrency=chosen.concurrency))
 

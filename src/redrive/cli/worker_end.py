@@ -106,7 +106,7 @@ def _end(
         count = f"{len(chosen)} worker{'s' * (len(chosen) != 1)}"
         confirm(f"{count} would be asked to {word}", f"Ask {count} to {word}?", yes=yes)
     if not dry_run:
-        visit(store, lambda app: _ask(app, word, chosen, reason))
+        visit(store, lambda app: _ask(app, word, chosen, reason), acts=True)
     left = chosen
     if patience is not None and not dry_run:
         left = visit(store, lambda app: _wait(app, chosen, patience))

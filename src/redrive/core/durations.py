@@ -21,6 +21,8 @@ MAX: Millis = 100 * 365 * 86_400 * 1000
 """A hundred years: whatever is longer is a mistake, and a due time must stay far from the edge of 64 bits."""
 
 _ACCEPTED = 'use seconds, a timedelta, or text such as "200ms", "30s", "5m", "1h30m", "7d" or "PT1H30M"'
+_TYPED = "use a number of seconds, or 200ms, 30s, 5m, 1h30m, 7d or PT1H30M"
+"""Where it is an option of a command."""
 
 _SIZES = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _SUFFIXES = {
@@ -45,14 +47,15 @@ _ISO = re.compile(
 
 def parse(value: Duration, *, field: str = "duration") -> Millis:
     """Milliseconds, or BadDuration that names `field`, the value and what is accepted."""
+    accepted = _TYPED if field.startswith("--") else _ACCEPTED
     try:
         millis = _exact(value)
     except ValueError as error:
-        raise BadDuration(f"{shown(value)} is not a duration: {error}", field=field, hint=_ACCEPTED) from None
+        raise BadDuration(f"{shown(value)} is not a duration: {error}", field=field, hint=accepted) from None
     if millis < 0:
-        raise BadDuration(f"{shown(value)} is negative", field=field, hint=_ACCEPTED)
+        raise BadDuration(f"{shown(value)} is negative", field=field, hint=accepted)
     if millis > MAX:
-        raise BadDuration(f"{shown(value)} is longer than 100 years", field=field, hint=_ACCEPTED)
+        raise BadDuration(f"{shown(value)} is longer than 100 years", field=field, hint=accepted)
     return int(millis.to_integral_value(ROUND_CEILING))
 
 

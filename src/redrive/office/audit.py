@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -16,9 +18,10 @@ from redrive.stores.base import PAGE_LIMIT, Store
 
 
 class AuditCheck(Struct, frozen=True):
-    """`seals` fit, and with them `entries`; `unsealed` came after the last seal. `hash` is that of the last seal that
-    fits: noted elsewhere, it proves later that nothing before it was changed. `fault` says what does not fit, and which
-    `seal`; `missing` are the positions of entries that are gone, where that can be told.
+    """`seals` fit, and with them `entries`; `unsealed` came after the last seal there is, whether or not it fits.
+    `hash` is that of the last seal that fits: noted elsewhere, it proves later that nothing before it was changed.
+    `fault` says what does not fit, and which `seal`; `missing` are the positions of entries that are gone, where that
+    can be told.
     """
 
     seals: int
@@ -70,7 +73,8 @@ class Audit:
         """Make every seal anew from the entries, and compare. `known`: a hash that was noted and must be among them."""
         last, entries, fault = UNSEALED, 0, None
         hashes: set[str] = set()
-        for document in await self._store.documents(KIND):
+        documents = await self._store.documents(KIND)
+        for document in documents:
             found = await self._compare(document, last)
             if isinstance(found, _Fault):
                 fault = found
@@ -79,7 +83,7 @@ class Audit:
             entries += found.count
             hashes.add(found.hash)
         fault = fault or await self._ending(last, known, hashes) or _Fault("", None)
-        unsealed = await self._unsealed(last)
+        unsealed = await self._unsealed(last.upto if not fault.words else await self._sealed(documents))
         return AuditCheck(last.number, entries, unsealed, last.hash, fault.words, fault.seal, fault.missing)
 
     async def _compare(self, document: Document, last: Seal) -> Seal | _Fault:
@@ -123,8 +127,16 @@ class Audit:
             return _Fault(f"no seal has the hash {known.strip()}", None)
         return None
 
-    async def _unsealed(self, last: Seal) -> int:
-        count, after = 0, last.upto
+    async def _sealed(self, documents: Sequence[Document]) -> int:
+        """How far the seals say that they reach: what lies behind a fault was sealed all the same."""
+        head, upto = await self._store.document(HEAD, TOPIC), 0
+        for document in (*documents, *([] if head is None else [head])):
+            with suppress(StoreCorrupt):
+                upto = max(upto, codec.decode(document.body, Seal).upto)
+        return upto
+
+    async def _unsealed(self, after: int) -> int:
+        count = 0
         while True:
             entries = await self._store.journal(TOPIC, after, PAGE_LIMIT)
             count += len(entries)

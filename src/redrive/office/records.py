@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Literal
@@ -18,6 +18,9 @@ from msgspec import Raw, Struct
 
 from redrive.core.item import Attempt, Dedupe, Ending, Failure, Frame, History, Instant, Item, Letter, Priority, Terms
 from redrive.core.states import Disposition, State
+from redrive.engine.asks import key_of
+from redrive.engine.client import check_id
+from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,6 +98,9 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 _WORDS = ("id", "queue", "reason", "cause", "error")
+_NAMES: dict[str, Callable[[object], str]] = {"id": check_id, "queue": check_queue_name}
+"""As `enqueue` takes them: what nobody can type would lie in the way of everybody."""
+_KEYS = ("order_key", "limit_key", "dedupe_key")
 _COUNTS = ("attempts", "errors", "crashes", "deliveries", "replays", "history_omitted")
 _TIMES = ("died_at", "enqueued_at", "due_at", "renewed_at", "leased_at")
 _encoder = msgspec.json.Encoder()
@@ -282,6 +288,11 @@ def faults_of(record: Record) -> Iterator[ConfigError]:
     for name in _WORDS:
         if not getattr(record, name).strip():
             yield ConfigError("it is empty", field=name)
+        elif name in _NAMES:
+            yield from _refusals(_NAMES[name], getattr(record, name))
+    for name in _KEYS:
+        if getattr(record, name):
+            yield from _refusals(key_of, name, getattr(record, name))
     for name in _COUNTS:
         if not 0 <= getattr(record, name) < 2**31:
             yield ConfigError(f"{getattr(record, name)} is not a count", field=name)
@@ -295,6 +306,14 @@ def faults_of(record: Record) -> Iterator[ConfigError]:
         payload_of(record)
     except ConfigError as error:
         yield error
+
+
+def _refusals(check: Callable[..., object], *given: str) -> Iterator[ConfigError]:
+    try:
+        check(*given)
+    except ConfigError as error:
+        hint = error.hint.removesuffix(", or leave it out")  # an import makes no ids
+        yield ConfigError(error.message.removeprefix(f"{error.field}: "), field=error.field, hint=hint)
 
 
 def _fault_of(text: str, name: str) -> ConfigError | None:

@@ -29,6 +29,6 @@ def read(order: str, cursor: str | None) -> Place | None:
         raise ConfigError(
             f"{cursor[:80]!r} is not a cursor of this search",
             field="cursor",
-            hint="pass page.next of the same search, or None to start",
+            hint="use the one that came with the page before, for the same filter; without one it starts anew",
         )
     return int(form[2]), int(form[3])

@@ -76,7 +76,7 @@ def _options(query: str) -> dict[str, str]:
 
 def _memory(url: str, rest: str, options: dict[str, str], clock: Clock | None) -> Store:
     if rest or options:
-        raise BadStoreURL(f"{url!r}: memory takes no path and no options", field="store", hint="use memory:")
+        raise BadStoreURL(f"{_safe(url)!r}: memory takes no path and no options", field="store", hint="use memory:")
     from redrive.stores.memory import MemoryStore
 
     return MemoryStore(clock=clock)
@@ -87,9 +87,9 @@ def _sqlite(url: str, host: str, path: str, options: dict[str, str], clock: Cloc
         hint = (
             "three slashes for a relative path, four for an absolute one: sqlite:///file.db, sqlite:////var/lib/file.db"
         )
-        raise BadStoreURL(f"{url!r} names no file", field="store", hint=hint)
+        raise BadStoreURL(f"{_safe(url)!r} names no file", field="store", hint=hint)
     if path.strip("/") == ":memory:":
-        raise BadStoreURL(f"{url!r} would be a file of that name", field="store", hint="use memory:")
+        raise BadStoreURL(f"{_safe(url)!r} would be a file of that name", field="store", hint="use memory:")
     known = _SQLITE_OPTIONS
     for name in options:
         if name not in known:

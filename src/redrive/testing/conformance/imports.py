@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from msgspec import structs
@@ -25,6 +26,7 @@ from redrive.testing.conformance.kit import (
     finished,
     fresh,
     ids,
+    names,
     new,
     skipped_ids,
 )
@@ -268,11 +270,13 @@ async def test_take_in_keeps_the_first_and_the_last_attempts(world: World) -> No
         ("after", lambda it: structs.replace(it, item=structs.replace(it.item, terms=Terms(after=(it.item.id,))))),
     ],
 )
-async def test_take_in_is_all_or_none(world: World, field: str, spoil: object) -> None:
-    good, bad = foreign(world), foreign(world)
+async def test_take_in_is_all_or_none(world: World, field: str, spoil: Callable[[History], History]) -> None:
+    good, spoiled = foreign(world), spoil(foreign(world))
     with pytest.raises(ConfigError) as caught:
-        await world.store.take_in([good, spoil(bad)], act())  # type: ignore[operator]
-    assert caught.value.field == field
+        await world.store.take_in([good, spoiled], act())
+    letter = spoiled.item.letter
+    assert letter is not None
+    assert names(caught.value, field, letter.reason, letter.failure.text)
     assert (await world.store.find(EVERYTHING)).items == ()
     assert (await world.store.tally()).queues == ()
     assert await audit(world) == ()

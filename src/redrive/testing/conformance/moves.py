@@ -33,6 +33,7 @@ from redrive.testing.conformance.kit import (
     failure,
     finished,
     ids,
+    names,
     new,
     skipped_ids,
 )
@@ -126,7 +127,7 @@ async def test_move_to_a_bad_name_is_refused(world: World, queue: str) -> None:
     letter = await world.letter()
     with pytest.raises(ConfigError) as caught:
         await world.store.amend(only(letter), Move(queue), act())
-    assert caught.value.field == "queue"
+    assert names(caught.value, "queue", queue)
     assert [row.queue for row in (await world.store.tally()).queues] == [QUEUE]
 
 

@@ -19,6 +19,7 @@ from redrive.testing.conformance.kit import (
     act,
     dead,
     finished,
+    names,
     new,
     skipped_ids,
 )
@@ -178,7 +179,7 @@ async def test_tag_of_a_bad_word_is_refused(world: World, change: Tag) -> None:
     before = await world.store.get(letter.id)
     with pytest.raises(ConfigError) as caught:
         await world.store.amend(only(letter), change, act())
-    assert caught.value.field == "tag"
+    assert names(caught.value, "tag", *change.add)
     assert await world.store.get(letter.id) == before
     assert await audit(world) == ()
 
