@@ -1,6 +1,5 @@
 """Every command that acts leaves a sealed audit: without a worker, nobody else would seal what it did."""
 
-import asyncio
 import json
 import sqlite3
 from collections.abc import Callable
@@ -82,7 +81,6 @@ def test_an_act_is_done_though_it_cannot_be_sealed(
     letters_in(tmp_path, "a")
 
     async def unwell(_audit: Audit) -> None:
-        await asyncio.sleep(0)
         raise StoreUnavailable("the disk is full")
 
     with monkeypatch.context() as patched:

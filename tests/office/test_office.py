@@ -192,7 +192,10 @@ Spoil = Callable[[dict[str, object]], object]
 SPOILED: list[tuple[Spoil, str]] = [
     (lambda it: it.pop("queue"), "letter 2: queue: it is missing"),
     (lambda it: it.update(queue=" "), "letter 2: queue: it is empty"),
-    (lambda it: it.update(queue="bad queue\x1b"), "letter 2: queue: 'bad queue\\x1b' is not a queue name (use 1 to 128"),
+    (
+        lambda it: it.update(queue="bad queue\x1b"),
+        "letter 2: queue: 'bad queue\\x1b' is not a queue name (use 1 to 128",
+    ),
     (lambda it: it.update(id="a b"), "letter 2: id: 'a b' is not an item id (use 1 to 128 printable"),
     (lambda it: it.update(id="x\ny"), "letter 2: id: 'x\\ny' is not an item id"),
     (lambda it: it.update(id="\u202e"), "letter 2: id: '\\u202e' is not an item id"),
