@@ -1,11 +1,13 @@
 """`redrive demo`: it ends by itself, adds up, and leaves only what it was asked to leave."""
 
 import asyncio
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from redrive import Redrive
+from redrive.cli.demo.command import Tour
 from tests.support.cli import here, piped
 
 
@@ -19,17 +21,22 @@ def test_it_adds_up_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_it_keeps_the_store_and_says_what_to_try(tmp_path: Path) -> None:
-    told = piped("demo", "--store", "sqlite:///demo.db", cwd=tmp_path)
-    assert told.returncode == 0, told.stdout + told.stderr
-    lines = told.stdout.splitlines()
+@pytest.mark.parametrize("options", [["--keep"], ["--store", "sqlite:///demo.db"]])
+def test_it_keeps_the_store_and_says_what_to_try(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(Tour, "take", lambda tour: [] if tour.accept() else ["nothing was accepted"])
+    told = here(capsys, "demo", *options)
+    assert told.code == 0, told.err
+    lines = told.out.splitlines()
     commands = [line.split() for line in lines[lines.index("Try next:") + 1 :] if line.startswith("  redrive ")]
     assert len(commands) == 3
     for _, *words in commands:
-        again = piped(*words, cwd=tmp_path)
-        assert again.returncode == 0, again.stderr
-        assert again.stdout
+        assert here(capsys, *words).code == 0
+    assert [*tmp_path.rglob("*.db")], "it is still there"
 
 
 def test_it_wants_a_store_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,18 +43,18 @@ It runs real worker processes for a few seconds, on a store in a temporary folde
 @click.option("--keep", is_flag=True, help="Leave the store where it is, and say what to try next.")
 @verbose_option
 def demo(*, store: str | None, keep: bool) -> int:
+    if store is not None:
+        _check(store)
     place = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
     url = store or f"sqlite:///{place}/redrive.db"
-    keep = keep or store is not None
     try:
-        _check(url)
         wrong = Tour(url, place).take()
     finally:
-        if not keep:
+        if store is not None or not keep:
             shutil.rmtree(place, ignore_errors=True)
     for line in wrong:
         write(f"WRONG: {line}")
-    if keep:
+    if store is not None or keep:
         _invite(url)
     write("\nNothing was lost." if not wrong else "\nThe promise was broken.")
     return Exit.FAILED if wrong else Exit.DONE
@@ -95,7 +95,7 @@ class Tour:
         began = time.monotonic()
         write("The promise: every accepted item ends as done, dead or cancelled, and what is dead keeps its story.\n")
         write("1. Work is accepted: when enqueue returns, it is on disk. Nobody works yet, and an item can say so.")
-        ids = self._visit(scenes.enqueue)
+        ids = self.accept()
         self._command("item", "explain", next(iter(ids)))
 
         write("\n2. Workers run. One item kills the process it runs in, whatever else that process holds.")
@@ -122,6 +122,9 @@ class Tour:
         self._wrong += sums.add_up(self._place, ids, found)
         write(f"  the tour took {time.monotonic() - began:.1f} s")
         return self._wrong
+
+    def accept(self) -> dict[str, str]:
+        return self._visit(scenes.enqueue)
 
     def _replay(self) -> None:
         (bug,) = [cause for cause in self._visit(lambda app: app.causes()) if cause.queue == "orders"]
