@@ -26,11 +26,12 @@ run: $(VENV)/dev.stamp ## Set up if needed, then take the tour: redrive demo
 	@$(VENV)/bin/redrive demo
 
 # Work stealing, because one engine's conformance tests are one big file: loadfile would leave a core idle.
+# Three for two cores: tests also wait, for servers, threads and processes.
 test: $(VENV)/dev.stamp ## Set up if needed, then run the whole suite on two cores
-	$(PY) -m pytest -n 2 --dist worksteal
+	$(PY) -m pytest -n 3 --dist worksteal
 
 test-fast: $(VENV)/dev.stamp ## The suite without slow tests
-	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not prove"
+	$(PY) -m pytest -n 3 --dist worksteal -m "not slow and not prove"
 
 check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the tests
 	$(PY) -m ruff check .

@@ -78,7 +78,7 @@ def page(lab: Lab) -> list[Reading]:
 
 
 async def _looks(lab: Lab, url: str) -> list[Reading]:
-    place = await _middle(url)
+    place, within = await _middle(url), await _middle(url, QUEUE)
     async with Redrive(url, log=False) as app:
         causes = await app.causes(limit=1000)
         readings = []
@@ -90,7 +90,7 @@ async def _looks(lab: Lab, url: str) -> list[Reading]:
             readings.append(Reading(name, found[slowest], "ms", at_most=None if kind == UNINDEXED else AT_MOST))
         others: dict[str, Look] = {
             "page of letters, deep": lambda: app.letters.find(limit=PAGE, cursor=place),
-            "page of letters, deep in a queue": lambda: app.letters.find(f"queue:{QUEUE}", limit=PAGE, cursor=place),
+            "page of letters, deep in a queue": lambda: app.letters.find(f"queue:{QUEUE}", limit=PAGE, cursor=within),
             "tally": app.tally,
             "causes": app.causes,
             "causes of a queue": lambda: app.causes(QUEUE),
@@ -112,11 +112,12 @@ async def _median(look: Look) -> float:
     return statistics.median(times)
 
 
-async def _middle(url: str) -> str:
-    """Where half of the open letters lie behind: the place that paging thousands of times leads to."""
+async def _middle(url: str, queue: str = "") -> str:
+    """Where half of the open letters (of a queue) lie behind: the place that paging thousands of times leads to."""
     store = await store_from_url(url).open()
-    open_letters = letters_matching("")
-    behind, cursor = sum(row.open for row in (await store.tally()).queues) // 2, None
+    open_letters = letters_matching(f"queue:{queue}" if queue else "")
+    behind = sum(row.open for row in (await store.tally()).queues if queue in ("", row.queue)) // 2
+    cursor = None
     while behind > 0:
         page = await store.ids(open_letters, min(behind, STEP), cursor)
         behind, cursor = behind - len(page.ids), page.next

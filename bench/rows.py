@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import features, growth, log, office, pages, scaling, shell
+from bench import features, growth, log, mailboxes, office, pages, receipts, scaling, shell
 from bench.harness import Child, cpu_seconds
 from bench.lab import Lab, Reading, check, enqueue_in_chunks
 from bench.load import PAYLOAD, QUEUE
@@ -283,11 +283,17 @@ FEATURES: dict[str, Row] = {
     "after": features.after,
     "limits": features.limits,
     "schedules-idle": features.schedules_idle,
+    "receipts": receipts.receipts,
+    "mailbox-cycle": mailboxes.cycle,
+    "mailbox-threads": mailboxes.threads,
+    "mailbox-wake": mailboxes.wake,
 }
 NAMED: dict[str, Row] = {"unused": features.unused}
 """Only if it is asked for by name: it needs another checkout."""
 GROUPS = ("usual", "features", "growth", "all")
-ONCE = frozenset({"pickup", "idle", "wal", "pinned", "schedules-idle", "cli-version", "cli-queue-list", *_GROWTH})
+ONCE = frozenset(
+    {"pickup", "idle", "wal", "pinned", "schedules-idle", "cli-version", "cli-queue-list", "mailbox-wake", *_GROWTH}
+)
 """Rows that are samples over time in themselves and are not repeated."""
 
 

@@ -9,10 +9,25 @@ from hypothesis import settings
 
 from redrive.stores.sqlite import binding, ground
 from tests.support.folders import prefer_memory
+from tests.support.places import leave_all
+from tests.support.quick import (
+    QUICK,
+    pytest_collection,
+    pytest_configure,
+    pytest_generate_tests,
+    pytest_pycollect_makeitem,
+)
 from tests.support.servers.run import announce
 from tests.support.stores import same_url, store_url
 
-__all__ = ["same_url", "store_url"]
+__all__ = [
+    "pytest_collection",
+    "pytest_configure",
+    "pytest_generate_tests",
+    "pytest_pycollect_makeitem",
+    "same_url",
+    "store_url",
+]
 
 # In the first process of a run, before xdist starts its workers: they share the servers.
 announce()
@@ -20,22 +35,23 @@ prefer_memory()
 
 # No deadline: a busy machine is not a failing example. In CI the same examples every time, so a red run is a change.
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
+settings.register_profile(QUICK, settings.get_profile("default"), max_examples=25)
 settings.load_profile("default")
 
 
-@pytest.fixture(autouse=True)
-def plain_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests look into databases through Python's own library, and a file takes only one library in a process.
+@pytest.fixture(scope="session", autouse=True)
+def plain_ground() -> Iterator[frozenset[str]]:
+    """Once for all, since many a test takes less time than a fixture. Gives the kinds of memory that it hides.
 
-    What is special to the other one asks for it by name; processes that tests start choose for themselves.
+    Tests look into databases through Python's own library, and a file takes only one library in a process. What is
+    special to the other one asks for it by name; processes that tests start choose for themselves.
+    On many machines the folders of tests are in memory. What survives what is then told as if they were not.
     """
-    monkeypatch.setattr(binding, "preferred", lambda: binding.STDLIB)
-
-
-@pytest.fixture(autouse=True)
-def lasting_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On many machines the folders of tests are in memory. What survives what is then told as if they were not."""
-    monkeypatch.setattr(ground, "IN_MEMORY", frozenset())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binding, "preferred", lambda: binding.STDLIB)
+        in_memory = ground.IN_MEMORY
+        patch.setattr(ground, "IN_MEMORY", frozenset())
+        yield in_memory
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +66,9 @@ def blockbuster(watch: BlockBuster) -> Iterator[BlockBuster]:
     """Fail a test in which redrive blocks the loop; the test's own code may. Whoever deactivates it does so for one."""
     yield watch
     watch.activate()
+
+
+@pytest.fixture(autouse=True)
+def _no_open_mailboxes() -> Iterator[None]:
+    yield
+    leave_all()

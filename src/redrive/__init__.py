@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from redrive.core.policy import Policy
     from redrive.core.verbs import Amended, Page
     from redrive.engine.runner import cancel_requested
-    from redrive.engine.signals import Dead, Retry, Snooze
+    from redrive.engine.signals import Cancel, Dead, Retry, Snooze
+    from redrive.office.in_place import Halt
 else:
     from redrive._late import names_of
 
@@ -28,7 +29,8 @@ else:
             "redrive.core.policy": ("Policy",),
             "redrive.core.verbs": ("Amended", "Page"),
             "redrive.engine.runner": ("cancel_requested",),
-            "redrive.engine.signals": ("Dead", "Retry", "Snooze"),
+            "redrive.engine.signals": ("Cancel", "Dead", "Retry", "Snooze"),
+            "redrive.office.in_place": ("Halt",),
             "redrive.blocking": (),
             "redrive.errors": (),
             "redrive.events": (),
@@ -42,7 +44,9 @@ else:
 
 __all__ = [
     "Amended",
+    "Cancel",
     "Dead",
+    "Halt",
     "History",
     "Item",
     "Page",

@@ -9,6 +9,7 @@ RedriveError
 │   ├── BadImport            letters that cannot be taken in, with every fault and its place
 │   ├── BadSchedule          a cron text, interval or time zone that cannot be kept
 │   ├── BadSettings          the settings file, the environment or flags; carries every fault
+│   ├── InvalidReceipt       a receipt that cannot be sent; carries every fault
 │   ├── MissingExtra         an optional package is needed; names the pip command
 │   ├── BindingConflict      this process has the database open through another SQLite library
 │   └── UnsafeFileSystem     SQLite's locks cannot be relied on there
@@ -25,6 +26,22 @@ RedriveError
 ├── WaitTimeout              the wait ended; the item goes on
 ├── ItemFailed               what `wait` raises when the item is dead or cancelled
 ├── LeaseLost                only the current lease holder's result counts
+├── ReceiptError             a receipt was not delivered this time; carries the target's code, if it gave one
+│   ├── ReceiptRefused       the target will never take it: trying again is useless
+│   ├── ReceiptLimited       the target asks for patience; carries how long, if it said so
+│   ├── ReceiptServerError   the target failed, or its answer cannot be read
+│   ├── ReceiptUnreachable   nobody answered
+│   └── ReceiptSuperseded    it is not owed any more: the lease or the task is gone, or a final receipt exists
+├── MailboxError             everything that goes wrong with a mailbox
+│   ├── ReceiptHandleExpiredError   the message is somebody else's by now: timed out, settled before, or given out again
+│   ├── MailboxFullError     nothing was added
+│   ├── SerializationError   a body that cannot be written, or not be read as what the mailbox expects
+│   ├── MailboxConnectionError      the store does not answer
+│   ├── ReplyNotAvailableError      the message names nobody who waits for an answer
+│   ├── MessageFinalizedError       it was acknowledged or given back: too late to answer
+│   ├── InvalidParameterError       a value that the caller passed; names it and the fix (also a ValueError)
+│   ├── MailboxResolutionError      nobody knows a mailbox of that name; carries it
+│   └── MailboxClosedError
 └── StoreError
     ├── StoreUnavailable     nothing was written
     │   ├── StoreFull        no space is left; an operator can still discard and prune
@@ -87,6 +104,14 @@ class BadSettings(ConfigError):
         some = "a setting" if len(faults) == 1 else f"{len(faults)} settings"
         hint = "redrive config check tells them one by one"
         super().__init__(f"{some} cannot be used: {'; '.join(faults)}", hint=hint)
+        self.faults = faults
+
+
+class InvalidReceipt(ConfigError):
+    """`faults`: one text for each, with the field, what is wrong and the fix."""
+
+    def __init__(self, faults: tuple[str, ...]) -> None:
+        super().__init__(f"it cannot be sent: {'; '.join(faults)}", field="receipt")
         self.faults = faults
 
 
@@ -177,6 +202,83 @@ class ItemFailed(RedriveError):
 
 
 class LeaseLost(RedriveError):
+    pass
+
+
+class ReceiptError(RedriveError):
+    """`code` is the target's own word for it, or its HTTP status; "" if there is none. `retry_after`: so many seconds
+    it asks to wait, None if it did not say.
+    """
+
+    def __init__(self, message: str, *, code: str = "", retry_after: float | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.retry_after = retry_after
+
+
+class ReceiptRefused(ReceiptError):
+    pass
+
+
+class ReceiptLimited(ReceiptError):
+    pass
+
+
+class ReceiptServerError(ReceiptError):
+    pass
+
+
+class ReceiptUnreachable(ReceiptError):
+    pass
+
+
+class ReceiptSuperseded(ReceiptError):
+    pass
+
+
+class MailboxError(RedriveError):
+    pass
+
+
+class ReceiptHandleExpiredError(MailboxError):
+    pass
+
+
+class MailboxFullError(MailboxError):
+    pass
+
+
+class SerializationError(MailboxError):
+    pass
+
+
+class MailboxConnectionError(MailboxError):
+    pass
+
+
+class ReplyNotAvailableError(MailboxError):
+    pass
+
+
+class MessageFinalizedError(MailboxError):
+    pass
+
+
+class InvalidParameterError(MailboxError, ValueError):
+    def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
+        super().__init__(f"{field}: {message}" if field else message, hint=hint)
+        self.field = field
+
+
+class MailboxResolutionError(MailboxError):
+    """`identifier` is the name that nobody knows."""
+
+    def __init__(self, identifier: str, *, hint: str = "") -> None:
+        super().__init__(f"no mailbox is known by the name {identifier!r}", hint=hint)
+        self.identifier = identifier
+
+
+class MailboxClosedError(MailboxError):
     pass
 
 

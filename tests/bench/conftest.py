@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,13 +15,23 @@ from bench.engines.base import Engine
 from tests.support.servers import run
 
 
-@pytest.fixture(scope="module", params=[pytest.param(name, id=name) for name in engines.NAMES])
-def running(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """One server for a module's tests. Its folder is open to a server that may not be root."""
-    folder: Path = run.current().room("bench")
+@pytest.fixture(scope="session")
+def started() -> Iterator[Callable[[str], Engine]]:
+    """One server of a kind for all: tests come in any order. Its folder is open to a server that may not be root."""
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        yield stack.enter_context(engines.started(request.param, folder))
+
+        @functools.cache
+        def start(name: str) -> Engine:
+            folder: Path = run.current().room("bench")
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            return stack.enter_context(engines.started(name, folder))
+
+        yield start
+
+
+@pytest.fixture(params=[pytest.param(name, id=name) for name in engines.NAMES])
+def running(request: pytest.FixtureRequest, started: Callable[[str], Engine]) -> Engine:
+    return started(request.param)
 
 
 @pytest.fixture

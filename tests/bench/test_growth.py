@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bench import engines, growth, log, rows
+from bench import engines, growth, log, office, pages, rows
 from bench.__main__ import main
 from bench.engines.base import Engine
 from bench.harness import CannotMeasure
@@ -22,6 +22,8 @@ ON_LETTERS = {"grow-letters", "letters-page", "export", "list-filtered"}
 def lab(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Lab:
     for name, few in {"ROUNDS": 2, "TURNS": 2, "BATCHES": 1}.items():
         monkeypatch.setattr(growth, name, few)
+    for module in (pages, office):
+        monkeypatch.setattr(module, "TIMES", 1)  # more of them make a better median, and no other path
     monkeypatch.setattr(log, "STEADY", 0.1)
     return Lab(engine, engine.scratch, Scale(concurrency=50, many=5_000, reader=0.2))
 

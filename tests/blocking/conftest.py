@@ -5,7 +5,10 @@ import pytest
 
 from redrive.blocking import Redrive
 from tests.blocking.kit import Script
+from tests.support.families import pytest_generate_tests
 from tests.support.stores import EACH, StoreUrl
+
+__all__ = ["pytest_generate_tests"]
 
 Run = Callable[..., Script]
 

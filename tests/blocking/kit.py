@@ -88,6 +88,4 @@ class Script(WorkerProcess):
             stdin=subprocess.DEVNULL,
             text=True,
         )
-        made = cls(process, queue.SimpleQueue())
-        threading.Thread(target=made._read, daemon=True).start()
-        return made
+        return cls(process, queue.SimpleQueue())

@@ -214,8 +214,9 @@ def test_a_backup_that_cannot_be(
 
 def with_files_up_to(blocks: int, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """As on a full disk: no file may grow beyond so many blocks of 512 bytes."""
+    # What it compiles would be cut off like any other file, and others would read it.
     return subprocess.run(
-        ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", *COMMAND, *args],
+        ["sh", "-c", f'ulimit -f {blocks}; exec env PYTHONDONTWRITEBYTECODE=1 "$@"', "sh", *COMMAND, *args],
         cwd=folder,
         env=environment(),
         capture_output=True,

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from redrive import Redrive
+from redrive.cli.demo import sums
+from redrive.cli.demo.app import EFFECTS, LOAD
 from redrive.cli.demo.command import Tour
 from tests.support.cli import here, piped
 
@@ -39,7 +41,24 @@ def test_it_keeps_the_store_and_says_what_to_try(
     assert [*tmp_path.rglob("*.db")], "it is still there"
 
 
-def test_it_wants_a_store_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_adds_up_its_own_queues_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / EFFECTS).touch()
+
+    async def beside_others() -> sums.Sums:
+        app = Redrive("memory:", log=False)
+        for queue in (*LOAD, "alpha"):
+            app.queue(queue)
+        async with app:
+            await app.enqueue("alpha", 1)
+            return await sums.ask(app, {})
+
+    assert sums.add_up(tmp_path, {}, asyncio.run(beside_others())) == []
+    told = capsys.readouterr().out
+    assert "alpha" not in told
+    assert all(queue in told for queue in LOAD)
+
+
+def test_it_wants_a_store_without_its_queues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path}/mine.db"
 
     async def declare() -> None:

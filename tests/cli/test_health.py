@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from redrive import Policy, Redrive, never
+from redrive.cli.doctor import memory
 from redrive.cli.exits import Exit
+from redrive.office import doors
 from tests.support.bound import lease_in, line_in, with_app
 from tests.support.cli import here, letters_in, on_sqlite
 
@@ -112,6 +114,19 @@ def test_a_paused_queue_is_left_alone_on_purpose(tmp_path: Path, capsys: pytest.
 
 
 @on_sqlite
+def test_what_to_start_is_told_by_the_door_that_a_queue_belongs_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def waiting(app: Redrive) -> None:
+        app.queue("inbox")
+        await app.enqueue("inbox", 1)
+        await doors.mark(app._store, "inbox", "mailboxes")  # noqa: SLF001 - as a mailbox does it
+
+    with_app(tmp_path, waiting)
+    assert "start the process that receives from the mailbox inbox" in here(capsys, "health").out
+
+
+@on_sqlite
 def test_a_store_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = here(capsys, "health")
     assert (told.code, told.out) == (Exit.STORE, "")
@@ -129,6 +144,15 @@ def test_the_doctor_finds_a_sound_store_sound(tmp_path: Path, capsys: pytest.Cap
     assert {"version", "settings", "store", "schema", "survives", "clocks", "work"} <= {
         check["check"] for check in found["checks"]
     }
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("used", "most", "states"), [(89, 100, []), (90, 100, ["note"]), (100, 100, ["bad"]), (9, 0, [])]
+)
+def test_the_doctor_sees_that_memory_runs_out(used: int, most: int, states: list[str]) -> None:
+    assert [check.state for check in memory({"used_memory": used, "maxmemory": most})] == states
+    assert [*memory({})] == [], "a store on a disk"
 
 
 TASKS = """

@@ -1,6 +1,7 @@
 """`redrive help`, `completion`, `policy` and `init`: what needs no store."""
 
 import json
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from redrive.cli.exits import Exit
+from redrive.cli.root import cli
 from redrive.cli.topics import TEXTS
 from redrive.core.select import FIELDS
-from tests.support.cli import here
+from tests.support.cli import PATIENCE, here
 
 
 @pytest.mark.parametrize("topic", TEXTS)
@@ -43,6 +45,26 @@ def test_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str])
     assert (told.code, told.err) == (Exit.DONE, "")
     assert "_REDRIVE_COMPLETE" in told.out
     assert f"{shell}_complete" in told.out
+
+
+def test_a_list_of_commands_imports_none_of_them() -> None:
+    """A newcomer's first command must not be slow."""
+    code = (
+        "import sys; from redrive.cli import run; run(['-h']); "
+        "late = ('redrive.app', 'redrive.core', 'redrive.stores', 'redrive.cli.letters', 'msgspec', 'asyncio'); "
+        "sys.exit(', '.join(name for name in late if name in sys.modules) or 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert all(f"\n  {name} " in ended.stdout for name in cli.lazy)
+
+
+def test_a_command_that_is_not_kept_is_asked_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = here(capsys, "letters", "-h").out
+    monkeypatch.setattr("redrive.cli.summaries.SUMMARIES", {})
+    assert here(capsys, "letters", "-h").out == kept
 
 
 # -- policies ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from redrive.cli.exits import Exit
 from redrive.cli.letter import page
 from redrive.core.item import Attempt, Ending, Failure, Frame, History, Item, Letter
 from redrive.core.states import Disposition, State
+from redrive.stores.url import store_from_url
 from tests.support.cli import here, letters_in, on_sqlite, on_terminal, piped, store_in
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07\nforged\tline\r\u202eevil\x9b1m"
@@ -63,6 +64,35 @@ def test_pages_go_on_by_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--cursor" in here(capsys, "letters", "list", "--limit", "2").err
 
 
+@on_sqlite
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        ("letters", ("--where", "queue:* died<1h OR age<2h")),
+        ("letters", ("--where", "-text:nowhere", "--since", "1h")),
+        ("letters", ("--view", "mine", "--since", "1h")),
+        ("letters", ("--view", "mine", "--where", "state:dead")),
+        ("item", ("--where", "queue:*", "--since", "1h")),
+        ("item", ("--since", "90m")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_a_cursor_goes_on_with_the_same_options_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, asked: tuple[str, ...]
+) -> None:
+    """Ages and times are what was typed, not what the clock said when it was."""
+    ids = letters_in(tmp_path, *"abcd")
+    here(capsys, "view", "save", "mine", "attempts<9")
+    first = json.loads(here(capsys, command, "list", "--limit", "1", "--json", *asked).out)
+    told = here(capsys, command, "list", "-q", *asked, "--cursor", first["next"])
+    assert (told.code, told.out.split()) == (Exit.DONE, ids[2::-1])
+    for other in ((), (*asked[:-1], "2h") if "--since" in asked else (*asked, "--since", "2h")):
+        told = here(capsys, command, "list", "-q", *other, "--cursor", first["next"])
+        assert (told.code, told.out) == (Exit.USAGE, "")
+        assert "is not a cursor of this search" in told.err
+        assert "for the same filter" in told.err
+
+
 def test_a_foreign_cursor_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     letters_in(tmp_path, "a")
     assert here(capsys, "letters", "list", "--cursor", "bogus").code == Exit.USAGE
@@ -107,6 +137,43 @@ def test_the_mark_stands_right_behind_escapes(tmp_path: Path, capsys: pytest.Cap
     _, text, mark = told.err.splitlines()
     assert mark.index("^") == text.index("eror")
     assert harmless(told.err)
+
+
+@on_sqlite
+def test_a_letter_that_somebody_works_on_says_so_and_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = letters_in(tmp_path, "a", "b")
+
+    async def lease() -> None:
+        store = await store_from_url(store_in(tmp_path)).open()
+        await store.lease_letters([first], "rescue-7", 3_600_000)
+        await store.close()
+
+    asyncio.run(lease())
+    assert "worker    rescue-7, lease until" in here(capsys, "letters", "show", first).out
+    for more in (["--dry-run"], []):
+        told = here(capsys, "letters", "replay", first, second, "--reason", "x", "--json", *more)
+        assert [skipped["reason"] for skipped in json.loads(told.out)["skipped"]][:1] == ["it is leased by rescue-7"]
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (("move", "--to", "mail"), "it is in mail already"),
+        (("skip",), "it keeps nothing back: it is not the head of an order key"),
+    ],
+    ids=["move", "skip"],
+)
+def test_a_dry_run_promises_no_more_than_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], act: tuple[str, ...], why: str
+) -> None:
+    (letter,) = letters_in(tmp_path, "a")
+    for more in (["--dry-run"], []):
+        told = here(capsys, "letters", *act, letter, "--reason", "x", *more)
+        assert (told.code, told.out) == (Exit.CONFLICT, "")
+        assert f"skipped {letter}: {why}" in told.err
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,28 @@ def test_letters_go_from_store_to_store(tmp_path: Path, run: Callable[..., Told]
     assert here_ == there
 
 
+def test_a_dry_import_says_that_the_store_would_be_made(
+    on_store: str, tmp_path: Path, run: Callable[..., Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("REDRIVE_STORE", f"sqlite:///{tmp_path}/old.db")
+        ids = letters_in(tmp_path, "a", "b")
+        run("letters", "export", "all.jsonl")
+    with ExitStack() as stack:
+        if on_store.startswith("postgresql:"):  # a fresh one has its schema already
+            from tests.support.servers import schemas
+
+            monkeypatch.setenv("REDRIVE_STORE", stack.enter_context(schemas.schemas().missing()))
+        dry = run("letters", "import", "all.jsonl", "--reason", "moving", "--dry-run")
+        assert (dry.code, set(dry.out.split())) == (Exit.DONE, set(ids)), dry.err
+        first, second = dry.err.splitlines()
+        assert first.startswith("no ")
+        assert first.endswith(": an import would make it")
+        assert second == "would take in 2"
+        assert run("status").code == Exit.STORE  # nothing was made
+        assert run("letters", "import", "all.jsonl", "--reason", "moving").err == "took in 2\n"
+
+
 @on_sqlite
 def test_an_export_leaves_files_alone_and_is_whole_or_not_there(
     tmp_path: Path, run: Callable[..., Told], monkeypatch: pytest.MonkeyPatch
@@ -315,10 +338,10 @@ def test_an_export_leaves_files_alone_and_is_whole_or_not_there(
     assert run("letters", "export", "kept.jsonl").code == Exit.CONFLICT
     assert kept.read_text() == "mine"
 
-    async def broken(*_: object) -> object:
+    async def broken(*_: object, **_options: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Letters, "export_page", broken)
+    monkeypatch.setattr(Letters, "find", broken)
     assert run("letters", "export", "kept.jsonl", "--force").code == Exit.INTERRUPTED
     assert kept.read_text() == "mine"
     assert [path.name for path in tmp_path.glob("*kept*")] == ["kept.jsonl"]
@@ -384,6 +407,23 @@ FORMULAS = [
     "=cmd|' /C calc'!A0",
     "a\n=1",
 ]
+
+
+@on_sqlite
+def test_a_file_that_is_named_a_table_is_one(tmp_path: Path, run: Callable[..., Told]) -> None:
+    """Its secrets are covered, as whoever opens it in a spreadsheet will show it around."""
+    letters_in(tmp_path, CANARY)
+    table = run("letters", "export", "--csv").out
+    assert run("letters", "export", "some.CSV").err == "exported 1\n"
+    assert (tmp_path / "some.CSV").read_bytes().decode() == table
+    told = run("letters", "import", "some.CSV", "--reason", "x")
+    assert (told.code, told.out, len(told.err.splitlines())) == (Exit.USAGE, "", 1)
+    assert "it is a table, which has not all of a letter" in told.err
+    assert run("letters", "export", "lines.csv", "--jsonl").code == Exit.DONE
+    assert json.loads((tmp_path / "lines.csv").read_text())["queue"] == "mail"
+    told = run("letters", "export", "more.csv", "--attempts")
+    assert (told.code, (tmp_path / "more.csv").exists()) == (Exit.USAGE, False)
+    assert "--jsonl" in told.err
 
 
 @on_sqlite

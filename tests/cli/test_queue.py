@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive import Redrive
+from redrive import Policy, Redrive, never
 from redrive.cli.exits import Exit
 from tests.support.bound import lease_in, line_in, with_app
 from tests.support.cli import here, on_sqlite, on_terminal
@@ -164,3 +164,30 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     assert "  capacity     3 (3 now)\n" in shown.out
     status = on_terminal("status", cwd=tmp_path, env={"NO_COLOR": "1"})
     assert "NO WORKER, FULL" in status.out
+
+
+@on_sqlite
+@pytest.mark.parametrize("name", ["a*b", 'a"b', "a\\b"])
+def test_a_name_with_signs_of_a_filter_means_this_queue_only(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def make(app: Redrive) -> None:
+        for queue in (name, "axb"):
+
+            @app.handler(queue, policy=Policy(never()))
+            async def handle(dies: bool) -> None:
+                if dies:
+                    raise ValueError("no address")
+
+            await app.enqueue_many(queue, [{"dies": True}, {"dies": False}])
+        await app.run(until_idle=True)
+
+    with_app(tmp_path, make)
+    why = ("--reason", "x", "--yes")
+    assert here(capsys, "queue", "prune", name, *why).err == "removed 1\n"
+    assert here(capsys, "queue", "retry", name, "--all-dead", *why).err == "sent again 1\n"
+    rows = {row["queue"]: row for row in json.loads(here(capsys, "queue", "list", "--json").out)}
+    assert [(rows[each]["done"], rows[each]["dead"], rows[each]["ready"]) for each in (name, "axb")] == [
+        (0, 0, 1),
+        (1, 1, 0),
+    ]

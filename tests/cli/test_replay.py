@@ -1,9 +1,11 @@
 import json
 import sqlite3
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from redrive.cli import acts
 from redrive.cli.exits import Exit
 from redrive.stores.sqlite import SqliteStore
 from tests.support.cli import here, letters_in, on_sqlite, on_terminal, piped
@@ -143,3 +145,24 @@ def test_a_locked_database_is_7(
         database.close()
     assert told.code == Exit.STORE
     assert json.loads(told.err)["error"]["code"] == "store_unavailable"
+
+
+def test_a_pace_goes_on_from_bite_to_bite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acts, "BITE", 2)
+    ids = letters_in(tmp_path, *"abcde")
+    told = here(capsys, "letters", "replay", *ids, "--reason", "x", "--pace", "1/h")
+    assert (told.code, told.err) == (Exit.DONE, "sent again 5\n")
+    due = [json.loads(here(capsys, "item", "show", one, "--json").out)["due_at"] for one in ids]
+    instants = [datetime.fromisoformat(one) for one in due]
+    hours = [round((one - instants[0]).total_seconds() / 3600, 2) for one in instants]
+    assert hours == [0, 1, 2, 3, 4]
+
+
+def test_a_bad_pace_is_told_before_anything_moves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = letters_in(tmp_path, *"ab")
+    told = here(capsys, "letters", "replay", *ids, "--reason", "x", "--pace", "quickly")
+    assert told.code == Exit.USAGE
+    assert "--pace" in told.err
+    assert still_dead(capsys) == set(ids)

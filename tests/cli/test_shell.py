@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -12,11 +13,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from redrive import Redrive
 from redrive.cli.exits import Exit
+from redrive.cli.output import say
+from redrive.core.verbs import Tombstone
 from tests.support.bound import with_app
 from tests.support.cli import COMMAND, PATIENCE, environment, here, letters_in, on_sqlite, piped
 
@@ -113,6 +117,7 @@ DESTRUCTIVE = [
     ["letters", "move", "--where", "queue:mail", "--to", "reports"],
     ["letters", "skip", "--where", "queue:mail"],
     ["queue", "retry", "mail", "--all-dead"],
+    ["queue", "drop", "mail", "LETTER"],
     ["queue", "prune", "reports"],
     ["gate", "remove", "smtp"],
     ["schedule", "remove", "nightly"],
@@ -132,10 +137,10 @@ def state(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_what_cannot_be_undone_asks_first(
     args: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    letters_in(tmp_path, "one", "two")
+    dead, _ = letters_in(tmp_path, "one", "two")
     with_app(tmp_path, one_of_each)
     before = state(capsys)
-    words = [*args, "--reason", "x"]
+    words = [*(word.replace("LETTER", dead) for word in args), "--reason", "x"]
     told = here(capsys, *words)  # nobody is there
     assert (told.code, told.out) == (Exit.REFUSED, "")
     assert "there is no terminal to ask" in told.err
@@ -145,24 +150,43 @@ def test_what_cannot_be_undone_asks_first(
             told = here(capsys, *words, *more)
         assert (told.code, told.out) == (Exit.REFUSED, ""), keys
         assert ("[y/N]" in told.err) is not bool(more)
+    # Nobody waits behind these letters, so there is nothing to skip: the question is asked all the same.
+    code = Exit.CONFLICT if args[1] == "skip" else Exit.DONE
     dry = here(capsys, *words, "--dry-run")
-    assert dry.code == Exit.DONE, dry.err
+    assert dry.code == code, dry.err
     assert "would" in dry.err
     assert state(capsys) == before
     with typing("y\n", monkeypatch):
         told = here(capsys, *words)
-    # Nobody waits behind these letters, so there is nothing to skip: the question was answered all the same.
-    assert told.code == (Exit.CONFLICT if args[1] == "skip" else Exit.DONE), told.err
+    assert told.code == code, told.err
 
 
 @on_sqlite
 @pytest.mark.parametrize("args", DESTRUCTIVE, ids=lambda args: " ".join(args[:2]))
 def test_yes_does_not_ask(args: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    letters_in(tmp_path, "one", "two")
+    dead, _ = letters_in(tmp_path, "one", "two")
     with_app(tmp_path, one_of_each)
-    told = here(capsys, *args, "--reason", "x", "--yes")
+    told = here(capsys, *(word.replace("LETTER", dead) for word in args), "--reason", "x", "--yes")
     assert told.code == (Exit.CONFLICT if args[1] == "skip" else Exit.DONE), told.err
     assert "[y/N]" not in told.err
+
+
+@on_sqlite
+def test_cancelling_many_asks_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def waiting(app: Redrive) -> list[str]:
+        app.queue("mail")
+        return [str(made) for made in await app.enqueue_many("mail", range(101), delay="1h")]
+
+    ids = with_app(tmp_path, waiting)
+    for keys, code, left in (("n\n", Exit.REFUSED, "101\n"), ("\n", Exit.REFUSED, "101\n"), ("y\n", Exit.DONE, "0\n")):
+        with typing(keys, monkeypatch):
+            told = here(capsys, "item", "cancel", *ids, "--reason", "x")
+        assert told.code == code, told.err
+        assert "Cancel 101 items?" in told.err
+        assert "… and 96 more" in told.err
+        assert here(capsys, "queue", "list", "--fields", "ready").out == left
 
 
 @on_sqlite
@@ -267,30 +291,98 @@ def test_a_watch_in_a_pipe_streams_until_it_is_interrupted(tmp_path: Path) -> No
     assert (process.returncode, said) == (Exit.INTERRUPTED, "")
 
 
-# -- completion --------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def resolved(tmp_path: Path) -> int:
+    """So many done items, a bite and one more."""
+    count = 1001
+
+    async def many(app: Redrive) -> None:
+        @app.handler("mail", concurrency=500)
+        async def send(n: int) -> None: ...
+
+        await app.enqueue_many("mail", range(count))
+        await app.run(until_idle=True)
+
+    with_app(tmp_path, many)
+    return count
 
 
-def completed(folder: Path, *words: str) -> list[str]:
-    asked = {"_REDRIVE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["redrive", *words])}
-    env = {**asked, "COMP_CWORD": str(len(words)), "XDG_CACHE_HOME": str(folder / "cache")}
-    told = piped(cwd=folder, env=env)
-    assert (told.returncode, told.stderr) == (0, "")
-    return [line.partition(",")[2] for line in told.stdout.splitlines()]
+def interrupted(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Ctrl-C while a bite is on its way; with a second one it never ends by itself."""
+    prune, heard = Redrive.prune, asyncio.Event()
+
+    def hear(text: str) -> None:
+        say(text)
+        heard.set()
+
+    async def prune_and_interrupt(app: Redrive, *args: str, **named: Any) -> tuple[Tombstone, ...]:
+        gone = await prune(app, *args, **named)
+        os.kill(os.getpid(), signal.SIGINT)
+        await heard.wait()
+        if times > 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        return gone
+
+    monkeypatch.setattr(Redrive, "prune", prune_and_interrupt)
+    monkeypatch.setattr("redrive.cli.interrupts.say", hear)
+
+
+PRUNE = ["queue", "prune", "mail", "--reason", "x", "--yes"]
+
+
+@on_sqlite
+def test_an_interrupt_ends_a_clean_up_after_its_bite(
+    resolved: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        interrupted(patched, 1)
+        told = here(capsys, *PRUNE)
+    assert (told.code, told.out) == (Exit.INTERRUPTED, "")
+    assert told.err.splitlines() == [
+        "stopping after what is on its way; once more stops at once",
+        "removed 1,000",
+        "interrupted: 1 were not reached; say it again to go on",
+    ]
+    assert here(capsys, "audit", "verify").code == Exit.DONE
+    again = here(capsys, *PRUNE)
+    assert (again.code, again.err) == (Exit.DONE, f"removed {resolved - 1000}\n")
+
+
+@on_sqlite
+@pytest.mark.usefixtures("resolved")
+def test_a_second_interrupt_ends_a_clean_up_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(monkeypatch, 2)
+    told = here(capsys, *PRUNE)
+    assert (told.code, told.out) == (Exit.INTERRUPTED, "")
+    assert told.err.splitlines() == [
+        "stopping after what is on its way; once more stops at once",
+        "removed 0, and perhaps what was on its way",
+        "redrive: interrupted",
+    ]
 
 
 @pytest.mark.slow
 @on_sqlite
-def test_names_of_the_store_are_completed_also_when_it_is_away(tmp_path: Path) -> None:
-    (dead,) = letters_in(tmp_path, "no address")
-    assert completed(tmp_path, "queue", "sho") == ["show"]
-    # A busy machine may take longer than a typist would wait; then nothing is offered, and the next try has it.
-    ends = time.monotonic() + PATIENCE
-    while completed(tmp_path, "queue", "show", "m") != ["mail"]:
-        assert time.monotonic() < ends
-    while completed(tmp_path, "item", "explain", dead[:3]) != [dead]:
-        assert time.monotonic() < ends
-    for file in tmp_path.glob("redrive.db*"):
-        file.rename(tmp_path / f"away-{file.name}")
-    assert completed(tmp_path, "queue", "show", "m") == ["mail"]
-    assert not (tmp_path / "redrive.db").exists()
-    assert completed(tmp_path, "letters", "list", "--where", "dispo") == ["disposition:"]
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, _ = letters_in(tmp_path, "one", "two")
+    for words in (["item", "list"], ["letters", "export", "-"], ["-h"], ["letters", "archive", one, "--reason", "x"]):
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write) as unread:
+            ended = subprocess.run(
+                [*COMMAND, *words],
+                cwd=tmp_path,
+                env=environment(),
+                stdout=unread,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        assert ended.returncode == Exit.UNREAD, ended
+        assert "redrive:" not in ended.stderr
+        assert "Traceback" not in ended.stderr
+    assert one in here(capsys, "letters", "list", "--where", "disposition:archived", "-q").out  # done all the same

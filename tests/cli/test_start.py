@@ -25,6 +25,7 @@ LIGHT = {
     "redrive.cli",
     "redrive.cli.access",
     "redrive.cli.exits",
+    "redrive.cli.incoming",
     "redrive.cli.output",
     "redrive.cli.root",
     "redrive.errors",

@@ -8,6 +8,7 @@ import pytest
 
 from redrive import Redrive
 from redrive.cli.exits import Exit
+from tests.support.bound import line_in
 from tests.support.cli import COMMAND, PATIENCE, here, letters_in, on_sqlite, on_terminal, store_in
 
 ENGINES = {"sqlite": "sqlite", "postgresql": "postgres", "redis": "redis"}
@@ -43,6 +44,17 @@ def test_in_a_pipe_each_line_starts_with_its_kind(
     assert mail[13] == "-"
     assert cause[2:4] == ["2", "mail"]
     assert cause[5:] == ["ValueError", "no such mailbox"]
+
+
+def test_what_waits_for_others_is_not_the_oldest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody is late with what cannot run."""
+    line_in(tmp_path, 3)
+    (row,) = json.loads(here(capsys, "status", "--json").out)["queues"]
+    assert (row["ready"], row["held"], row["dead"]) == (0, 2, 1)
+    assert (row["oldest_due_age"], row["unattended"]) == (None, False)
+    enqueue(tmp_path, "orders", 1)
+    (row,) = json.loads(here(capsys, "status", "--json").out)["queues"]
+    assert (row["ready"], row["oldest_due_age"] >= 0) == (1, True)
 
 
 def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,4 +198,4 @@ def test_a_reader_who_goes_away_gets_no_traceback(tmp_path: Path) -> None:
     assert command.stderr is not None
     with command.stderr:
         assert command.stderr.read() == b""
-    assert command.wait(PATIENCE) == Exit.FAILED
+    assert command.wait(PATIENCE) == Exit.UNREAD

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from redrive import Policy, Redrive, never
 from redrive.cli import run as run_command
 from redrive.cli.exits import Exit
+from tests.docs.tables import commands
 from tests.support.cli import COMMAND, PATIENCE, environment, here, letters_in, on_sqlite, store_in
 
 pytestmark = [pytest.mark.usefixtures("on_store"), on_sqlite]
@@ -248,6 +250,62 @@ def test_a_list_that_was_cut_says_how_to_get_all(tmp_path: Path, capsys: pytest.
         assert told.err.startswith("there are more: --cursor ")
         assert told.err.endswith(" goes on, --all gives all of them\n")
     assert here(capsys, "letters", "list", "--all", "--limit", "2").code == Exit.USAGE
+
+
+def test_items_that_were_cut_can_be_had_all_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = letters_in(tmp_path, *"abc")
+    told = here(capsys, "item", "list", "--limit", "2")
+    assert (len(told.out.splitlines()), told.err.endswith(" goes on, --all gives all of them\n")) == (2, True)
+    for form in ([], ["-q"], ["--jsonl"]):
+        told = here(capsys, "item", "list", "--all", *form)
+        assert (len(told.out.splitlines()), told.err) == (3, "")
+    assert set(here(capsys, "item", "list", "--all", "-q").out.split()) == set(ids)
+    assert here(capsys, "item", "list", "--all", "--limit", "2").code == Exit.USAGE
+
+
+def test_causes_of_more_letters_than_can_be_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters_in(tmp_path, *"abc")
+    for bound, whole in ((2, False), (3, True)):
+        monkeypatch.setattr("redrive.office.causes.LOOKED_AT", bound)
+        monkeypatch.setattr("redrive.cli.causes.LOOKED_AT", bound)
+        for command in (("causes", "list"), ("letters", "list", "--by", "cause")):
+            told = here(capsys, *command, "--where", "error:ValueError", "--json")
+            assert {row["whole"] for row in json.loads(told.out)} == {whole}
+            assert sum(row["count"] for row in json.loads(told.out)) == bound
+            assert told.err == ("" if whole else "counted the last 2 letters to die; there are more\n")
+    monkeypatch.setattr("redrive.office.causes.LOOKED_AT", 1)
+    assert here(capsys, "causes", "list", "--where", "queue:mail").err == ""  # counters know all of them
+
+
+def lists() -> list[list[str]]:
+    """Every command that can list nothing."""
+    always = {"redrive policy list", "redrive policy simulate"}
+    found = [path for path, each in commands() if any(one.name == "fields" for one in each.params)]
+    return [path.split()[1:] for path in found if path not in always]
+
+
+@pytest.mark.parametrize("words", lists(), ids=" ".join)
+def test_a_wrong_field_is_told_also_where_there_is_nothing_to_list(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def make() -> None:
+        async with Redrive(store_in(tmp_path), log=False) as app:
+            if "attempts" in words:
+                app.queue("mail")
+                await app.enqueue("mail", 1, id="untried")
+
+    asyncio.run(make())
+    more = ["untried"] if "attempts" in words else []
+    for form in ([], ["--json"], ["--jsonl"]):
+        wrong = here(capsys, *words, *more, *form, "--fields", "xyzzy")
+        assert (wrong.code, wrong.out) == (Exit.USAGE, "")
+        assert "no field 'xyzzy'" in wrong.err
+    known = re.search(r"there are ([\w, ]+)", here(capsys, *words, *more, "--fields", "xyzzy").err)
+    assert known is not None
+    right = here(capsys, *words, *more, "--fields", known[1].replace(" ", ""))
+    assert (right.code, right.out) == (Exit.DONE, "")
 
 
 @pytest.mark.slow

@@ -119,6 +119,7 @@ def test_secrets_are_found_at_any_depth() -> None:
     assert shown == {"password": REDACTED, "n": 1}
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.recursive(

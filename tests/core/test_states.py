@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from redrive.core.states import TERMINAL, Disposition, State, Verb, legal
-from redrive.core.verbs import Archive, Cancel, Change, Discard, Replay, Restore, Skip, refusal
+from redrive.core.verbs import Archive, Cancel, Change, Discard, Move, Note, Replay, Restore, Skip, Tag, refusal
 
 LEGAL = {
     ("ready", "leased", "lease"),
@@ -17,7 +17,10 @@ LEGAL = {
     ("ready", "cancelled", "amend"),
     ("ready", "dead", "settle"),
     ("ready", "dead", "amend"),
+    ("ready", "dead", "settle_letters"),
     ("dead", "ready", "amend"),
+    ("dead", "done", "settle_letters"),
+    ("dead", "cancelled", "settle_letters"),
 }
 
 
@@ -26,11 +29,14 @@ def test_exactly_these_moves_are_legal(before: State, after: State, verb: Verb) 
     assert legal(before, after, verb) is ((before.value, after.value, verb.value) in LEGAL)
 
 
-def test_done_and_cancelled_are_final_and_dead_is_left_only_by_an_operator() -> None:
+def test_done_and_cancelled_are_final_and_dead_is_left_only_by_an_act_or_by_work_on_the_letter() -> None:
     ways_out = {
         (before, verb) for before, after, verb in itertools.product(State, State, Verb) if legal(before, after, verb)
     }
-    assert {way for way in ways_out if way[0] in TERMINAL} == {(State.DEAD, Verb.AMEND)}
+    assert {way for way in ways_out if way[0] in TERMINAL} == {
+        (State.DEAD, Verb.AMEND),
+        (State.DEAD, Verb.SETTLE_LETTERS),
+    }
 
 
 OPEN, ARCHIVED, TRASH = Disposition.OPEN, Disposition.ARCHIVED, Disposition.TRASH
@@ -52,6 +58,13 @@ def test_refusal_of_a_letter(change: Change, allowed: set[Disposition], disposit
     reason = refusal(change, State.DEAD, disposition)
     assert (reason is None) is (disposition in allowed)
     assert reason is None or reason.startswith("it is ")
+
+
+@pytest.mark.parametrize("change", [Replay(), Archive(), Discard(), Restore(), Skip(), Move("q")])
+@pytest.mark.parametrize("disposition", [OPEN, ARCHIVED])
+def test_refusal_of_a_letter_that_somebody_works_on(change: Change, disposition: Disposition) -> None:
+    assert refusal(change, State.DEAD, disposition, holder="rescue-7") == "it is leased by rescue-7"
+    assert all(refusal(one, State.DEAD, disposition, holder="rescue-7") is None for one in (Tag(("x",)), Note()))
 
 
 @pytest.mark.parametrize("change", [Replay(), Archive(), Discard(), Restore(), Cancel(), Skip()])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 SHOWN = {
     "postgresql://shop@10.0.0.5/shop": "postgres",
     "redis://10.0.0.6:6379/0": "redis",
+    "http://10.0.0.7:8000": "broker",
+    "http://10.0.0.8:8000": "silence",
 }
 """The one address of each kind that a page may use. Its numbers count for nothing when outputs are compared."""
 CONNINFO = "host=10.0.0.5 dbname=shop user=shop"
@@ -46,4 +48,28 @@ def _redis() -> AbstractContextManager[str]:
     return namespaces.fresh()
 
 
-_MAKE: dict[str, Callable[[], AbstractContextManager[str]]] = {"postgres": _postgres, "redis": _redis}
+@contextmanager
+def _broker() -> Iterator[str]:
+    """Takes every receipt."""
+    from tests.support.broker import Broker
+
+    with Broker() as broker:
+        yield broker.url
+
+
+@contextmanager
+def _silence() -> Iterator[str]:
+    """A broker that is down: its port is closed, and stays so."""
+    from tests.support.broker import Broker
+
+    with Broker() as broker:
+        broker.down()
+        yield broker.url
+
+
+_MAKE: dict[str, Callable[[], AbstractContextManager[str]]] = {
+    "postgres": _postgres,
+    "redis": _redis,
+    "broker": _broker,
+    "silence": _silence,
+}

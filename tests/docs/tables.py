@@ -7,6 +7,7 @@ test fails while a page holds another text than the code gives.
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,7 @@ from redrive.settings import Settings
 from redrive.settings.model import FIELDS as SETTINGS
 from redrive.settings.model import value_of
 from redrive.stores.base import Store
-from tests.docs.pages import pages
+from tests.docs.pages import ROOT, pages
 
 MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<end><!-- end -->)", re.DOTALL)
 
@@ -54,6 +55,8 @@ WHEN = {
     (State.LEASED, State.CANCELLED): "somebody asked for it, and its handler stopped or would have been tried again",
     (State.READY, State.DEAD): "an item that it waits for is dead or cancelled, and it was to die then",
     (State.READY, State.CANCELLED): "somebody cancelled it, with a reason",
+    (State.DEAD, State.DONE): "a worker took the letter where it lay, and did what it was for",
+    (State.DEAD, State.CANCELLED): "a worker took the letter where it lay, and found that it is not wanted any more",
     (State.DEAD, State.READY): "somebody replayed the letter: same id, history kept",
 }
 
@@ -232,6 +235,7 @@ EXITS = {
     Exit.PARTLY: "some were changed and some skipped; stderr names them",
     Exit.UNSOUND: "a check found something",
     Exit.INTERRUPTED: "interrupted",
+    Exit.UNREAD: "whoever read the output has gone, as `head` does; what a command was to change, it has changed",
 }
 
 
@@ -260,6 +264,30 @@ def command_reference() -> str:
         context = click.Context(command, info_name=path, terminal_width=100, help_option_names=["-h", "--help"])
         parts.append(f"## {path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
     return "\n".join(parts)
+
+
+SUMMARIES = ROOT / "src" / "redrive" / "cli" / "summaries.py"
+SUMMARIES_HEAD = """\"\"\"The first line of each command's help, for lists of them. Made by tests.docs.tables.\"\"\"
+
+SUMMARIES = {
+"""
+LONGEST_SUMMARY = 70
+"""Help is no wider than 80 columns, and the name of the command stands before it."""
+
+
+def summaries(group: LazyGroup = cli) -> Iterable[tuple[str, str]]:
+    context = click.Context(group, info_name=str(group.name))
+    for name in group.list_commands(context):
+        child = group.get_command(context, name)
+        assert child is not None, name
+        yield f"{group.name} {name}", child.get_short_help_str(LONGEST_SUMMARY)
+        if isinstance(child, LazyGroup):
+            yield from summaries(child)
+
+
+def summaries_module() -> str:
+    lines = [f"    {json.dumps(path)}: {json.dumps(text, ensure_ascii=False)},\n" for path, text in summaries()]
+    return "".join([SUMMARIES_HEAD, *lines, "}\n"])
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
@@ -300,5 +328,6 @@ def write(page: Path) -> None:
 
 
 if __name__ == "__main__":
+    SUMMARIES.write_text(summaries_module(), encoding="utf-8")
     for each in pages():
         write(each)

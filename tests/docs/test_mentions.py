@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import redrive
+from bench.rows import chosen
 from redrive import Redrive
 from redrive.core import decide
 from redrive.engine import runner
@@ -27,6 +29,7 @@ UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|TBD|WIP|lorem ipsum|coming soon|to
 PRIVATE = re.compile(r"(?<![\w.])/(?:root|home|Users|work|tmp)/")
 
 
+@functools.cache
 def text_of_all() -> str:
     return "\n".join(page.read_text(encoding="utf-8") for page in pages())
 
@@ -89,6 +92,14 @@ def test_commands_in_the_documents_exist() -> None:
                 if block.language in ("text", "console") and command.startswith("redrive "):
                     words = shlex.split(command)
                     assert any(words[: len(path.split())] == path.split() for path in known), f"{block.where}: {line}"
+
+
+def test_what_the_readme_measures_can_be_measured() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`make bench ROWS=([\w,-]+)`", readme)
+    assert named
+    for rows in named:
+        assert chosen("sqlite", rows.split(","))
 
 
 def test_console_blocks_have_commands() -> None:

@@ -18,10 +18,12 @@ from tests.docs.tables import (
     EXITS,
     MARKED,
     PLAIN_VERBS,
+    SUMMARIES,
     TABLES,
     WHEN,
     error_classes,
     filled,
+    summaries_module,
 )
 
 
@@ -29,6 +31,10 @@ from tests.docs.tables import (
 def test_the_tables_of_a_page_are_what_the_code_says(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text == filled(text), f"run `python -m tests.docs.tables` and look at the change of {page.name}"
+
+
+def test_lists_of_commands_show_the_help_that_each_has() -> None:
+    assert SUMMARIES.read_text(encoding="utf-8") == summaries_module(), "run `python -m tests.docs.tables`"
 
 
 def test_every_table_is_on_some_page() -> None:

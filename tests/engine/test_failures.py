@@ -10,9 +10,10 @@ from itertools import pairwise
 
 import pytest
 
-from redrive import Dead, Item, Policy, Redrive, Retry, Snooze, constant, dead_on, never, never_dead, retry_on
+from redrive import Cancel, Dead, Item, Policy, Redrive, Retry, Snooze, constant, dead_on, never, never_dead, retry_on
 from redrive.core.item import Ending
 from redrive.core.states import State
+from redrive.errors import ItemFailed
 from redrive.events import Finished
 from redrive.testing.clock import START
 from tests.support.lab import Lab, Seen
@@ -215,6 +216,30 @@ async def test_snooze_comes_back_later_and_is_not_charged(lab: Lab, how: str) ->
     assert [attempt.ending for attempt in found.attempts] == [*[Ending.SNOOZED] * 3, Ending.DONE]
     assert found.attempts[0].note == "closed"
     assert all(after - before >= 10_000 for before, after in pairwise(times))
+
+
+@pytest.mark.parametrize("how", ["raise", "return", "thread"])
+async def test_cancel_ends_what_nobody_wants_any_more(lab: Lab, how: str) -> None:
+    app = await lab.app()
+
+    async def cancelled() -> object:
+        if how == "return":
+            return Cancel("the order was withdrawn")
+        raise Cancel("the order was withdrawn")
+
+    def in_thread() -> None:
+        raise Cancel("the order was withdrawn")
+
+    app.handler("q", policy=Policy(constant("1s"), max_attempts=5))(in_thread if how == "thread" else cancelled)
+    item_id = await app.enqueue("q")
+    await lab.drain(app)
+    found = await lab.history(item_id)
+    assert (found.item.state, found.item.letter) == (State.CANCELLED, None)
+    assert [(one.ending, one.note, one.failure) for one in found.attempts] == [
+        (Ending.CANCELLED, "the order was withdrawn", None)
+    ]
+    with pytest.raises(ItemFailed, match="was cancelled: the order was withdrawn"):
+        await app.wait(item_id)
 
 
 async def test_retry_from_an_error_keeps_the_error_as_the_evidence(lab: Lab) -> None:

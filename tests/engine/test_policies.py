@@ -243,6 +243,7 @@ async def test_a_handler_that_ended_is_left_alone_while_it_is_judged(lab: Lab) -
     assert (event.error, event.reason) == ("ValueError", "no_retry")
 
 
+@pytest.mark.slow
 async def test_settings_are_read_about_once_a_second_however_many_fail(
     memory_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

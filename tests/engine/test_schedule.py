@@ -266,6 +266,7 @@ async def test_a_clock_that_is_ahead_makes_no_tick_early(quick_crew: Crew) -> No
 # -- cost ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_ten_thousand_idle_schedules_cost_one_read_a_second(quick_crew: Crew) -> None:
     crew = quick_crew
     await declare_schedules(crew.store, [schedule(f"s{number}", every="1000d") for number in range(10_000)])

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redrive import Policy, Redrive, Snooze, constant, never
-from redrive.core.verbs import LeaseRequest, Want, WorkerFacts
+from redrive.core.decide import Charge, ToReady
+from redrive.core.verbs import LeaseRequest, Settlement, Want, WorkerFacts
 from redrive.errors import NotFound
+from redrive.office import doors
 from redrive.office.scene import Explanation
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
@@ -90,6 +92,19 @@ async def test_what_nothing_keeps(shop: Shop) -> None:
     assert told.summary == "nothing keeps it: it has been due for 1m30s"
 
 
+async def test_what_waits_for_a_slot(shop: Shop) -> None:
+    """By what is leased, before a worker says so with its beat; and by the beat, which counts its other queues."""
+    first, second = await shop.put("emails", 2)
+    await shop.store.beat("w1", WorkerFacts(("emails", "orders"), slots=2, running=1), HOUR)
+    assert (await shop.app.explain(second)).next == "the next worker of its queue with a free slot takes it"
+    await shop.store.beat("w1", WorkerFacts(("emails", "orders"), slots=2, running=2), HOUR)
+    busy = "its workers are busy with {} of {} at once; the next free slot takes it"
+    assert (await shop.app.explain(second)).next == busy.format(2, 2)
+    await shop.store.beat("w1", WorkerFacts(("emails",), slots=1), HOUR)
+    assert await shop.lease("emails") == first
+    assert (await shop.app.explain(second)).next == busy.format(1, 1)
+
+
 async def test_nobody_serves_its_queue(shop: Shop) -> None:
     item = await shop.app.enqueue("emails", {"number": 1})
     told = await shop.app.explain(item)
@@ -97,6 +112,10 @@ async def test_nobody_serves_its_queue(shop: Shop) -> None:
     assert told.summary == "no live worker serves emails; none did within the last day"
     assert told.next == "it runs when a worker serves the queue"
     assert told.advice == ("redrive worker run MODULE:APP --queues emails",)
+    await doors.mark(shop.store, "emails", "receipts")
+    assert (await shop.app.explain(item)).advice == ("redrive receipts send --waiting --queue emails",)
+    await doors.mark(shop.store, "emails", "mailboxes")
+    assert (await shop.app.explain(item)).advice == ("start the process that receives from the mailbox emails",)
     await shop.serve("emails", ttl=1000)
     shop.clock.advance("1m")
     assert (await shop.app.explain(item)).summary == "no live worker serves emails; w1 was last heard of 1m ago"
@@ -216,9 +235,60 @@ async def test_an_open_gate_names_who_and_why(shop: Shop) -> None:
 async def test_a_rate_is_told_while_more_are_ready_than_it_gives(shop: Shop) -> None:
     await shop.app.configure("emails", rate="1/min", reason="x")
     ids = await shop.put("emails", 2)
-    assert [why.text for why in (await shop.app.explain(ids[1])).why] == [
-        "its queue is given out at 1/min, and 2 are ready"
+    told = await shop.app.explain(ids[1])
+    assert [why.text for why in told.why] == ["its queue is given out at 1/min, and 2 are ready"]
+    assert (told.next, told.next_at) == ("it runs when its turn comes", None)
+
+
+async def test_a_rate_that_is_spent_says_when_it_gives_the_next(shop: Shop) -> None:
+    """Also to the only one: counts would say that nothing keeps it."""
+    await shop.app.configure("emails", rate="1/min", reason="x")
+    ids = await shop.put("emails", 3)
+    await shop.lease("emails")
+    shop.clock.advance("20s")
+    told = await shop.app.explain(ids[2])
+    again = shop.clock.now() + 40_000
+    assert [(why.text, why.until) for why in told.why] == [
+        ("its queue is given out at 1/min: the next in 40s, and 2 are ready", again)
     ]
+    assert (told.next, told.next_at) == ("it runs when its turn comes", None)
+    await shop.app.cancel(ids[1], reason="not needed")
+    told = await shop.app.explain(ids[2])
+    assert (kinds(told), told.why[0].text) == (["rate"], "its queue is given out at 1/min: the next in 40s")
+    assert (told.next, told.next_at) == ("it runs when the rate gives the next", again)
+    shop.clock.advance("40s")
+    assert kinds(await shop.app.explain(ids[2])) == []
+
+
+async def test_a_rate_keeps_nothing_that_is_due_later(shop: Shop) -> None:
+    await shop.app.configure("emails", rate="1/min", reason="x")
+    await shop.put("emails")
+    await shop.lease("emails")
+    item = await shop.app.enqueue("emails", 1, delay="61s")
+    assert kinds(await shop.app.explain(str(item))) == ["scheduled"]
+    shop.clock.advance("60s")
+    assert kinds(await shop.app.explain(str(item))) == ["scheduled"]
+
+
+async def test_a_gate_without_a_retry_to_spare_says_when_one_passes(shop: Shop) -> None:
+    shop.app.gate("smtp")
+    await shop.app.configure("emails", gate="smtp", reason="x")
+    first, second = await shop.put("emails", 2)
+    await shop.work("emails")
+    shop.clock.advance("11m")
+    await shop.serve("emails")
+    retried = await shop.lease("emails")
+    (kept,) = {first, second} - {retried}
+    told = await shop.app.explain(kept)
+    assert kinds(told) == ["retry_budget"]
+    assert told.why[0].text == (
+        "gate smtp has no retry to spare: first attempts earn them, and without any one passes in 10s"
+    )
+    assert (told.next, told.next_at) == ("it runs when the gate lets a retry through", shop.clock.now() + 10_000)
+    (fresh,) = await shop.put("emails")
+    assert kinds(await shop.app.explain(fresh)) == []
+    shop.clock.advance("10s")
+    assert kinds(await shop.app.explain(kept)) == []
 
 
 async def test_a_full_route_keeps_it_alive(shop: Shop) -> None:
@@ -268,6 +338,35 @@ async def test_a_letter_names_reason_rule_and_what_a_replay_would_do(shop: Shop)
     assert told.next == "nothing, until somebody acts; a replay makes it ready again with all counters at 0"
     await shop.app.letters.archive(item, reason="seen")
     assert (await shop.app.explain(item)).why[-1].text == "it was archived by ann: seen"
+
+
+async def test_a_letter_that_somebody_works_on_says_who_and_until_when(shop: Shop) -> None:
+    (item,) = await shop.put("orders")
+    await shop.work("orders")
+    (given,) = await shop.store.lease_letters([item], "rescue-7", HOUR)
+    shop.clock.advance("10m")
+    told = await shop.app.explain(item)
+    assert (kinds(told), told.why[1].text) == (["dead", "leased"], "rescue-7 works on it where it lies, since 10m")
+    assert told.next == "rescue-7 ends it, or lets it go; without a sign it is free again in 50m, and stays a letter"
+    assert (told.next_at, told.why[1].by) == (given.lease_until, "rescue-7")
+    later = ToReady(HOUR, Charge.NOTHING)
+    await shop.store.settle_letters([Settlement(item, given.deliveries, later)])
+    told = await shop.app.explain(item)
+    assert told.why[1].text == "whoever worked on it where it lies wants it left alone for 1h"
+    assert told.next == "it can be worked on where it lies again; anybody may act on it before"
+    shop.clock.advance("1h")
+    assert kinds(await shop.app.explain(item)) == ["dead"]
+
+
+async def test_a_letter_from_another_store_says_where_a_replay_puts_it(shop: Shop) -> None:
+    """In the queue of that name here, which nobody may serve."""
+    (item,) = await shop.put("orders")
+    await shop.work("orders")
+    for tag, moved in (("from:ann", False), ("from:0123456789ab", True)):
+        await shop.app.letters.tag([item], add=[tag], reason="x")
+        told = await shop.app.explain(item)
+        assert ("moved" in kinds(told)) is moved
+        assert ("queue orders of this store, not where it came from" in told.next) is moved
 
 
 async def test_a_letter_in_the_trash_says_until_when(shop: Shop) -> None:

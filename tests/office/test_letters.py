@@ -193,8 +193,28 @@ async def test_bad_input_names_the_field_and_moves_nothing(work: Work) -> None:
         await office.get("zzzzzzzz")
     with pytest.raises(NotFound, match="at least its first 4 characters"):
         await office.get("ab")
+    for unprintable in ("\udcff\udcfe\udcff\udcfe", "abcd\0", "abcd\x1b[2J"):
+        with pytest.raises(NotFound, match="can be printed"):
+            await office.get(unprintable)
     with pytest.raises(BadFilter) as raised:
         await office.find("queue:emails eror:ValueError")
     assert raised.value.column == 14
     assert "error" in raised.value.hint
     assert (await work.app.get(letter)).state is State.DEAD
+
+
+async def test_r15_a_paced_replay_is_due_no_faster_than_its_pace(work: Work) -> None:
+    ids = await work.letters(7)
+    done = await work.app.letters.replay(ids, reason="gently", delay="1m", pace="2/s")
+    assert done.changed == tuple(ids)
+    waits = [item.due_at - item.renewed_at for item in [await work.app.get(one) for one in ids]]
+    # From the write that moved it, of which there is one for each step: so no step is earlier than it should be.
+    assert waits == [60_000 + step for step in (0, 0, 1000, 1000, 2000, 2000, 3000)]
+
+
+async def test_a_pace_that_is_none_is_told_and_nothing_moves(work: Work) -> None:
+    ids = await work.letters(2)
+    with pytest.raises(ConfigError, match="pace") as told:
+        await work.app.letters.replay(ids, reason="x", pace="fast")
+    assert told.value.field == "pace"
+    assert len(await work.app.letters.find()) == 2

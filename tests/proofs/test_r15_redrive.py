@@ -21,7 +21,7 @@ from redrive import Policy, Redrive
 from redrive.core.item import Attempt, Ending, Failure, History, Item, Letter
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import Act, QueueChange
-from redrive.office import letters as office
+from redrive.office import bites
 from redrive.stores.base import Store
 from redrive.testing.faults import Fault, SimulatedCrash
 from tests.support.lab import Lab
@@ -88,7 +88,7 @@ async def audited(store: Store) -> Counter[str]:
 def small_bites(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bulk act of many bites, without a thousand letters for each."""
     if "prove" not in request.keywords:
-        monkeypatch.setattr(office, "PAGE_LIMIT", BITE)
+        monkeypatch.setattr(bites, "PAGE_LIMIT", BITE)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

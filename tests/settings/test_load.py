@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import BadSettings, ConfigError
-from redrive.settings import LogSettings, Settings, WorkerSettings, load, unknown_variables
+from redrive.settings import LogSettings, ReceiptSettings, Settings, WorkerSettings, load, unknown_variables
 from redrive.settings.files import find
+from redrive.settings.model import FIELDS
 
 SECRET = "hunter2"  # noqa: S105 - it opens nothing
 SERVER = f"postgresql://shop:{SECRET}@db.example/shop"
@@ -55,6 +56,17 @@ processes = 4
 concurrency = 20
 queues = ["emails", "invoices"]
 grace = "1m"
+
+[receipts]
+endpoint = "https://broker.example"
+transport = "http"
+auth_token = "t0ken"
+tenant = "shop"
+queue = "results"
+max_retries = 3
+backoff_base = 3
+timeout = "5s"
+file = "/var/lib/cognigate/dlq/receipts.json"
 """
 YAML = """
 store: "memory:"
@@ -66,9 +78,34 @@ worker:
   concurrency: 20
   queues: [emails, invoices]
   grace: 1m
+receipts:
+  endpoint: https://broker.example
+  transport: http
+  auth_token: t0ken
+  tenant: shop
+  queue: results
+  max_retries: 3
+  backoff_base: 3.0
+  timeout: 5s
+  file: /var/lib/cognigate/dlq/receipts.json
 """
 FULL = Settings(
-    "memory:", "ops", 65536, LogSettings("warning", "json"), WorkerSettings(4, 20, ("emails", "invoices"), 60_000)
+    "memory:",
+    "ops",
+    65536,
+    LogSettings("warning", "json"),
+    WorkerSettings(4, 20, ("emails", "invoices"), 60_000),
+    ReceiptSettings(
+        "https://broker.example",
+        "http",
+        "t0ken",
+        "shop",
+        "results",
+        3,
+        3.0,
+        5_000,
+        "/var/lib/cognigate/dlq/receipts.json",
+    ),
 )
 
 
@@ -92,6 +129,15 @@ def test_variables_say_everything() -> None:
         "REDRIVE_WORKER_CONCURRENCY": "20",
         "REDRIVE_WORKER_QUEUES": "emails, invoices,emails",
         "REDRIVE_WORKER_GRACE": "60",
+        "REDRIVE_RECEIPTS_ENDPOINT": "https://broker.example",
+        "REDRIVE_RECEIPTS_TRANSPORT": "HTTP",
+        "REDRIVE_RECEIPTS_AUTH_TOKEN": "t0ken",
+        "REDRIVE_RECEIPTS_TENANT": "shop",
+        "REDRIVE_RECEIPTS_QUEUE": "results",
+        "REDRIVE_RECEIPTS_MAX_RETRIES": "3",
+        "REDRIVE_RECEIPTS_BACKOFF_BASE": "3",
+        "REDRIVE_RECEIPTS_TIMEOUT": "5s",
+        "REDRIVE_RECEIPTS_FILE": "/var/lib/cognigate/dlq/receipts.json",
     }
     loaded = load(environ=variables)
     assert loaded.settings == FULL
@@ -142,6 +188,14 @@ def test_a_relative_path_in_a_file_starts_at_the_file(folder: Path, monkeypatch:
     assert load(environ={}).settings.store == "sqlite:////srv/queue.db"
 
 
+def test_a_relative_receipts_file_starts_at_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "below").mkdir()
+    (folder / "redrive.toml").write_text('[receipts]\nfile = "dlq/receipts.json"')
+    monkeypatch.chdir(folder / "below")
+    assert load(environ={}).settings.receipts.file == str(folder / "dlq" / "receipts.json")
+    assert load(environ={"REDRIVE_RECEIPTS_FILE": "mine.json"}).settings.receipts.file == "mine.json"
+
+
 def test_a_named_file_is_the_only_one(folder: Path) -> None:
     (folder / "redrive.toml").write_text('actor = "found"')
     (folder / "other.toml").write_text('actor = "other"')
@@ -154,10 +208,12 @@ def test_a_named_file_is_the_only_one(folder: Path) -> None:
     ("path", "said"),
     [
         ("nowhere.toml", "REDRIVE_CONFIG: no file nowhere.toml"),
+        ("nowhere", "REDRIVE_CONFIG: no file nowhere"),
         ("redrive.ini", "REDRIVE_CONFIG: redrive.ini is neither TOML nor YAML"),
     ],
 )
-def test_a_named_file_must_be_there(path: str, said: str) -> None:
+def test_a_named_file_must_be_there(folder: Path, path: str, said: str) -> None:
+    (folder / "redrive.ini").touch()
     (fault,) = faults_of(REDRIVE_CONFIG=path)
     assert fault.startswith(said)
 
@@ -233,6 +289,27 @@ def test_all_faults_are_told_at_once_each_with_value_and_origin(folder: Path) ->
         ("worker.grace", "-1"),
         ("worker.grace", "1979-05-27"),
         ("worker.grace", "inf"),
+        ("receipts.endpoint", '"broker.example"'),
+        ("receipts.endpoint", '"ftp://broker.example"'),
+        ("receipts.endpoint", '"http://[broker"'),
+        ("receipts.endpoint", '"http://broker:99999"'),
+        ("receipts.endpoint", f'"nope://ann:{SECRET}@broker"'),
+        ("receipts.transport", '"smtp"'),
+        ("receipts.auth_token", '""'),
+        ("receipts.auth_token", f'"Bearer {SECRET}"'),
+        ("receipts.auth_token", f'["{SECRET}"]'),
+        ("receipts.tenant", '" "'),
+        ("receipts.queue", "1"),
+        ("receipts.max_retries", "0"),
+        ("receipts.backoff_base", "0"),
+        ("receipts.backoff_base", "-2.0"),
+        ("receipts.backoff_base", "inf"),
+        ("receipts.backoff_base", "nan"),
+        ("receipts.backoff_base", "true"),
+        ("receipts.backoff_base", '"much"'),
+        ("receipts.timeout", "0"),
+        ("receipts.file", '""'),
+        ("receipts.file", '"a\\u0000b"'),
     ],
 )
 def test_every_setting_refuses_what_it_cannot_use(setting: str, value: str, folder: Path) -> None:
@@ -242,6 +319,13 @@ def test_every_setting_refuses_what_it_cannot_use(setting: str, value: str, fold
     assert fault.startswith((f"{setting}: ", f"{setting}.")) or setting == "store"
     assert "redrive.toml" in fault
     assert "\x1b" not in fault
+
+
+def test_a_token_can_come_from_a_file_and_is_never_shown(folder: Path) -> None:
+    (folder / "token").write_text(f"{SECRET}\n")
+    loaded = load(environ={"REDRIVE_RECEIPTS_AUTH_TOKEN_FILE": "token"})
+    assert loaded.settings.receipts.auth_token == SECRET
+    assert FIELDS["receipts.auth_token"].show(SECRET) == "…"
 
 
 def test_a_wrong_flag_is_told_as_one() -> None:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
+from contextlib import suppress
 
 from msgspec import structs
 
-from redrive.core.item import History, Instant, Item
-from redrive.core.select import Selection
-from redrive.core.verbs import Act, Amended, Change, Discard, Move, PutResult, Replay
+from redrive.core.decide import ToDone
+from redrive.core.item import History, Instant, Item, Millis
+from redrive.core.select import Not, Selection
+from redrive.core.states import State
+from redrive.core.verbs import (
+    Act,
+    Amended,
+    Answer,
+    Change,
+    Discard,
+    IdPage,
+    LeaseRequest,
+    Move,
+    Page,
+    PutResult,
+    Replay,
+    Settled,
+    Settlement,
+    Verdict,
+)
+from redrive.errors import ConfigError
+from redrive.stores.base import IDS_LIMIT
+from redrive.stores.cursor import Pages, read, write
 from redrive.stores.memory._acts import Acts
 from redrive.stores.memory._bonds import Bonds
 from tests.stores.broken import Bent
@@ -98,3 +120,119 @@ class TakesInOverWhatIsThere(Bent):
             if there is not None:
                 self.drop(there)
         return await super().take_in(histories, by)
+
+
+class GivesALetterTwice(Bent):
+    """Two work on one letter where it lies."""
+
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+    ) -> tuple[Item, ...]:
+        for item in self._table.present(ids):
+            self.force(structs.replace(item, lease_until=None) if item.letter is not None else item)
+        return await super().lease_letters(ids, worker, ttl, early=early)
+
+
+class TakesEarlyFromItsHolder(Bent):
+    """Whoever asks for what was put off is given what somebody works on."""
+
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+    ) -> tuple[Item, ...]:
+        for item in self._table.present(ids) if early else ():
+            is_held = item.letter is not None and item.lease_until is not None and item.worker != worker
+            self.force(structs.replace(item, lease_until=None) if is_held else item)
+        return await super().lease_letters(ids, worker, ttl, early=early)
+
+
+class SettlesLettersLikeItems(Bent):
+    """A worker that settles its items ends a letter with them."""
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        for one in settlements:
+            item = self.peek(one.id)
+            if item is not None and item.letter is not None and item.lease_until is not None:
+                self.force(structs.replace(item, state=State.LEASED, letter=None))
+        return await super().settle(settlements, then)
+
+
+class KeepsTheLineOfADoneLetter(Bent):
+    """Those behind it go on waiting for what is over."""
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        ended, self._bonds.ended = self._bonds.ended, lambda *_: None  # type: ignore[method-assign]
+        try:
+            return await super().settle_letters(settlements)
+        finally:
+            self._bonds.ended = ended  # type: ignore[method-assign]
+
+
+class FollowsUpTheKept(Bent):
+    """The sender is told that it died, and then it runs again."""
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        settled = await super().settle(settlements, then)
+        for one, answer in zip(settlements, settled.answers, strict=True):
+            if answer.verdict is Verdict.KEPT:
+                await self.put(one.follow_ups)
+        return settled
+
+
+class FollowsUpTheCancelled(Bent):
+    """The sender is told that it died, and it was cancelled."""
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        settled = await super().settle(settlements, then)
+        for one, answer in zip(settlements, settled.answers, strict=True):
+            if answer.reason == "cancelled":
+                await self.put(one.follow_ups)
+        return settled
+
+
+class FollowsUpOnlyTheDone(Bent):
+    """A letter that was replayed elsewhere is over, and what was to run instead is lost."""
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        bare = [structs.replace(one, follow_ups=()) for one in settlements]
+        pairs = zip(settlements, bare, strict=True)
+        return await super().settle_letters([one if isinstance(one.decision, ToDone) else less for one, less in pairs])
+
+
+class OldestByEnqueueing(Bent):
+    """Whoever died first waits behind those who were only put before it."""
+
+    async def ids(
+        self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
+    ) -> IdPage:
+        return await super().ids(Not(Not(selection)) if oldest else selection, limit, cursor, oldest=oldest)
+
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
+        return await super().find(Not(Not(selection)) if oldest else selection, limit, cursor, oldest=oldest)
+
+
+class TurnsRoundAtAnyPlace(Bent):
+    """A cursor is taken for a place, whichever way it was walked to: what lies behind it comes again."""
+
+    async def ids(
+        self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
+    ) -> IdPage:
+        right, wrong = Pages(selection, oldest), Pages(selection, not oldest)
+        with suppress(ConfigError):
+            place = read(wrong.order, wrong.opened(cursor))
+            cursor = cursor if place is None else right.sealed(write(right.order, place))
+        return await super().ids(selection, limit, cursor, oldest=oldest)
+
+
+class GoesOnInAnySearch(Bent):
+    """A cursor is taken for a place, whatever was asked for on the way to it: nobody looks at the seal."""
+
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
+        if cursor is not None:
+            with suppress(ValueError):
+                bare = base64.urlsafe_b64decode(cursor)[:-8].decode("ascii")
+                cursor = Pages(selection, oldest).sealed(bare)
+        return await super().find(selection, limit, cursor, oldest=oldest)

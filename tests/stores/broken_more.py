@@ -186,9 +186,11 @@ class PrunesWithoutATrace(Bent):
 class FindsByOffset(Bent):
     """Sidekiq < 8.1.2: going through a set while others take from it skips entries."""
 
-    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
         start = int(cursor or 0)
-        items = (await super().find(selection, 1_000)).items[start : start + limit + 1]
+        items = (await super().find(selection, 1_000, oldest=oldest)).items[start : start + limit + 1]
         return Page(items[:limit], str(start + limit) if len(items) > limit else None, len(items))
 
 
@@ -212,8 +214,10 @@ def _again(payload: bytes) -> bytes:
 class ShowsWhatItKeeps(Bent):
     """Large payloads are packed, and one of the verbs forgets to unpack them."""
 
-    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
-        page = await super().find(selection, limit, cursor)
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
+        page = await super().find(selection, limit, cursor, oldest=oldest)
         packed = [structs.replace(item, payload=zlib.compress(item.payload)) for item in page.items]
         items = [kept if len(item.payload) > 65_536 else item for item, kept in zip(page.items, packed, strict=True)]
         return structs.replace(page, items=tuple(items))

@@ -28,4 +28,39 @@ OFFICE: dict[str, Bug] = {
         "a letter from elsewhere takes the place of the item that has its id",
         ("test_take_in_of_what_is_there_changes_nothing",),
     ),
+    "GivesALetterTwice": Bug(
+        "two work on one letter where it lies, and both deliver it",
+        (
+            "test_letter_lease_that_ran_out_is_given_to_another",
+            "test_letter_lease_race_gives_each_letter_to_one_worker",
+        ),
+    ),
+    "TakesEarlyFromItsHolder": Bug(
+        "whoever asks for what was put off is given what somebody works on, and both deliver it",
+        ("test_letter_lease_takes_nothing_early_from_its_holder",),
+    ),
+    "MovesWhatIsLeased": Bug(
+        "a letter is replayed under the hands of whoever works on it, and so done twice",
+        ("test_letter_that_is_leased_is_not_moved",),
+    ),
+    "HearsTheLate": Bug(
+        "whoever let the lease of a letter run out still ends it, after somebody else has moved it",
+        ("test_letter_whose_lease_ran_out_is_taken_away_by_an_act",),
+    ),
+    "FollowsUpTheKept": Bug(
+        "the sender is told that it died, and then it runs again, since its route was full",
+        ("test_route_that_is_full_puts_no_follow_ups",),
+    ),
+    "FollowsUpTheCancelled": Bug(
+        "the sender is told that it died, and it was cancelled",
+        ("test_cancel_instead_of_what_was_decided_puts_no_follow_ups",),
+    ),
+    "PassesOverThoseWhoDiedTogether": Bug(
+        "of many that died in one millisecond, those behind the end of a page are never seen",
+        ("test_oldest_is_the_other_way_round",),
+    ),
+    "SettlesLettersLikeItems": Bug(
+        "a worker that settles its items ends a letter with them, and counts it as one that ran",
+        ("test_letter_is_not_ended_by_settle",),
+    ),
 }

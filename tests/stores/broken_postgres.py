@@ -28,12 +28,13 @@ from tests.stores.planting import Edit, Patch, Plant
 _BREATH = "(select pg_sleep(0.02)) is not null"
 """A place where another caller can come in between."""
 
-_FENCE = "c.deliveries = o.delivery and c.lease_until is not null"
+_FENCE = "c.deliveries = o.delivery and c.lease_until is not null and c.state <> 'dead'"
 _EXPIRED = "c.queue = any (queues) and c.lease_until <= latest"
 _ENDED = "count(*) filter (where m.ending = 4)"
 _ASKED = (
     "select c.queue, o.kind as ending from unnest(seqs, kinds) as o (seq, kind) join {schema}.course c on c.seq = o.seq"
 )
+_PICKED = "from picked p where c.seq = any (array[p.seq])"
 # That it names the outer row makes every planner run it once per row, as others do when it suits them.
 _LIMITED = (
     "select n.seq from {schema}.course n "
@@ -80,6 +81,10 @@ def _audits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _counts_no_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(amend, "_MOVABLE", ())
+
+
+def _sees_no_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amend.Place, "holder", lambda *_: "")
 
 
 def _takes_dead_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,13 +197,11 @@ PLANTS: dict[str, Plant] = {
     "LeasesWithoutExclusion": Plant(
         (
             Edit("lease", "for no key update of c skip locked", ""),
-            Edit("lease", "from picked p where c.seq = p.seq", f"from picked p where c.seq = p.seq and {_BREATH}"),
+            Edit("lease", _PICKED, f"{_PICKED} and {_BREATH}"),
         )
     ),
     "LeavesItReady": Plant((Edit("lease", "set state = 'leased',", "set"),)),
-    "LimitsInASubquery": Plant(
-        (Edit("lease", "from picked p where c.seq = p.seq", f"where c.state = 'ready' and c.seq in ({_LIMITED})"),)
-    ),
+    "LimitsInASubquery": Plant((Edit("lease", _PICKED, f"where c.state = 'ready' and c.seq in ({_LIMITED})"),)),
     "CountsOnFailureOnly": Plant((Edit("lease", "attempt = c.attempt + 1,", ""),)),
     "LeasesByAnotherClock": Plant(
         (Edit("lease", "c.level = 0 and c.due_at <= now_at", "c.level = 0 and c.due_at <= now_at + 500"),)
@@ -272,7 +275,7 @@ PLANTS: dict[str, Plant] = {
     "AmendsWhatIsHeld": Plant(patches=(_amends_what_is_held,)),
     "AmendsWithoutTheLock": Plant(
         (
-            Edit("amend", "order by c.seq for update of c", "order by c.seq"),
+            Edit("amend", "order by n.seq for update of c", "order by n.seq"),
             Edit("amend/done_before", "where d.seq", f"where {_BREATH} and d.seq"),
         )
     ),
@@ -329,12 +332,12 @@ BONDS: dict[str, Plant] = {
         (
             Edit(
                 "put/enter_bound",
-                "case when exists (select 1 from {schema}.edge e where e.waiting = n.seq) then 1",
+                "case when exists (select 1 from {schema}.edge e where e.waiting = n.seq offset 0) then 1",
                 "case when false then 1",
             ),
         )
     ),
-    "WaitsForTheDone": Plant((Edit("bonds/untie", "where e.awaited = o.seq returning", "where false returning"),)),
+    "WaitsForTheDone": Plant((Edit("bonds/untie", "where e.awaited = any (done) returning", "where false returning"),)),
     "WaitsInARing": Plant((Edit("amend/give_way", "and f.place < its_place", "and false"),)),
     "DiesAlone": Plant((Edit("bonds/untie", "t.seq = e.waiting and t.dies", "false"),)),
     "PassesMaxRunning": Plant((Edit("lease/room", "sum(k.leased)", "sum(0 * k.leased)"),)),
@@ -356,7 +359,19 @@ BONDS: dict[str, Plant] = {
     ),
 }
 
+_AS_SAID = "where not array[a.place, -a.place] &&"
 OFFICE: dict[str, Plant] = {
+    "FollowsUpTheKept": Plant((Edit("settle/function", _AS_SAID, "where not array[-a.place] &&"),)),
+    "FollowsUpTheCancelled": Plant((Edit("settle/function", _AS_SAID, "where not array[a.place] &&"),)),
+    "PassesOverThoseWhoDiedTogether": Plant(
+        (
+            Edit(
+                "find/first_letters",
+                "(l.died_at, l.seq) > (%b::bigint, %b::bigint)",
+                "l.died_at > %b::bigint and %b::bigint is not null",
+            ),
+        )
+    ),
     "MovesWithoutItsCounts": Plant(patches=(_counts_no_moves,)),
     "MovesTheHeadAway": Plant((Edit("amend/keeping_back", "and l.waiting > 0", "and false"),)),
     "AsksForTwinsWhereItWas": Plant((Edit("amend/retake", "coalesce(q.other, t.scope)", "t.scope"),)),
@@ -375,4 +390,11 @@ OFFICE: dict[str, Plant] = {
             ),
         )
     ),
+    "GivesALetterTwice": Plant(
+        (Edit("lease_letters/give", "coalesce(c.lease_until, 0) <= a.now or c.worker = a.worker", "true"),)
+    ),
+    "TakesEarlyFromItsHolder": Plant((Edit("lease_letters/give", "a.early and c.worker = ''", "a.early"),)),
+    "MovesWhatIsLeased": Plant(patches=(_sees_no_holder,)),
+    "HearsTheLate": Plant((Edit("amend/take_away", "deliveries = deliveries + 1,"),)),
+    "SettlesLettersLikeItems": Plant(_settles_by("c.deliveries = o.delivery and c.lease_until is not null")),
 }

@@ -159,7 +159,7 @@ PLANTS: dict[str, Plant] = {
     "RefusalFailsTheBatch": Plant((Edit("ending", _GIVEN_AWAY, "refuse('given away')"),), says="given away"),
     "FollowsUpAlthoughRefused": Plant((Edit("ending", _GIVEN_AWAY, f"{_GIVEN_AWAY} follow(one[5] or {{}})"),)),
     "ExtendsById": Plant((Edit("extend", "m[DELIVERIES] ~= held[2] or", ""),)),
-    "ExtendRevives": Plant((Edit("extend", "or m[LEASE_UNTIL] <= time then", "then"),)),
+    "ExtendRevives": Plant((Edit("extend", "and m[LEASE_UNTIL] and m[LEASE_UNTIL] > time", "and m[LEASE_UNTIL]"),)),
     "ExtendShortens": Plant((Edit("extend", "if until_then > m[LEASE_UNTIL] then", "if true then"),)),
     "ExtendMovesNoEntry": Plant((Edit("extend", "lay(id, m)", "set(ITEM, id, packed(m))"),)),
     "ReplayResetsTheFence": Plant((Edit("amend", "m[ATTEMPT], m[ERRORS]", "m[DELIVERIES] = 0 m[ATTEMPT], m[ERRORS]"),)),
@@ -321,9 +321,21 @@ BONDS: dict[str, Plant] = {
     "SweepsLetters": Plant((Edit("sweep", "(m[STATE] == 'done' or m[STATE] == 'cancelled') and", "m[ENDED_AT] and"),)),
 }
 
+_SAID = "if one[5] and not verdict then"
 OFFICE: dict[str, Plant] = {
+    "FollowsUpTheKept": Plant((Edit("ending", _SAID, "if one[5] and verdict ~= CANCELLED_INSTEAD then"),)),
+    "FollowsUpTheCancelled": Plant((Edit("ending", _SAID, "if one[5] and verdict ~= KEPT then"),)),
+    "PassesOverThoseWhoDiedTogether": Plant(
+        (Edit("find", "if found == number or", "if not backwards or found == number or"),)
+    ),
     "MovesWithoutItsCounts": Plant(
-        (Edit("amend", "touched[id] or adopt(id, m) if target", "(target ~= '' and touch or adopt)(id, m) if target"),)
+        (
+            Edit(
+                "amend",
+                "m = touched[id] or adopt(id, m) if m[LETTER]",
+                "m = (target ~= '' and touch or adopt)(id, m) if m[LETTER]",
+            ),
+        )
     ),
     "MovesTheHeadAway": Plant((Edit("amend", "return KEEPS_OTHERS_BACK", "return nil"),)),
     "AsksForTwinsWhereItWas": Plant((Edit("amend", "m[QUEUE] = target ~= '' and target or own", ""),)),
@@ -347,4 +359,10 @@ OFFICE: dict[str, Plant] = {
         )
     ),
     "TakesInOverWhatIsThere": Plant((Edit("take_in", "if taken[id] then", "if false then"),)),
+    "GivesALetterTwice": Plant((Edit("lease_letters", "or m[LEASE_UNTIL] <= time or m[WORKER] == worker", "or true"),)),
+    "TakesEarlyFromItsHolder": Plant((Edit("lease_letters", "early and m[WORKER] == ''", "early"),)),
+    "MovesWhatIsLeased": Plant((Edit("amend", "return is_leased and refusals.held ~= ''", "return false"),)),
+    "HearsTheLate": Plant(
+        (Edit("amend", "m[DELIVERIES], m[LEASE_UNTIL] = m[DELIVERIES] + 1, false", "m[LEASE_UNTIL] = false"),)
+    ),
 }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from redrive.core import lanes
+from redrive.core.decide import ToDead
 from redrive.core.item import NewItem
 from redrive.core.lanes import Waiting
-from redrive.core.verbs import Verdict
+from redrive.core.verbs import Settlement, Verdict
 from redrive.stores.sqlite import SqliteStore, amend, bind, keys, lines, settle, take_in
 from redrive.stores.sqlite.amend import Place
 from redrive.stores.sqlite.lines import Joining
@@ -18,7 +21,7 @@ from redrive.stores.sqlite.tied import ORDER, Tied
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.sqlite.writer import Writer
 from tests.stores import broken_ways as ways
-from tests.stores.planting import Edit, Plant
+from tests.stores.planting import Edit, Patch, Plant
 
 _FENCE = "deliveries = ? and state = 'leased'"
 
@@ -118,7 +121,24 @@ def _finds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(take_in, "_there", lambda _, __: set())
 
 
+def _follows_up(became: Kind) -> Patch:
+    """What became something else than was decided."""
+    right = settle._Plan.add  # noqa: SLF001 - bent
+
+    def add(plan: Any, settlement: Settlement, *place: Any) -> None:
+        right(plan, settlement, *place)
+        if place[2] == became and isinstance(settlement.decision, ToDead):
+            plan._follow_ups.extend(settlement.follow_ups)  # noqa: SLF001
+
+    return lambda monkeypatch: monkeypatch.setattr(settle._Plan, "add", add)  # noqa: SLF001
+
+
 OFFICE: dict[str, Plant] = {
+    "FollowsUpTheKept": Plant(patches=(_follows_up("ready"),)),
+    "FollowsUpTheCancelled": Plant(patches=(_follows_up("cancelled"),)),
+    "PassesOverThoseWhoDiedTogether": Plant(
+        (Edit("find_oldest/letters", "(l.died_at, l.seq) > (?, ?)", "l.died_at > max(?, -1 + 0 * ?)"),)
+    ),
     "MovesWithoutItsCounts": Plant(patches=(_leaves_its_count,)),
     "MovesTheHeadAway": Plant(patches=(_binds_nothing,)),
     "AsksForTwinsWhereItWas": Plant(patches=(_asks_where_it_was,)),
@@ -129,6 +149,12 @@ OFFICE: dict[str, Plant] = {
     "TakesInOverWhatIsThere": Plant(
         (Edit("take_in/item", "insert into item", "insert or replace into item"),), (_finds_nobody,)
     ),
+    "GivesALetterTwice": Plant(
+        (Edit("lease_letters/free", "ifnull(i.lease_until, 0) <= ? or i.worker = ?", "? or ? <> ''"),)
+    ),
+    "TakesEarlyFromItsHolder": Plant((Edit("lease_letters/free", "or ? and i.worker = ''", "or ?"),)),
+    "MovesWhatIsLeased": Plant((Edit("amend/leased_letters", "when lease_until > ? then", "when 0 > ? then"),)),
+    "HearsTheLate": Plant((Edit("amend/take_away", "deliveries + 1", "deliveries"),)),
 }
 BONDS: dict[str, Plant] = {
     "LeasesFollowers": Plant(patches=(_never_behind,)),

@@ -47,9 +47,11 @@ def _again(item: NewItem) -> NewItem:
 def finds_by_offset(store: type) -> Patch:
     right: Any = vars(store)["find"]
 
-    async def find(self: object, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+    async def find(
+        self: object, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
         start = int(cursor or 0)
-        items = (await right(self, selection, 1_000)).items[start : start + limit + 1]
+        items = (await right(self, selection, 1_000, oldest=oldest)).items[start : start + limit + 1]
         return Page(items[:limit], str(start + limit) if len(items) > limit else None, len(items))
 
     return lambda monkeypatch: monkeypatch.setattr(store, "find", find)

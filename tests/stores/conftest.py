@@ -7,13 +7,20 @@ import pytest
 from redrive.stores.sqlite import SqliteStore
 from tests.stores.sqlite_kit import Open
 from tests.support.folders import quick_folder
+from tests.support.quick import without_slow
+
+SERVERS = ("test_postgres", "test_redis")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return (collection_path.stem.startswith(SERVERS) and without_slow(config)) or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The quick run does without servers."""
     for item in items:
-        if item.path.stem.startswith(("test_postgres", "test_redis")):
+        if item.path.stem.startswith(SERVERS):
             item.add_marker(pytest.mark.slow)
 
 

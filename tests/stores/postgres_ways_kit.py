@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import pytest
 
@@ -47,7 +48,7 @@ def by_way(metafunc: pytest.Metafunc, ways: Mapping[str, Way]) -> None:
         if mark.name == "prove" and LEFT_OUT in metafunc.config.getoption("markexpr"):
             # To make thousands of tests that are not run takes seconds of every run: one of each stands for all.
             given = given[:1]
-        metafunc.parametrize("way", given, indirect=True, scope="module")
+        metafunc.parametrize("way", given, indirect=True)
 
 
 @contextmanager
@@ -60,9 +61,15 @@ def on(where: shared.Shared) -> Iterator[Fresh]:
 
 
 @pytest.fixture(scope="module")
-def way(request: pytest.FixtureRequest) -> Iterator[Fresh]:
-    with request.param() as fresh:
-        yield fresh
+def opened_ways() -> Iterator[Callable[[Way], Fresh]]:
+    """Each once: tests come in any order, and a fixture with parameters would be made again for most of them."""
+    with ExitStack() as stack:
+        yield functools.cache(lambda way: stack.enter_context(way()))
+
+
+@pytest.fixture
+def way(request: pytest.FixtureRequest, opened_ways: Callable[[Way], Fresh]) -> Fresh:
+    return opened_ways(request.param)
 
 
 @pytest.fixture

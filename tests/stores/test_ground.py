@@ -239,9 +239,9 @@ async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     ("kind", "level"), [("tmpfs", "process-crash"), ("ramfs", "process-crash"), ("ext4", "power-loss")]
 )
 async def test_memory_is_not_said_to_survive_the_loss_of_power(
-    monkeypatch: pytest.MonkeyPatch, path: Path, kind: str, level: str
+    monkeypatch: pytest.MonkeyPatch, plain_ground: frozenset[str], path: Path, kind: str, level: str
 ) -> None:
-    monkeypatch.undo()
+    monkeypatch.setattr(ground, "IN_MEMORY", plain_ground)
     as_if_on(kind, monkeypatch)
     store = await SqliteStore(path, binding="stdlib").open()
     assert store.info().durability == level

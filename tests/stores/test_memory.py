@@ -13,4 +13,4 @@ async def open_store(clock: FakeClock) -> OpenStore:
     return store.open
 
 
-TestMachine = machine_for(lambda _, clock: MemoryStore(clock=clock))
+TestMachine = pytest.mark.slow(machine_for(lambda _, clock: MemoryStore(clock=clock)))

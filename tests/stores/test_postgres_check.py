@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from msgspec import structs
 
 from redrive.core.select import EVERYTHING
 from redrive.core.verbs import Checkup
@@ -17,7 +18,7 @@ from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.shape import SHAPE
 from redrive.stores.url import store_from_url
 from tests.stores.postgres_hot_kit import session_of
-from tests.stores.postgres_kit import execute, rows
+from tests.stores.postgres_kit import behind, execute, rows, somebody_waits
 from tests.stores.sqlite_kit import asking, new
 from tests.stores.upkeep_kit import died, fill
 from tests.support.stores import fresh_store
@@ -141,7 +142,7 @@ async def test_the_harmless_is_not_found(url: str, filled: PostgresStore) -> Non
         "create index mine on item (enqueued_at)",
         "create table notes (text text)",
         "alter table course set (fillfactor = 50)",
-        "analyze",
+        "analyze item, course",
     )
     assert await filled.check() == Checkup(6)
 
@@ -210,6 +211,7 @@ COUNTED_WRONG = (
     "insert into cause values ('c1', 'q', 4), ('c9', 'x', -1)",
     "delete from cause where cause = 'c2'",
     "select setval('item_seq', 2)",
+    "insert into tag values ('x', 1)",
 )
 
 
@@ -222,7 +224,9 @@ async def test_repair_counts_anew_and_says_what_was_wrong(url: str, filled: Post
     assert checkup.can_repair(checked)
     assert await checkup.repair(await session_of(filled)) == checked.findings
     assert await filled.check() == Checkup(6)
-    assert (await filled.find(EVERYTHING)).items == before
+    # What people said counts: the tag is told now.
+    shown = [structs.replace(item, tags=("x",)) if item.id == "a" else item for item in before]
+    assert list((await filled.find(EVERYTHING)).items) == shown
     assert [row for row in (await filled.tally()).queues if row.queue != "x"] == list(tally.queues)
     assert await filled.causes() == causes
     assert (await filled.put([new("g")])).added == ("g",)
@@ -233,6 +237,30 @@ async def test_repair_of_a_sound_store_writes_nothing(url: str, filled: Postgres
     assert await checkup.repair(await session_of(filled)) == ()
     after = await rows(url, "select * from counter order by 1, 2, 3, 4"), await rows(url, "select * from cause")
     assert after == before
+
+
+@pytest.mark.parametrize("harm", [each for each in HARM if HARM[each][1] == "tags"])
+async def test_repair_of_tags(url: str, filled: PostgresStore, harm: str) -> None:
+    statement, _, example = HARM[harm]
+    await execute(url, statement)
+    (finding,) = (await filled.check()).findings
+    assert await checkup.repair(await session_of(filled)) == (finding,)
+    assert finding.examples == (example,)
+    assert await filled.check() == Checkup(6)
+    assert (await filled.get("a")).item.tags == (("x",) if harm == "a tag that is not told" else ())
+
+
+async def test_repair_of_tags_waits_for_whoever_tags(url: str, filled: PostgresStore) -> None:
+    """The mark of an item that has none is taken away, unless somebody gives it one meanwhile."""
+    await execute(url, "update course set ties = 128 where seq = 1")
+    async with behind(url) as tagging, tagging.transaction():
+        await tagging.execute("select from course where seq = 1 for update")
+        await tagging.execute("insert into tag values ('x', 1)")
+        repairing = asyncio.create_task(checkup.repair(await session_of(filled)))
+        await somebody_waits(url, tagging)
+    await repairing
+    assert (await filled.get("a")).item.tags == ("x",)
+    assert await filled.check() == Checkup(6)
 
 
 async def test_repair_declares_a_queue_that_was_not(url: str, filled: PostgresStore) -> None:

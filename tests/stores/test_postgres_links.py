@@ -161,9 +161,11 @@ async def test_a_server_that_was_killed_and_started_again_is_found() -> None:
 
 
 async def test_more_callers_than_connections_take_turns(url: str, opened: Open) -> None:
+    # A server process may outlive its client, as one of the test before on the same schema.
+    before = set(await pids(url))
     store = await opened("&pool=2")
     await asyncio.gather(*(store.find(EVERYTHING) for _ in range(30)))
-    assert len(await pids(url)) <= 2
+    assert 1 <= len(set(await pids(url)) - before) <= 2
 
 
 async def test_a_pool_that_is_used_up_says_so(url: str, opened: Open) -> None:

@@ -78,11 +78,25 @@ async def role(admin: str) -> AsyncIterator[str]:
 async def test_the_first_of_many_openers_makes_the_tables(unused: str) -> None:
     stores = [unopened(unused) for _ in range(6)]
     await asyncio.gather(*(store.open() for store in stores))
-    assert {store.info().schema for store in stores} == {3}
-    assert await rows(unused, "select count(*) from migration") == [(3,)]
+    assert {store.info().schema for store in stores} == {5}
+    assert await rows(unused, "select count(*) from migration") == [(5,)]
     for store in stores:
         await store.put(news(1))
         await store.close()
+
+
+async def test_what_must_be_there_is_not_made(unused: str) -> None:
+    store = unopened(unused)
+    with pytest.raises(StoreUnavailable, match="no redrive in the schema"):
+        await store.open_existing()
+    with pytest.raises(StoreUnavailable, match="is not open"):
+        await store.tally()
+    await store.open()
+    await store.put(news(1))
+    await store.close()
+    again = await unopened(unused).open_existing()
+    assert [row.ready for row in (await again.tally()).queues] == [1]
+    await again.close()
 
 
 async def test_a_failed_migration_leaves_nothing(unused: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +215,7 @@ async def test_nobody_listens() -> None:
     error = await refusal(f"postgresql://someone:{quote(PASSWORD, safe='')}@127.0.0.1:1/x")
     assert isinstance(error, StoreUnavailable)
     assert error.message.startswith("no connection to postgresql://someone@127.0.0.1:1/x: ")
+    assert error.hint == "is the server running, and this its address?"
 
 
 async def test_an_unknown_host() -> None:
@@ -401,11 +416,12 @@ def test_no_psycopg_is_told_when_the_store_is_made(
 
 
 @pytest.mark.slow
-def test_psycopg_is_imported_by_those_who_need_it() -> None:
+def test_drivers_are_imported_by_those_who_need_them() -> None:
     made = "store_from_url('postgresql://h/d')"
-    code = f"import sys; from redrive.stores.url import *; {made}; print('psycopg' in sys.modules)"
+    others = "[name for name in ('psycopg', 'sqlite3', 'redrive.stores.sqlite') if name in sys.modules]"
+    code = f"import sys; from redrive.stores.url import *; {made}; print({others})"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "False\n"
+    assert done.stdout == "[]\n"
 
 
 def test_a_long_name_fits_a_channel() -> None:

@@ -9,7 +9,7 @@ import pytest
 from redrive.core import codec
 from redrive.core.decide import Charge, ToDead, ToDone
 from redrive.core.item import Failure, NewItem, Priority, Terms
-from redrive.core.select import EVERYTHING, Ids, Match
+from redrive.core.select import EVERYTHING, And, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import (
     TRASH_KEPT,
@@ -64,7 +64,7 @@ def _letters() -> Iterator[str]:
         yield f"insert into letter values ({seq}, 'q', 'max_attempts', 9, '{where}', {names}, {body})"
 
 
-FIRST, SECOND = migrate.known("postgres")[:2]
+FIRST, SECOND, THIRD = migrate.known("postgres")[:3]
 OPENING = load("postgres", "open")
 OF_SCHEMA_2 = "create function lock_lines(seqs bigint[]) returns void language sql as 'select null'"
 BOUND = (
@@ -134,11 +134,19 @@ async def second(old: str) -> str:
     return old
 
 
+@pytest.fixture
+async def third(second: str) -> str:
+    """As schema 3 left it."""
+    text = THIRD.text.replace("{schema}", f'"{schema_of(second)}"')
+    await execute(second, text, f"insert into migration values (3, '{THIRD.checksum}', 0)")
+    return second
+
+
 async def test_an_older_schema_is_brought_up_to_date_with_all_it_holds(old: str, opened: Open) -> None:
     store = await opened(where=old)
-    assert store.info().schema == 3
+    assert store.info().schema == 5
     assert (await store.check()).findings == ()
-    assert await rows(old, "select number from migration order by number") == [(1,), (2,), (3,)]
+    assert await rows(old, "select number from migration order by number") == [(1,), (2,), (3,), (4,), (5,)]
     assert await rows(old, "select count(*) from pg_proc where proname = 'lease' and pronargs = 10") == [(0,)]
     queues = {row.queue: row for row in (await store.tally()).queues}
     counts = queues["q"]
@@ -177,7 +185,7 @@ async def test_what_an_older_schema_held_goes_its_way(old: str, opened: Open) ->
 
 async def test_what_schema_2_held_goes_its_way(second: str, opened: Open) -> None:
     store = await opened(where=second)
-    assert store.info().schema == 3
+    assert store.info().schema == 5
     assert (await store.check()).findings == ()
     waiting = (await store.get("behind")).blocked_by
     moved = await store.amend(Ids(("head", "shelved")), Move("r"), act())
@@ -189,6 +197,28 @@ async def test_what_schema_2_held_goes_its_way(second: str, opened: Open) -> Non
     given = (await store.lease(LeaseRequest("w", (Want("q", 10, 30_000, 9),), "n"))).items
     assert {item.id: item.tags for item in given if item.id in {"plain", "head"}} == {"plain": ("seen",), "head": ()}
     assert (await store.check()).findings == ()
+
+
+async def test_letters_of_schema_3_are_found_by_what_schema_4_has_an_index_for(third: str, opened: Open) -> None:
+    store = await opened(where=third)
+    assert store.info().schema == 5
+    assert (await store.check()).findings == ()
+    where = (Match("disposition", "=", "open"), Match("queue", "=", "q"))
+    for name in (Match("error", "=", "Broken"), Match("category", "=", "error")):
+        assert {item.id for item in await store.find(And((*where, name)))} == {"died", "head"}
+        assert (await store.find(And((*where[:1], Match("queue", "=", "r"), name)))).items == ()
+
+
+async def test_schema_5_brings_the_functions_of_this_release(unused: str, opened: Open) -> None:
+    await (await opened(where=unused)).close()
+    functions = "select proname, md5(string_agg(prosrc, '' order by prosrc)) from pg_proc p, pg_namespace n"
+    functions += f" where pronamespace = n.oid and nspname = '{schema_of(unused)}' group by proname order by proname"
+    ours = await rows(unused, functions)
+    older = "create or replace function elect(pinned bigint, what text, who text, ttl bigint) returns boolean"
+    await execute(unused, "delete from migration where number = 5", f"{older} language sql as 'select false'")
+    assert await rows(unused, functions) != ours
+    assert (await opened(where=unused)).info().schema == 5
+    assert await rows(unused, functions) == ours
 
 
 async def test_what_lay_in_the_trash_before_there_was_a_term_is_kept_for_one(old: str, opened: Open) -> None:

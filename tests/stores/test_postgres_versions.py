@@ -57,14 +57,14 @@ def _other(url: str, database: str) -> str:
     return urlsplit(url)._replace(path=f"/{database}").geturl()
 
 
+WAYS = {
+    "15": of_version(15),
+    "16": of_version(16),
+    "sql_ascii": in_database("encoding 'SQL_ASCII'"),
+    # Sorts ä before z, and as no byte does. Servers built without ICU have no such locale.
+    "german": in_database("locale_provider icu icu_locale 'de-DE'", 15),
+}
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    by_way(
-        metafunc,
-        {
-            "15": of_version(15),
-            "16": of_version(16),
-            "sql_ascii": in_database("encoding 'SQL_ASCII'"),
-            # Sorts ä before z, and as no byte does. Servers built without ICU have no such locale.
-            "german": in_database("locale_provider icu icu_locale 'de-DE'", 15),
-        },
-    )
+    by_way(metafunc, WAYS)

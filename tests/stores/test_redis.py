@@ -12,12 +12,26 @@ from redrive.testing.conformance import *  # noqa: F403 - the whole suite is mea
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
 from redrive.testing.conformance.machine import machine_for
 from redrive.testing.conformance.stage import MakeStore
+from tests.stores.postgres_ways_kit import LEFT_OUT, SAMPLE
 from tests.support.servers import namespaces, shared
-from tests.support.servers.redis import FLAVOURS
+from tests.support.servers.redis import FLAVOURS, flavours
 from tests.support.servers.server import with_options
 
 
-@pytest.fixture(params=FLAVOURS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All on the first flavour that is there; on the other a few always, and all under `prove`."""
+    if "flavour" not in metafunc.fixturenames:
+        return
+    first = next(iter(flavours()), FLAVOURS[0])
+    others = [flavour for flavour in FLAVOURS if flavour != first]
+    proved = metafunc.definition.originalname not in SAMPLE
+    if proved and LEFT_OUT in metafunc.config.getoption("markexpr"):
+        others = []
+    mark = [pytest.mark.prove] * proved
+    metafunc.parametrize("flavour", [first, *(pytest.param(other, marks=mark) for other in others)], indirect=True)
+
+
+@pytest.fixture
 def flavour(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -125,7 +126,7 @@ def _counted() -> dict[str, scripts.Script]:
 async def test_no_look_up_grows_with_what_waits(world: World, server: Server, prepare: Any) -> None:
     counts: list[Counter[str]] = []
     session = await world.store._here()  # type: ignore[attr-defined]  # noqa: SLF001 - it has the scripts
-    session._scripts = _counted()  # noqa: SLF001
+    session._scripts = await asyncio.to_thread(_counted)  # noqa: SLF001
     for many in (FEW, MANY):
         server.client.delete(*server.client.keys(f"{server.prefix}*"))
         do = await prepare(world, many)
@@ -142,7 +143,7 @@ async def test_a_plain_item_costs_no_command_more(world: World, server: Server) 
     session = await world.store._here()  # type: ignore[attr-defined]  # noqa: SLF001 - it has the scripts
     await world.put(*[new() for _ in range(20)])
     items = await world.lease(10)
-    session._scripts = _counted()  # noqa: SLF001
+    session._scripts = await asyncio.to_thread(_counted)  # noqa: SLF001
     await world.settle(*(finished(item) for item in items), then=asking(10))
     told = {name.decode(): int(count) for name, count in server.client.hgetall(server.key("counted")).items()}
     kinds = told.pop("TYPE")

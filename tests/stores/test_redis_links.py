@@ -14,8 +14,9 @@ from redrive.core.verbs import Verdict
 from redrive.errors import OutcomeUnknown, StoreUnavailable
 from redrive.stores.base import Store
 from redrive.stores.redis import scripts
+from redrive.stores.redis.session import Session
 from redrive.stores.url import store_from_url
-from redrive.testing.conformance.kit import PATIENCE, asking, finished, ids, new, news
+from redrive.testing.conformance.kit import PATIENCE, SECOND, asking, dead, finished, ids, new, news
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.redis_office_kit import Server
 from tests.support.links.conditions import BlackHole, CutReply, CutRequest, Latency, Refuse, Sliced
@@ -50,7 +51,7 @@ def runs(client: Any) -> int:
 
 
 async def test_an_answer_that_is_lost_leaves_it_open_and_is_asked_for_once() -> None:
-    """redis-py's own client would ask again by itself, and nobody would know."""
+    """A client library would ask again by itself, and nobody would know."""
     made = news(3)
     with private_redis() as server, Link.to(server.url()) as link, redis.Redis.from_url(server.url()) as client:
         store = await store_from_url(link.through(server.url())).open()
@@ -85,6 +86,26 @@ async def test_a_settle_whose_answer_was_lost_has_ended_already(store: Store, li
     with pytest.raises(OutcomeUnknown):
         await store.settle([finished(item) for item in items])
     answers = (await store.settle([finished(item) for item in items])).answers
+    assert [answer.verdict for answer in answers] == [Verdict.ALREADY, Verdict.ALREADY]
+
+
+async def test_letters_whose_answer_was_lost_are_given_again_and_have_ended_already(store: Store, link: Link) -> None:
+    made = news(2)
+    await store.put(made)
+    leased = (await store.lease(asking(2))).items
+    # The server knows both scripts from here on.
+    await store.settle_letters([finished(item) for item in leased])
+    await store.lease_letters(ids(made), "w", SECOND)
+    await store.settle([dead(item) for item in leased])
+    link.set(CutReply(mark("lease_letters"), times=1))
+    with pytest.raises(OutcomeUnknown):
+        await store.lease_letters(ids(made), "w", 60 * SECOND)
+    items = await store.lease_letters(ids(made), "w", 60 * SECOND)
+    assert [(item.id, item.deliveries) for item in items] == [(one.id, 2) for one in made]
+    link.set(CutReply(mark("settle_letters"), times=1))
+    with pytest.raises(OutcomeUnknown):
+        await store.settle_letters([finished(item) for item in items])
+    answers = await store.settle_letters([finished(item) for item in items])
     assert [answer.verdict for answer in answers] == [Verdict.ALREADY, Verdict.ALREADY]
 
 
@@ -125,6 +146,18 @@ async def test_nobody_waits_for_ever_for_a_line_that_swallows_everything(store: 
     assert (await store.get(made.id)).item.state is State.READY
 
 
+async def test_an_answer_that_comes_too_late_is_nobody_s(store: Store, link: Link) -> None:
+    """Least of all of whoever asks next."""
+    await store.tally()
+    await store.workers()
+    link.set(Latency(0.7))
+    with pytest.raises(StoreUnavailable, match="no answer in time"):
+        await store.tally()
+    link.heal()
+    assert await store.workers() == ()
+    assert (await store.tally()).queues == ()
+
+
 async def test_what_is_read_over_a_lost_line_did_not_happen(store: Store, link: Link) -> None:
     await store.tally()
     link.set(CutReply(mark("tally"), times=1))
@@ -133,11 +166,18 @@ async def test_what_is_read_over_a_lost_line_did_not_happen(store: Store, link: 
     await store.tally()
 
 
-async def test_answers_in_pieces_are_put_together(store: Store, link: Link) -> None:
-    made = [new(b"x" * 5_000) for _ in range(20)]
-    link.set(Sliced(997))
-    await store.put(made)
-    assert ids((await store.lease(asking(20))).items) == ids(made)
+@pytest.mark.parametrize(("size", "piece"), [(5_000, 997), (20, 1)])
+async def test_answers_in_pieces_are_put_together(address: str, link: Link, size: int, piece: int) -> None:
+    made = [new(b"x" * size) for _ in range(20)]
+    # Thousands of pieces: whether they come within half a second is not the question here.
+    store = await store_from_url(f"{link.through(address)}&timeout=20s&pool=2").open()
+    try:
+        link.set(Sliced(piece))
+        await store.put(made)
+        assert ids((await store.lease(asking(20))).items) == ids(made)
+    finally:
+        link.heal()
+        await store.close()
 
 
 async def test_a_cancelled_caller_hears_of_it_when_what_was_sent_has_ended(store: Store, link: Link) -> None:
@@ -151,6 +191,26 @@ async def test_a_cancelled_caller_hears_of_it_when_what_was_sent_has_ended(store
     assert putting.cancelled()
     link.heal()
     assert (await store.put(made)).already == ids(made)
+
+
+async def test_a_script_that_is_flushed_as_soon_as_it_is_loaded_is_loaded_again(
+    store: Store, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's SCRIPT FLUSH may come between the two."""
+    load, loads = Session._load, 0  # noqa: SLF001 - there is no other place between the two
+
+    async def loaded(self: Session, *given: Any) -> None:
+        nonlocal loads
+        await load(self, *given)
+        loads += 1
+        if loads < 3:
+            await asyncio.to_thread(server.client.script_flush)
+
+    monkeypatch.setattr(Session, "_load", loaded)
+    server.client.script_flush()
+    made = news(2)
+    assert (await store.put(made)).added == ids(made)
+    assert loads == 3
 
 
 async def test_a_line_that_is_cut_while_a_script_is_loaded_has_not_run_it(

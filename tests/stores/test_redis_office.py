@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from redrive.core import codec
 from redrive.core.filters import parse
-from redrive.core.item import Item
+from redrive.core.item import Item, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Selection, matches, pins_dead
 from redrive.core.verbs import (
     Archive,
@@ -19,6 +20,7 @@ from redrive.core.verbs import (
     Discard,
     DocumentWrite,
     NewEntry,
+    QueueChange,
     Replay,
     Restore,
     WorkerFacts,
@@ -29,7 +31,7 @@ from redrive.stores.base import PAGE_LIMIT
 from redrive.stores.redis import amend, search
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.shelf import DAY
-from redrive.testing.conformance.kit import SECOND, World, act, dead, failure, finished, ids, new, news
+from redrive.testing.conformance.kit import QUEUE, SECOND, World, act, dead, failure, finished, ids, new, news
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.redis_office_kit import Server
 
@@ -110,11 +112,11 @@ def _expected(items: Sequence[Item], selection: Selection, now: int) -> list[str
     return [item.id for item in chosen]
 
 
-async def _pages(world: World, selection: Selection, limit: int) -> list[Item]:
+async def _pages(world: World, selection: Selection, limit: int, *, oldest: bool = False) -> list[Item]:
     found: list[Item] = []
     cursor = None
     while True:
-        page = await world.store.find(selection, limit, cursor)
+        page = await world.store.find(selection, limit, cursor, oldest=oldest)
         found += page.items
         cursor = page.next
         if cursor is None:
@@ -132,7 +134,10 @@ async def test_every_filter_gives_what_matches_gives(world: World) -> None:
             found = await _pages(world, selection, limit)
             assert [item.id for item in found] == expected, (text, limit)
             assert found == [by_id[item.id] for item in found], text
+        oldest = await _pages(world, selection, 2, oldest=True)
+        assert oldest == [by_id[item_id] for item_id in expected[::-1]], text
         assert list((await world.store.ids(selection)).ids) == expected, text
+        assert list((await world.store.ids(selection, oldest=True)).ids) == expected[::-1], text
         empty += [] if expected else [text]
     assert empty == ["state:done cause:c1", "cause:nobody"]
 
@@ -158,33 +163,80 @@ async def test_large_indexes_are_walked_as_small_ones_are_read(world: World, mon
     monkeypatch.setattr(search, "CHUNK", 2)
     for text in FILTERS:
         selection = parse(text)
-        assert ids(await _pages(world, selection, 3)) == tuple(_expected(items, selection, world.clock.now())), text
+        expected = tuple(_expected(items, selection, world.clock.now()))
+        assert ids(await _pages(world, selection, 3)) == expected, text
+        assert ids(await _pages(world, selection, 3, oldest=True)) == expected[::-1], text
         found = await search.oldest(session, selection, 1000)
         numbers = [candidate.item.seq for candidate in found.candidates]
         assert numbers == sorted(numbers), text
-        assert len(numbers) == len(_expected(items, selection, world.clock.now())), text
+        assert len(numbers) == len(expected), text
 
 
 async def test_an_index_is_used(world: World) -> None:
     for number in range(40):
         await world.letter(cause=f"c{number % 10}")
+    for _ in range(4):
+        await world.letter(queue="sms")
+        await world.put(new())
+        await world.finish(dead(await world.lease_one(), route="billing"))
     for selection in (
+        parse("state:dead route:billing"),
+        parse("state:dead route:billing disposition:open"),
+        parse("error:SMTPTimeout queue:sms"),
+        parse("category:timeout queue:sms disposition:open"),
         parse("cause:c3"),
         parse("cause:c3 queue:emails"),
         parse("cause:c3 state:dead disposition:open reason:max_attempts"),
     ):
-        page = await world.store.find(selection)
-        assert len(page.items) == 4
-        assert page.scanned == 4
+        for oldest in (False, True):
+            page = await world.store.find(selection, oldest=oldest)
+            assert len(page.items) == 4
+            assert page.scanned == 4
+
+
+async def test_a_page_is_whole_whether_it_came_with_its_payloads_or_without(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no room in the first answer is read behind it, as is all that comes in later ones."""
+    made = {one.id: one for one in [new(random.randbytes(6_000)) for _ in range(400)]}
+    await world.put(*made.values())
+    every_other = And((EVERYTHING, Ids(tuple(made)[::2])))
+    read: list[str] = []
+    asked = Session.read
+
+    async def told(session: Session, script: str, args: Sequence[Any] = ()) -> Any:
+        read.append(script)
+        return await asked(session, script, args)
+
+    monkeypatch.setattr(Session, "read", told)
+    small = await world.store.find(EVERYTHING, 150)
+    assert read == ["find"]
+    large = await world.store.find(EVERYTHING, 400)
+    assert read == ["find", "find", "rows", "rows"]
+    assert [item.id for item in large] == list(reversed(made))
+    assert large.items[:150] == small.items
+    assert all(item.payload == made[item.id].payload for item in large)
+    assert ids((await world.store.find(every_other, 400)).items) == ids(large.items[1::2])
+
+
+async def test_whoever_is_parked_is_shown_so_by_any_filter(world: World) -> None:
+    await world.store.configure(QUEUE, QueueChange(order="park"))
+    head, behind = (new(terms=Terms(order_key="k")) for _ in range(2))
+    await world.put(head, behind)
+    await world.end(head, dead)
+    for selection in (EVERYTHING, parse(f"queue:{QUEUE} state:ready"), parse("hold:parked"), Ids((behind.id,))):
+        found = {item.id: item.hold for item in await world.store.find(selection)}
+        assert found[behind.id] == "parked:order"
 
 
 async def test_the_time_of_death_is_an_index(world: World) -> None:
     """Of a month of letters only those of the day asked for are read."""
     await world.letters(60)
     for text, count in (("died>50s", 10), ("died<=5s queue:emails", 5), ("died>=30s died<=34s", 5)):
-        page = await world.store.find(parse(text), limit=count)
-        assert (len(page.items), page.next) == (count, None), text
-        assert page.scanned <= 2 * count, text
+        for oldest in (False, True):
+            page = await world.store.find(parse(text), limit=count, oldest=oldest)
+            assert (len(page.items), page.next) == (count, None), text
+            assert page.scanned <= 2 * count, text
 
 
 async def test_pages_among_letters_of_one_instant(world: World) -> None:

@@ -342,7 +342,7 @@ async def test_a_put_that_is_cancelled_while_it_waits_has_not_happened(address: 
 @pytest.mark.slow
 def test_without_the_driver_the_fix_is_named() -> None:
     code = (
-        "import sys; sys.modules['redis'] = None\n"
+        "import sys; sys.modules['hiredis'] = None\n"
         "from redrive import Redrive\n"
         "from redrive.errors import MissingExtra\n"
         "try: Redrive('redis://localhost')\n"
@@ -354,5 +354,5 @@ def test_without_the_driver_the_fix_is_named() -> None:
 
 @pytest.mark.slow
 def test_the_driver_is_imported_only_by_who_uses_it() -> None:
-    code = "import redrive, sys; redrive.Redrive('memory:'); sys.exit('redis' in sys.modules)"
+    code = "import redrive, sys; redrive.Redrive('memory:'); sys.exit('hiredis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,10 +8,12 @@ import logging
 import msgspec
 import pytest
 
+from redrive.core.filters import parse
 from redrive.core.item import NewItem, Priority
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.verbs import Replay
 from redrive.stores.redis import RedisStore, boot, mend
+from redrive.stores.redis.search import oldest
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import (
@@ -73,7 +75,17 @@ def _as_layout_1(server: Server) -> None:
             client.zadd(key(f"ready:{crashes}:{queue}"), {f"{seq:016d}{item_id.decode()}": due})
             if crashes:
                 client.sadd(key(f"levels:{queue}"), crashes)
+    _as_layout_2(server)
     client.hset(key("boot"), "schema", 1)
+
+
+def _as_layout_2(server: Server) -> None:
+    """Letters are not found by their error or category in one queue."""
+    for kind in ("eq", "kq"):
+        for key in server.client.scan_iter(match=server.key(f"letters:{kind}:*")):
+            server.client.delete(key)
+    server.client.hset(server.key("boot"), "schema", 2)
+    server.client.hdel(server.key("boot"), "laid")
 
 
 def _packed(record: list[object]) -> bytes:
@@ -165,6 +177,39 @@ async def test_an_upgrade_that_was_cut_off_goes_on(
     await second.close()
 
 
+async def test_letters_are_found_before_during_and_after_an_upgrade(
+    world: World, server: Server, address: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that is still being made answers nothing; those of before do."""
+    monkeypatch.setattr(mend, "STEP", 10)
+    items = news(60)
+    made = set(ids(items))
+    await world.put(*items)
+    await world.finish(*(dead(item) for item in await world.lease(60)))
+    _as_layout_2(server)
+    indexes = [server.key(f"letters:eq:open:SMTPTimeout\0{QUEUE}"), server.key(f"letters:kq:open:timeout\0{QUEUE}")]
+    store = store_from_url(address, clock=clock)
+    assert isinstance(store, RedisStore)
+    with monkeypatch.context() as patch:
+        patch.setattr(mend.Mender, "_go_on", _later)
+        await store.open()
+    assert all(0 < server.client.zcard(index) < len(made) for index in indexes)
+    selections = [parse(f"state:dead queue:{QUEUE} {field}") for field in ("error:SMTPTimeout", "category:timeout")]
+    for selection in selections:
+        assert set((await store.ids(selection)).ids) == made
+        assert (await oldest(await store._here(), selection, 99)).matching == len(made)  # noqa: SLF001 - as an act finds them
+    await (await store._here()).mend()  # noqa: SLF001 - it works beside the verbs
+    assert all(server.client.zcard(index) == len(made) for index in indexes)
+    for selection in selections:
+        assert set((await store.ids(selection)).ids) == made
+    assert not (await store.check()).findings
+    await store.close()
+
+
+def _later(_mender: mend.Mender) -> None:
+    return
+
+
 async def test_an_operator_may_bring_it_there_before(world: World, server: Server, address: str) -> None:
     await world.put(*news(5))
     await world.finish(*(failed(item) for item in await world.lease(5)))
@@ -172,9 +217,9 @@ async def test_an_operator_may_bring_it_there_before(world: World, server: Serve
     store = store_from_url(address)
     assert isinstance(store, RedisStore)
     upkeep = store.upkeep()
-    assert [layout.number for layout in await upkeep.pending()] == [boot.SCHEMA]
-    assert (await upkeep.status()).pending == ("0002_levels",)
-    assert await upkeep.migrate() == (boot.SCHEMA,)
+    assert [layout.number for layout in await upkeep.pending()] == [2, 3]
+    assert (await upkeep.status()).pending == ("0002_levels", "0003_letters_by")
+    assert await upkeep.migrate() == (2, 3)
     assert await upkeep.pending() == ()
     assert server.client.zcard(server.key(f"ready:3:{QUEUE}")) == 5
 

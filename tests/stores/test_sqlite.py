@@ -8,6 +8,7 @@ from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
 from redrive.testing.conformance.machine import machine_for
+from tests.support.templates import prepared
 
 
 @pytest.fixture
@@ -16,11 +17,16 @@ def capabilities() -> frozenset[str]:
 
 
 @pytest.fixture
-async def open_store(quick_path: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
+def database(quick_path: Path) -> Path:
+    return prepared(quick_path / "redrive.db")
+
+
+@pytest.fixture
+async def open_store(database: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
     handles: list[SqliteStore] = []
 
     async def open_store() -> SqliteStore:
-        handles.append(SqliteStore(quick_path / "redrive.db", clock=clock))
+        handles.append(SqliteStore(database, clock=clock))
         return await handles[-1].open()
 
     yield open_store
@@ -30,6 +36,7 @@ async def open_store(quick_path: Path, clock: FakeClock) -> AsyncIterator[OpenSt
 
 TestMachine = pytest.mark.slow(
     machine_for(
-        lambda folder, clock: SqliteStore(folder / "redrive.db", clock=clock, durability="process-crash"), durable=True
+        lambda folder, clock: SqliteStore(prepared(folder / "redrive.db"), clock=clock, durability="process-crash"),
+        durable=True,
     )
 )

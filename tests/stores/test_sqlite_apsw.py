@@ -9,6 +9,7 @@ from redrive.stores.sqlite import SqliteStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
+from tests.support.templates import prepared
 
 pytestmark = pytest.mark.slow
 """The quick run has the suite on the other binding."""
@@ -20,11 +21,16 @@ def capabilities() -> frozenset[str]:
 
 
 @pytest.fixture
-async def open_store(quick_path: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
+def database(quick_path: Path) -> Path:
+    return prepared(quick_path / "redrive.db")
+
+
+@pytest.fixture
+async def open_store(database: Path, clock: FakeClock) -> AsyncIterator[OpenStore]:
     handles: list[SqliteStore] = []
 
     async def open_store() -> SqliteStore:
-        handles.append(SqliteStore(quick_path / "redrive.db", clock=clock, binding="apsw"))
+        handles.append(SqliteStore(database, clock=clock, binding="apsw"))
         return await handles[-1].open()
 
     yield open_store

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from redrive.core.filters import parse
 from redrive.core.item import Dedupe, NewItem, Terms
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.verbs import (
@@ -171,6 +172,21 @@ async def test_keys_and_routes_are_found_by_an_index(opened: Open, path: Path, f
         rest = (0,) * (sql.count("?") - len(values))
         plan = [row[3] for row in connection.execute(f"explain query plan {sql}", (*values, *rest))]
     assert any(f"INDEX {index} (" in step for step in plan), plan
+
+
+@pytest.mark.parametrize("verb", ["find", "find_oldest"])
+async def test_open_letters_of_a_route_are_walked_in_the_order_of_its_index(
+    opened: Open, path: Path, verb: str
+) -> None:
+    """From both ends: a page costs what is on it, however many letters there are."""
+    await (await opened()).close()
+    where, values = compiled(parse("state:dead disposition:open route:x"), 0, letters=True)
+    sql = load("sqlite", verb)["letters"].replace("{where}", where)
+    with closing(sqlite3.connect(path)) as connection:
+        rest = (0,) * (sql.count("?") - len(values))
+        plan = [row[3] for row in connection.execute(f"explain query plan {sql}", (*values, *rest))]
+    assert "letter_route (route=? AND disposition=? AND died_at>? AND died_at<?)" in plan[0], plan
+    assert not any("TEMP B-TREE" in step for step in plan), plan
 
 
 async def test_what_is_not_used_costs_no_statement(opened: Open) -> None:

@@ -13,6 +13,7 @@ from redrive.core.verbs import TRASH_KEPT, Act, Discard, Move, QueueChange, Queu
 from redrive.stores.clock import SystemClock
 from redrive.stores.migrate import known
 from redrive.stores.sqlite import SqliteStore
+from redrive.stores.sqlite.checkup import can_repair
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
@@ -132,7 +133,7 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-async def test_check_finds_tags_that_are_wrong(opened: Open, path: Path, harm: str) -> None:
+async def test_check_finds_tags_that_are_wrong_and_repair_mends_them(opened: Open, path: Path, harm: str) -> None:
     store = await opened()
     await letters(store, "a", "b")
     await store.amend(Ids(("a",)), Tag(("x", "y")), BY)
@@ -140,5 +141,11 @@ async def test_check_finds_tags_that_are_wrong(opened: Open, path: Path, harm: s
     await store.close()
     statement, example = HARM[harm]
     execute(path, statement)
-    (finding,) = (await (await opened()).check(quick=True)).findings
+    store = await opened()
+    found = await store.check(quick=True)
+    (finding,) = found.findings
     assert (finding.kind, finding.examples[0]) == ("tags", example)
+    assert can_repair(found)
+    assert await store.upkeep().repair() == found.findings
+    assert (await store.check()).findings == ()
+    assert (await store.get("a")).item.tags == (() if harm == "tags that were lost" else ("x", "y"))

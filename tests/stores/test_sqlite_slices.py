@@ -13,6 +13,7 @@ from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.find import *  # noqa: F403 - every test of looking is meant
 from redrive.testing.conformance.fixtures import clock, world  # noqa: F401 - the suite's own
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
+from redrive.testing.conformance.oldest import *  # noqa: F403 - from both ends
 from redrive.testing.conformance.prune import *  # noqa: F403 - and every test of pruning
 
 pytestmark = pytest.mark.slow
@@ -75,6 +76,9 @@ async def test_slices_were_really_used(open_store: OpenStore, parts: list[str]) 
     found = await store.find(Match("id", "glob", "*-[0-9]"), 5)
     assert found.items == ()
     assert (parts, found.scanned) == (["Search"] * 4, 12)
+    parts.clear()
+    assert (await store.find(Match("id", "glob", "*-[0-9]"), 5, oldest=True)).scanned == 12
+    assert parts == ["Search"] * 4
     act = Act("a", "r", "q")
     await store.amend(Ids(("i-7",)), Cancel(), act)
     assert [stone.id for stone in await store.prune(EVERYTHING, 5, act)] == ["i-7"]

@@ -220,6 +220,31 @@ TEETH = (
     Tooth(o.HoldsTrashFromItsDeath, ("test_trash_is_swept_when_its_time_is_over",), machine=True),
     Tooth(o.TakesInAsTheFileHasThem, ("test_taken_in_letters_wait_for_each_other_in_their_order",)),
     Tooth(o.TakesInOverWhatIsThere, ("test_take_in_of_what_is_there_changes_nothing",), machine=True),
+    Tooth(o.GivesALetterTwice, ("test_letter_lease_that_ran_out_is_given_to_another",), machine=True),
+    Tooth(o.TakesEarlyFromItsHolder, ("test_letter_lease_takes_nothing_early_from_its_holder",), machine=True),
+    Tooth(o.SettlesLettersLikeItems, ("test_letter_is_not_ended_by_settle",), machine=True),
+    Tooth(
+        o.KeepsTheLineOfADoneLetter,
+        ("test_letter_over_lets_its_order_key_go_on", "test_letter_done_frees_those_who_wait_for_it"),
+        machine=True,
+    ),
+    Tooth(
+        o.FollowsUpTheKept,
+        ("test_route_that_is_full_puts_no_follow_ups", "test_route_with_room_again_puts_the_follow_up_then"),
+        machine=True,
+    ),
+    Tooth(o.FollowsUpTheCancelled, ("test_cancel_instead_of_what_was_decided_puts_no_follow_ups",)),
+    Tooth(o.FollowsUpOnlyTheDone, ("test_letter_over_puts_its_follow_ups",)),
+    Tooth(o.OldestByEnqueueing, ("test_oldest_gives_the_first_died_first",)),
+    Tooth(o.TurnsRoundAtAnyPlace, ("test_oldest_and_latest_share_no_cursors",)),
+    Tooth(
+        o.GoesOnInAnySearch,
+        (
+            "test_cursors_are_good_for_one_search",
+            "test_cursors_that_were_altered_are_refused",
+            "test_cursors_that_were_made_up_are_refused",
+        ),
+    ),
     Tooth(t.DropsTermsOnRetry, ("test_put_terms_are_carried_through_an_item_s_life",), machine=True),
     Tooth(m.DeafToPuts, ("test_wait_returns_on_a_put", "test_wait_returns_on_a_put_through_another_handle")),
 )

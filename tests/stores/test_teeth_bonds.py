@@ -13,7 +13,7 @@ from tests.stores.broken_bonds import BONDS
 from tests.stores.broken_office import OFFICE
 from tests.stores.planting import Plant, Planted
 from tests.stores.teeth_kit import fails
-from tests.stores.test_teeth_servers import SOUND, marks, world_with
+from tests.stores.test_teeth_servers import SOUND, controls, marks, world_with
 from tests.support.folders import quick_folder
 
 BUGS = BONDS | OFFICE
@@ -24,10 +24,7 @@ PLANTS: dict[str, Mapping[str, Plant]] = {
 }
 CASES = [(engine, bug, name) for engine, plants in PLANTS.items() for bug in plants for name in BUGS[bug].caught_by]
 CAUGHT = [pytest.param(*case, id="-".join(case), marks=marks(case[0])) for case in CASES]
-PASSED = [
-    pytest.param(engine, name, id=f"{engine}-{name}", marks=marks(engine))
-    for engine, name in sorted({(engine, name) for engine, _, name in CASES})
-]
+PASSED = controls([(engine, name) for engine, _, name in CASES])
 
 
 @pytest.fixture

@@ -44,9 +44,9 @@ def forgets_alternatives(right: Callable[[Selection], Selection]) -> Callable[[S
 
 
 def goes_on_too_far(_: object) -> Callable[..., str]:
-    def cursor_at(item: Item, *, by_death: bool) -> str:
+    def cursor_at(item: Item, *, letters: bool, oldest: bool) -> str:
         at = item.seq - 1
-        return cursor.write("died" if by_death else "enqueued", (at, at))
+        return cursor.write(cursor.order_of(letters=letters, oldest=oldest), (at, at))
 
     return cursor_at
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from redrive import Policy, Redrive, never
 from redrive.core.verbs import LeaseRequest, Want
 from redrive.stores.url import store_from_url
-from tests.support.cli import store_in
+from tests.support.cli import made_in, store_in
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ def with_app(folder: Path, ask: Callable[[Redrive], Awaitable[T]]) -> T:
     """As a program of its own, whose actor is `tester`."""
 
     async def asked() -> T:
-        async with Redrive(store_in(folder), log=False, actor="tester") as app:
+        async with Redrive(made_in(folder), log=False, actor="tester") as app:
             return await ask(app)
 
     return asyncio.run(asked())

@@ -18,7 +18,9 @@ import pytest
 
 from redrive import Policy, Redrive, never
 from redrive import cli as command_line
+from tests.support.servers import processes
 from tests.support.stores import EACH, StoreUrl
+from tests.support.templates import prepared
 
 PATIENCE = 45
 """Seconds. Only a failing test waits so long; the machine may be busy."""
@@ -46,6 +48,13 @@ def on_store(
 
 def store_in(folder: Path, name: str = "redrive.db") -> str:
     return os.environ.get("REDRIVE_STORE") or f"sqlite:///{folder}/{name}"
+
+
+def made_in(folder: Path, name: str = "redrive.db") -> str:
+    """The same, with its tables in it."""
+    if not os.environ.get("REDRIVE_STORE"):
+        prepared(folder / name)
+    return store_in(folder, name)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -123,6 +132,7 @@ class WorkerProcess:
     process: subprocess.Popen[str]
     lines: queue.SimpleQueue[str | None]
     seen: list[str] = field(default_factory=list)
+    reader: threading.Thread = field(init=False)
 
     @classmethod
     def start(cls, *args: str, cwd: Path) -> WorkerProcess:
@@ -135,9 +145,11 @@ class WorkerProcess:
             stdin=subprocess.DEVNULL,
             text=True,
         )
-        made = cls(process, queue.SimpleQueue())
-        threading.Thread(target=made._read, daemon=True).start()
-        return made
+        return cls(process, queue.SimpleQueue())
+
+    def __post_init__(self) -> None:
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -162,9 +174,15 @@ class WorkerProcess:
         self.process.send_signal(number)
 
     def close(self) -> None:
+        children = processes.children(self.process.pid)
         self.process.kill()
         self.process.wait(PATIENCE)
+        # Those of a group that had no time to end its own: as long as they have the other end, nothing can be closed.
+        for child in children:
+            processes.send(child, signal.SIGKILL)
         assert self.process.stdout is not None
+        self.reader.join(PATIENCE)
+        assert not self.reader.is_alive(), "something that the worker started still writes"
         self.process.stdout.close()
 
     def _next(self) -> str | None:
@@ -181,7 +199,7 @@ def letters_in(folder: Path, *texts: str, name: str = "redrive.db") -> list[str]
     """A database with one dead letter per error text, in the queue `mail`; their ids. A few die in their order."""
 
     async def make() -> list[str]:
-        app = Redrive(store_in(folder, name), log=False, actor="tester")
+        app = Redrive(made_in(folder, name), log=False, actor="tester")
 
         @app.handler("mail", policy=Policy(backoff=never()), concurrency=1 if len(texts) < 100 else 500)
         async def fail(item_id: str) -> None:

@@ -28,7 +28,10 @@ def fresh_store(kind: str, folder: Path) -> Iterator[str]:
         case "memory":
             yield "memory:"
         case "sqlite":
-            yield f"sqlite:///{tempfile.mkdtemp(prefix='store-', dir=folder)}/redrive.db"
+            from tests.support.templates import prepared
+
+            path = prepared(Path(tempfile.mkdtemp(prefix="store-", dir=folder)) / "redrive.db")
+            yield f"sqlite:///{path}"
         case "postgres":
             from tests.support.servers import schemas
 

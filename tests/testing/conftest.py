@@ -9,8 +9,11 @@ import pytest
 
 from redrive import Policy, Redrive
 from redrive.testing import FakeClock, FaultyStore, MemoryStore
+from tests.support.families import pytest_generate_tests
 from tests.support.folders import quick_folder
 from tests.support.stores import EACH, fresh_store
+
+__all__ = ["pytest_generate_tests"]
 
 COLOURS = ("async", "sync")
 HOUR = 3_600_000

@@ -157,6 +157,7 @@ async def test_what_handlers_put_is_seen(app: Redrive) -> None:
     await assert_enqueued(app, "emails", {"copy of": 7}, count=1)
 
 
+@pytest.mark.slow
 async def test_there_may_be_more_than_a_page(app: Redrive) -> None:
     @app.handler("numbers", policy=Policy(never()))
     async def count(n: int) -> int:

@@ -105,6 +105,7 @@ async def test_time_stands_still_while_a_handler_works(shop: Shop) -> None:
     assert (await shop.app.history(slow)).item.attempt == 1
 
 
+@pytest.mark.slow
 async def test_a_handler_may_sleep_on_the_clock_and_keeps_its_lease(app: Redrive, clock: FakeClock) -> None:
     lost: list[Event] = []
     app.events.subscribe(lambda event: lost.append(event) if isinstance(event, LeaseLost) else None)

@@ -156,7 +156,9 @@ def _queue_writer(store: Store, queue: str) -> Write:
     async def write(settings: Settings) -> Settings:
         rest = {name: value for name, value in settings.items() if name != "capacity"}
         if rest:
-            await store.configure(queue, convert(rest, QueueChange))
+            with codec.making:
+                change = convert(rest, QueueChange)
+            await store.configure(queue, change)
         if "capacity" not in settings:
             return rest
         capacity = settings["capacity"]

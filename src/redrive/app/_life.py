@@ -14,6 +14,7 @@ from redrive.app._declared import Declared
 from redrive.core.item import Millis
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
+from redrive.engine.along import Along
 from redrive.engine.client import Client
 from redrive.engine.registry import Registry
 from redrive.errors import AppClosed, ConfigError
@@ -65,8 +66,11 @@ class Life:
         self._state = "new"
         self._door = asyncio.Lock()
         self._home: asyncio.AbstractEventLoop | None = None
+        self._along: Along | None = None
         self._client = Client(store, self._registry, self.events, clock, self._max_payload)
-        self._letters = Letters(store, self.events, actor=self._actor)
+        self._letters = Letters(
+            store, self.events, actor=self._actor, clock=clock, frames=self._frames, max_result=self._max_payload
+        )
         self._schedules = Schedules(store, actor=self._actor, before=self._catch_up)
 
     async def open(self) -> Self:

@@ -32,8 +32,9 @@ from redrive.errors import ConfigError
 from redrive.office import gates, workers
 from redrive.office import settings as office
 from redrive.office.audit import Audit
+from redrive.office.bites import amend_in_bites, bites_of, joined
 from redrive.office.gates import GateView
-from redrive.office.letters import Letters, amend_in_chunks, check_reason, check_several, joined
+from redrive.office.letters import Letters, check_reason, check_several
 from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
@@ -171,7 +172,7 @@ class Steering(Life):
         chosen = [str(each) for each in check_several(ids, "ids")]
         act = self._act(reason)
         if not force:
-            return await amend_in_chunks(self._store, chosen, Cancel(), act)
+            return await amend_in_bites(self._store, bites_of(chosen, Cancel()), act)
         return joined([await cancel_by_force(self._store, each, act) for each in dict.fromkeys(chosen)])
 
     def _act(self, reason: str) -> Act:

@@ -217,6 +217,7 @@ class Working(Life):
             policies=self._registry.policies,
             until_idle=until_idle,
             most=most,
+            along=self._along,
         )
         self._stops.add(stop)
         self._home = asyncio.get_running_loop()

@@ -13,11 +13,14 @@ from redrive.core.meters import Rate
 from redrive.core.policy import Policy
 from redrive.core.verbs import Amended, Page
 from redrive.engine.runner import cancel_requested
-from redrive.engine.signals import Dead, Retry, Snooze
+from redrive.engine.signals import Cancel, Dead, Retry, Snooze
+from redrive.office.in_place import Halt
 
 __all__ = [
     "Amended",
+    "Cancel",
     "Dead",
+    "Halt",
     "History",
     "Item",
     "Page",

@@ -62,7 +62,7 @@ class Bridge:
     def run(self, *, until_idle: bool, queues: Iterable[str] | None, grace: Duration, concurrency: int | None) -> None:
         """The first interruption stops the worker politely, the second at once, the third leaves it alone."""
         _refuse_in_loop("run")
-        with self._loop() as loop, _sigterm_interrupts():
+        with self._loop() as loop, sigterm_interrupts():
             work = partial(self.app.run, until_idle=until_idle, queues=queues, grace=grace, concurrency=concurrency)
             running = Call(loop, "run", work)
 
@@ -117,7 +117,7 @@ def _refuse_in_loop(name: str) -> None:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def sigterm_interrupts() -> Iterator[None]:
     """Where SIGTERM would end the process on the spot, it ends it in order instead, as `redrive worker run` does."""
     at_once = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not at_once or threading.current_thread() is not threading.main_thread():

@@ -8,10 +8,12 @@ from typing import Any
 from redrive.blocking._bridge import Bridge
 from redrive.core.durations import Duration
 from redrive.core.item import History, Item
+from redrive.core.rates import RateText
 from redrive.core.verbs import Amended, Entry, Page, PutResult
 from redrive.office import letters as office
 from redrive.office.causes import CauseView
 from redrive.office.facets import Facets
+from redrive.office.in_place_job import Function, Progress, Worked
 from redrive.office.letters import Which
 from redrive.office.records import Record
 
@@ -44,13 +46,15 @@ class Letters:
         delay: Duration = 0,
         force: bool = False,
         queue: str | None = None,
+        pace: RateText | None = None,
         actor: str | None = None,
         request_id: str | None = None,
     ) -> Amended:
         """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
 
         Each goes back to its place under its order key, or to the end if the others went on; with `queue`, to that one.
-        One whose dedupe key a live item holds is skipped; with `force` it runs without the key.
+        One whose dedupe key a live item holds is skipped; with `force` it runs without the key. `pace` as in `100/min`:
+        the first become due at once and the others that much later, each at its own time, whoever lives till then.
         """
         return self._bridge.call(
             self._letters.replay,
@@ -60,6 +64,7 @@ class Letters:
             delay=delay,
             force=force,
             queue=queue,
+            pace=pace,
             actor=actor,
             request_id=request_id,
         )
@@ -118,6 +123,44 @@ class Letters:
     def note(self, which: Which, text: str, *, actor: str | None = None, request_id: str | None = None) -> Amended:
         """Write something into the history of letters. Nothing else changes."""
         return self._bridge.call(self._letters.note, _in_hand(which), text, actor=actor, request_id=request_id)
+
+    def work(
+        self,
+        which: Which,
+        function: Function,
+        *,
+        reason: str,
+        ttl: Duration = "60s",
+        concurrency: int = 1,
+        pace: RateText | None = None,
+        limit: int | None = None,
+        on_progress: Progress | None = None,
+        dry_run: bool = False,
+        early: bool = False,
+        actor: str | None = None,
+    ) -> Worked:
+        """Call `function(item)` for each letter where it lies: it stays a letter unless that succeeds.
+
+        What it returns makes the item done; `Cancel` ends it, `Halt` ends the work early; any other error is one more
+        attempt in its history. A filter is taken earliest died first. Each is lent to this call alone for `ttl`, and
+        for as long as the function runs; after a crash it is a letter like before. One that `Snooze`, `Retry(after=…)`
+        or a consumer put off is skipped until it is due, unless `early`. `pace` as in "10/s". `on_progress` is told how
+        many were reached, of how many.
+        """
+        return self._bridge.call(
+            self._letters.work,
+            _in_hand(which),
+            function,
+            reason=reason,
+            ttl=ttl,
+            concurrency=concurrency,
+            pace=pace,
+            limit=limit,
+            on_progress=on_progress,
+            dry_run=dry_run,
+            early=early,
+            actor=actor,
+        )
 
     def payload(self, item_id: str) -> Any:
         """What the handler was to get, by id or unique prefix: the JSON value, or bytes if it is none."""

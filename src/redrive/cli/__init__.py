@@ -13,12 +13,19 @@ __all__ = ["main", "run"]
 
 def run(args: Sequence[str]) -> int:
     """One command; returns its exit code. Whatever goes wrong becomes a line on stderr and a code in `exits`."""
-    from redrive.cli.root import run_command
+    from redrive.cli.incoming import incoming
+
+    with incoming():
+        from redrive.cli.root import run_command
 
     return run_command(args)
 
 
 def main() -> None:
-    from redrive.cli.leaving import leave
+    from redrive.cli.incoming import alone, incoming
+
+    alone()
+    with incoming():
+        from redrive.cli.leaving import leave
 
     leave(run(sys.argv[1:]))

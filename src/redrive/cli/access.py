@@ -5,12 +5,15 @@ Nothing of the library is imported before a command really goes to a store: `--v
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from redrive.cli.exits import Talk
+from redrive.cli.incoming import incoming
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -98,10 +101,32 @@ def dry_run_option(about: str) -> Callable[[F], F]:
     return click.option("--dry-run", is_flag=True, help=about)
 
 
+class WholeNumber(click.IntRange):
+    """As its parent, which says of a word that it is no valid "integer range"."""
+
+    name = "whole number"
+
+
 def limit_option(default: int = 100) -> Callable[[F], F]:
     return click.option(
-        "--limit", metavar="N", type=click.IntRange(min=1), default=default, show_default=True, help="At most so many."
+        "--limit", metavar="N", type=WholeNumber(min=1), default=default, show_default=True, help="At most so many."
     )
+
+
+EVERY = "--all gives all of them"
+"""Said where a list was cut."""
+
+
+def all_option(command: F) -> F:
+    return click.option("--all", "every", is_flag=True, help="However many they are, instead of --limit.")(command)
+
+
+def how_many(limit: int, *, every: bool) -> int:
+    """What --limit and --all mean together."""
+    context = click.get_current_context()
+    if every and context.get_parameter_source("limit") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--limit and --all exclude each other", ctx=context)
+    return sys.maxsize if every else limit
 
 
 def since_option(about: str) -> Callable[[F], F]:
@@ -144,8 +169,8 @@ def _note_config(context: click.Context, _parameter: click.Parameter, value: str
 
 
 def _store_url(context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
-    """As the flag, the environment or the settings say, in this order."""
-    return DEFAULT_STORE if context.resilient_parsing else settings(store=value).store
+    """As the flag, the environment or the settings say, in this order. A shell that completes asks for them itself."""
+    return value or "" if context.resilient_parsing else settings(store=value).store
 
 
 def settings(**flags: object) -> Settings:
@@ -161,18 +186,20 @@ def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = Fals
 
     `make`: for what brings something into it, also if it is new. `acts`: what it did is sealed in the audit.
     """
-    import asyncio
+    with incoming():
+        import asyncio
 
-    from redrive.app import Redrive
-    from redrive.stores.url import store_from_url
+        from redrive.app import Redrive
+        from redrive.stores.upkeep import Remote
+        from redrive.stores.url import store_from_url
 
-    store = store_from_url(url)
-    app = Redrive(store, log=False, actor=settings().actor)
-    upkeep = _upkeep(store)
+        store = store_from_url(url)
+        app = Redrive(store, log=False, actor=settings().actor)
+        upkeep = _upkeep(store)
 
     async def asked() -> T:
         if not make:
-            await upkeep.check_is_there()
+            await (store.open_existing() if isinstance(store, Remote) else upkeep.check_is_there())
         async with app:
             answer = await ask(app)
             if acts:
@@ -189,17 +216,6 @@ async def _seal(app: Redrive) -> None:
         await app.audit.seal()
     except StoreError:
         return  # what was done is in the audit, and the next act or worker seals it
-
-
-def is_new_file(url: str) -> bool:
-    """Whether it is a database that is not there yet, and that the first who brings something into it makes."""
-    import os
-
-    from redrive.stores.sqlite import SqliteStore
-    from redrive.stores.url import store_from_url
-
-    store = store_from_url(url)
-    return isinstance(store, SqliteStore) and not os.path.lexists(store._path)  # noqa: SLF001 - a store tells it when open
 
 
 def upkeep_of(url: str) -> Upkeep:

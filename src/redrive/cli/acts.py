@@ -16,7 +16,7 @@ from redrive.cli.output import Unwritten, clean, on_terminal, say, write, write_
 from redrive.core.item import short_id
 from redrive.core.verbs import Amended, Change, Skipped
 from redrive.errors import StoreError
-from redrive.office.letters import joined
+from redrive.office.bites import joined
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

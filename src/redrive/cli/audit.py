@@ -83,6 +83,7 @@ def list_entries(
             table=lambda rows: (["AT", "ACTOR", "ACT", "COUNT", "ABOUT", "REASON"], [_row(row, now) for row in rows]),
             line=_line,
             none="nobody did anything yet",
+            kind=Entry,
         )
         show_list(listing, entries, shape)
 

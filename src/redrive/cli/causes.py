@@ -9,7 +9,7 @@ import click
 
 from redrive.cli.access import HELP_NAMES, json_option, limit_option, store_option, verbose_option, visit
 from redrive.cli.choosing import whole_filter
-from redrive.cli.output import MISSING, brief, iso, write_json
+from redrive.cli.output import MISSING, brief, iso, say, write_json
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
 from redrive.cli.watch import look, watch_option
@@ -17,6 +17,7 @@ from redrive.core.filters import parse
 from redrive.core.item import Instant
 from redrive.core.redact import redact_text
 from redrive.office.causes import CauseView
+from redrive.office.facets import LOOKED_AT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -44,7 +45,8 @@ Examples:
   redrive causes list --where 'queue:payments died<1d' --limit 5
   redrive causes list --json | jq '.[] | select(.trend == "up")'
 
-{COLUMNS}
+{COLUMNS} A filter that names more than a
+queue is answered by looking at the letters, at most at the last {LOOKED_AT:,} to die: if there are more, it says so.
 """
 ABOUT_SHOW = """Show one cause: how many letters, since when, where, whether it grows, and a sample.
 
@@ -85,8 +87,11 @@ def show_causes(rows: Sequence[CauseView], now: Instant, shape: Shape) -> None:
         ),
         line=_line,
         none="no letters",
+        kind=CauseView,
     )
     show_list(listing, rows, shape)
+    if not all(row.whole for row in rows):
+        say(f"counted the last {LOOKED_AT:,} letters to die; there are more")
 
 
 def cause_object(row: CauseView) -> dict[str, object]:
@@ -102,6 +107,7 @@ def cause_object(row: CauseView) -> dict[str, object]:
         "last_at": iso(row.last_at),
         "queues": list(row.queues),
         "sample": row.sample or None,
+        "whole": row.whole,
     }
 
 
@@ -135,7 +141,7 @@ def show(*, name: str, as_json: bool, store: str) -> None:
         write_json(cause_object(row))
         return
     facts = [
-        ("letters", f"{row.count:,}"),
+        ("letters", f"{row.count:,}{'' if row.whole else ' of the last to die; there are more'}"),
         ("trend", f"{row.trend}: {row.last_hour:,} in the last hour, {row.hour_before:,} in the hour before"),
         ("error", _error(row)),
         ("first", f"{iso(row.first_at)} ({brief(now - row.first_at)} ago)"),

@@ -14,13 +14,14 @@ from msgspec import Struct
 from redrive.core.durations import format as format_duration
 from redrive.core.filters import parse as parse_filter
 from redrive.core.filters import render
-from redrive.core.item import Item
+from redrive.core.item import Instant, Item, Terms, holder
 from redrive.core.select import Ids, fields_of
 from redrive.core.states import Disposition
-from redrive.core.verbs import Change, Restore, refusal
+from redrive.core.verbs import Change, Move, Restore, Skip, refusal
 from redrive.engine.registry import unknown_queue
 from redrive.errors import ConfigError, NotFound
 from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.checks import there_already
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -30,6 +31,8 @@ EVERYWHERE = "disposition:open,archived,trash"
 AT_ONCE = 4000
 """Characters of ids in one question: a filter has at most 4096."""
 READ_AT_ONCE = 32
+KEEPS_NOTHING_BACK = "it keeps nothing back: it is not the head of an order key"
+"""As the stores say it."""
 MEANWHILE = {Disposition.OPEN: "restored", Disposition.ARCHIVED: "archived", Disposition.TRASH: "discarded"}
 
 
@@ -167,7 +170,7 @@ async def _by_filter(app: Redrive, where: str, change: Change) -> list[Chosen]:
     cursor = None
     while True:
         page = await app.letters.find(text, limit=PAGE_LIMIT, cursor=cursor)
-        chosen += [_chosen(item, change) for item in page]
+        chosen += await _judged(app, page.items, change)
         cursor = page.next
         if cursor is None:
             return chosen
@@ -175,7 +178,7 @@ async def _by_filter(app: Redrive, where: str, change: Change) -> list[Chosen]:
 
 async def _by_ids(app: Redrive, texts: Sequence[str], change: Change, otherwise: str) -> list[Chosen]:
     letters = await _letters(app, texts) if len(texts) > 1 else {}
-    chosen: dict[str, Chosen] = {}
+    items: dict[str, Item] = {}
     for text in texts:
         item = letters.get(text)
         if item is None:
@@ -183,8 +186,8 @@ async def _by_ids(app: Redrive, texts: Sequence[str], change: Change, otherwise:
                 item = (await app.letters.get(text)).item
             except NotFound as error:
                 raise NotFound(f"{error.message}; {otherwise}", hint=error.hint) from None
-        chosen[item.id] = _chosen(item, change)
-    return list(chosen.values())
+        items[item.id] = item
+    return await _judged(app, list(items.values()), change)
 
 
 async def _letters(app: Redrive, texts: Sequence[str]) -> dict[str, Item]:
@@ -213,9 +216,20 @@ def _asked_together(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
         yield tuple(some)
 
 
-def _chosen(item: Item, change: Change) -> Chosen:
+async def _judged(app: Redrive, items: Sequence[Item], change: Change) -> list[Chosen]:
+    """The time matters only where somebody works on a letter, or did."""
+    leased = any(item.letter is not None and item.lease_until is not None for item in items)
+    now = (await app.tally()).at if leased else 0
+    return [_chosen(item, change, now) for item in items]
+
+
+def _chosen(item: Item, change: Change, now: Instant) -> Chosen:
     letter = item.letter
-    refused = refusal(change, item.state, letter.disposition if letter else None)
+    refused = refusal(change, item.state, letter.disposition if letter else None, holder=holder(item, now))
+    if refused is None and isinstance(change, Move) and item.queue == change.queue:
+        refused = there_already(item.queue)
+    if refused is None and isinstance(change, Skip) and not (item.terms or Terms()).order_key:
+        refused = KEEPS_NOTHING_BACK
     return Chosen(
         item.id, item.queue, letter.failure.type if letter else "", refused, letter.disposition if letter else None
     )

@@ -6,20 +6,22 @@ ms to answer; what it said the last time, from a file in the cache, must do othe
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import io
 import json
 import os
 import re
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, add_completion_class
 
+from redrive.cli.completing_bash import Bash
+from redrive.cli.exits import Talk
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
 PATIENCE = 0.3
 MOST = 100
 Names = Callable[["Redrive", str], Awaitable[list[tuple[str, str]]]]
+
+
+def answer(cli: click.Group, talk: Talk) -> NoReturn:
+    """To the shell that asks, by the environment. Whatever goes wrong, its terminal is not ours to write on."""
+    add_completion_class(Bash)
+    with redirect_stderr(io.StringIO()), suppress(Exception):
+        cli.main([], prog_name="redrive", standalone_mode=False, obj=talk)
+    raise SystemExit(0)
 
 
 def attach(command: click.Command) -> None:
@@ -52,39 +62,43 @@ def _fields(_context: click.Context, _parameter: click.Parameter, typed: str) ->
 
 def _from_store(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     def complete(context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-        names = _names(kind, context.params.get("store") or "", typed)
+        try:
+            names = _names(kind, _url(context), typed)
+        except RedriveError:
+            return []
         return [CompletionItem(name, help=about) for name, about in names if name.startswith(typed)]
 
     return complete
 
 
+def _url(context: click.Context) -> str:
+    """As the command would have it: by what is on the line so far, the environment or the settings."""
+    from redrive.settings import load
+
+    named = context.obj.config if isinstance(context.obj, Talk) else None
+    return load(config=named, flags={"store": context.params.get("store") or None}).settings.store
+
+
 def _names(kind: str, url: str, typed: str) -> list[tuple[str, str]]:
     """A store that is away, slow or broken must not cost the typist a word, nor show one of its errors."""
-    from redrive.app import Redrive
-    from redrive.cli.access import settings, upkeep_of
+    import redrive.app  # noqa: F401 - as below
+    from redrive.cli.access import upkeep_of, visit
 
+    # What is imported comes in before the clock runs, the driver too: a server might never be heard in time otherwise.
+    upkeep_of(url)
     found: list[list[tuple[str, str]]] = []
-
-    async def ask() -> list[tuple[str, str]]:
-        await upkeep_of(store).check_is_there()
-        async with Redrive(store, log=False) as app:
-            return await SOURCES[kind](app, typed)
 
     def asked() -> None:
         with suppress(Exception):
-            found.append(asyncio.run(ask()))
+            found.append(visit(url, lambda app: SOURCES[kind](app, typed)))
 
-    try:
-        store = url or settings().store
-    except RedriveError:
-        return []
     asking = threading.Thread(target=asked, daemon=True)
     asking.start()
     asking.join(PATIENCE)
     if found:
-        _keep(kind, store, found[0])
+        _keep(kind, url, found[0])
         return found[0]
-    return _kept(kind, store)
+    return _kept(kind, url)
 
 
 async def _queues(app: Redrive, _typed: str) -> list[tuple[str, str]]:

@@ -17,7 +17,8 @@ Examples:
   redrive completion fish > ~/.config/fish/completions/redrive.fish
   redrive completion powershell | Out-String | Invoke-Expression     # in $PROFILE
 
-SHELL is bash, zsh, fish or powershell. Names come from the store within 300 ms, or else from the last time it answered.
+SHELL is bash, zsh, fish or powershell. Names are those of the store that the command would use, by --store as typed so
+far, REDRIVE_STORE or redrive.toml. It has 300 ms to answer; else they are those of the last time that it did.
 """
 
 
@@ -25,10 +26,12 @@ SHELL is bash, zsh, fish or powershell. Names come from the store within 300 ms,
 @click.argument("shell", metavar="SHELL")
 @verbose_option
 def completion(*, shell: str) -> None:
-    from click.shell_completion import get_completion_class
+    from click.shell_completion import add_completion_class, get_completion_class
 
+    from redrive.cli.completing_bash import Bash
     from redrive.cli.root import cli
 
+    add_completion_class(Bash)
     kind = get_completion_class(shell)
     if kind is None:
         raise ConfigError(

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -121,11 +121,21 @@ def _ground(status: StoreStatus) -> Iterator[Check]:
     if status.risky:
         text = f"{status.engine} {status.version} has a known fault that redrive works around"
         yield Check("note", "engine", text, "install a newer one")
+    yield from memory(status.facts())
     if status.durability == "power-loss":
         yield Check("ok", "survives", "a power failure")
     else:
         text = f"accepted work survives {status.durability}, not the loss of power"
         yield Check("note", "survives", text, "see docs/durability.md")
+
+
+def memory(facts: Mapping[str, object]) -> Iterator[Check]:
+    """Of a server that has its data there, and refuses work when it is full."""
+    used, most = facts.get("used_memory"), facts.get("maxmemory")
+    if not isinstance(used, int) or not isinstance(most, int) or not 0 < most * 9 // 10 <= used:
+        return
+    text = f"{used:,} of {most:,} bytes are used; a full server refuses what is enqueued"
+    yield Check("bad" if used >= most else "note", "memory", text, "raise maxmemory, or redrive queue prune")
 
 
 def _clocks(before: float, at: int, after: float) -> Iterator[Check]:

@@ -32,6 +32,8 @@ class Exit(IntEnum):
     PARTLY = 9
     UNSOUND = 10
     INTERRUPTED = 130
+    UNREAD = 141
+    """As programs that SIGPIPE ends, so that `redrive … | head` is to a script what `git log | head` is."""
 
 
 class Refused(RedriveError):

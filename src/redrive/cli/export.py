@@ -33,7 +33,7 @@ ABOUT = """Write letters to a file, or to stdout: JSON lines that `letters impor
 \b
 Examples:
   redrive letters export letters.jsonl
-  redrive letters export letters.csv --csv --where 'queue:emails' --since 7d
+  redrive letters export letters.csv --where 'queue:emails' --since 7d
   redrive letters export - --attempts | redrive letters import - --store sqlite:///other.db --reason 'moving'
 
 The open letters, unless the filter names a disposition. JSON lines have the payload with its secrets, counters, tags,
@@ -70,8 +70,10 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 
 @click.command("export", help=ABOUT, context_settings=HELP_NAMES)
 @click.argument("file", metavar="[FILE]", default="-")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="JSON lines; so it is without --csv.")
-@click.option("--csv", "as_csv", is_flag=True, help="A table with fixed columns and a header.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="JSON lines; so it is unless a table is asked for.")
+@click.option(
+    "--csv", "as_csv", is_flag=True, help="A table with fixed columns and a header; so it is if FILE ends in .csv."
+)
 @click.option("--where", metavar="FILTER", default="", help="Which letters, as in 'queue:emails age>1h'.")
 @click.option("--view", metavar="NAME", help="Letters of a saved view; with --where, those that match too.")
 @since_option("Those that died within this long, as in 2h.")
@@ -94,8 +96,10 @@ def export(
     parse(where)
     if as_jsonl and as_csv:
         raise click.UsageError("--jsonl and --csv exclude each other", ctx=click.get_current_context())
+    # Whoever opens it in a spreadsheet expects a table, and its secrets covered.
+    as_csv = as_csv or (file.lower().endswith(".csv") and not as_jsonl)
     if as_csv and attempts:
-        raise ConfigError("a table has no room for them", field="--attempts", hint="leave out --csv")
+        raise ConfigError("a table has no room for them", field="--attempts", hint="say --jsonl instead of --csv")
     written = csv_lines if as_csv else json_lines
 
     async def copy(app: Redrive, out: IO[bytes]) -> int:
@@ -136,7 +140,8 @@ def _into_file(path: Path, copy: Callable[[IO[bytes]], int], *, force: bool) -> 
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", field="FILE") from None
+        hint = "make the folder first, or name another place"
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", field="FILE", hint=hint) from None
     try:
         with os.fdopen(handle, "wb") as out:
             count = copy(out)

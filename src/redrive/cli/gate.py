@@ -111,6 +111,7 @@ def list_gates(*, shape: Shape, watch: int | None, store: str) -> int:
             table=lambda rows: (HEADER, [_row(view, behind, now) for view in rows]),
             line=lambda view: _line(view, behind),
             none="no gates",
+            kind=GateView,
         )
         show_list(listing, gates, shape)
 
@@ -248,9 +249,8 @@ def close_gate(*, name: str, reason: str, as_json: bool, store: str) -> None:
 @verbose_option
 def remove(*, name: str, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str) -> None:
     why = check_reason(reason)
-    if dry_run:
-        visit(store, lambda app: _check_removable(app, name))
-    else:
+    visit(store, lambda app: _check_removable(app, name))
+    if not dry_run:
         confirm(f"gate {name} would be removed", f"Remove gate {name}?", yes=yes)
         visit(store, lambda app: app.remove_gate(name, reason=why), acts=True)
     if as_json:

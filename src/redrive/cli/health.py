@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option
+from redrive.cli.access import HELP_NAMES, WholeNumber, json_option, store_option, verbose_option
 from redrive.cli.exits import Exit
 from redrive.cli.output import brief, clean, counted, iso, on_terminal, red, tabbed, write, write_json
 from redrive.cli.watch import look, watch_option
 from redrive.core.item import short_id
+from redrive.office import doors
 
 if TYPE_CHECKING:
     from redrive.cli.standing import Standing
@@ -43,7 +44,7 @@ class Problem:
 
 @click.command("health", help=ABOUT, context_settings=HELP_NAMES)
 @click.option("--oldest", metavar="DURATION", default="15m", show_default=True, help="Longer must nothing be due.")
-@click.option("--max-letters", metavar="N", type=click.IntRange(min=0), help="More open letters are trouble.")
+@click.option("--max-letters", metavar="N", type=WholeNumber(min=0), help="More open letters are trouble.")
 @json_option
 @watch_option
 @store_option
@@ -89,7 +90,7 @@ def _queues(standing: Standing, longest: int) -> Iterator[Problem]:
         due = standing.due_for(row)
         if standing.unattended(row):
             text = f"queue {row.queue} has {row.ready + row.leased:,} to do and no live worker"
-            yield Problem("no_worker", row.queue, text, f"redrive worker run MODULE:APP --queues {row.queue}")
+            yield Problem("no_worker", row.queue, text, doors.start(standing.doors.get(row.queue, ""), row.queue))
         elif due is not None and due > longest and not row.paused:
             text = f"queue {row.queue}: the oldest item has been due for {brief(due)}"
             yield Problem("too_old", row.queue, text, f"redrive queue show {row.queue}")

@@ -16,7 +16,6 @@ import click
 from redrive.cli.access import (
     HELP_NAMES,
     dry_run_option,
-    is_new_file,
     json_option,
     reason_option,
     store_option,
@@ -35,6 +34,7 @@ from redrive.errors import BadImport, ConfigError
 from redrive.office.letters import check_reason
 from redrive.office.records import Record, record_from
 from redrive.office.transfer import Customs, bites, enqueued
+from redrive.stores.upkeep import StoreAbsent
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -59,6 +59,11 @@ that were taken in.
 """
 
 
+TABLE = b'"id","queue",'
+"""How the header of an export as CSV begins."""
+NO_TABLE = "export JSON lines: redrive letters export letters.jsonl"
+
+
 @click.command("import", help=ABOUT, context_settings=HELP_NAMES)
 @click.argument("file", metavar="FILE | -")
 @reason_option()
@@ -70,12 +75,13 @@ def import_letters(*, file: str, reason: str, dry_run: bool, as_json: bool, stor
     why = check_reason(reason)
     with _opened(file) as source:
         places = _look(source)
-        if dry_run and is_new_file(store):
-            added, already, left = [record.id for record in _records(source, places)], list[str](), 0
-        else:
+        try:
             added, already, left = visit(
                 store, lambda app: _take_in(app, source, places, why, dry_run=dry_run), make=not dry_run
             )
+        except StoreAbsent as absent:  # only where it is not to be made
+            say(f"{absent.message}: an import would make it")
+            added, already, left = [record.id for record in _records(source, places)], list[str](), 0
     there = f", {len(already):,} were there already" if already else ""
     said = f"{'would take in' if dry_run else 'took in'} {len(added):,}{there}"
     try:
@@ -117,6 +123,8 @@ def _look(source: IO[bytes]) -> list[Place]:
     customs, places, at = Customs(), list[Place](), 0
     try:
         for number, line in enumerate(source, 1):
+            if number == 1 and line.startswith(TABLE):
+                raise ConfigError("it is a table, which has not all of a letter", field="FILE", hint=NO_TABLE)
             if line.strip():
                 record = customs.look(f"line {number}", line)
                 places.append((0 if record is None else enqueued(record), at))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from redrive.cli.access import (
+    EVERY,
     HELP_NAMES,
+    all_option,
+    how_many,
     json_option,
     limit_option,
     since_option,
@@ -17,7 +22,7 @@ from redrive.cli.access import (
 )
 from redrive.cli.output import MISSING, brief, clean, iso, write, write_json
 from redrive.cli.root import LazyGroup
-from redrive.cli.tables import Listing, Shape, list_options, show_list
+from redrive.cli.tables import Listing, Shape, list_options, show_ids, show_list
 from redrive.cli.watch import look, watch_option
 
 if TYPE_CHECKING:
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from redrive.core.item import History, Instant, Item
     from redrive.office.scene import Explanation
 
+T = TypeVar("T")
 item = LazyGroup(
     "item",
     {
@@ -72,7 +78,8 @@ ID may be any prefix of at least four characters that no other item has.
 @click.option("--where", metavar="FILTER", default="", help="Which items, as in 'queue:emails state:ready'.")
 @since_option("Enqueued within this time, as in 2h.")
 @limit_option()
-@click.option("--cursor", metavar="C", help="Go on where an earlier list ended.")
+@all_option
+@click.option("--cursor", metavar="C", help="Go on where an earlier list of the same ended.")
 @list_options
 @watch_option
 @store_option
@@ -82,6 +89,7 @@ def list_items(
     where: str,
     since: int | None,
     limit: int,
+    every: bool,
     cursor: str | None,
     shape: Shape,
     watch: int | None,
@@ -99,29 +107,36 @@ def list_items(
         else (f"age<{format_duration(since)}")
     )
 
-    def draw(found: tuple[list[Item], str | None, Instant]) -> None:
-        items, more, now = found
-        show_list(_listing(now), items, shape, more=more)
+    most = how_many(limit, every=every)
 
-    return look(store, lambda app: _find(app, wanted, limit, cursor), draw, watch)
+    async def ask(app: Redrive) -> Callable[[], None]:
+        if shape.quiet:
+            ids, more = await _find(app, wanted, most, cursor, lambda each: each.id)
+            return partial(show_ids, ids, more, shape, "no items")
+        found, more = await _find(app, wanted, most, cursor, lambda each: each)
+        return partial(show_list, _listing((await app.tally()).at), found, shape, more=more)
+
+    return look(store, ask, lambda draw: draw(), watch)
 
 
-async def _find(app: Redrive, where: str, limit: int, cursor: str | None) -> tuple[list[Item], str | None, Instant]:
-    """As many as asked for, however many pages that takes."""
+async def _find(
+    app: Redrive, where: str, limit: int, cursor: str | None, kept: Callable[[Item], T]
+) -> tuple[list[T], str | None]:
+    """As many as asked for, however many pages that takes. `kept` of each: payloads of many need much room."""
     from redrive.stores.base import PAGE_LIMIT
 
-    found: list[Item] = []
+    found: list[T] = []
     while True:
         page = await app.find(where, limit=min(limit - len(found), PAGE_LIMIT), cursor=cursor)
-        found += page.items
+        found += [kept(each) for each in page]
         cursor = page.next
         if cursor is None or len(found) >= limit:
-            return found, cursor, (await app.tally()).at
+            return found, cursor
 
 
 def _listing(now: Instant) -> Listing[Item]:
     from redrive.cli.views import item_object
-    from redrive.core.item import short_id
+    from redrive.core.item import Item, short_id
     from redrive.office.scene import state_of
 
     def row(each: Item) -> list[str]:
@@ -145,6 +160,8 @@ def _listing(now: Instant) -> Listing[Item]:
         line=line,
         none="no items",
         inside="items",
+        every=EVERY,
+        kind=Item,
     )
 
 

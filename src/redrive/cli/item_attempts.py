@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from redrive.cli.access import HELP_NAMES, store_option, verbose_option, visit
 from redrive.cli.output import MISSING, brief, iso, say
 from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.views import attempt_object
+from redrive.core.item import Attempt
 from redrive.core.redact import redact_text
-
-if TYPE_CHECKING:
-    from redrive.core.item import Attempt
 
 ABOUT = """List the attempts of an item, first one first. A success at the first try leaves none.
 
@@ -40,6 +36,7 @@ def attempts(*, id: str, shape: Shape, store: str) -> None:
         table=lambda rows: (HEADER, [_row(each) for each in rows]),
         line=_line,
         none="no attempts",
+        kind=Attempt,
     )
     show_list(listing, history.attempts, shape)
     if history.omitted:

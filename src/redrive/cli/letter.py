@@ -91,8 +91,10 @@ def _header(item: Item, now: Instant) -> Iterator[tuple[str, str]]:
     yield "enqueued", _when(item.enqueued_at, now)
     if item.state is State.READY:
         yield "due", _when(item.due_at, now)
-    if item.state is State.LEASED and item.lease_until is not None:
-        yield "worker", f"{item.worker or 'unknown'}, lease until {_when(item.lease_until, now)}"
+    if item.lease_until is not None and (item.state is State.LEASED or item.lease_until > now):
+        until = _when(item.lease_until, now)
+        held_back = letter is not None and not item.worker
+        yield "worker", f"nobody before {until}" if held_back else f"{item.worker or 'unknown'}, lease until {until}"
     if item.priority is not Priority.NORMAL:
         yield "priority", item.priority
     if item.tags:

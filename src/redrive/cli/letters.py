@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import click
-from click.core import ParameterSource
 
-from redrive.cli.access import HELP_NAMES, limit_option, since_option, store_option, verbose_option
+from redrive.cli.access import (
+    EVERY,
+    HELP_NAMES,
+    all_option,
+    how_many,
+    limit_option,
+    since_option,
+    store_option,
+    verbose_option,
+)
 from redrive.cli.choosing import whole_filter
 from redrive.cli.output import MISSING, brief, iso, say
 from redrive.cli.root import LazyGroup
-from redrive.cli.tables import Listing, Shape, list_options, show_list
+from redrive.cli.tables import Listing, Shape, list_options, show_ids, show_list
 from redrive.cli.views import letter_object
 from redrive.cli.watch import look, watch_option
 from redrive.core.filters import parse
@@ -57,7 +64,6 @@ Examples:
 """,
 )
 
-EVERY = "--all gives all of them"
 ABOUT = """List dead letters, last died first: the open ones, unless the filter names a disposition.
 
 \b
@@ -80,8 +86,8 @@ COUNT; by cause they are those of `redrive causes list`. Secrets in error texts 
 @click.option("--by", metavar="WORD", type=click.Choice(BYS), help=f"Count them by one of {', '.join(BYS)}.")
 @since_option("Those that died within this long, as in 2h.")
 @limit_option(100)
-@click.option("--all", "every", is_flag=True, help="However many they are, instead of --limit.")
-@click.option("--cursor", metavar="C", help="Go on where an earlier list ended.")
+@all_option
+@click.option("--cursor", metavar="C", help="Go on where an earlier list of the same ended.")
 @list_options
 @watch_option
 @store_option
@@ -102,10 +108,7 @@ def list_letters(
     parse(where)  # a bad filter is said before the store is looked for
     if by is not None and cursor is not None:
         raise ConfigError("there are no pages with --by", field="--cursor", hint="leave it out")
-    context = click.get_current_context()
-    if every and context.get_parameter_source("limit") is not ParameterSource.DEFAULT:
-        raise click.UsageError("--limit and --all exclude each other", ctx=context)
-    most = sys.maxsize if every else limit
+    most = how_many(limit, every=every)
 
     async def ask(app: Redrive) -> Callable[[], None]:
         text = await whole_filter(app, where, view, since)
@@ -115,7 +118,7 @@ def list_letters(
             return partial(_draw_facets, await app.letters.facets(text, by=by, limit=most), shape)
         if shape.quiet:
             ids, more = await gather(app, text, most, cursor, lambda item: item.id)
-            return partial(_draw_ids, ids, more, shape)
+            return partial(show_ids, ids, more, shape, "no letters")
         found, more = await gather(app, text, most, cursor, lambda item: item)
         return partial(_draw, found, more, (await app.tally()).at, shape)
 
@@ -131,20 +134,9 @@ def _draw(items: Sequence[Item], more: str | None, now: Instant, shape: Shape) -
         none="no letters",
         inside="letters",
         every=EVERY,
+        kind=Item,
     )
     show_list(listing, items, shape, more=more)
-
-
-def _draw_ids(ids: Sequence[str], more: str | None, shape: Shape) -> None:
-    listing: Listing[str] = Listing(
-        key="id",
-        as_object=lambda each: {"id": each},
-        table=lambda rows: (["ID"], [[each] for each in rows]),
-        line=lambda each: [each],
-        none="no letters",
-        every=EVERY,
-    )
-    show_list(listing, ids, shape, more=more)
 
 
 def _draw_causes(rows: Sequence[CauseView], now: Instant, shape: Shape) -> None:
@@ -160,6 +152,7 @@ def _draw_facets(found: Facets, shape: Shape) -> None:
         table=lambda rows: (["COUNT", found.by.upper()], [[str(row.count), row.value] for row in rows]),
         line=lambda row: [row.value, str(row.count)],
         none=f"no letters with a {found.by}",
+        kind=Facet,
     )
     show_list(listing, found.facets, shape)
     if not found.whole:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from redrive.cli.access import HELP_NAMES, json_option, verbose_option
+from redrive.cli.access import HELP_NAMES, WholeNumber, json_option, verbose_option
 from redrive.cli.output import MISSING, brief, say, seconds, write_json
 from redrive.cli.policies import app_option, registry_of
 from redrive.cli.root import LazyGroup
@@ -219,12 +219,12 @@ def _then(found: Policy, verdict: Verdict) -> str:
 
 @click.command("simulate", help=ABOUT_SIMULATE, context_settings=HELP_NAMES)
 @click.argument("name", metavar="POLICY")
-@click.option("-n", "count", metavar="N", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Errors.")
+@click.option("-n", "count", metavar="N", type=WholeNumber(1, 10_000), default=10, show_default=True, help="Errors.")
 @click.option("--base", metavar="DURATION", help="Of a backoff: the first wait.")
 @click.option("--factor", type=float, metavar="X", help="Of exponential: how much longer each time.")
 @click.option("--cap", metavar="DURATION", help="Of a backoff: the longest wait.")
 @click.option(
-    "--max-attempts", metavar="N", type=click.IntRange(min=1), default=25, show_default=True, help="Of a backoff."
+    "--max-attempts", metavar="N", type=WholeNumber(min=1), default=25, show_default=True, help="Of a backoff."
 )
 @app_option
 @list_options

@@ -79,6 +79,7 @@ def list_queues(*, shape: Shape, watch: int | None, store: str) -> int:
             table=lambda rows: table(standing, rows),
             line=lambda row: queue_line(standing, row),
             none="no queues yet",
+            kind=QueueTally,
         )
         show_list(listing, standing.queues, shape)
 

@@ -18,6 +18,8 @@ from redrive.cli.access import (
 )
 from redrive.cli.acts import Wish, Words, act, report
 from redrive.cli.choosing import named
+from redrive.core.filters import render
+from redrive.core.select import Match
 from redrive.core.verbs import Discard, Replay
 from redrive.errors import NotFound
 from redrive.office.letters import check_reason
@@ -88,7 +90,7 @@ def retry(
     why, chosen = check_reason(reason), named(ids)
     wish = Wish(
         ids=chosen,
-        where=f'queue:"{name}"' if all_dead else None,
+        where=render(Match("queue", "=", name)) if all_dead else None,
         change=Replay(),
         words=RETRY,
         yes=yes,

@@ -82,7 +82,10 @@ def prune(
     confirm(f"{items} would be removed for good", f"Remove {items} for good?", yes=yes, wanted=frozenset(wanted))
     removed, whole = visit(store, lambda app: _remove(app, filters, why, count), acts=True)
     _report(removed, as_json=as_json, dry_run=False)
-    return Exit.DONE if whole else Exit.INTERRUPTED
+    if whole:
+        return Exit.DONE
+    say(f"interrupted: {count - removed:,} were not reached; say it again to go on")
+    return Exit.INTERRUPTED
 
 
 def _words(text: str) -> list[str]:
@@ -98,12 +101,16 @@ async def _filters(app: Redrive, names: tuple[str, ...], words: list[str], age: 
     """One for each queue and kind: such a filter is answered by an index."""
     from redrive.cli.queue import row_of
     from redrive.core.durations import format as format_duration
+    from redrive.core.filters import render
+    from redrive.core.select import Match
 
     rows: tuple[QueueTally, ...] = (await app.tally()).queues
     queues = [row_of(rows, name).queue for name in names] if names else [row.queue for row in rows]
     kinds = {"done": "state:done", "cancelled": "state:cancelled", "trash": "state:dead disposition:trash"}
     old = f" age>{format_duration(age)}" if age else ""
-    return [f'queue:"{queue}" {kinds[word]}{old}' for queue in queues for word in words]
+    # A name may have signs in it that mean something in a filter, as * does.
+    named = [render(Match("queue", "=", queue)) for queue in queues]
+    return [f"{queue} {kinds[word]}{old}" for queue in named for word in words]
 
 
 async def _count(app: Redrive, filters: list[str]) -> int:
@@ -122,16 +129,21 @@ async def _count(app: Redrive, filters: list[str]) -> int:
 async def _remove(app: Redrive, filters: list[str], reason: str, count: int) -> tuple[int, bool]:
     """In bites, so that no worker waits for it; no more than were counted, and none after Ctrl-C."""
     progress, removed = Progress("removed", count), 0
-    with Interrupts("stopping after this bite; Ctrl-C again to stop at once") as interrupts:
-        for each in filters:
-            while removed < count and not interrupts.heard:
-                gone = await app.prune(each, reason=reason, limit=min(BITE, count - removed))
-                removed += len(gone)
-                progress.add(len(gone))
-                if not gone:
-                    break
-    progress.end()
-    return removed, not interrupts.heard
+    try:
+        with Interrupts("stopping after what is on its way; once more stops at once") as interrupts:
+            for each in filters:
+                while removed < count and not interrupts.heard:
+                    gone = await app.prune(each, reason=reason, limit=min(BITE, count - removed))
+                    removed += len(gone)
+                    progress.add(len(gone))
+                    if not gone:
+                        break
+    except click.Abort:
+        say(f"removed {removed:,}, and perhaps what was on its way")
+        raise
+    finally:
+        progress.end()
+    return removed, removed == count or not interrupts.heard
 
 
 def _report(count: int, *, as_json: bool, dry_run: bool) -> None:

@@ -19,6 +19,8 @@ from redrive.cli.acts import Wish, Words, act, report
 from redrive.cli.choosing import Choice, choice_options, known_queue
 from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
+from redrive.core.rates import format as format_rate
+from redrive.core.rates import parse as parse_rate
 from redrive.core.verbs import Amended, Replay
 from redrive.engine.ids import new_id
 from redrive.office.letters import check_reason
@@ -33,6 +35,7 @@ Examples:
   redrive letters replay k3v9q2ma p7w4n8xd --reason 'mail server is back'
   redrive letters replay --where 'queue:emails error:*Timeout' --reason INC-88 --dry-run
   redrive letters replay --where 'cause:41fa*' --reason 'fixed in 1.4.2' --delay 5m --yes
+  redrive letters replay --where 'queue:emails' --pace 100/min --reason 'gently' --yes
   redrive letters replay --view refunds --to refunds-slow --once --reason 'one by one'
   redrive letters list --all -q | redrive letters replay - --yes --reason 'fixed'
 
@@ -49,6 +52,11 @@ In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped, 
 @reason_option()
 @click.option("--once", is_flag=True, help="One more attempt; the next error is final.")
 @click.option("--delay", metavar="DURATION", default="0s", help="Not before this long from now, as in 5m.")
+@click.option(
+    "--pace",
+    metavar="RATE",
+    help="No faster than this, as in 100/min: the others become due later, also when this has ended.",
+)
 @click.option("--to", "queue", metavar="QUEUE", help="To another queue than their own.")
 @click.option("--new", is_flag=True, help="With --to, also if there is no such queue yet.")
 @click.option("--force", is_flag=True, help="Also those whose dedupe key a live item holds; they run without it.")
@@ -66,6 +74,7 @@ def replay(
     reason: str,
     once: bool,
     delay: str,
+    pace: str | None,
     queue: str | None,
     new: bool,
     force: bool,
@@ -77,14 +86,26 @@ def replay(
 ) -> int:
     change = Replay("once" if once else "fresh", parse(delay, field="--delay"), force, queue or "")
     why, name = check_reason(reason), request or new_id()
+    rate = None if pace is None else parse_rate(pace, field="--pace")
+    sent = 0
 
     async def send(app: Redrive, ids: list[str]) -> Amended:
-        wait = f"{change.delay}ms"
+        nonlocal sent
+        wait = change.delay if rate is None else change.delay + sent * rate.interval // 1000
+        sent += len(ids)
         return await app.letters.replay(
-            ids, reason=why, budget=change.budget, delay=wait, force=force, queue=queue, request_id=name
+            ids,
+            reason=why,
+            budget=change.budget,
+            delay=f"{wait}ms",
+            force=force,
+            queue=queue,
+            pace=rate,
+            request_id=name,
         )
 
     when = f" in {format_duration(change.delay)}" if change.delay else ""
+    when += f", {format_rate(rate)}" if rate is not None else ""
     where = f" to {queue}" if queue else ""
     words = Words(
         noun="letter",

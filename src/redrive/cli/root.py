@@ -14,10 +14,16 @@ import click
 from redrive._version import __version__
 from redrive.cli.access import HELP_NAMES, json_option
 from redrive.cli.exits import Exit, Talk, tell
+from redrive.cli.incoming import incoming
 from redrive.cli.output import write, write_json
 
 COMPLETING = "_REDRIVE_COMPLETE"
 """In the environment: a shell asks how to go on."""
+
+
+class _InOrder(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's call
+        return list(self.commands)
 
 
 class LazyGroup(click.Group):
@@ -44,11 +50,24 @@ class LazyGroup(click.Group):
         if place is None:
             return None
         module, _, attribute = place.partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        with incoming():
+            command: click.Command = getattr(import_module(module), attribute)
         if COMPLETING in os.environ:
             from redrive.cli.completing import attach
 
             attach(command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From what is kept of each: a list of commands must not import all of them."""
+        _InOrder(self.name, {name: self._in_short(ctx, name) for name in self.lazy}).format_commands(ctx, formatter)
+
+    def _in_short(self, ctx: click.Context, name: str) -> click.Command:
+        from redrive.cli.summaries import SUMMARIES
+
+        kept = SUMMARIES.get(f"{self.name} {name}")
+        command = self.get_command(ctx, name) if kept is None else click.Command(name, help=kept)
+        assert command is not None  # noqa: S101 - it is asked for what is listed
         return command
 
     def resolve_command(
@@ -121,7 +140,7 @@ Exit codes:
   2 usage                 9 partly: some were skipped, named on stderr
   3 not confirmed        10 a check found something
   5 not found, or       130 interrupted
-    not unique
+    not unique          141 nobody reads the output any more
   6 conflict: nothing could be changed in its state
 """
 
@@ -139,6 +158,7 @@ cli = LazyGroup(
         "letters": "redrive.cli.letters:letters",
         "causes": "redrive.cli.causes:causes",
         "view": "redrive.cli.view:view",
+        "receipts": "redrive.cli.receipts:receipts",
         "worker": "redrive.cli.worker:worker",
         "route": "redrive.cli.route:route",
         "gate": "redrive.cli.gate:gate",
@@ -161,6 +181,19 @@ cli.params.append(
 )
 
 
+def _invoke(args: list[str], talk: Talk) -> object:
+    """As click does it by itself, but for a reader that has gone: to click that is a failure like others."""
+    if COMPLETING in os.environ:
+        from redrive.cli.completing import answer
+
+        answer(cli, talk)
+    try:
+        with cli.make_context("redrive", args, obj=talk) as context:
+            return cli.invoke(context)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+
+
 def run_command(args: Sequence[str]) -> int:
     """See `redrive.cli.run`."""
     talk = Talk(json="--json" in args or "--jsonl" in args)
@@ -169,10 +202,14 @@ def run_command(args: Sequence[str]) -> int:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     try:
-        answer = cli.main(list(args), prog_name="redrive", standalone_mode=False, obj=talk)
+        answer = _invoke(list(args), talk)
+    except BrokenPipeError:
+        # Whoever read our output is gone: nothing is left to do, and nobody waits for a store that is slow to close.
+        from redrive.cli.leaving import leave_now
+
+        leave_now(Exit.UNREAD)
     except SystemExit as done:
-        # A shell that asked how to go on has its answer, or whoever read our output is gone: nothing is left to do,
-        # and nobody waits for a store that is slow to close.
+        # A shell that asked how to go on has its answer.
         from redrive.cli.leaving import leave_now
 
         leave_now(int(done.code or 0))

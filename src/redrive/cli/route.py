@@ -79,6 +79,7 @@ LISTING: Listing[RouteTally] = Listing(
     ),
     line=_line,
     none="no routes",
+    kind=RouteTally,
 )
 
 

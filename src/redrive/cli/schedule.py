@@ -111,6 +111,7 @@ def list_schedules(*, shape: Shape, watch: int | None, store: str) -> int:
             table=lambda rows: (HEADER, [_row(view, now) for view in rows]),
             line=_line,
             none="no schedules",
+            kind=ScheduleView,
         )
         show_list(listing, views, shape)
 

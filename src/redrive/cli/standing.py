@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from redrive.core import durations, rates
 from redrive.core.item import Instant, Millis
 from redrive.core.redact import redact_text
 from redrive.core.verbs import TRASH_KEPT, CauseTally, QueueSettings, QueueTally, RouteTally, StoreInfo, WorkerBeat
+from redrive.office.doors import doors
 from redrive.office.gates import GateView
 
 TOP_CAUSES = 5
@@ -27,6 +29,7 @@ class Standing(Struct, frozen=True):
     causes: tuple[CauseTally, ...]
     workers: tuple[WorkerBeat, ...]
     stuck: tuple[Stuck, ...] = ()
+    doors: Mapping[str, str] = {}
 
     def live(self) -> Counter[str]:
         """Live workers by queue."""
@@ -74,7 +77,10 @@ async def read(app: Redrive) -> Standing:
     causes = tuple(replace(each, text=redact_text(each.text)) for each in await app.causes(limit=TOP_CAUSES))
     workers = await app.workers()
     still = await stuck(app._store, tally.queues)  # noqa: SLF001 - whom a set of items waits for is in no filter
-    return Standing(tally.at, app.info(), tally.queues, tally.routes, gates, causes, workers, still)
+    standing = Standing(tally.at, app.info(), tally.queues, tally.routes, gates, causes, workers, still)
+    if any(standing.unattended(row) for row in standing.queues):
+        return replace(standing, doors=await doors(app._store))  # noqa: SLF001 - documents have no public face
+    return standing
 
 
 def limits(settings: QueueSettings) -> dict[str, str]:

@@ -44,9 +44,9 @@ In a pipe each line starts with its kind, and values are separated by tabs:
   cause  CAUSE COUNT QUEUE LAST ERROR TEXT
   route  ROUTE OPEN CAPACITY
 
-OLDEST is how long the longest waiting item has been due. HELD wait for other items, PARKED stand behind a dead one. A
-queue with work to do and no live worker is noted, and so are work that stands still behind dead letters and limits that
-are reached.
+OLDEST is how long the longest waiting item that could run has been due: neither HELD, which wait for other items, nor
+PARKED, which stand behind a dead one, count. A queue with work to do and no live worker is noted, and so are work that
+stands still behind dead letters and limits that are reached.
 """
 
 

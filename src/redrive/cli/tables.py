@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import click
 
+from redrive.cli.access import EVERY
 from redrive.cli.output import MISSING, as_json, bold, clean, columns, on_terminal, say, tabbed, write, write_json
 from redrive.errors import ConfigError
 
@@ -36,7 +37,8 @@ class Listing(Generic[T]):
 
     `key` is the name in `as_object` that -q prints. `table` gives header and rows for a terminal, `line` the values for
     a pipe. `none` is said on a terminal when there is nothing. `inside`: in JSON the list lies under this name, beside
-    `next`; "" for a bare array. `every`: how to get all of them at once, said where a list was cut.
+    `next`; "" for a bare array. `every`: how to get all of them at once, said where a list was cut. `kind` is what the
+    rows are, or makes one: by it a wrong name in --fields is told also when there are none.
     """
 
     key: str
@@ -46,6 +48,7 @@ class Listing(Generic[T]):
     none: str
     inside: str = ""
     every: str = ""
+    kind: type[T] | Callable[[], T] | None = None
 
 
 def list_options(command: F) -> F:
@@ -86,11 +89,14 @@ def _names(fields: str | None) -> tuple[str, ...]:
     return names
 
 
-def show_list(listing: Listing[T], rows: Sequence[T], shape: Shape, *, more: str | None = None) -> None:
-    """`more` is the cursor that goes on where the rows end."""
+def show_list(
+    listing: Listing[T], rows: Sequence[T], shape: Shape, *, more: str | None = None, beside: Object | None = None
+) -> None:
+    """`more` is the cursor that goes on where the rows end. `beside`: what else JSON has besides the list."""
+    _check_fields(listing, rows, shape)
     if shape.json:
         objects = list(_objects(listing, rows, shape))
-        write_json({listing.inside: objects, "next": more} if listing.inside else objects)
+        write_json({listing.inside: objects, "next": more, **(beside or {})} if listing.inside else objects)
         return
     if shape.jsonl:
         for each in _objects(listing, rows, shape):
@@ -115,6 +121,33 @@ def _objects(listing: Listing[T], rows: Iterable[T], shape: Shape) -> Iterable[O
     for row in rows:
         whole = listing.as_object(row)
         yield {name: _reached(whole, name) for name in shape.fields} if shape.fields else whole
+
+
+def show_ids(ids: Sequence[str], more: str | None, shape: Shape, none: str) -> None:
+    """For -q, where nothing else was kept of them."""
+    listing: Listing[str] = Listing(
+        key="id",
+        as_object=lambda each: {"id": each},
+        table=lambda rows: (["ID"], [[each] for each in rows]),
+        line=lambda each: [each],
+        none=none,
+        every=EVERY,
+    )
+    show_list(listing, ids, shape, more=more)
+
+
+def _check_fields(listing: Listing[T], rows: Sequence[T], shape: Shape) -> None:
+    """Of an empty list; else the first row tells."""
+    from redrive.cli.blank import blank
+
+    if rows or not shape.fields or listing.kind is None:
+        return
+    row = blank(listing.kind) if isinstance(listing.kind, type) else listing.kind()
+    whole = listing.as_object(row)
+    for name in shape.fields:
+        # What lies inside may not be there in a blank: only its first part is certain.
+        first = name.partition(".")[0]
+        _reached(whole, name if isinstance(whole.get(first), dict) else first)
 
 
 def _show_fields(listing: Listing[T], rows: Sequence[T], shape: Shape) -> None:

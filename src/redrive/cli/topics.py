@@ -23,6 +23,7 @@ EXIT_CODES = """Exit codes
   9    partly: some were skipped, named on stderr
   10   a check found something: health, doctor, db check, audit verify
   130  interrupted
+  141  whoever read the output has gone, as `head` does; what was to be changed is changed
 
 What goes wrong is one line on stderr; with --json or --jsonl an object: {"error": {"code", "message", "hint",
 "details"}}.

@@ -74,6 +74,7 @@ def list_views(*, shape: Shape, store: str) -> None:
         table=lambda rows: (["NAME", "BY", "SAVED", "FILTER"], [_row(row) for row in rows]),
         line=lambda row: [row.name, row.filter, row.by, iso(row.at) or MISSING],
         none="no views yet",
+        kind=View,
     )
     show_list(listing, visit(store, lambda app: app.views.list()), shape)
 

@@ -65,7 +65,12 @@ def _listing(now: Instant) -> Listing[WorkerBeat]:
         return header, [_cells(beat, now) for beat in beats]
 
     return Listing(
-        key="worker", as_object=_as_object, table=table, line=lambda beat: _line(beat, now), none="no workers"
+        key="worker",
+        as_object=_as_object,
+        table=table,
+        line=lambda beat: _line(beat, now),
+        none="no workers",
+        kind=WorkerBeat,
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar, overload
@@ -29,6 +31,12 @@ _DEEPEST_PATH = 100
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 
 _encoder = msgspec.json.Encoder()
+
+making = threading.RLock()
+"""Held while msgspec learns a type. It fills in what it knows where other threads see it: one that used the same type
+meanwhile would crash the process. No fork comes in between, or the child would have a type that is half known.
+"""
+os.register_at_fork(before=making.acquire, after_in_parent=making.release, after_in_child=making.release)
 
 
 def encode(value: object) -> bytes:
@@ -56,7 +64,8 @@ def decode(data: bytes, type: Any) -> Any:
 
 @lru_cache(maxsize=128)
 def _decoder(type: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(type)
+    with making:
+        return msgspec.json.Decoder(type)
 
 
 def dump_payload(value: object, *, limit: int, queue: str = "") -> bytes:

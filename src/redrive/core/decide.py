@@ -46,7 +46,7 @@ class ToDead(Struct, frozen=True, tag=True, gc=False):
 
 
 class ToCancelled(Struct, frozen=True, tag=True, gc=False):
-    """Somebody asked for it, and the handler stopped."""
+    """Somebody asked for it and the handler stopped, or the handler says that nobody wants it any more."""
 
     reason: str = ""
 

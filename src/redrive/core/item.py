@@ -132,7 +132,8 @@ class Item(Struct, frozen=True, gc=False):
     of its key), `limit` (others of its limit key run), `parked:order` (the head of its key is dead and the queue
     parks). `gap` names a dead item of its order key that it was let past. `cancel` is who asked, and why, for a running
     item to be cancelled. `ended_at` of a letter in the trash is when it was discarded. `tags` are labels that people
-    gave it, in alphabetical order.
+    gave it, in alphabetical order. A letter that somebody works on where it lies has a `lease_until`, and `worker` is
+    who has it; with an empty `worker` nobody gets it before then.
     """
 
     id: str
@@ -187,6 +188,12 @@ class History(Struct, frozen=True):
     omitted: int = 0
     deeds: tuple[Deed, ...] = ()
     blocked_by: tuple[str, ...] = ()
+
+
+def holder(item: Item, now: Instant) -> str:
+    """Who works on this letter where it lies; "" if nobody does, or the lease ran out."""
+    leased = item.letter is not None and item.lease_until is not None and item.lease_until > now
+    return (item.worker or "") if leased else ""
 
 
 _MADE = re.compile(r"[a-z2-7]{24}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from redrive.core.item import Millis
+from redrive.core.item import Instant, Millis
 
 
 class Rate(Struct, frozen=True):
@@ -43,3 +43,11 @@ def spent(interval: int, full_at: int, now: int, count: int) -> int:
 def opens_at(interval: int, burst: int, full_at: int) -> int:
     """From when on it gives at least one."""
     return full_at - (burst - 1) * interval
+
+
+def gives_again(rate: Rate | None, full_at: int, now: Instant) -> Instant | None:
+    """When a rate that is spent gives the next, in milliseconds and not too early; None if it does now, or is none."""
+    if rate is None:
+        return None
+    at = -(-opens_at(rate.interval, rate.most, full_at) // 1000)
+    return at if at > now else None

@@ -51,7 +51,9 @@ class Limited(Struct, frozen=True, tag=True):
 
 
 class Cancelled(Struct, frozen=True, tag=True):
-    """Somebody asked for it, and the handler stopped. `note` says who and why, `failure` what it raised then."""
+    """Nobody wants it any more: somebody asked and the handler stopped, or the handler says so itself. `note` says who
+    and why, `failure` what it raised when it was asked.
+    """
 
     note: str = ""
     failure: Failure | None = None

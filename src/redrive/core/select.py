@@ -162,7 +162,11 @@ def _matches(selection: Selection, item: Item, now: Instant, reading: Reading) -
         case Match(field, op, value):
             return _compare(field, op, value, item, now)
         case And(parts):
-            return all(_matches(part, item, now, reading) for part in parts)
+            # Asked of every candidate of a search: a generator would take longer than what it goes through.
+            for part in parts:  # noqa: SIM110
+                if not _matches(part, item, now, reading):
+                    return False
+            return True
         case Or(parts):
             return any(_matches(part, item, now, reading) for part in parts)
         case Not(part):
@@ -256,7 +260,8 @@ def ids_of(selection: Selection) -> tuple[str, ...] | None:
         case Ids(ids):
             return tuple(dict.fromkeys(ids))
         case Match(field, op, value):
-            return (str(value),) if field == "id" and op == "=" else None
+            whole = op == "=" or (op == "glob" and "*" not in str(value))
+            return (str(value),) if field == "id" and whole else None
         case And(parts):
             return next((named for part in parts if (named := ids_of(part)) is not None), None)
         case Or(parts):

@@ -22,12 +22,15 @@ class Disposition(StrEnum):
 
 
 class Verb(StrEnum):
-    """What may move an item. `lease`, `settle` and `reclaim` act on leases; `amend` on items nobody holds."""
+    """What may move an item. `lease`, `settle` and `reclaim` act on leases; `amend` on items nobody holds; and
+    `settle_letters` on letters that somebody works on where they lie.
+    """
 
     LEASE = "lease"
     SETTLE = "settle"
     RECLAIM = "reclaim"
     AMEND = "amend"
+    SETTLE_LETTERS = "settle_letters"
 
 
 TERMINAL = frozenset({State.DONE, State.DEAD, State.CANCELLED})
@@ -41,8 +44,11 @@ TRANSITIONS: dict[tuple[State, State], frozenset[Verb]] = {
     (State.LEASED, State.CANCELLED): frozenset({Verb.SETTLE}),
     (State.READY, State.CANCELLED): frozenset({Verb.AMEND}),
     # What is to die with an item that it waits for.
-    (State.READY, State.DEAD): frozenset({Verb.SETTLE, Verb.AMEND}),
+    (State.READY, State.DEAD): frozenset({Verb.SETTLE, Verb.SETTLE_LETTERS, Verb.AMEND}),
     (State.DEAD, State.READY): frozenset({Verb.AMEND}),
+    # A letter that was worked on where it lies.
+    (State.DEAD, State.DONE): frozenset({Verb.SETTLE_LETTERS}),
+    (State.DEAD, State.CANCELLED): frozenset({Verb.SETTLE_LETTERS}),
 }
 
 

@@ -176,8 +176,11 @@ class Amended(Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
 
 
-def refusal(change: Change, state: State, disposition: Disposition | None) -> str | None:
-    """Why `change` is not legal for an item in this state, or None. The one place that knows."""
+def refusal(change: Change, state: State, disposition: Disposition | None, *, holder: str = "") -> str | None:
+    """Why `change` is not legal for an item in this state, or None. The one place that knows.
+
+    `holder`: who works on the letter where it lies, if anybody does (see core.item.holder).
+    """
     if isinstance(change, Cancel):
         live = state in (State.READY, State.LEASED)
         return None if live else f"it is {state}; only a ready or running item can be cancelled"
@@ -185,6 +188,8 @@ def refusal(change: Change, state: State, disposition: Disposition | None) -> st
         return None
     if state is not State.DEAD or disposition is None:
         return f"it is {state}, not a dead letter"
+    if holder:
+        return f"it is leased by {holder}"
     if isinstance(change, Restore):
         return "it is open already" if disposition is Disposition.OPEN else None
     if disposition is Disposition.TRASH:
@@ -243,7 +248,8 @@ class QueueSettings(Struct, frozen=True):
 
 class QueueTally(Struct, frozen=True):
     """Each item is in one of the counts. `ready`: it could run, now or when it is due. `held`: it waits for others.
-    `parked`: it waits behind a dead head, in a queue that parks, and is no backlog.
+    `parked`: it waits behind a dead head, in a queue that parks, and is no backlog. `rate_at`: when its rate gives the
+    next; None if it does now, or there is none.
     """
 
     queue: str
@@ -261,6 +267,7 @@ class QueueTally(Struct, frozen=True):
     held: int = 0
     parked: int = 0
     settings: QueueSettings = QueueSettings()
+    rate_at: Instant | None = None
 
 
 class RouteTally(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from redrive.core import codec
 from redrive.core.durations import Duration, parse
-from redrive.core.item import History, Item, Millis, NewItem, short_id
+from redrive.core.item import Ending, History, Millis, NewItem, short_id
 from redrive.core.states import State
 from redrive.core.verbs import PutResult
 from redrive.engine.asks import Asks, Offer, ready
@@ -168,9 +168,10 @@ class Client:
         while True:
             # Before the look: what ends after it must not be missed.
             ended.clear()
-            item = (await self._store.get(str(item_id))).item
+            history = await self._store.get(str(item_id))
+            item = history.item
             if item.state in (State.DONE, State.DEAD, State.CANCELLED):
-                return _result(item)
+                return _result(history)
             polls += 1
             pause = min(10 * polls, 500)
             if limit is not None:
@@ -208,7 +209,8 @@ def _decoded(result: bytes) -> Any:
         return result
 
 
-def _result(item: Item) -> Any:
+def _result(history: History) -> Any:
+    item = history.item
     if item.state is State.DONE and item.result is None and item.flaw:
         raise StoreCorrupt(f"item {item.id} is done, but: {item.flaw}")
     if item.state is State.DONE:
@@ -218,4 +220,6 @@ def _result(item: Item) -> Any:
         message = f"item {item.id} is dead ({item.letter.reason}): {failure.type}: {failure.text}"
         hint = f"redrive letters show {short_id(item.id)}"
         raise ItemFailed(message, item_id=item.id, state="dead", reason=item.letter.reason, hint=hint)
-    raise ItemFailed(f"item {item.id} was cancelled", item_id=item.id, state="cancelled", reason="cancelled")
+    said = [attempt.note for attempt in history.attempts if attempt.ending is Ending.CANCELLED]
+    why = f": {said[-1]}" if said and said[-1] else ""
+    raise ItemFailed(f"item {item.id} was cancelled{why}", item_id=item.id, state="cancelled", reason="cancelled")

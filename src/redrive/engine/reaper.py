@@ -88,18 +88,24 @@ class Reaper:
     def verdict(self, item: Item, why: str | None) -> Settlement:
         outcome = o.LeaseExpired(crash_failure(item, why))
         policy, note = self._policies.of(item, self._handlers[item.queue])
-        attempt = Attempt(
-            delivery=item.deliveries - 1,  # the one that was lost; reclaiming took the next
-            number=item.attempt,
-            worker=item.worker or "",
-            started_at=item.leased_at or 0,
-            ran=0,
-            ending=Ending.CRASHED,
-            failure=outcome.failure,
-            note=f"found by {self._worker}" + (f"; {note}" if note else ""),
-        )
+        found = f"found by {self._worker}"
+        attempt = lost_attempt(item, outcome.failure, f"{found}; {note}" if note else found)
         decision = decide(item, outcome, policy, roll=random.random(), age=0)  # noqa: S311
         return Settlement(item.id, item.deliveries, decision, attempt)
+
+
+def lost_attempt(item: Item, failure: Failure, note: str) -> Attempt:
+    """The delivery that was lost; reclaiming took the next."""
+    return Attempt(
+        delivery=item.deliveries - 1,
+        number=item.attempt,
+        worker=item.worker or "",
+        started_at=item.leased_at or 0,
+        ran=0,
+        ending=Ending.CRASHED,
+        failure=failure,
+        note=note,
+    )
 
 
 def crash_failure(item: Item, why: str | None) -> Failure:

@@ -7,6 +7,7 @@ from collections import Counter
 from redrive import events as ev
 from redrive.core.decide import Decision, ToCancelled, ToDead, ToReady, ending
 from redrive.core.item import Attempt, Item, Millis
+from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
 from redrive.engine.runner import Run
@@ -59,7 +60,7 @@ def end_event(worker: str, queue: str, settlement: Settlement, answer: Answer, *
         ran_ms=ran,
         reason=reason,
         error=failure.type if failure else "",
-        text=failure.text if failure else "",
+        text=redact_text(failure.text) if failure else "",
         cause=failure.cause if failure else "",
         retry_in_ms=delay,
         route=decision.route if isinstance(decision, ToDead) else "",

@@ -17,7 +17,7 @@ from redrive.core.durations import format as format_duration
 from redrive.core.item import Item, Millis, NewItem
 from redrive.core.policy import Policy
 from redrive.engine import signals
-from redrive.engine.evidence import failure_of, hint_of, plain_failure
+from redrive.engine.evidence import failure_of, hint_of, plain_failure, text_of
 from redrive.engine.policies import Choice, Policies
 from redrive.engine.registry import Handler
 from redrive.engine.threads import Threads, leave
@@ -238,6 +238,8 @@ class Runner:
     async def _signalled(self, run: Run, signal: signals.Signal) -> o.Outcome:
         if isinstance(signal, signals.Snooze):
             return o.Snooze(signal.after, signal.note)
+        if isinstance(signal, signals.Cancel):
+            return o.Cancelled(text_of(signal))
         source = signal.__cause__ or signal
         failure = failure_of(source, await self._choose(run), frames=self._frames)
         if isinstance(signal, signals.Dead):

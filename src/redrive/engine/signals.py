@@ -7,7 +7,7 @@ from redrive.core.item import Millis
 
 
 class Signal(Exception):
-    """Base of the three. `raise Retry(...) from error` keeps the error as the evidence."""
+    """Base of the four. `raise Retry(...) from error` keeps the error as the evidence."""
 
     def __init_subclass__(cls) -> None:
         cls.__module__ = "redrive"  # where users import it from, and so what letters call it
@@ -37,3 +37,11 @@ class Snooze(Signal):
         super().__init__(note)
         self.note = note
         self.after: Millis = parse(after, field="Snooze.after")
+
+
+class Cancel(Signal):
+    """Nobody wants it any more, and that is no failure: it ends as cancelled, with this reason in its history."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason

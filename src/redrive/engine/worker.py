@@ -23,6 +23,7 @@ from redrive.core.item import Millis
 from redrive.core.policy import Policy
 from redrive.core.verbs import LeaseRequest, Leases, QueueChange, Settled, Settlement, Verdict, WorkerFacts
 from redrive.engine import orders
+from redrive.engine.along import Along
 from redrive.engine.gates import Gates
 from redrive.engine.ids import new_id
 from redrive.engine.keeper import Keeper, sweep_deadlines
@@ -62,6 +63,7 @@ class Worker:
         policies: Mapping[str, Policy] | None = None,
         until_idle: bool = False,
         most: int | None = None,
+        along: Along | None = None,
     ) -> None:
         self.name = f"{platform.node() or 'host'}-{os.getpid()}-{new_id()[:8]}"
         self._store = store
@@ -69,6 +71,7 @@ class Worker:
         self._events = events
         self._clock = clock
         self._until_idle = until_idle
+        self._along = along
         threads = sum(handler.concurrency for handler in handlers.values() if not handler.is_async)
         self._settings = Settings(store, clock)
         self._policies = Policies({} if policies is None else policies, self._settings)
@@ -111,6 +114,8 @@ class Worker:
             raise
         finally:
             self._halt()
+            if self._along is not None:
+                self._along.attend(None)
             for task in (pump, self._watch, *parts):
                 if task is not None:
                     task.cancel()
@@ -163,10 +168,18 @@ class Worker:
             # A store that is in trouble just now is no reason for a worker not to start.
             await self._writing(partial(self._store.configure, queue, QueueChange()))
         await self._settings.read(self._handlers)
+        if self._along is not None:
+            self._along.attend(self._wake.set)
         while True:
             self._settings.refresh(self._handlers)
+            request = self._slots.request()
+            if self._along is not None and self._along.begin():
+                # After the request is made, or another thread could slip in and write what goes ahead alone.
+                await asyncio.sleep(0)
+                self._due = True
             batch, self._ended = self._ended, []
-            request = None if self._stopping else self._slots.request()
+            if self._stopping:
+                request = None
             if batch:
                 await self._settle(batch, request)
             elif request is not None and self._due:
@@ -295,6 +308,8 @@ class Worker:
             self._wake.set()
         if settled.leases is not None and request is not None:
             await self._begin(settled.leases, request)
+            if not settled.leases.items:
+                self._in_vain = 0  # it was asked along, not because something was due
 
     def _settlement(self, run: Run) -> Settlement:
         item, outcome = run.item, run.outcome

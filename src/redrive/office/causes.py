@@ -24,6 +24,7 @@ Trend = Literal["new", "up", "steady", "down", "quiet"]
 class CauseView(Struct, frozen=True):
     """Letters that share a cause. `trend` holds the deaths of the last hour (`last_hour`) against those of the hour
     before: `new` if there were none before them at all, `quiet` if there is none. `sample` is the last to die.
+    `whole` is False if only the last letters to die were counted, for there were too many to look at.
     """
 
     cause: str
@@ -37,6 +38,7 @@ class CauseView(Struct, frozen=True):
     last_at: Instant
     queues: tuple[str, ...]
     sample: str
+    whole: bool = True
 
 
 class _Group:
@@ -44,6 +46,7 @@ class _Group:
 
     def __init__(self, cause: str) -> None:
         self.cause = cause
+        self.whole = True
         self.count = 0
         self.error = self.text = ""
         self.first_at: Instant = 2**62
@@ -66,12 +69,17 @@ async def causes_kept(store: Store, queue: str | None) -> list[_Group]:
 async def causes_found(store: Store, selection: Selection) -> list[_Group]:
     """Of what matches, by looking at it; no more than the last LOOKED_AT to die."""
     rows: list[CauseTally] = []
+    whole = True
     async for item in walk(store, selection):
+        if len(rows) == LOOKED_AT:
+            whole = False
+            break
         if item.letter is not None:
             rows.append(_alone(item, item.letter))
-        if len(rows) == LOOKED_AT:
-            break
-    return _grouped(rows)
+    groups = _grouped(rows)
+    for group in groups:
+        group.whole = whole
+    return groups
 
 
 def _alone(item: Item, letter: Letter) -> CauseTally:
@@ -113,6 +121,7 @@ async def _view(store: Store, group: _Group, where: Selection, now: Instant) -> 
         last_at=group.last_at,
         queues=tuple(sorted(group.queues, key=lambda queue: (-group.queues[queue], queue))),
         sample=sample.items[0].id if sample.items else "",
+        whole=group.whole,
     )
 
 

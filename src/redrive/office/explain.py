@@ -5,38 +5,33 @@ is in the Scene.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from redrive.core import rates
 from redrive.core.durations import brief
-from redrive.core.item import Attempt, Ending, Instant, Item, Terms, short_id
-from redrive.core.states import Disposition, State
-from redrive.core.terms import DEPENDENCY
+from redrive.core.item import Ending, Instant, Terms, short_id
+from redrive.core.lanes import is_retry, level_of
+from redrive.core.states import State
 from redrive.core.verbs import QueueTally, RouteTally, WorkerBeat
 from redrive.engine.report import INTO
+from redrive.office import doors
 from redrive.office.gates import GateView
+from redrive.office.over import of_ended, of_letter
 from redrive.office.scene import Explanation, Scene, Why, state_of
+from redrive.office.telling import Then, answer, last_attempt, replayed_at, with_state
 
-PAST = {State.DONE: "done", State.CANCELLED: "cancelled"}
-
-
-class Then(NamedTuple):
-    """What happens next."""
-
-    what: str
-    at: Instant | None = None
-    advice: tuple[str, ...] = ()
+METERED = frozenset({"rate", "retry_budget"})
+"""Kinds that let one through after the other: whose turn it is then, nobody knows before."""
 
 
 def explain(scene: Scene) -> Explanation:
     item = scene.history.item
     if item.state is State.DEAD:
-        return _dead(scene)
+        return of_letter(scene)
     if item.state is State.LEASED:
         return _running(scene)
     if item.state is State.READY:
         return _waiting(scene)
-    return _over(scene)
+    return of_ended(scene)
 
 
 # -- what waits -------------------------------------------------------------------------------------------------------
@@ -49,9 +44,19 @@ def _waiting(scene: Scene) -> Explanation:
     if not why:
         since = brief(now - item.due_at)
         text = f"nothing keeps it: it has been due for {since}"
-        return _told(scene, state, text, why, Then("the next worker of its queue with a free slot takes it"))
+        return answer(scene, state, text, why, Then(_taker(scene)))
     first = why[0]
-    return _told(scene, state, first.text, why, Then(_then(scene, why), _when(why), _advice(scene, why)))
+    return answer(scene, state, first.text, why, Then(_then(scene, why), _when(scene, why), _advice(scene, why)))
+
+
+def _taker(scene: Scene) -> str:
+    """A worker tells its slots with its beats, for all its queues together: what is leased may be known before."""
+    servers = _servers(scene)
+    slots = sum(beat.facts.slots for beat in servers)
+    running = max(scene.queue.leased, sum(beat.facts.running for beat in servers))
+    if 0 < slots <= running:
+        return f"its workers are busy with {running:,} of {slots:,} at once; the next free slot takes it"
+    return "the next worker of its queue with a free slot takes it"
 
 
 def _reasons(scene: Scene) -> Iterator[Why]:
@@ -68,14 +73,13 @@ def _reasons(scene: Scene) -> Iterator[Why]:
         yield _paused(scene.queue)
     if scene.gate is not None and scene.gate.state != "closed":
         yield _gated(scene.gate)
+    yield from _unpaid(scene)
     most = scene.queue.settings.max_running
     if most is not None and scene.queue.leased >= most:
         yield Why("max_running", f"{scene.queue.leased:,} of its queue run, and {most:,} may at once")
     if not _servers(scene):
         yield Why("no_worker", f"no live worker serves {item.queue}{_last_server(scene)}")
-    rate = scene.queue.settings.rate
-    if rate is not None and item.due_at <= scene.now and scene.queue.ready > rate.most:
-        yield Why("rate", f"its queue is given out at {rates.format(rate)}, and {scene.queue.ready:,} are ready")
+    yield from _rated(scene)
 
 
 def _held(scene: Scene) -> Why:
@@ -98,20 +102,14 @@ def _named(scene: Scene, ids: tuple[str, ...]) -> str:
     if not ids:
         return "another item"
     known = {each.id: each for each in scene.others}
-    first = ids[0] if ids[0] not in known else _with_state(known[ids[0]], scene.now)
+    first = ids[0] if ids[0] not in known else with_state(known[ids[0]], scene.now)
     return first if len(ids) == 1 else f"{first} and {len(ids) - 1:,} more"
-
-
-def _with_state(other: Item, now: Instant) -> str:
-    if other.letter is not None:
-        return f"{short_id(other.id)} (dead since {brief(now - other.letter.died_at)}: {other.letter.failure.type})"
-    return f"{short_id(other.id)} ({state_of(other, now)})"
 
 
 def _kept_by(scene: Scene) -> RouteTally | None:
     """The full route that keeps it alive: its last attempt was to be the last, and it was not replayed since."""
-    last = _last(scene)
-    if last is None or INTO not in last.note or _replayed_at(scene) > last.started_at:
+    last = last_attempt(scene)
+    if last is None or INTO not in last.note or replayed_at(scene) > last.started_at:
         return None
     route = last.note.partition(f"{INTO} ")[2].partition(";")[0]
     return next((row for row in scene.routes if row.route == route and row.capacity is not None), RouteTally(route))
@@ -126,8 +124,8 @@ def _kept(scene: Scene, route: RouteTally) -> Why:
 
 def _not_due(scene: Scene) -> Why:
     item, now = scene.history.item, scene.now
-    wait, last = brief(item.due_at - now), _last(scene)
-    if item.replays and _replayed_at(scene) >= item.renewed_at > 0 and not item.errors and not item.crashes:
+    wait, last = brief(item.due_at - now), last_attempt(scene)
+    if item.replays and replayed_at(scene) >= item.renewed_at > 0 and not item.errors and not item.crashes:
         return Why("delayed", f"it was replayed with a delay, and is due in {wait}", until=item.due_at)
     if last is None or not (item.errors or item.crashes or item.deliveries):
         return Why("scheduled", f"it is due in {wait}", until=item.due_at)
@@ -164,6 +162,33 @@ def _gated(gate: GateView) -> Why:
     return Why("gate", f"gate {gate.name} is {gate.state}{by}: {gate.why}", by=gate.by, until=gate.next_probe_at)
 
 
+def _unpaid(scene: Scene) -> Iterator[Why]:
+    """In bad times a closed gate lets through as many retries as first attempts have paid for, and one now and then."""
+    item, gate = scene.history.item, scene.gate
+    if gate is None or gate.retry_at is None or gate.retry_at <= item.due_at or not is_retry(level_of(item)):
+        return
+    wait = brief(gate.retry_at - scene.now)
+    text = f"gate {gate.name} has no retry to spare: first attempts earn them, and without any one passes in {wait}"
+    yield Why("retry_budget", text, until=gate.retry_at)
+
+
+def _rated(scene: Scene) -> Iterator[Why]:
+    item, row, rate = scene.history.item, scene.queue, scene.queue.settings.rate
+    if rate is None or item.hold:
+        return
+    given, ready = f"its queue is given out at {rates.format(rate)}", f"and {row.ready:,} are ready"
+    if row.rate_at is not None and row.rate_at > item.due_at:
+        others = "" if _alone(scene) else f", {ready}"
+        yield Why("rate", f"{given}: the next in {brief(row.rate_at - scene.now)}{others}", until=row.rate_at)
+    elif item.due_at <= scene.now and row.ready > rate.most:
+        yield Why("rate", f"{given}, {ready}")
+
+
+def _alone(scene: Scene) -> bool:
+    """No other of its queue could be given in its place."""
+    return scene.queue.ready <= 1
+
+
 def _servers(scene: Scene) -> list[WorkerBeat]:
     queue = scene.history.item.queue
     return [beat for beat in scene.workers if beat.alive and queue in beat.facts.queues]
@@ -179,7 +204,8 @@ def _last_server(scene: Scene) -> str:
 
 def _then(scene: Scene, why: tuple[Why, ...]) -> str:
     """All that has to happen, in the order of the reasons."""
-    conditions = tuple(dict.fromkeys(_condition(scene, each) for each in why if each.kind != "rate"))
+    known = [each for each in why if each.kind not in METERED or _alone(scene)]
+    conditions = tuple(dict.fromkeys(_condition(scene, each) for each in known))
     if not conditions:
         return "it runs when its turn comes"
     *rest, last = conditions
@@ -204,13 +230,19 @@ def _condition(scene: Scene, why: Why) -> str:
             return "a probe succeeds" if why.until is not None else "somebody closes the gate"
         case "no_worker":
             return "a worker serves the queue"
+        case "rate":
+            return "the rate gives the next"
+        case "retry_budget":
+            return "the gate lets a retry through"
         case _:
             return "it is due"
 
 
-def _when(why: tuple[Why, ...]) -> Instant | None:
-    """Known only where nothing but time keeps it."""
-    return why[0].until if len(why) == 1 and why[0].kind != "gate" else None
+def _when(scene: Scene, why: tuple[Why, ...]) -> Instant | None:
+    """Known only where nothing but time keeps it, and no other can be given before it."""
+    if len(why) > 1 or why[0].kind == "gate" or (why[0].kind in METERED and not _alone(scene)):
+        return None
+    return why[0].until
 
 
 def _advice(scene: Scene, why: tuple[Why, ...]) -> tuple[str, ...]:
@@ -226,7 +258,7 @@ def _advice(scene: Scene, why: tuple[Why, ...]) -> tuple[str, ...]:
     if "max_running" in kinds:
         advice.append(f"redrive queue set {scene.queue.queue} --max-running N --reason …")
     if "no_worker" in kinds:
-        advice.append(f"redrive worker run MODULE:APP --queues {scene.queue.queue}")
+        advice.append(doors.start(scene.door, scene.queue.queue))
     if "route_full" in kinds:
         advice.append("redrive route list")
     return tuple(advice)
@@ -246,119 +278,10 @@ def _running(scene: Scene) -> Explanation:
         why.append(Why("cancel", f"it was asked to stop by {item.cancel}", by=item.cancel))
     if until > now:
         then = f"its handler ends, or the lease is prolonged; without a sign it is taken over in {brief(until - now)}"
-        return _told(scene, "running", why[0].text, tuple(why), Then(then, until))
+        return answer(scene, "running", why[0].text, tuple(why), Then(then, until))
     why.append(Why("lease_expired", f"its lease ran out {brief(now - until)} ago: that worker is lost, or hangs"))
     if not _servers(scene):
         why.append(Why("no_worker", f"no live worker serves {item.queue}{_last_server(scene)}"))
         then, advice = "a worker of the queue starts and takes it over, as a crash", _advice(scene, tuple(why))
-        return _told(scene, "running", why[-2].text, tuple(why), Then(then, advice=advice))
-    return _told(scene, "running", why[-1].text, tuple(why), Then("a worker of the queue takes it over, as a crash"))
-
-
-# -- what is over -----------------------------------------------------------------------------------------------------
-
-
-def _dead(scene: Scene) -> Explanation:
-    item, letter, now = scene.history.item, scene.history.item.letter, scene.now
-    assert letter is not None  # noqa: S101 - by the one caller
-    failure = letter.failure
-    error = f"{failure.type}: {failure.text}" if failure.text else failure.type
-    text = f"it died {brief(now - letter.died_at)} ago: {letter.reason}"
-    how = f"after {_of_what(scene)}, by rule {failure.rule} (category {failure.category})"
-    why = [
-        Why("dead", f"it died {brief(now - letter.died_at)} ago of {letter.reason}, {how}: {error}", by=failure.rule)
-    ]
-    if letter.reason == DEPENDENCY:
-        why.append(_failed_dependency(scene))
-    if letter.route:
-        why.append(Why("route", f"it lies under route {letter.route}"))
-    if scene.behind:
-        count = f"{scene.behind:,}{' or more' if scene.more else ''}"
-        why.append(Why("holds_up", f"{count} wait behind it under order key {(item.terms or Terms()).order_key!r}"))
-    if letter.disposition is Disposition.TRASH:
-        return _told(scene, "dead", text, tuple(why), _in_trash(scene))
-    if letter.disposition is Disposition.ARCHIVED:
-        why.append(Why("archived", "it was archived" + _deed(scene, "archive")))
-    next_ = f"nothing, until somebody acts; a replay {_replay(scene)}"
-    names = [f"redrive letters show {short_id(item.id)}", f"redrive letters replay {short_id(item.id)} --reason …"]
-    if scene.behind:
-        names.append(f"redrive letters skip {short_id(item.id)} --reason …")
-    return _told(scene, "dead", text, tuple(why), Then(next_, advice=tuple(names)))
-
-
-def _of_what(scene: Scene) -> str:
-    item = scene.history.item
-    counts = {"error": item.errors, "crash": item.crashes}
-    words = [
-        f"{count} {word}{('es' if word == 'crash' else 's') * (count != 1)}" for word, count in counts.items() if count
-    ]
-    return " and ".join(words) or "no attempt"
-
-
-def _failed_dependency(scene: Scene) -> Why:
-    ended = [each for each in scene.others if each.state in (State.DEAD, State.CANCELLED)]
-    if not ended:
-        return Why("dependency", "the item that it waited for is no longer dead, or no longer there")
-    told = [_with_state(each, scene.now) for each in ended]
-    return Why("dependency", f"it waited for {', '.join(told[:5])}", ids=tuple(each.id for each in ended))
-
-
-def _in_trash(scene: Scene) -> Then:
-    item, keep = scene.history.item, scene.queue.settings.keep_trash
-    gone = None if item.ended_at is None else item.ended_at + keep
-    when = "" if gone is None else f" in {brief(max(0, gone - scene.now))}"
-    advice = (f"redrive letters restore {short_id(item.id)} --reason …",)
-    return Then(f"it was discarded{_deed(scene, 'discard')}; it is removed for good{when}", gone, advice)
-
-
-def _replay(scene: Scene) -> str:
-    item = scene.history.item
-    terms = item.terms or Terms()
-    gone = [each for each in scene.others if each.id in terms.after and each.state is State.CANCELLED]
-    if gone:
-        return f"needs --force: {short_id(gone[0].id)}, for which it waits, was cancelled"
-    parts = ["makes it ready again with all counters at 0"]
-    if terms.order_key:
-        parts.append("before those that wait behind it" if scene.behind else "at the end of its order key")
-    if terms.dedupe is not None:
-        parts.append(f"unless a live item holds its dedupe key {terms.dedupe.key!r}")
-    return ", ".join(parts)
-
-
-def _over(scene: Scene) -> Explanation:
-    item = scene.history.item
-    word = PAST.get(item.state, str(item.state))
-    ago = "" if item.ended_at is None else f" {brief(scene.now - item.ended_at)} ago"
-    by = _deed(scene, "cancel") if item.state is State.CANCELLED else ""
-    why = Why(
-        word, f"it was {word}{ago}{by}" if by else f"it is {word} since{ago.removesuffix(' ago')}" if ago else word
-    )
-    keep = scene.queue.settings.keep
-    gone = None if keep is None or item.ended_at is None else item.ended_at + keep
-    then = (
-        "nothing"
-        if gone is None
-        else f"it is removed in {brief(max(0, gone - scene.now))}, as the queue keeps it so long"
-    )
-    return _told(scene, word, why.text, (why,), Then(then, gone))
-
-
-# -- parts ------------------------------------------------------------------------------------------------------------
-
-
-def _told(scene: Scene, state: str, summary: str, why: tuple[Why, ...], then: Then) -> Explanation:
-    item = scene.history.item
-    return Explanation(item.id, item.queue, state, summary, why, then.what, then.at, then.advice)
-
-
-def _last(scene: Scene) -> Attempt | None:
-    return scene.history.attempts[-1] if scene.history.attempts else None
-
-
-def _replayed_at(scene: Scene) -> Instant:
-    return max((deed.at for deed in scene.history.deeds if deed.change == "replay"), default=0)
-
-
-def _deed(scene: Scene, change: str) -> str:
-    deeds = [deed for deed in scene.history.deeds if deed.change == change]
-    return f" by {deeds[-1].actor}: {deeds[-1].reason}" if deeds else ""
+        return answer(scene, "running", why[-2].text, tuple(why), Then(then, advice=advice))
+    return answer(scene, "running", why[-1].text, tuple(why), Then("a worker of the queue takes it over, as a crash"))

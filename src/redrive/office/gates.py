@@ -19,6 +19,8 @@ from redrive.stores.audit import TOPIC, AuditRecord
 from redrive.stores.base import Store
 
 Next = Callable[[g.GateBody, Instant], g.GateBody]
+ONE_RETRY = 1000
+"""In the thousandths that a gate's credit is counted in."""
 REMOVED = "removed"
 """The mark of a gate that nobody wants any more. The store keeps its number, so that a writer who still has the old one
 is refused; whoever declares the gate again has it back."""
@@ -28,7 +30,7 @@ class GateView(Struct, frozen=True):
     """`state` is since `since`, because of `why`; `by` names who did it by hand. `half-open`: a probe may run.
 
     `failures` of `outcomes` failed in the last window, as far as workers have told. `retries`: how many of them are
-    saved up, None while there is no budget to keep.
+    saved up, None while there is no budget to keep. `retry_at`: none is, and then the next passes all the same.
     """
 
     name: str
@@ -42,6 +44,7 @@ class GateView(Struct, frozen=True):
     outcomes: int
     retries: float | None
     config: g.GateConfig
+    retry_at: Instant | None = None
 
 
 async def list_gates(store: Store) -> tuple[GateView, ...]:
@@ -170,9 +173,17 @@ def _view(gate: Gate, now: Instant) -> GateView:
         opened=state.opened,
         failures=window.failures,
         outcomes=window.outcomes,
-        retries=None if gate.share is None else gate.credit / 1000,
+        retries=None if gate.share is None else gate.credit / ONE_RETRY,
         config=body.config,
+        retry_at=_retry_at(gate, now),
     )
+
+
+def _retry_at(gate: Gate, now: Instant) -> Instant | None:
+    if gate.interval is not None or gate.share is None or gate.credit >= ONE_RETRY:
+        return None
+    at = -(-opens_at(gate.floor, 1, gate.floor_at) // 1000)
+    return at if at > now else None
 
 
 async def _unknown(store: Store, name: str) -> NotFound:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import getpass
-import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 from redrive.core import codec, select
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
-from redrive.core.select import And, Ids, Match, Selection
+from redrive.core.meters import Rate
+from redrive.core.rates import RateText
+from redrive.core.rates import parse as parse_rate
+from redrive.core.select import And, Match, Selection
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -40,41 +39,54 @@ from redrive.events import Events
 from redrive.office import causes as by_cause
 from redrive.office import facets as division
 from redrive.office import transfer
+from redrive.office.bites import amend_in_bites, bites_of, paced
 from redrive.office.causes import CauseView
+from redrive.office.exporting import exported_items, exported_pages
 from redrive.office.facets import Facets
-from redrive.office.records import Record, record_of
+from redrive.office.in_place_job import Function, Progress, Worked, job
+from redrive.office.records import Record
+from redrive.office.said import check_actor, check_limit, check_reason, check_several, default_actor
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT, Store
+from redrive.stores.clock import Clock, SystemClock
+
+__all__ = [
+    "Letters",
+    "Which",
+    "check_actor",
+    "check_reason",
+    "check_several",
+    "default_actor",
+    "exported_pages",
+    "letters_matching",
+]
 
 Which = str | Page | Item | History | Iterable["str | Item"]
 BUDGETS = ("fresh", "once")
 PREFIX_MIN = 4
-READ_AT_ONCE = 32
-AT_ONCE = 2
-"""Bites of a large act that are on their way together: while the store is busy with one, the next is being made."""
+MAX_RESULT = 1024 * 1024
 BARE_ID = re.compile(r"[^\s:<>=()*\"-][^\s:<>=()*\"]*")
 """One word without any operator is taken for an id; to search for a word, put it in quotes."""
-
-
-def default_actor() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
-
-
-def check_actor(actor: object) -> str:
-    if not isinstance(actor, str) or not actor.strip():
-        raise ConfigError(f"{actor!r} is not a name", field="actor", hint="use a short text, for the audit")
-    return actor
 
 
 class Letters:
     """`which` is a page, an item, ids or a filter text; a text is frozen to the ids it matches before any move."""
 
-    def __init__(self, store: Store, events: Events, *, actor: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        events: Events,
+        *,
+        actor: str | None = None,
+        clock: Clock | None = None,
+        frames: bool = True,
+        max_result: int = MAX_RESULT,
+    ) -> None:
         self._store = store
         self._events = events
         self._actor = actor or default_actor()
+        self._clock = clock or SystemClock()
+        self._frames = frames
+        self._max_result = max_result
 
     async def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
         """A page of letters, last-died first: open ones unless the filter names a disposition."""
@@ -86,6 +98,9 @@ class Letters:
 
     async def resolve(self, item_id: str) -> str:
         """The full id of an id, or of a prefix of at least four characters that fits one letter (or else one item)."""
+        if not str(item_id).isprintable():
+            # Also half a character, which no store can be asked for.
+            raise NotFound(f"no item {item_id!r}", hint="every character of an id can be printed")
         with suppress(NotFound):
             return (await self._store.get(str(item_id))).item.id
         if len(item_id) < PREFIX_MIN or "*" in item_id:
@@ -95,7 +110,7 @@ class Letters:
         page = await self._store.find(And((Match("state", "=", "dead"), begins)), PAGE_LIMIT)
         page = page if page.items else await self._store.find(begins, PAGE_LIMIT)
         if not page.items:
-            raise NotFound(f"no item {item_id!r}", hint="list letters with redrive letters list")
+            raise NotFound(f"no item {item_id!r}", hint="list them with redrive item list, or redrive letters list")
         if len(page.items) > 1:
             matches = f"{len(page.items)}{' or more' if page.next else ''} items"
             raise NotFound(f"{item_id!r} fits {matches}", hint="give more characters of the id")
@@ -110,19 +125,23 @@ class Letters:
         delay: Duration = 0,
         force: bool = False,
         queue: str | None = None,
+        pace: RateText | None = None,
         actor: str | None = None,
         request_id: str | None = None,
     ) -> Amended:
         """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
 
         Each goes back to its place under its order key, or to the end if the others went on; with `queue`, to that one.
-        One whose dedupe key a live item holds is skipped; with `force` it runs without the key.
+        One whose dedupe key a live item holds is skipped; with `force` it runs without the key. `pace` as in `100/min`:
+        the first become due at once and the others that much later, each at its own time, whoever lives till then.
         """
         if budget not in BUDGETS:
             raise ConfigError(f"{budget!r} is not a budget", field="budget", hint=f"use one of {', '.join(BUDGETS)}")
         to = "" if queue is None else check_queue_name(queue)
         change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"), force, to)
-        return await self._amend(which, change, reason, actor, request_id)
+        if pace is None:
+            return await self._amend(which, change, reason, actor, request_id)
+        return await self._amend(which, change, reason, actor, request_id, pace=parse_rate(pace, field="pace"))
 
     async def archive(
         self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None
@@ -173,6 +192,53 @@ class Letters:
     ) -> Amended:
         """Write something into the history of letters. Nothing else changes."""
         return await self._amend(which, Note(), text, actor, request_id)
+
+    async def work(
+        self,
+        which: Which,
+        function: Function,
+        *,
+        reason: str,
+        ttl: Duration = "60s",
+        concurrency: int = 1,
+        pace: RateText | None = None,
+        limit: int | None = None,
+        on_progress: Progress | None = None,
+        dry_run: bool = False,
+        early: bool = False,
+        actor: str | None = None,
+    ) -> Worked:
+        """Call `function(item)` for each letter where it lies: it stays a letter unless that succeeds.
+
+        What it returns makes the item done; `Cancel` ends it, `Halt` ends the work early; any other error is one more
+        attempt in its history. A filter is taken earliest died first. Each is lent to this call alone for `ttl`, and
+        for as long as the function runs; after a crash it is a letter like before. One that `Snooze`, `Retry(after=…)`
+        or a consumer put off is skipped until it is due, unless `early`. `pace` as in "10/s". `on_progress` is told how
+        many were reached, of how many.
+        """
+        from redrive.office.in_place import Shift, would_work  # most processes only look, and start sooner without it
+
+        if limit is not None:
+            check_limit(limit)
+        act = self._act(reason, actor, None)
+        asked = job(
+            function,
+            act,
+            ttl=ttl,
+            concurrency=concurrency,
+            early=early,
+            pace=pace,
+            on_progress=on_progress,
+            frames=self._frames,
+            max_result=self._max_result,
+        )
+        ids = await self._ids(which, Note())
+        if isinstance(which, str):
+            ids.reverse()
+        ids = ids[:limit]
+        if dry_run:
+            return await would_work(self._store, ids, early=early)
+        return await Shift(self._store, asked, events=self._events, clock=self._clock).work(ids)
 
     async def payload(self, item_id: str) -> Any:
         """What the handler was to get, by id or unique prefix: the JSON value, or bytes if it is none."""
@@ -229,16 +295,8 @@ class Letters:
 
     async def export_page(self, filter: str, attempts: bool, cursor: str | None) -> tuple[list[Record], str | None]:  # noqa: FBT001 - a cursor comes last
         """One page of `export`, and where the next one begins."""
-        page = await self._store.find(letters_matching(filter), PAGE_LIMIT, cursor)
-        if not attempts:
-            return [record_of(item) for item in page], page.next
-        records: list[Record] = []
-        for start in range(0, len(page.items), READ_AT_ONCE):
-            ids = [item.id for item in page.items[start : start + READ_AT_ONCE]]
-            found = await asyncio.gather(*[self._store.get(each) for each in ids])
-            # Whoever was replayed meanwhile is no letter any more.
-            records += [record_of(each.item, each) for each in found if each.item.letter is not None]
-        return records, page.next
+        page = await self.find(filter, limit=PAGE_LIMIT, cursor=cursor)
+        return await exported_items(self._store, page.items, attempts=attempts), page.next
 
     async def import_(
         self,
@@ -267,11 +325,19 @@ class Letters:
         return await self._store.journal("audit", after, limit)
 
     async def _amend(
-        self, which: Which, change: Change, reason: str, actor: str | None, request_id: str | None
+        self,
+        which: Which,
+        change: Change,
+        reason: str,
+        actor: str | None,
+        request_id: str | None,
+        *,
+        pace: Rate | None = None,
     ) -> Amended:
         act = self._act(reason, actor, request_id)
         ids = await self._ids(which, change)
-        done = await amend_in_chunks(self._store, ids, change, act)
+        bites = bites_of(ids, change) if pace is None or not isinstance(change, Replay) else paced(ids, change, pace)
+        done = await amend_in_bites(self._store, bites, act)
         if self._events:
             name = type(change).__name__.lower()
             counts = len(done.changed), len(done.skipped)
@@ -307,45 +373,6 @@ class Letters:
                 return ids
 
 
-async def exported_pages(letters: Letters, filter: str = "", *, attempts: bool = False) -> AsyncGenerator[list[Record]]:
-    """While one page is written, the next is on its way."""
-    asked = asyncio.create_task(letters.export_page(filter, attempts, None))
-    try:
-        while True:
-            records, cursor = await asked
-            if cursor is None:
-                yield records
-                return
-            asked = asyncio.create_task(letters.export_page(filter, attempts, cursor))
-            yield records
-    finally:
-        # Whoever stops reading leaves a page behind that nobody waits for.
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
-
-
-async def amend_in_chunks(store: Store, ids: Sequence[str], change: Change, act: Act) -> Amended:
-    """In bites, each atomic, so that a large act never keeps workers waiting. Repeating it resumes it."""
-    chunks = [Ids(tuple(ids[start : start + PAGE_LIMIT])) for start in range(0, len(ids), PAGE_LIMIT)]
-    done: list[Amended] = []
-    for start in range(0, len(chunks), AT_ONCE):
-        bites = [store.amend(chunk, change, act) for chunk in chunks[start : start + AT_ONCE]]
-        # All of them to their end, also if one fails: none is left behind to go on by itself.
-        for answer in await asyncio.gather(*bites, return_exceptions=True):
-            if isinstance(answer, BaseException):
-                raise answer
-            done.append(answer)
-    return joined(done)
-
-
-def joined(parts: Sequence[Amended]) -> Amended:
-    return Amended(
-        tuple(chain.from_iterable([each.changed for each in parts])),
-        tuple(chain.from_iterable([each.already for each in parts])),
-        tuple(chain.from_iterable([each.skipped for each in parts])),
-    )
-
-
 def letters_matching(text: str, *, put_away: bool = False, everywhere: bool = False) -> Selection:
     """Letters only, and those on the table unless the text says where to look."""
     selection = parse_filter(text)
@@ -354,24 +381,3 @@ def letters_matching(text: str, *, put_away: bool = False, everywhere: bool = Fa
         where = Match("disposition", "=", "open")
         parts += (select.Not(where),) if put_away else (where,)
     return And(parts)
-
-
-def check_limit(limit: object) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise ConfigError(f"{limit!r} is not a number of rows", field="limit", hint="use 1 or more")
-
-
-def check_several(which: object, field: str) -> list[Any]:
-    """One id or many."""
-    if isinstance(which, str):
-        return [which]
-    if not isinstance(which, Iterable) or isinstance(which, bytes | Mapping):
-        hint = "give an id, a list of ids, an item, a page or a filter text"
-        raise ConfigError(f"{which!r} names no items", field=field, hint=hint)
-    return list(which)
-
-
-def check_reason(reason: object) -> str:
-    if not isinstance(reason, str) or not reason.strip():
-        raise ConfigError("a reason is needed", field="reason", hint="say why; it is kept in the audit")
-    return reason.strip()

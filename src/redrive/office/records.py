@@ -16,7 +16,9 @@ from typing import Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from redrive.core import durations
 from redrive.core.item import Attempt, Dedupe, Ending, Failure, Frame, History, Instant, Item, Letter, Priority, Terms
+from redrive.core.routes import check_route
 from redrive.core.states import Disposition, State
 from redrive.engine.asks import key_of
 from redrive.engine.client import check_id
@@ -25,7 +27,7 @@ from redrive.errors import ConfigError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLI = timedelta(milliseconds=1)
-_LAST_SECOND = 253_402_300_799
+_LAST_INSTANT = 253_402_300_799_999
 """Of the year 9999, with which calendars end."""
 
 
@@ -100,7 +102,7 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 _WORDS = ("id", "queue", "reason", "cause", "error")
 _NAMES: dict[str, Callable[[object], str]] = {"id": check_id, "queue": check_queue_name}
 """As `enqueue` takes them: what nobody can type would lie in the way of everybody."""
-_KEYS = ("order_key", "limit_key", "dedupe_key")
+_KEYS = ("order_key", "limit_key", "dedupe_key", "cause")
 _COUNTS = ("attempts", "errors", "crashes", "deliveries", "replays", "history_omitted")
 _TIMES = ("died_at", "enqueued_at", "due_at", "renewed_at", "leased_at")
 _encoder = msgspec.json.Encoder()
@@ -140,7 +142,7 @@ def record_from(line: bytes | str) -> Record:
 def _refused(error: Exception) -> ConfigError:
     """`Expected `int`, got `str` - at `$.attempts`` as people would say it."""
     said, _, place = str(error).replace("`", "").partition(" - at $")
-    said = said[:1].lower() + said[1:]
+    said = said if said[:4] == "JSON" else said[:1].lower() + said[1:]
     if said.startswith("object missing required field "):
         name = said.removeprefix("object missing required field ")
         return ConfigError("it is missing", field=f"{place.lstrip('.')}.{name}".lstrip("."))
@@ -290,9 +292,7 @@ def faults_of(record: Record) -> Iterator[ConfigError]:
             yield ConfigError("it is empty", field=name)
         elif name in _NAMES:
             yield from _refusals(_NAMES[name], getattr(record, name))
-    for name in _KEYS:
-        if getattr(record, name):
-            yield from _refusals(key_of, name, getattr(record, name))
+    yield from _faults_of_terms(record)
     for name in _COUNTS:
         if not 0 <= getattr(record, name) < 2**31:
             yield ConfigError(f"{getattr(record, name)} is not a count", field=name)
@@ -306,6 +306,18 @@ def faults_of(record: Record) -> Iterator[ConfigError]:
         payload_of(record)
     except ConfigError as error:
         yield error
+
+
+def _faults_of_terms(record: Record) -> Iterator[ConfigError]:
+    """What nobody could have enqueued, nor any policy said."""
+    for name in _KEYS:
+        if getattr(record, name):
+            yield from _refusals(key_of, name, getattr(record, name))
+    if record.route:
+        yield from _refusals(check_route, record.route)
+    window = record.dedupe_window
+    if window is not None:
+        yield from _refusals(lambda: durations.parse(window, field="dedupe_window"))
 
 
 def _refusals(check: Callable[..., object], *given: str) -> Iterator[ConfigError]:
@@ -377,15 +389,17 @@ def _attempt(record: AttemptRecord, field: str) -> Attempt:
 # --- times ---
 
 
+@lru_cache(maxsize=1024)
 def iso(at: Instant) -> str:
-    return f"{_second(at // 1000)}.{at % 1000:03}Z"
+    """Most letters were enqueued, due and renewed at one and the same time."""
+    minute, rest = divmod(min(max(at, 0), _LAST_INSTANT), 60_000)
+    return f"{_minute(minute)}:{rest // 1000:02}.{rest % 1000:03}Z"
 
 
 @lru_cache(maxsize=4096)
-def _second(seconds: int) -> str:
-    """Letters of one trouble were enqueued and died together: most of them share their seconds."""
-    at = _EPOCH + timedelta(seconds=min(max(seconds, 0), _LAST_SECOND))
-    return at.isoformat(timespec="seconds").removesuffix("+00:00")
+def _minute(minutes: int) -> str:
+    """Letters of one trouble were enqueued and died together: most of them share their minutes."""
+    return (_EPOCH + timedelta(minutes=minutes)).isoformat(timespec="minutes").removesuffix("+00:00")
 
 
 def instant(text: str, field: str) -> Instant:

@@ -13,6 +13,7 @@ from redrive.core.select import And, Match, Or
 from redrive.core.states import State
 from redrive.core.verbs import QueueTally, RouteTally, WorkerBeat
 from redrive.errors import NotFound
+from redrive.office.doors import doors
 from redrive.office.gates import GateView, list_gates
 from redrive.stores.base import Store
 
@@ -51,7 +52,8 @@ class Scene(Struct, frozen=True):
     """The item and what stands around it at one time.
 
     `others` are those it waits for, as far as they are still there. `behind`: how many wait behind it under its order
-    key, and `more` if there are more. `policy`: the one that judges it, where the app is known.
+    key, and `more` if there are more. `policy`: the one that judges it, where the app is known. `door`:
+    see office.doors.
     """
 
     now: Instant
@@ -64,6 +66,7 @@ class Scene(Struct, frozen=True):
     behind: int = 0
     more: bool = False
     policy: Policy | None = None
+    door: str = ""
 
 
 Judge = Callable[[Item, QueueTally], Policy | None]
@@ -92,6 +95,7 @@ async def look(store: Store, item_id: str, judge: Judge = _nobody) -> Scene:
         behind=behind,
         more=more,
         policy=judge(item, row),
+        door=(await doors(store)).get(item.queue, ""),
     )
 
 

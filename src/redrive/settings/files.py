@@ -37,10 +37,10 @@ def named(path: str, by: str) -> Path | None:
     if path == os.devnull:
         return None
     file = Path(path).expanduser().absolute()
-    if file.suffix not in {".toml", ".yaml", ".yml"}:
-        raise ConfigError(f"{path} is neither TOML nor YAML", field=by, hint="name a .toml, .yaml or .yml file")
     if not file.is_file():
         raise ConfigError(f"no file {path}", field=by, hint="name the settings file, or leave it out")
+    if file.suffix not in {".toml", ".yaml", ".yml"}:
+        raise ConfigError(f"{path} is neither TOML nor YAML", field=by, hint="name a .toml, .yaml or .yml file")
     return file
 
 

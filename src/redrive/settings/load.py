@@ -78,7 +78,7 @@ def _checked(field: Field, said: Said, faults: list[Fault]) -> Iterator[object]:
 
 
 def _flag(name: str, value: object) -> Said:
-    flag = f"--{name.removeprefix('worker.').replace('.', '-')}"
+    flag = f"--{name.removeprefix('worker.').removeprefix('receipts.').replace('.', '-').replace('_', '-')}"
     # A wrong store is one wherever it is named.
     return Said(value, f"flag {flag}", "store" if name == "store" else flag)
 
@@ -103,7 +103,7 @@ def _from_file(
     said: dict[str, Said] = {}
     for name, value in _leaves(tree):
         if name in FIELDS:
-            said[name] = Said(_placed(value, file) if name == "store" else value, str(file))
+            said[name] = Said(_PLACED.get(name, _as_it_is)(value, file), str(file))
         else:
             faults.append(Fault(f"{name}: {_why_not(name)} (from {file})"))
     return file, said
@@ -132,6 +132,18 @@ def _placed(url: object, file: Path | None) -> object:
     if not relative or file is None or file.parent == Path.cwd():
         return url
     return f"sqlite:///{quote(str(file.parent))}/{str(url).removeprefix('sqlite:///')}"
+
+
+def _beside(path: object, file: Path | None) -> object:
+    """As above, for a path that is no URL."""
+    return str(file.parent / path) if isinstance(path, str) and path.strip() and file is not None else path
+
+
+def _as_it_is(value: object, _file: Path | None) -> object:
+    return value
+
+
+_PLACED = {"store": _placed, "receipts.file": _beside}
 
 
 # --- the environment -------------------------------------------------------------------------------------------------

@@ -31,6 +31,20 @@ class WorkerSettings(Struct, frozen=True):
     grace: Millis = 30_000
 
 
+class ReceiptSettings(Struct, frozen=True):
+    """For `redrive receipts`; see redrive.receipts.ReceiptClient. `file`: a receipts.json to take in."""
+
+    endpoint: str | None = None
+    transport: str = "mcp"
+    auth_token: str | None = None
+    tenant: str | None = None
+    queue: str = "receipts"
+    max_retries: int = 5
+    backoff_base: float = 2.0
+    timeout: Millis = 30_000
+    file: str | None = None
+
+
 class Settings(Struct, frozen=True):
     """`actor` None: the user who runs the process."""
 
@@ -39,6 +53,7 @@ class Settings(Struct, frozen=True):
     max_payload: int = MAX_PAYLOAD
     log: LogSettings = LogSettings()
     worker: WorkerSettings = WorkerSettings()
+    receipts: ReceiptSettings = ReceiptSettings()
 
 
 class Field(Struct, frozen=True):
@@ -62,6 +77,78 @@ class Field(Struct, frozen=True):
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
+TRANSPORTS = ("mcp", "http")
+MOST_RETRIES = 1000
+
+RECEIPT_FIELDS = (
+    Field(
+        "receipts.endpoint",
+        "where `redrive receipts` delivers to",
+        "an http:// or https:// URL",
+        readers.http_url,
+        {"type": "string"},
+        show=readers.without_password,
+    ),
+    Field(
+        "receipts.transport",
+        "how: tool calls of MCP, or a plain POST",
+        f"one of {', '.join(TRANSPORTS)}",
+        readers.one_of(*TRANSPORTS),
+        {"type": "string", "enum": list(TRANSPORTS)},
+    ),
+    Field(
+        "receipts.auth_token",
+        "the bearer token that the target wants",
+        "a text; without one, none is sent",
+        readers.token,
+        {"type": "string", "minLength": 1},
+        show=readers.hidden,
+        secret=True,
+    ),
+    Field(
+        "receipts.tenant",
+        "for whom receipts are delivered",
+        "a name; without one, none is told",
+        readers.name,
+        {"type": "string", "minLength": 1},
+    ),
+    Field(
+        "receipts.queue",
+        "the queue in which receipts wait",
+        "a name",
+        readers.name,
+        {"type": "string", "minLength": 1},
+    ),
+    Field(
+        "receipts.max_retries",
+        "how often `receipts send` tries one before it is a dead letter",
+        f"1 to {MOST_RETRIES:,}",
+        readers.whole(1, MOST_RETRIES),
+        {"type": "integer", "minimum": 1, "maximum": MOST_RETRIES},
+    ),
+    Field(
+        "receipts.backoff_base",
+        "its waits are this to the power of the tries so far, in seconds",
+        "a number above 0",
+        readers.positive,
+        {"type": "number", "exclusiveMinimum": 0},
+    ),
+    Field(
+        "receipts.timeout",
+        "how long one try may take",
+        "a duration above 0",
+        readers.some_time,
+        {"type": ["string", "number"]},
+        show=readers.duration_text,
+    ),
+    Field(
+        "receipts.file",
+        "a receipts.json of dead letters, taken in once and never written; in a file, a relative path starts at it",
+        "a path",
+        readers.path,
+        {"type": "string", "minLength": 1},
+    ),
+)
 
 FIELDS: dict[str, Field] = {
     field.name: field
@@ -133,6 +220,7 @@ FIELDS: dict[str, Field] = {
             {"type": ["string", "number"]},
             show=readers.duration_text,
         ),
+        *RECEIPT_FIELDS,
     )
 }
 SECTIONS = tuple(dict.fromkeys(name.partition(".")[0] for name in FIELDS if "." in name))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from redrive.core import durations, sizes
 from redrive.core.item import Millis
@@ -63,6 +65,13 @@ def duration(value: object, field: str) -> Millis:
     return durations.parse(value, field=field)  # type: ignore[arg-type]  # as above
 
 
+def some_time(value: object, field: str) -> Millis:
+    millis = duration(value, field)
+    if millis < 1:
+        raise ConfigError("nothing ends in no time", field=field, hint="use a duration such as 30s")
+    return millis
+
+
 def duration_text(value: Millis) -> str:
     return durations.format(value)
 
@@ -87,6 +96,48 @@ def whole(least: int, most: int) -> Reader:
     return read
 
 
+def positive(value: object, field: str) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else 0.0
+    except (ValueError, OverflowError):
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise ConfigError(f"{shown(value)} cannot be used", field=field, hint="use a number above 0, such as 2.0")
+    return number
+
+
+def http_url(value: object, field: str) -> str:
+    url = _text(value, field, "a URL", secret=True)
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not usable:
+        said = f"{without_password(url)} cannot be used"
+        raise ConfigError(said, field=field, hint="use a URL such as https://broker.example")
+    return url
+
+
+def token(value: object, field: str) -> str:
+    text = _text(value, field, "a token", secret=True)
+    if not text.isascii() or not text.isprintable() or " " in text:
+        hint = "use the token alone, without Bearer and without quotes"
+        raise ConfigError("it has characters that no header can carry", field=field, hint=hint)
+    return text
+
+
+def hidden(_value: Any) -> object:
+    return HIDDEN
+
+
+def path(value: object, field: str) -> str:
+    text = _text(value, field, "a path")
+    if "\0" in text:
+        raise ConfigError(f"{shown(text)} is not a path", field=field, hint="use a path as text")
+    return text
+
+
 def names(value: object, field: str) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
@@ -108,6 +159,7 @@ def _integer(value: object) -> int | None:
 
 def _text(value: object, field: str, what: str, *, secret: bool = False) -> str:
     if not isinstance(value, str) or not value.strip():
-        said = f"a {type(value).__name__}" if secret or not isinstance(value, str) else shown(value)
+        blank = "an empty text" if secret else shown(value)
+        said = blank if isinstance(value, str) else f"a {type(value).__name__}"
         raise ConfigError(f"{said} is not {what}", field=field, hint=f"use {what} as text")
     return value.strip()

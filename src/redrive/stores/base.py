@@ -17,6 +17,7 @@ from redrive.core.select import Selection
 from redrive.core.verbs import (
     Act,
     Amended,
+    Answer,
     Backup,
     CauseTally,
     Change,
@@ -112,13 +113,15 @@ class Store(Protocol):
         `dependency` and core.terms.DEPENDENCY_FAILURE. Ready again: it stays the head of its key. Whatever ends gives
         its dedupe key and its place under its limit key back. `kept`: to die, but its route has a capacity and no
         room: ready again after `otherwise`, charged alike. An item that was asked to cancel never becomes ready again:
-        it is cancelled instead (the answer's reason says `cancelled`).
+        it is cancelled instead (the answer's reason says `cancelled`). Follow-ups go with what was decided: where
+        something else became of the item, with `kept` and with `cancelled` as the reason, none is put.
         """
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
         """Prolong leases to `ttl` from now. `lost`: expired or no longer held. Never revives, never shortens.
 
-        `cancel_requested`: those of them that somebody wants cancelled.
+        `cancel_requested`: those of them that somebody wants cancelled. Leases of letters are prolonged by the same
+        rules.
         """
 
     async def reclaim(
@@ -138,6 +141,34 @@ class Store(Protocol):
         same item.
         """
 
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+    ) -> tuple[Item, ...]:
+        """Give letters to one worker where they lie: they stay letters, and stay so if it is never heard of again.
+
+        Those that could be had, each once, in the order of `ids`: open or archived, and held by nobody (no lease, or
+        it ran out); with `early` also those that were put off (settled ToReady with a delay) and whose time has not
+        come: nobody has them, and whoever has a reason need not wait. Counts before it gives: deliveries + 1, which is
+        the fence; all else of the letter stays as it is, and so do the counters. One that the same `worker` still holds
+        is given again with the same delivery and the lease prolonged: so the call may be repeated. Two workers never
+        hold one letter. More than PAGE_LIMIT ids, no worker or a ttl below 1 raise ConfigError.
+        """
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        """End leases of letters, in one atomic write with attempts and follow-ups, as `settle` does for items.
+
+        Each is applied only if its delivery is the current one of a leased letter (an expired lease that nobody took
+        over still counts as held). `already`: that delivery, still the last one given, has ended. `refused`: given out
+        again since, taken away by an act, moved on, or does not exist.
+
+        ToDone and ToCancelled: the letter is over, for its counters, its cause and all that wait for it as if it had
+        been replayed and ended so at once; it keeps its numbers, and a dedupe key that is free is taken for what is
+        left of the window. What is set aside under a limit key stays so: nothing of it has run. ToDead: it stays the
+        letter it is, free again at once, whatever the decision says of reason, failure and charge. ToReady: likewise,
+        but nobody gets it before the delay has passed, unless `early`. Follow-ups are put with ToDone and ToCancelled;
+        with others, ConfigError.
+        """
+
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         """Move items nobody holds, as far as legal, in one atomic write with its audit entry (journal topic `audit`).
 
@@ -155,7 +186,8 @@ class Store(Protocol):
         Move gives a letter another queue (counters, causes and indexes with it); skipped for the dead head of an order
         key, behind which others wait, for one with an order key that others were put to wait for, and for a letter that
         is there already. Replay with another `queue` is Move and Replay in one. Tag and Note are legal in every state,
-        held or not; a Tag that changes nothing counts as changed.
+        held or not; a Tag that changes nothing counts as changed. Anything else is skipped for a letter that somebody
+        works on where it lies; once the lease ran out, it takes it away for good (deliveries + 1, no lease).
         """
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
@@ -172,16 +204,21 @@ class Store(Protocol):
     async def get(self, item_id: str) -> History:
         """The item with every attempt and act, and what it waits for. Raises NotFound."""
 
-    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
         """A page of matching items. Letters, when the selection pins `state` to dead, come last-died first; else
-        items come last-enqueued first. Limits above PAGE_LIMIT and foreign cursors raise ConfigError.
+        items come last-enqueued first. With `oldest` the other way round: what died, or was enqueued, first. Limits
+        above PAGE_LIMIT and foreign cursors, also those of another selection or the other way, raise ConfigError.
 
         Texts and payloads are judged in Python, at most SCAN_LIMIT candidates a page: it may come short, even empty,
         with `next` set. Not among all items there are: without an indexed companion BadFilter, unless for letters.
         `amend` and `prune` take no such selection (ConfigError).
         """
 
-    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+    async def ids(
+        self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
+    ) -> IdPage:
         """What `find` would give, in the same order, as ids only and in larger pages: the set an act is about."""
 
     async def tally(self) -> Tally:

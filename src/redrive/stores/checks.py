@@ -7,10 +7,22 @@ from collections.abc import Iterable, Sequence
 from msgspec import UNSET
 
 from redrive.core import durations
+from redrive.core.decide import ToCancelled, ToDone
 from redrive.core.graph import cycle
-from redrive.core.item import Dedupe, NewItem
+from redrive.core.item import Dedupe, Millis, NewItem
 from redrive.core.meters import Rate
-from redrive.core.verbs import Act, Change, DocumentWrite, GateWrite, Move, NewEntry, QueueChange, Replay, Tag
+from redrive.core.verbs import (
+    Act,
+    Change,
+    DocumentWrite,
+    GateWrite,
+    Move,
+    NewEntry,
+    QueueChange,
+    Replay,
+    Settlement,
+    Tag,
+)
 from redrive.errors import BadDependency, ConfigError, Conflict
 from redrive.stores.base import PAGE_LIMIT
 
@@ -71,6 +83,29 @@ def check_follow_ups(items: Sequence[NewItem]) -> None:
         if new.terms is not None and new.terms.after:
             raise ConfigError(f"a follow-up cannot wait for others (item {new.id})", field="after")
     check_new(items)
+
+
+def check_letters(ids: Sequence[str], worker: str, ttl: Millis) -> None:
+    """What `lease_letters` is asked for. A letter without a holder has an empty one, so nobody may be called so."""
+    check_text("worker", worker)
+    if not worker:
+        raise ConfigError("must not be empty", field="worker", hint="name who will settle them")
+    if ttl < 1:
+        raise ConfigError(f"must be at least 1 ms, not {ttl}", field="ttl")
+    if len(ids) > PAGE_LIMIT:
+        hint = "lease them in smaller batches"
+        raise ConfigError(f"{len(ids)} letters are too many; {PAGE_LIMIT} are the most", field="ids", hint=hint)
+    for item_id in ids:
+        check_text("ids", item_id)
+
+
+def check_letter_settlements(settlements: Sequence[Settlement]) -> None:
+    for one in settlements:
+        if one.follow_ups and not isinstance(one.decision, ToDone | ToCancelled):
+            hint = "put them yourself, or end the letter as done or cancelled"
+            raise ConfigError(f"only a letter that is over has any (item {one.id})", field="follow_ups", hint=hint)
+        if one.follow_ups:
+            check_follow_ups(one.follow_ups)
 
 
 def check_dedupe(dedupe: Dedupe) -> None:

@@ -134,7 +134,8 @@ def _settled_in(history: History, now: Instant) -> History:
         crashes=item.crashes,
         replays=item.replays,
         last_chance=item.last_chance,
-        worker=item.worker,
+        # "" is nobody, who keeps it back for a while: a time of the other store.
+        worker=item.worker or None,
         leased_at=None if item.leased_at is None else min(item.leased_at, now),
         # The hold of the trash begins with the import: whoever brings a letter here has time to look at it.
         ended_at=now if in_trash else died_at,

@@ -7,7 +7,6 @@ it was applied is not what we think it is and is refused too.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +27,8 @@ class Migration:
 
     def statements(self) -> list[str]:
         """One by one: sqlite3's executescript would commit the transaction the migration must run in."""
+        import sqlite3  # the other engines need not have it
+
         found: list[str] = []
         text = ""
         for line in self.text.splitlines():

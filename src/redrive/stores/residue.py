@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar, assert_never
 
+from msgspec import structs
+
 from redrive.core import select
 from redrive.core.item import Instant, Item
 from redrive.core.rendering import render
@@ -40,11 +42,15 @@ class Split(NamedTuple):
 
 
 class Looks(NamedTuple):
-    """How a store looks by itself, for what it compiles."""
+    """How a store looks by itself, for what it compiles. `oldest`: from which end `find` and `ids` begin.
+
+    Both take and give the place where a page starts as `cursors` writes it, without a seal.
+    """
 
     find: Callable[[Selection, int, str | None], Awaitable[Page]]
     ids: Callable[[Selection, int, str | None], Awaitable[IdPage]]
     now: Callable[[], Awaitable[Instant]]
+    oldest: bool = False
 
 
 class Found(NamedTuple, Generic[T]):
@@ -113,24 +119,30 @@ def _weaker(selection: Selection) -> Selection:
 
 
 async def page(looks: Looks, selection: Selection, limit: int, cursor: str | None) -> Page:
-    asked = split(selection)
+    """Stores read and write bare places; the cursors that people get are sealed here."""
+    asked, pages = split(selection), cursors.Pages(selection, looks.oldest)
+    after = pages.opened(cursor)
     if asked.rest is None:
-        return await looks.find(selection, limit, cursor)
-    return Page(*await _search(looks, asked, limit, cursor, lambda item: item))
+        found = await looks.find(selection, limit, after)
+    else:
+        found = Page(*await _search(looks, asked, limit, after, lambda item: item))
+    return found if found.next is None else structs.replace(found, next=pages.sealed(found.next))
 
 
 async def ids(looks: Looks, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-    asked = split(selection)
+    asked, pages = split(selection), cursors.Pages(selection, looks.oldest)
+    after = pages.opened(cursor)
     if asked.rest is None:
-        return await looks.ids(selection, limit, cursor)
-    found = await _search(looks, asked, limit, cursor, lambda item: item.id)
-    return IdPage(found.kept, found.next)
+        found = await looks.ids(selection, limit, after)
+    else:
+        found = IdPage(*(await _search(looks, asked, limit, after, lambda item: item.id))[:2])
+    return found if found.next is None else structs.replace(found, next=pages.sealed(found.next))
 
 
 async def _search(looks: Looks, asked: Split, limit: int, cursor: str | None, keep: Callable[[Item], T]) -> Found[T]:
     """What the rest holds for, among what the store finds."""
     rest = EVERYTHING if asked.rest is None else asked.rest
-    by_death = select.pins_dead(asked.indexed)
+    letters = select.pins_dead(asked.indexed)
     timed = any(FIELDS.get(field) == "duration" for field in select.fields_of(rest))
     now = await looks.now() if timed else 0
     kept: list[T] = []
@@ -142,7 +154,7 @@ async def _search(looks: Looks, asked: Split, limit: int, cursor: str | None, ke
             if len(kept) == limit:
                 return Found(tuple(kept), last, scanned)
             kept.append(keep(item))
-            last = _cursor_at(item, by_death=by_death)
+            last = _cursor_at(item, letters=letters, oldest=looks.oldest)
         cursor = candidates.next
         if cursor is None or scanned >= SCAN_LIMIT:
             return Found(tuple(kept), cursor, scanned)
@@ -155,7 +167,6 @@ async def _judged(items: Sequence[Item], rest: Selection, now: Instant) -> list[
     return await aside(judge) if sum([len(item.payload) for item in items]) > HEAVY else judge()
 
 
-def _cursor_at(item: Item, *, by_death: bool) -> str:
-    if by_death and item.letter is not None:
-        return cursors.write("died", (item.letter.died_at, item.seq))
-    return cursors.write("enqueued", (item.seq, item.seq))
+def _cursor_at(item: Item, *, letters: bool, oldest: bool) -> str:
+    died = item.letter.died_at if letters and item.letter is not None else item.seq
+    return cursors.write(cursors.order_of(letters=letters, oldest=oldest), (died, item.seq))

@@ -15,10 +15,9 @@ _MARK = "-- :name "
 @cache
 def load(engine: str, verb: str) -> Mapping[str, str]:
     """The statements of a verb by name, without comments."""
-    text = resources.files(__package__).joinpath("sql", engine, f"{verb}.sql").read_text(encoding="utf-8")
     statements: dict[str, list[str]] = {}
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in _text(engine, verb).splitlines():
         if line.startswith(_MARK):
             lines = statements.setdefault(line.removeprefix(_MARK).strip(), [])
         elif line.strip() and not line.lstrip().startswith("--"):
@@ -27,7 +26,12 @@ def load(engine: str, verb: str) -> Mapping[str, str]:
 
 
 def load_all(engine: str) -> None:
-    """Beforehand, for those who must not read files later."""
+    """Beforehand, for those who must not read files later. What is never asked for is not taken apart."""
     for file in resources.files(__package__).joinpath("sql", engine).iterdir():
         if file.name.endswith(".sql"):
-            load(engine, file.name.removesuffix(".sql"))
+            _text(engine, file.name.removesuffix(".sql"))
+
+
+@cache
+def _text(engine: str, verb: str) -> str:
+    return resources.files(__package__).joinpath("sql", engine, f"{verb}.sql").read_text(encoding="utf-8")

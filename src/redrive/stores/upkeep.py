@@ -6,14 +6,19 @@ engine that keeps data of its own has one.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, Self, runtime_checkable
 
 from msgspec import Struct
 
 from redrive.core.verbs import Backup, Checkup, Finding
+from redrive.errors import StoreUnavailable
 from redrive.stores.migrate import Migration
 
 Fact = str | int | bool
+
+
+class StoreAbsent(StoreUnavailable):
+    """What is named can be reached, and nothing of redrive's is there yet: whoever brings something in makes it."""
 
 
 class StoreStatus(Struct, frozen=True, kw_only=True):
@@ -104,3 +109,11 @@ class Kept(Protocol):
     """A store that keeps its data beyond its process."""
 
     def upkeep(self) -> Upkeep: ...
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """A store at the other end of a connection: to look first whether it is there would take one more."""
+
+    async def open_existing(self) -> Self:
+        """As `open`, but nothing is made: StoreUnavailable if there is nothing of redrive's."""

@@ -11,7 +11,6 @@ from redrive.errors import BadStoreURL, ConfigError
 from redrive.stores import packing
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
-from redrive.stores.sqlite import SqliteStore, ballast, ground
 
 FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db   postgresql://user@host/database   redis://host:6379/0"
 
@@ -90,7 +89,9 @@ def _sqlite(url: str, host: str, path: str, options: dict[str, str], clock: Cloc
         raise BadStoreURL(f"{_safe(url)!r} names no file", field="store", hint=hint)
     if path.strip("/") == ":memory:":
         raise BadStoreURL(f"{_safe(url)!r} would be a file of that name", field="store", hint="use memory:")
-    known = _SQLITE_OPTIONS
+    from redrive.stores.sqlite import SqliteStore
+
+    known = _sqlite_options()
     for name in options:
         if name not in known:
             raise BadStoreURL(f"unknown option {name!r}", field="store", hint=f"sqlite takes: {', '.join(known)}")
@@ -118,14 +119,17 @@ def _size(parse: Callable[..., int | None]) -> Callable[[str, str], int | None]:
     return read
 
 
-_SQLITE_OPTIONS: dict[str, Callable[[str, str], Any]] = {
-    "durability": _one_of("power-loss", "process-crash"),
-    "binding": _one_of("auto", "stdlib", "apsw"),
-    "network": _one_of(*ground.CHOICES),
-    "ballast": _size(ballast.parse),
-    "compress_above": _size(packing.threshold),
-}
-"""How each option is read: its field and its text in, what the store's parameter of that name takes out."""
+def _sqlite_options() -> dict[str, Callable[[str, str], Any]]:
+    """How each option is read: its field and its text in, what the store's parameter of that name takes out."""
+    from redrive.stores.sqlite import ballast, ground
+
+    return {
+        "durability": _one_of("power-loss", "process-crash"),
+        "binding": _one_of("auto", "stdlib", "apsw"),
+        "network": _one_of(*ground.CHOICES),
+        "ballast": _size(ballast.parse),
+        "compress_above": _size(packing.threshold),
+    }
 
 
 def _safe(url: str) -> str:

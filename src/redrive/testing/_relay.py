@@ -39,6 +39,7 @@ from redrive.core.verbs import (
     WorkerBeat,
     WorkerFacts,
 )
+from redrive.core.verbs import Answer as SettleAnswer
 from redrive.stores.base import IDS_LIMIT, Store
 
 P = ParamSpec("P")
@@ -91,6 +92,14 @@ class Relay(ABC):
     ) -> tuple[Item, ...]:
         return await self.relay(self.store.reclaim, worker, queues, ttl, limit, ids, force=force)
 
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+    ) -> tuple[Item, ...]:
+        return await self.relay(self.store.lease_letters, ids, worker, ttl, early=early)
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[SettleAnswer, ...]:
+        return await self.relay(self.store.settle_letters, settlements)
+
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         return await self.relay(self.store.amend, selection, change, by, expect)
 
@@ -100,11 +109,15 @@ class Relay(ABC):
     async def get(self, item_id: str) -> History:
         return await self.relay(self.store.get, item_id)
 
-    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
-        return await self.relay(self.store.find, selection, limit, cursor)
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
+        return await self.relay(self.store.find, selection, limit, cursor, oldest=oldest)
 
-    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
-        return await self.relay(self.store.ids, selection, limit, cursor)
+    async def ids(
+        self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
+    ) -> IdPage:
+        return await self.relay(self.store.ids, selection, limit, cursor, oldest=oldest)
 
     async def tally(self) -> Tally:
         return await self.relay(self.store.tally)

@@ -12,7 +12,7 @@ from typing import Any
 from redrive.core.item import short_id
 from redrive.engine.registry import Handler
 from redrive.engine.runner import current
-from redrive.engine.signals import Signal, Snooze
+from redrive.engine.signals import Cancel, Signal, Snooze
 from redrive.errors import ItemFailed
 
 
@@ -50,7 +50,7 @@ class Spy:
 
     def _keep(self, error: BaseException) -> None:
         # A CancelledError that came out of a test's own call would pass for the cancellation of the test.
-        if not isinstance(error, Snooze | asyncio.CancelledError):
+        if not isinstance(error, Snooze | Cancel | asyncio.CancelledError):
             self._seen[current.get().item.id] = error, error.__traceback__
 
     def error(self, queue: str, item_id: str, text: str, state: str, reason: str) -> BaseException:

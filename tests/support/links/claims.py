@@ -20,11 +20,12 @@ from redrive.core.states import Disposition, State
 from redrive.core.verbs import Cancel, DocumentWrite, GateWrite, NewEntry, QueueChange, Want, WorkerFacts
 from redrive.errors import NotFound, OutcomeUnknown, StoreError
 from redrive.stores.base import Store
-from redrive.testing.conformance.kit import TTL, act, asking, failure, finished, held, new
+from redrive.testing.conformance.kit import TTL, act, asking, dead, failure, finished, held, new
 
 Call = Callable[[], Awaitable[object]]
 
-GIVEN = ("lease", "settle", "extend", "reclaim", "amend", "prune")
+LETTERS = ("lease_letters", "settle_letters")
+GIVEN = ("lease", "settle", "extend", "reclaim", "amend", "prune", *LETTERS)
 """Verbs that need an item; each has one of its own, in a queue of its own."""
 WAIT = 100
 """Milliseconds that the verb `wait` is asked to wait."""
@@ -77,10 +78,11 @@ class Round:
     async def prepare(self) -> None:
         store = self._direct
         await store.put([new(item_id=self._of(verb), queue=self._of(verb)) for verb in GIVEN])
-        wants = [Want(self._of(verb), 1, TTL, 3) for verb in ("settle", "extend", "reclaim", "prune")]
+        wants = [Want(self._of(verb), 1, TTL, 3) for verb in ("settle", "extend", "reclaim", "prune", *LETTERS)]
         leases = await store.lease(asking(wants=wants, worker=f"{self.name}-first"))
         self._items = {item.id.removeprefix(f"{self.name}-"): item for item in leases.items}
-        await store.settle([finished(self._items["prune"])])
+        await store.settle([finished(self._items["prune"]), *[dead(self._items[verb]) for verb in LETTERS]])
+        (self._items["settle_letters"],) = await store.lease_letters([self._of("settle_letters")], self.name, TTL)
 
     def calls(self, store: Store) -> dict[str, Call]:
         return self._writes(store) | self._reads(store)
@@ -94,6 +96,8 @@ class Round:
             "settle": lambda: store.settle([finished(items["settle"])]),
             "extend": lambda: store.extend([held(items["extend"])], 10 * TTL),
             "reclaim": lambda: store.reclaim(name, [of("reclaim")], TTL, 1, [of("reclaim")], force=True),
+            "lease_letters": lambda: store.lease_letters([of("lease_letters")], name, TTL),
+            "settle_letters": lambda: store.settle_letters([finished(items["settle_letters"])]),
             "amend": lambda: store.amend(Ids((of("amend"),)), Cancel(), self._by),
             "prune": lambda: store.prune(Match("id", "=", of("prune")), 1, self._by),
             "configure": lambda: store.configure(of("configure"), QueueChange(paused=True, by="a", reason="b")),
@@ -139,6 +143,8 @@ class Round:
             "settle": _is(item["settle"], lambda it: it.state is State.DONE),
             "extend": _is(item["extend"], lambda it: it.lease_until != before),
             "reclaim": _is(item["reclaim"], lambda it: it.deliveries > 1),
+            "lease_letters": _is(item["lease_letters"], lambda it: it.lease_until is not None),
+            "settle_letters": _is(item["settle_letters"], lambda it: it.state is State.DONE),
             "amend": _is(item["amend"], lambda it: it.state is State.CANCELLED),
             "prune": await store.tombstone(of("prune")) is not None,
             "configure": any(row.queue == of("configure") and row.paused for row in (await store.tally()).queues),
@@ -175,9 +181,9 @@ class Round:
     async def doubles(self) -> dict[str, str]:
         """What was repeated and happened twice."""
         found = {}
-        for verb in ("lease", "settle"):
+        for verb in ("lease", "settle", *LETTERS):
             item = await self._item(self._of(verb))
-            if item is None or item.deliveries > 1:
+            if item is None or item.deliveries > (2 if verb in LETTERS else 1):
                 found[verb] = f"{item}"
         for verb in ("amend", "take_in"):
             history = await self._history(self._of(verb))

@@ -37,6 +37,7 @@ SOME = {"sql": 8, "verb": 8, "wire": 4}
 """Points that a smoke run tries, by kind. A server takes longer for each."""
 MUTATING = (
     *("put", "lease", "settle", "extend", "reclaim", "amend", "prune", "take_in"),
+    *("lease_letters", "settle_letters"),
     *("configure", "configure_route", "set_gate", "sweep", "write_documents"),
 )
 READS = ("select", "pragma", "explain", "analyze")

@@ -157,3 +157,23 @@ LEADERS = {Size.SMOKE: 2, Size.SHORT: 20, Size.FULL: 100}
 
 FIRSTS = {Size.SMOKE: 300, Size.SHORT: 1_000, Size.FULL: 1_000}
 """Gap 12: first attempts that fail, of which a tenth may be tried again."""
+
+
+@dataclass(frozen=True)
+class LoopKills:
+    """Messages for loops, how many more kill whoever works on them, and processes killed. `limit` in seconds."""
+
+    messages: int
+    deadly: int
+    kills: int
+    limit: float
+
+
+LOOP_KILLS = {
+    Size.SMOKE: LoopKills(messages=40, deadly=1, kills=5, limit=50),
+    Size.SHORT: LoopKills(messages=250, deadly=4, kills=30, limit=200),
+    Size.FULL: LoopKills(messages=8_000, deadly=100, kills=1_000, limit=3_000),
+}
+
+OUTAGES = {Size.SMOKE: 1.0, Size.SHORT: 6.0, Size.FULL: 60.0}
+"""M-36: seconds for which the server of loops is away."""

@@ -44,6 +44,24 @@ def postgres(version: int | None = None) -> Shared:
     return _of_this_run("postgres" if version is None else f"postgres-of-{version}", start)
 
 
+def postgres_apart() -> Shared:
+    """One that only the tests of this process share, one after the other; and it does nothing by itself.
+
+    On the other one somebody else's transaction may keep what is dead in every table, and plans go by it.
+    """
+    return _postgres_apart(os.getpid())
+
+
+@functools.cache
+def _postgres_apart(pid: int) -> Shared:
+    def start(folder: Path, life: int) -> Shared:
+        server = pg.PostgresServer(folder, pg.programs(), {"autovacuum": False}, life)
+        server.start()
+        return Shared(server.url(), server.url(user="postgres"))
+
+    return _of_this_run(f"postgres-for-{pid}", start)
+
+
 @functools.cache
 def redis(flavour: str | None = None) -> Shared:
     """Of a certain flavour it is always one of ours."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 
 import psycopg
@@ -54,14 +55,19 @@ def exists(name: str) -> bool:
     return run(f"select to_regnamespace('{name}') is not null") == [(True,)]
 
 
-def test_a_schema_is_emptied_and_given_on_under_a_new_name(pool: Schemas) -> None:
+@pytest.mark.parametrize("doubtful", [True, False])
+@pytest.mark.parametrize("rows", [2, 10_000])
+def test_a_schema_is_emptied_and_given_on(pool: Schemas, *, doubtful: bool, rows: int) -> None:
+    """Under a new name, if somebody may still be at work for the old one."""
     with pool.fresh() as url:
         first = name_in(url)
-        run(f"insert into {first}.item (body) values ('a'), ('b')")
+        run(f"insert into {first}.item (body) select 'a' from generate_series(1, {rows})")
+        if doubtful:
+            subprocess.run(["true"], check=True)
     with pool.fresh() as url:
         second = name_in(url)
-        assert second != first
-        assert not exists(first)
+        assert (second != first) is doubtful
+        assert exists(first) is not doubtful
         assert run(f"insert into {second}.item (body) values ('c') returning id") == [(1,)]
         assert run(f"select {second}.count()") == [(1,)]
         assert run(f"select number from {second}.migration") == [(1,)]

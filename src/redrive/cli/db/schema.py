@@ -12,7 +12,7 @@ from redrive.cli.output import say, write
 from redrive.errors import ConfigError
 from redrive.stores import script
 from redrive.stores.migrate import Migration
-from redrive.stores.upkeep import Upkeep
+from redrive.stores.upkeep import StoreAbsent, Upkeep
 from redrive.stores.url import store_from_url
 
 ENGINES = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}
@@ -40,11 +40,20 @@ def migrate(*, dry_run: bool, store: str) -> None:
     upkeep = upkeep_of(store)
     pending = asyncio.run(upkeep.pending())
     if not pending:
-        say("nothing to do: the schema is up to date")
+        say(f"nothing to do: {asyncio.run(_why(upkeep))}")
     elif dry_run:
         write(upkeep.script(pending))
     else:
         _apply(upkeep, pending)
+
+
+async def _why(upkeep: Upkeep) -> str:
+    """Redis has no tables to make: there the first app begins with the newest layout."""
+    try:
+        await upkeep.check_is_there()
+    except StoreAbsent as absent:
+        return f"{absent.message} yet, and an app makes what it needs"
+    return "the schema is up to date"
 
 
 def _apply(upkeep: Upkeep, pending: tuple[Migration, ...]) -> None:

@@ -71,9 +71,8 @@ def _check(url: str) -> None:
             return {row.queue for row in (await app.tally()).queues}
 
     if taken := sorted(asyncio.run(queues()) & set(LOAD)):
-        raise Conflict(
-            f"{made.info().location} has the queue {taken[0]} already", hint="the demo needs a store of its own"
-        )
+        hint = f"use a store that has none of {', '.join(LOAD)}"
+        raise Conflict(f"{made.info().location} has the queue {taken[0]} already", hint=hint)
 
 
 def _invite(url: str) -> None:
@@ -107,7 +106,7 @@ class Tour:
         self._expect(early == 0, f"{early} attempts began too early")
 
         write("\n4. What failed for good is a dead letter, grouped by cause.")
-        self._command("letters", "list", "--by", "cause")
+        self._command("letters", "list", "--where", f"queue:{','.join(LOAD)}", "--by", "cause")
 
         write("\n5. The poison item's letter, and what it says of itself.")
         poison = self._visit(lambda app: scenes.poison_letter(app, self._place))
@@ -127,7 +126,7 @@ class Tour:
         return self._visit(scenes.enqueue)
 
     def _replay(self) -> None:
-        (bug,) = [cause for cause in self._visit(lambda app: app.causes()) if cause.queue == "orders"]
+        (bug,) = self._visit(lambda app: app.causes("orders"))
         replayed = self._visit(lambda app: scenes.fix_and_replay(app, self._place, bug))
         self._expect(replayed == bug.count, f"{replayed} letters were replayed, {bug.count} were there")
         killed = crew.work(self._url, self._place)

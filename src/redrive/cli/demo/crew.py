@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from redrive.app import Redrive
-from redrive.cli.demo.app import environment
+from redrive.cli.demo.app import LOAD, environment
 from redrive.cli.output import on_terminal, write
 from redrive.errors import RedriveError
 
@@ -60,7 +60,7 @@ async def _look(url: str) -> None:
 
 
 async def _progress(app: Redrive) -> str:
-    queues = (await app.tally()).queues
+    queues = [row for row in (await app.tally()).queues if row.queue in LOAD]
     done, dead = sum(row.done for row in queues), sum(row.open for row in queues)
     ready, running = sum(row.ready for row in queues), sum(row.leased for row in queues)
     bar = "#" * (20 * (done + dead) // max(1, done + dead + ready + running))

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from redrive.app import Redrive
-from redrive.cli.demo.app import EFFECTS
+from redrive.cli.demo.app import EFFECTS, LOAD
 from redrive.cli.output import write
 from redrive.core.verbs import QueueTally
 
@@ -21,8 +21,9 @@ class Sums(Struct, frozen=True):
 
 
 async def ask(app: Redrive, ids: dict[str, str]) -> Sums:
+    """Of the demo's queues: what others have in the store is theirs to add up."""
     states = {item_id: str((await app.get(item_id)).state) for item_id in ids}
-    return Sums((await app.tally()).queues, states)
+    return Sums(tuple([row for row in (await app.tally()).queues if row.queue in LOAD]), states)
 
 
 def add_up(place: Path, ids: dict[str, str], found: Sums) -> list[str]:

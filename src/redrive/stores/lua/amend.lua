@@ -3,13 +3,13 @@
 -- Inputs:    change; how many must exist, or empty; actor, reason, request id; delay; "1" if the next error is final;
 --            where it lies afterwards, or empty; "1" to replay although another has its dedupe key, and to wait for nobody; "1" if
 --            only ready items are meant; a map from what an item is to why the change is not legal then, or
---            empty; a list of the queue to which it goes, or empty, the tags to add and the tags to remove, and how many it
+--            empty, `held` being a letter that somebody works on; a list of the queue to which it goes, or empty, the tags to add and the tags to remove, and how many it
 --            may have; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
 --            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), a list: 'twin' and the item
 --            that has its dedupe key, 'vain' or 'unknown' and what it waits for, 'there' and the queue in which it is, 'bound'
---            and the queue in which others were put to wait for it, 'tags' and how many it would have; or what it is, in
+--            and the queue in which others were put to wait for it, 'tags' and how many it would have, 'held' and by whom; or what it is, in
 --            words, for which the map has a reason;
 --            or the number of those that exist if that is another; or nil, if an item that could be changed is not what it
 --            was judged by: then nothing was changed
@@ -133,6 +133,10 @@ local function alter(id, m)
     return
   end
   m = touched[id] or adopt(id, m)
+  if m[LETTER] and m[LEASE_UNTIL] and change ~= 'tag' then
+    -- Whoever had it where it lies comes too late.
+    m[DELIVERIES], m[LEASE_UNTIL] = m[DELIVERIES] + 1, false
+  end
   if target ~= '' and target ~= m[QUEUE] then
     move(id, m)
   end
@@ -208,6 +212,12 @@ local function hindrance(id, m)
   return holder and not force and {'twin', holder} or nil
 end
 
+-- Whether somebody works on it where it lies, and the change has to wait for that.
+local function is_worked_on(m)
+  local is_leased = m[LETTER] and m[LEASE_UNTIL] and m[LEASE_UNTIL] > at and m[WORKER] ~= ''
+  return is_leased and refusals.held ~= ''
+end
+
 local function declare_target()
   if target ~= '' and call('HEXISTS', sound(P .. 'queues', 'hash'), target) == 0 then
     set(P .. 'queues', target, cmsgpack.pack({false, '', ''}))
@@ -231,6 +241,8 @@ for index, id in ipairs(ids) do
     local judged_by = ARGV[FIRST_ITEM - 1 + 3 * index]
     if done_before(acts[index]) then
       answers[index] = 1
+    elseif is_worked_on(m) then
+      answers[index] = {'held', m[WORKER]}
     elseif refusals[kind] ~= '' then
       answers[index] = kind
     elseif only_ready and m[STATE] == 'leased' then

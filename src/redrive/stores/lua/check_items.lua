@@ -22,7 +22,7 @@ local function look_at_state(id, m)
   local state = m[STATE]
   if not STATES[state] then
     tell('state_unknown', id)
-  elseif (state == 'leased') ~= (m[LEASE_UNTIL] and true or false) then
+  elseif state ~= 'dead' and (state == 'leased') ~= (m[LEASE_UNTIL] and true or false) then
     tell('lease_misfits', id)
   elseif (state ~= 'ready' and state ~= 'leased') ~= (m[ENDED_AT] and true or false) then
     tell('end_misfits', id)

@@ -125,7 +125,8 @@ local function settle(m, one, index)
     lay(id, m)
   end
   tell_limited(m[QUEUE])
-  if one[5] then
+  -- One that was kept, or cancelled instead, has not ended as it says.
+  if one[5] and not verdict then
     follow(one[5])
   end
 end

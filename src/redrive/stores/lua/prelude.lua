@@ -14,8 +14,8 @@
 --   held:<queue>      zset  number -> id, of the ready that have a hold
 --   leased:<queue>    zset  end of the lease -> member
 --   ended:<state>:<queue>   zset  number -> id, of the done and the cancelled
---   letters…          zset  time of death -> member: all, and by disposition with queue, cause, both, error, category,
---                           and with the route if they have one
+--   letters…          zset  time of death -> member: all, and by disposition with queue; with cause, error and category,
+--                           each alone and with the queue; and with the route if they have one
 --   causes            zset  open letters -> cause NUL queue
 --   routes            zset  open letters -> route; rooms is the hash route -> for how many it has room
 --   queues            hash  queue -> paused, by whom, why, what limits it (limits.lua), its settings as JSON
@@ -296,8 +296,10 @@ local function letter_keys(queue, letter)
     keys[5] = P .. 'letters:cq:' .. lies .. ':' .. cause .. '\0' .. queue
     keys[6] = P .. 'letters:e:' .. lies .. ':' .. error_short
     keys[7] = P .. 'letters:k:' .. lies .. ':' .. category
+    keys[8] = P .. 'letters:eq:' .. lies .. ':' .. error_short .. '\0' .. queue
+    keys[9] = P .. 'letters:kq:' .. lies .. ':' .. category .. '\0' .. queue
     if route ~= '' then
-      keys[8] = P .. 'letters:r:' .. lies .. ':' .. route
+      keys[10] = P .. 'letters:r:' .. lies .. ':' .. route
     end
   end
   return keys

@@ -90,7 +90,7 @@ if was[1] == run and not is_earlier then
   return {DONE, 0}
 end
 if call('EXISTS', ITEM) == 0 and call('EXISTS', P .. 'items') == 0 then
-  keep({'schema', ARGV[2], 'run', run})
+  keep({'schema', ARGV[2], 'laid', ARGV[2], 'run', run})
   return {DONE, 0}
 end
 local at, cursor, before = '', '0', 0
@@ -114,7 +114,7 @@ if cursor == '0' then
   at = next_set(at)
 end
 if not at then
-  keep({'schema', ARGV[2], 'run', run, 'doing', '', 'who', ''})
+  keep({'schema', ARGV[2], 'laid', ARGV[2], 'run', run, 'doing', '', 'who', ''})
   return {DONE, before + mended}
 end
 keep({'doing', run, 'who', me, 'until', time + tonumber(ARGV[6]), 'at', at, 'cursor', cursor, 'mended', before + mended})

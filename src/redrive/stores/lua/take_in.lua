@@ -1,16 +1,16 @@
 #!lua
 -- take_in: letters of another store enter with their evidence, all or none. An id that exists, or was pruned, is left as it is.
 -- Inputs:    ARGV[2] msgpack list of [id, its record without a number, how many attempts]; the audit entry: actor, reason and
---            request id as JSON, and its body up to and from the ids; actor, reason, request id; then per letter: id as JSON,
---            payload, evidence, its attempts
+--            request id as JSON, and its body before, between and after the two places of the ids; actor, reason, request
+--            id; then per letter: id as JSON, payload, evidence, its attempts
 -- Outputs:   the places of those whose id is taken
 -- Atomicity: everything is read and judged first, then written at once. Refused before it starts when memory is full.
 -- Uses: deeds tags putting entering
 
 local letters = cmsgpack.unpack(ARGV[2])
-local meta, head, tail = ARGV[3], ARGV[4], ARGV[5]
+local meta, head, middle, tail = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local time = now()
-local deed = deed_of(time, 'import', ARGV[6], ARGV[7], ARGV[8])
+local deed = deed_of(time, 'import', ARGV[7], ARGV[8], ARGV[9])
 
 local function take_in(id, m, first, attempts)
   add(P .. 'items', m[SEQ], id)
@@ -33,7 +33,7 @@ local seq = tonumber(call('HGET', sound(P .. 'sequence', 'hash'), 'item') or 0)
 if not seq then
   refuse('CORRUPT the number of the last item is none')
 end
-local already, names, first = {}, {}, 9
+local already, names, first = {}, {}, 10
 for index, letter in ipairs(letters) do
   local id, m, attempts = letter[1], letter[2], letter[3]
   if taken[id] then
@@ -48,7 +48,8 @@ for index, letter in ipairs(letters) do
 end
 if #names > 0 then
   set(P .. 'sequence', 'item', string.format('%.0f', seq))
-  enter('audit', meta, head .. table.concat(names, ',') .. tail, time)
+  local added = table.concat(names, ',')
+  enter('audit', meta, head .. added .. middle .. added .. tail, time)
   write()
 end
 return already

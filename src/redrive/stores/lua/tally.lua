@@ -2,7 +2,8 @@
 -- tally: counts per declared queue and per route. Every count is the size of the index in which the items lie.
 -- Inputs:    none
 -- Outputs:   now; how many open letters; route and open letters in turn; route and room in turn; then per queue its name,
---            settings, ready, leased, done, open, archived, trash, cancelled, held, parked, and the earliest due time or nil
+--            settings, ready, leased, done, open, archived, trash, cancelled, held, parked, the earliest due time or nil,
+--            and the meter of its rate
 -- Atomicity: one read
 -- Uses: levels
 
@@ -46,5 +47,6 @@ for index = 1, #queues, 2 do
   reply[size + 9] = call('ZCARD', P .. 'ended:cancelled:' .. queue)
   reply[size + 10] = call('ZCARD', P .. 'held:' .. queue) - parked
   reply[size + 11], reply[size + 12] = parked, oldest
+  reply[size + 13] = tonumber(call('HGET', P .. 'meters', queue) or 0) or 0
 end
 return reply

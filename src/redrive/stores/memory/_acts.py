@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 from msgspec import structs
 
-from redrive.core.item import Deed, History, Instant, Item
+from redrive.core.item import Deed, History, Instant, Item, holder
 from redrive.core.states import State
 from redrive.core.terms import dedupe_place
 from redrive.core.verbs import Act, Amended, Change, Discard, Move, PutResult, Replay, Skip, Skipped, Tag, refusal
@@ -54,7 +54,8 @@ class Acts:
 
     def _refusal(self, item: Item, change: Change, claimed: dict[Place, str], now: Instant) -> str | None:
         """`claimed`: dedupe keys of those that go back by the same act."""
-        reason = refusal(change, item.state, None if item.letter is None else item.letter.disposition)
+        disposition = None if item.letter is None else item.letter.disposition
+        reason = refusal(change, item.state, disposition, holder=holder(item, now))
         if reason is not None:
             return reason
         match change:

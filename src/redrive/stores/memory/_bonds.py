@@ -162,7 +162,7 @@ class Bonds:
 
     def _pass_on(self, before: Item) -> None:
         """What ended or was given back had a place under its limit key, or had been promised the next one."""
-        aside = None if before.hold else self._table.aside.get(limit_key(before))
+        aside = None if before.hold or before.letter is not None else self._table.aside.get(limit_key(before))
         first = None if aside is None else aside.first()
         if first is not None:
             self.let_go(first.id)
@@ -246,6 +246,12 @@ class Bonds:
         self.close_gap(letter)
         if self._lines.is_head(letter):
             self.next_head(letter)
+
+    def letter_ends(self, letter: Item, now: Instant) -> None:
+        """It is over where it lies: nobody is past it any more; if it is done, it has the key of one that ran."""
+        self.close_gap(letter)
+        if letter.state is State.DONE:
+            self.keys.take(letter, now)
 
     def close_gap(self, letter: Item) -> None:
         line = self._lines.of(letter)

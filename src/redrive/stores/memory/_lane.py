@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from redrive.core import lanes
+from redrive.core import lanes, meters
 from redrive.core.item import Instant
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import QueueSettings, QueueTally
@@ -65,7 +65,7 @@ class Lane:
     def running(self) -> int:
         return self.counts[State.LEASED]
 
-    def tally(self) -> QueueTally:
+    def tally(self, now: Instant) -> QueueTally:
         oldest = self.first_ready()
         return QueueTally(
             queue=self.name,
@@ -83,4 +83,5 @@ class Lane:
             held=self.counts[HELD],
             parked=self.counts[PARKED],
             settings=self.settings,
+            rate_at=meters.gives_again(self.settings.rate, self.rate_at, now),
         )

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from redrive.core import terms
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
-from redrive.core.item import Instant, Item, Letter, Millis, NewItem, Terms
+from redrive.core.item import Instant, Item, Letter, Millis, NewItem, Terms, holder
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import Act, Archive, Cancel, Change, Discard, Move, Note, Replay, Restore, Skip, Tag
 from redrive.stores.checks import tagged
@@ -50,6 +50,27 @@ def extended(item: Item, until: Instant) -> Item:
 def reclaimed(item: Item, ttl: Millis, now: Instant) -> Item:
     """Only the fence moves. Everything else still tells of the delivery that was lost, for `decide` to judge."""
     return structs.replace(item, deliveries=item.deliveries + 1, lease_until=now + ttl)
+
+
+def letter_leased(item: Item, worker: str, ttl: Millis, now: Instant) -> Item:
+    """Only the fence is counted: the letter stays what it is. Whoever holds it still keeps its delivery."""
+    if holder(item, now) == worker:
+        return structs.replace(item, lease_until=max(item.lease_until or 0, now + ttl))
+    return structs.replace(item, deliveries=item.deliveries + 1, worker=worker, leased_at=now, lease_until=now + ttl)
+
+
+def letter_settled(item: Item, decision: Decision, now: Instant) -> Item:
+    match decision:
+        case ToDone(result):
+            return _ended(item, State.DONE, now, result=result, letter=None)
+        case ToCancelled():
+            return _ended(item, State.CANCELLED, now, letter=None)
+        case ToReady(delay) if delay > 0:
+            return structs.replace(item, worker="", lease_until=now + delay)
+        case ToReady() | ToDead():
+            return structs.replace(item, lease_until=None)
+        case _:
+            assert_never(decision)
 
 
 def settled(item: Item, decision: Decision, now: Instant, *, room: bool = True) -> Item:
@@ -104,6 +125,7 @@ def doomed(item: Item, now: Instant) -> Item:
 
 def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
     """`verbs.refusal` has agreed before."""
+    item = _taken_away(item, change)
     match change:
         case Replay():
             return _replayed(item, change, now)
@@ -125,6 +147,13 @@ def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
             return item
         case _:
             assert_never(change)
+
+
+def _taken_away(item: Item, change: Change) -> Item:
+    """From whoever let the lease of a letter run out: what others have in hand now is not his to end."""
+    if item.letter is None or item.lease_until is None or isinstance(change, Tag | Note):
+        return item
+    return structs.replace(item, deliveries=item.deliveries + 1, lease_until=None)
 
 
 def _replayed(item: Item, change: Replay, now: Instant) -> Item:

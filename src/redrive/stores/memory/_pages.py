@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import structs
 
 from redrive.core import select
@@ -13,13 +15,23 @@ from redrive.stores.memory._table import Table
 from redrive.stores.residue import SCAN_LIMIT, refuse, split
 
 
-def page(table: Table, selection: Selection, limit: int, cursor: str | None, now: Instant) -> Page:
+class Asked(NamedTuple):
+    """What a page is asked for; `oldest`: from which end."""
+
+    selection: Selection
+    limit: int
+    cursor: str | None
+    oldest: bool
+
+
+def page(table: Table, asked: Asked, now: Instant) -> Page:
+    selection, limit, cursor, oldest = asked
     indexed, rest = split(selection)
-    by_death = select.pins_dead(selection)
-    order = "died" if by_death else "enqueued"
+    by_death, pages = select.pins_dead(selection), cursors.Pages(selection, oldest)
+    after = cursors.read(pages.order, pages.opened(cursor))
     found: list[Item] = []
     scanned, candidates, last = 0, 0, (0, 0)
-    for place, kept in table.latest_first(by_death=by_death, before=cursors.read(order, cursor)):
+    for place, kept in table.in_order(by_death=by_death, oldest=oldest, after=after):
         scanned += 1
         item = _judged(table, kept)
         if not select.matches(indexed, item, now):
@@ -27,11 +39,11 @@ def page(table: Table, selection: Selection, limit: int, cursor: str | None, now
         candidates += rest is not None
         if rest is None or select.matches(rest, item, now):
             if len(found) == limit:
-                return Page(tuple(found), cursors.write(order, last), scanned)
+                return Page(tuple(found), pages.sealed(cursors.write(pages.order, last)), scanned)
             found.append(table.shown(kept))
             last = place
         if candidates == SCAN_LIMIT:
-            return Page(tuple(found), cursors.write(order, place), scanned)
+            return Page(tuple(found), pages.sealed(cursors.write(pages.order, place)), scanned)
     return Page(tuple(found), None, scanned)
 
 

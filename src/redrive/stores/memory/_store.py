@@ -52,6 +52,8 @@ from redrive.stores.checks import (
     check_change,
     check_follow_ups,
     check_gate,
+    check_letter_settlements,
+    check_letters,
     check_new,
     check_not_within,
     check_page,
@@ -63,6 +65,7 @@ from redrive.stores.memory import _checkup, _moves, _pages
 from redrive.stores.memory._acts import Acts
 from redrive.stores.memory._beside import Beside
 from redrive.stores.memory._bonds import Bonds
+from redrive.stores.memory._in_place import InPlace
 from redrive.stores.memory._lane import Lane
 from redrive.stores.memory._leasing import Leasing
 from redrive.stores.memory._limits import Limits
@@ -81,6 +84,7 @@ class MemoryStore(Beside):
         self._limits = Limits()
         self._acts = Acts(self._table, self._bonds, self._tombstones)
         self._putting = Putting(self._table, self._bonds, self._tombstones)
+        self._in_place = InPlace(self._table, self._bonds, self._putting)
         self._leasing = Leasing(self._table, self._limits)
         self._broom = Broom(self._table, self._bonds, self._tombstones, self._audit)
 
@@ -105,7 +109,8 @@ class MemoryStore(Beside):
             answers = [self._settle(settlement, moved, now) for settlement in settlements]
             self._bonds.give_keys_back(moved, now)
             for settlement, answer in zip(settlements, answers, strict=True):
-                if settlement.follow_ups and answer.verdict in {Verdict.APPLIED, Verdict.KEPT}:
+                # With a reason it was cancelled instead.
+                if settlement.follow_ups and answer.verdict is Verdict.APPLIED and not answer.reason:
                     self._putting.put(settlement.follow_ups, now, bounded=False)
             self._bonds.ended(moved, now)
             return Settled(tuple(answers), None if then is None else self._leasing.lease(then, now))
@@ -144,6 +149,8 @@ class MemoryStore(Beside):
         item = self._table.items.get(held.id)
         if item is None or item.deliveries != held.delivery or item.lease_until is None or item.lease_until <= now:
             return False
+        if not item.worker:
+            return False
         if until > item.lease_until:
             self._table.save(_moves.extended(item, until))
         return True
@@ -167,6 +174,20 @@ class MemoryStore(Beside):
             for item in items:
                 self._table.save(item)
             return tuple(items)
+
+    # --- letters, where they lie ---
+
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+    ) -> tuple[Item, ...]:
+        check_letters(ids, worker, ttl)
+        async with self._verb() as now:
+            return self._in_place.lease(ids, worker, ttl, now, early=early)
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        check_letter_settlements(settlements)
+        async with self._verb() as now:
+            return self._in_place.settle(settlements, now)
 
     # --- acts ---
 
@@ -210,20 +231,24 @@ class MemoryStore(Beside):
                 raise NotFound(f"no item {item_id!r}", hint="it was pruned; its tombstone is left" if pruned else "")
             return self._table.history(item, self._bonds.blocked_by(item))
 
-    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
         async with self._verb() as now:
             check_page(limit)
-            return _pages.page(self._table, selection, limit, cursor, now)
+            return _pages.page(self._table, _pages.Asked(selection, limit, cursor, oldest), now)
 
-    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+    async def ids(
+        self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
+    ) -> IdPage:
         async with self._verb() as now:
             check_page(limit, IDS_LIMIT)
-            page = _pages.page(self._table, selection, limit, cursor, now)
+            page = _pages.page(self._table, _pages.Asked(selection, limit, cursor, oldest), now)
             return IdPage(tuple([item.id for item in page.items]), page.next)
 
     async def tally(self) -> Tally:
         async with self._verb() as now:
-            lanes = tuple(lane.tally() for _, lane in sorted(self._table.lanes.items()))
+            lanes = tuple(lane.tally(now) for _, lane in sorted(self._table.lanes.items()))
             open_letters, capacities = +self._table.routes, self._capacities
             routes = [
                 RouteTally(route, open_letters[route], capacities.get(route))

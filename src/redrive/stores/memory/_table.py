@@ -103,8 +103,8 @@ class Table:
                 agenda = lane.ready[level] = Agenda()
             agenda.add(item.due_at, item.seq, item.id)
             self._wake(item.queue)
-        elif item.lease_until is not None:
-            lane.leased.add(item.lease_until, item.seq, item.id)
+        elif item.state is State.LEASED:
+            lane.leased.add(item.lease_until or 0, item.seq, item.id)
             if item.terms is not None and item.terms.limit_key:
                 self.running[limit_key(item)] += 1
         elif item.letter is not None:
@@ -126,7 +126,7 @@ class Table:
             agenda.remove(item.id)
             if not agenda and level:
                 del lane.ready[level]
-        elif item.lease_until is not None:
+        elif item.state is State.LEASED:
             lane.leased.remove(item.id)
             if item.terms is not None and item.terms.limit_key:
                 self.running[limit_key(item)] -= 1
@@ -209,10 +209,16 @@ class Table:
         start = bisect_right(self._enqueued, (0, seq))
         return [self.items[self._ids[place[1]]] for place in self._enqueued[start : start + limit]]
 
-    def latest_first(self, *, by_death: bool, before: Place | None) -> Iterator[tuple[Place, Item]]:
+    def in_order(self, *, by_death: bool, oldest: bool, after: Place | None) -> Iterator[tuple[Place, Item]]:
+        """From one end to the other, or on from a place."""
         places = self._died if by_death else self._enqueued
-        end = len(places) if before is None else bisect_left(places, before)
-        for index in range(end - 1, -1, -1):
+        if oldest:
+            start = 0 if after is None else bisect_right(places, after)
+            indexes = range(start, len(places))
+        else:
+            end = len(places) if after is None else bisect_left(places, after)
+            indexes = range(end - 1, -1, -1)
+        for index in indexes:
             place = places[index]
             yield place, self.items[self._ids[place[1]]]
 

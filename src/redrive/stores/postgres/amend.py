@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from redrive.core import select
+from redrive.core.item import Instant
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import (
@@ -36,6 +37,7 @@ from redrive.stores.postgres import bonds, labels
 from redrive.stores.postgres.arrays import bigints, texts
 from redrive.stores.postgres.compile import compiled, storable, tables
 from redrive.stores.postgres.find import filled, matching
+from redrive.stores.postgres.named import by_ids
 from redrive.stores.postgres.rows import DISPOSITIONS, STATES, Row
 from redrive.stores.postgres.shelf import append_acts
 from redrive.stores.postgres.tx import Kind, Tx
@@ -75,6 +77,14 @@ class Place(NamedTuple):
     cause: str | None
     route: str
     ties: int
+    deliveries: int
+    lease_until: int | None
+    worker: str
+
+    def holder(self, now: Instant) -> str:
+        """Who works on this letter where it lies; see core.item.holder."""
+        leased = self.state is State.DEAD and self.lease_until is not None and self.lease_until > now
+        return self.worker if leased else ""
 
 
 async def amend(session: Session, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
@@ -88,7 +98,7 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
             if place.seq in before:
                 already.append(place.id)
                 continue
-            reason = refusal(change, place.state, place.disposition)
+            reason = refusal(change, place.state, place.disposition, holder=place.holder(tx.now))
             if reason is None:
                 changed.append(place)
             else:
@@ -98,6 +108,7 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
         changed = [place for place in changed if place.seq not in refused]
         ids = tuple([place.id for place in changed])
         if changed:
+            await _take_away(session, tx, changed, change)
             await _change(session, tx, changed, change, by)
             record = audit.AuditRecord(audit.word(change), selection, ids, change)
             (position,) = await append_acts(session, tx, (audit.entry(record, by),), record.change)
@@ -110,8 +121,8 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
 
 def _in_order(skipped: list[Skipped], selection: Selection, places: list[Place]) -> tuple[Skipped, ...]:
     """As they were named, whatever the reasons."""
-    named = selection.ids if isinstance(selection, Ids) else [place.id for place in places]
-    order = {item_id: nth for nth, item_id in enumerate(dict.fromkeys(named))}
+    ids = selection.ids if isinstance(selection, Ids) else [place.id for place in places]
+    order = {item_id: nth for nth, item_id in enumerate(dict.fromkeys(ids))}
     return tuple(sorted(skipped, key=lambda one: order[one.id]))
 
 
@@ -132,23 +143,24 @@ async def _meant(
 ) -> tuple[list[Place], Sequence[str]]:
     """The items, locked, and the ids that were named but do not exist."""
     if isinstance(selection, Ids):
-        places, missing = await _named(session, tx, selection, joined)
+        places, missing = await named(session, tx, selection, joined)
         _expect(len(places), expect)
         return places, missing
+    selection = await by_ids(session, tx.execute, selection)
     if expect is None:
         return await oldest(session, tx, selection, PAGE_LIMIT, joined), ()
     return await _expected(session, tx, selection, expect, joined), ()
 
 
-async def _named(session: Session, tx: Tx, selection: Ids, joined: str) -> tuple[list[Place], list[str]]:
-    """The items in the order of their names, and the ids that do not exist."""
-    named = tuple(dict.fromkeys(selection.ids))
-    known = texts(storable(named))
+async def named(session: Session, tx: Tx, selection: Ids, joined: str = "") -> tuple[list[Place], list[str]]:
+    """The items in the order of their names, locked, and the ids that do not exist."""
+    meant = tuple(dict.fromkeys(selection.ids))
+    known = texts(storable(meant))
     await tx.execute(session.sql("amend", "lock_lines_named"), (known, joined))
     ids: dict[int, str] = dict(await tx.execute(session.sql("amend", "lock_named"), (known,)))
     rows = await tx.execute(session.sql("amend", "states"), (bigints([*ids]),)) if ids else []
     found = {ids[seq]: place_of((seq, ids[seq], *state)) for seq, *state in rows}
-    return [found[item_id] for item_id in named if item_id in found], [one for one in named if one not in found]
+    return [found[item_id] for item_id in meant if item_id in found], [one for one in meant if one not in found]
 
 
 async def oldest(session: Session, tx: Tx, selection: Selection, limit: int, joined: str = "") -> list[Place]:
@@ -188,9 +200,21 @@ def _where(session: Session, name: str, selection: Selection, condition: str) ->
 
 
 def place_of(row: Row) -> Place:
-    seq, item_id, queue, state, kind, disposition, cause, route, ties = row
-    counted = KIND_OF[kind if disposition is None else disposition]
-    return Place(seq, item_id, queue, STATES[state], counted, DISPOSITIONS.get(disposition), cause, route or "", ties)
+    seq, item_id, queue, state, kind, disposition, cause, route, ties, deliveries, lease_until, worker = row
+    return Place(
+        seq,
+        item_id,
+        queue,
+        STATES[state],
+        KIND_OF[kind if disposition is None else disposition],
+        DISPOSITIONS.get(disposition),
+        cause,
+        route or "",
+        ties,
+        deliveries,
+        lease_until,
+        worker or "",
+    )
 
 
 def _expect(count: int, expect: int | None) -> None:
@@ -206,6 +230,13 @@ async def _changed_before(session: Session, tx: Tx, places: list[Place], by: Act
         return set()
     seqs = bigints([place.seq for place in places])
     return {seq for (seq,) in await tx.execute(session.sql("amend", "done_before"), (seqs, by.request_id))}
+
+
+async def _take_away(session: Session, tx: Tx, places: list[Place], change: Change) -> None:
+    """Letters from whoever let their leases run out: what others have in hand now is not his to end."""
+    lapsed = [place.seq for place in places if place.state is State.DEAD and place.lease_until is not None]
+    if lapsed and not isinstance(change, Tag | Note):
+        await tx.execute(session.sql("amend", "take_away"), (bigints(lapsed),))
 
 
 async def _change(session: Session, tx: Tx, places: list[Place], change: Change, by: Act) -> None:

@@ -19,6 +19,7 @@ from redrive.stores import migrate
 from redrive.stores.aside import aside
 from redrive.stores.findings import Findings
 from redrive.stores.packing import Packed, fault, unpack
+from redrive.stores.postgres.arrays import bigints
 from redrive.stores.postgres.rows import Row, indexed, shown
 from redrive.stores.postgres.shape import SHAPE
 from redrive.stores.postgres.tx import KINDS, Tx
@@ -30,8 +31,10 @@ WINDOW = 10_000
 BODIES = 1_000
 BYTES = 8 * 1024 * 1024
 """Bodies are read at most so many, and so many bytes, at a time."""
-REPAIRABLE = frozenset({"counters", "causes", "sequence"})
+REPAIRABLE = frozenset({"counters", "causes", "sequence", "tags"})
 """What is kept beside the rows and follows from them."""
+MISTOLD = "items that have tags and do not say so, or say so and have none"
+TAG_ALONE = "tags of items that do not exist"
 _FIRST = -(2**63)
 
 
@@ -108,7 +111,7 @@ _TABLES: dict[str, _Table] = {
             _Truth("dependencies", "items that wait for others without a hold, or have one for nothing"),
             _Truth("lines", "items that live and have no place under their order key"),
             _Truth("states", "items that are ready in another level than they belong to"),
-            _Truth("tags", "items that have tags and do not say so, or say so and have none"),
+            _Truth("tags", MISTOLD),
         )
     ),
     "letter": _Table(
@@ -123,7 +126,7 @@ _TABLES: dict[str, _Table] = {
         (_Truth("history", "attempts without an item"),),
         _Bodies(_Truth("history", "attempts whose evidence is damaged"), "body", "attempt_bodies", _attempt_fits),
     ),
-    "tag": _Table((_Truth("tags", "tags of items that do not exist"),)),
+    "tag": _Table((_Truth("tags", TAG_ALONE),)),
     "deed": _Table((_Truth("history", "acts on items that do not exist, or without their entry"),)),
 }
 
@@ -325,8 +328,8 @@ def can_repair(checkup: Checkup) -> bool:
 
 
 async def repair(session: Session) -> tuple[Finding, ...]:
-    """Make what is kept follow from the rows again, in one write, and say what was wrong. No item is touched."""
-    return await session.write(lambda tx: _repair(session, tx))
+    """Make what is kept follow from the rows again, in one write, and say what was wrong. No item moves."""
+    return await session.write(lambda tx: _repair(session, tx), of_all=True)
 
 
 async def _repair(session: Session, tx: Tx) -> tuple[Finding, ...]:
@@ -343,7 +346,19 @@ async def _repair(session: Session, tx: Tx) -> tuple[Finding, ...]:
         tx.count_cause(*key, counts.counted_causes[key] - counts.kept_causes[key])
     if counts.last < counts.highest:
         await tx.execute(session.sql("check", "set_last_number"), (counts.highest,))
+    await _mend_tags(session, tx, found)
     return found.told()
+
+
+async def _mend_tags(session: Session, tx: Tx, found: Findings) -> None:
+    """The tags are what people said; an item's mark only tells that there are any."""
+    mistold = await tx.execute(session.sql("check", "mistold"))
+    for _, item_id in mistold:
+        found.add("tags", MISTOLD, item_id)
+    for (number,) in await tx.execute(session.sql("check", "forget_tags")):
+        found.add("tags", TAG_ALONE, f"#{number}")
+    # Judged once more, now that nobody else can tag them: they may have been since they were looked at.
+    await tx.execute(session.sql("amend", "tie"), (bigints([seq for seq, _ in mistold]),))
 
 
 def no_backup(session: Session, database: str) -> ConfigError:

@@ -70,6 +70,8 @@ _PARKED = (
 _TAGGED = "exists (select 1 from {schema}.tag g where g.seq = {seq} and g.tag {like} %b)"
 _PROBED = "(select true from {schema}.tag g where g.seq = l.seq and g.tag = %b)"
 """Asked of each letter on the way: an `exists` may be turned into a join that reads all that have the tag."""
+_NAMED = "{seq} = any(array(select n.seq from {schema}.item n where n.id = any(%b::text[])))"
+"""Looked up once, and then found by their numbers."""
 _INDEXED = frozenset({"cause", "category", "route"})
 _ALIAS = re.compile(r"\b([a-z])\.")
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
@@ -78,22 +80,7 @@ _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", 
 def tables(selection: Selection, *, letters: bool) -> frozenset[str]:
     """The aliases of the tables that the condition reads."""
     columns = _OF_LETTERS if letters else _COLUMNS
-    read = {alias for field in select.fields_of(selection) for alias in _ALIAS.findall(columns.get(field, ""))}
-    return frozenset(read | {"i"} if _names(selection) else read)
-
-
-def _names(selection: Selection) -> bool:
-    match selection:
-        case And(parts) | Or(parts):
-            return any(_names(part) for part in parts)
-        case Not(part):
-            return _names(part)
-        case Ids():
-            return True
-        case Match() | Text() | Path():
-            return False
-        case _:
-            assert_never(selection)
+    return frozenset(alias for field in select.fields_of(selection) for alias in _ALIAS.findall(columns.get(field, "")))
 
 
 def compiled(selection: Selection, pinned: Instant | None, *, letters: bool) -> Compiled:
@@ -108,7 +95,7 @@ def compiled(selection: Selection, pinned: Instant | None, *, letters: bool) -> 
             return Compiled(f"({text}) is not true", values)
         case Ids(ids):
             known = storable(ids)
-            return Compiled("i.id = any(%b::text[])", (known,)) if known else _FALSE
+            return Compiled(_NAMED.replace("{seq}", "l.seq" if letters else "c.seq"), (known,)) if known else _FALSE
         case Match():
             return _match(selection, pinned, letters)
         case Text() | Path():

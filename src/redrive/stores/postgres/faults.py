@@ -18,6 +18,7 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.stores.postgres.options import FORM, Options
+from redrive.stores.upkeep import StoreAbsent
 
 AGAIN = frozenset({"40001", "40P01"})
 """Serialisation failure and deadlock: the server undid it and asks to repeat."""
@@ -100,11 +101,21 @@ def pool_exhausted(options: Options) -> StoreUnavailable:
     )
 
 
+def nothing_there(options: Options) -> StoreAbsent:
+    return StoreAbsent(
+        f"no redrive in the schema {options.schema} of {options.server}",
+        hint="set --store or REDRIVE_STORE, and ?schema=NAME in it; redrive db migrate or an app makes it",
+    )
+
+
+_UNHEARD = "is the server running, and this its address?"
+
+
 def not_connected(error: BaseException, options: Options) -> Exception:
     """Why there is no connection. Most of what libpq finds out by itself has no code."""
     if isinstance(error, TimeoutError):
         said = f"no connection within {min(options.connect_timeout, options.timeout)} ms"
-        return StoreUnavailable(f"{said}: {options.location}", hint="is the server running, and this its address?")
+        return StoreUnavailable(f"{said}: {options.location}", hint=_UNHEARD)
     if isinstance(error, psycopg.ProgrammingError) and not error.sqlstate:
         # Its text may quote the URL.
         return BadStoreURL(f"{options.location}: libpq cannot read this URL", field="store", hint=f"use {FORM}")
@@ -119,7 +130,7 @@ def not_connected(error: BaseException, options: Options) -> Exception:
             f"no connection to {options.location}: {first_line(error)}", hint=_advice(str(error), options)
         )
     if isinstance(error, OSError):
-        return StoreUnavailable(f"no connection to {options.location}: {error}")
+        return StoreUnavailable(f"no connection to {options.location}: {error}", hint=_UNHEARD)
     return error if isinstance(error, Exception) else StoreUnavailable(str(error))
 
 
@@ -129,6 +140,8 @@ def _advice(text: str, options: Options) -> str:
         return NO_SETTINGS if options.notify else "a pooler allows no settings: take `options` out of the URL"
     if "does not support SSL" in text:
         return "turn ssl on at the server, or allow plain connections by sslmode=prefer in the URL"
+    if any(words in text for words in ("refused", "No such file", "translate host name", "not known", "unreachable")):
+        return _UNHEARD
     return ""
 
 

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redrive.core import codec, select
 from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Instant, Millis
+from redrive.core.meters import gives_again
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
 from redrive.stores import bodies, residue
+from redrive.stores.cursor import Place, order_of
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.postgres.compile import Compiled, Value, compiled, storable, tables
+from redrive.stores.postgres.named import by_ids
 from redrive.stores.postgres.rows import Row, item_of, settings_of, tombstone_of
 from redrive.stores.postgres.walk import Walk, walk_of
 from redrive.stores.tagged import FEW_TAGGED, tagged_of
@@ -25,9 +28,14 @@ from redrive.stores.tagged import FEW_TAGGED, tagged_of
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
 
-_LAST = 2**63 - 1
+_FIRST, _LAST = -1, 2**63 - 1
+"""Before and behind all places."""
 _PLACE = 35
 """Where get.whole has the place, after what item_of reads; get.history has `omitted` there."""
+
+
+Asked = tuple[str, tuple[Value, ...]]
+"""A statement and its values, without how many are wanted."""
 
 
 async def get(session: Session, item_id: str) -> History:
@@ -54,12 +62,17 @@ async def tombstone(session: Session, item_id: str) -> Tombstone | None:
 
 
 class Search(NamedTuple):
-    """What finds a page: a statement that gives places and numbers, last first, and what it needs."""
+    """What finds a page: a statement that gives places and numbers from one end, and what it needs."""
 
     statement: str
     values: tuple[Value, ...]
     order: str
     limit: int
+    oldest: bool
+
+    def in_order(self, rows: list[Row]) -> list[Row]:
+        """get.sql has the last first."""
+        return rows[::-1] if self.oldest else rows
 
     def next(self, rows: list[Row], seq: int, place: int) -> str | None:
         """One more than wanted was asked for, to know whether there is another page. `seq`, `place`: columns."""
@@ -69,25 +82,43 @@ class Search(NamedTuple):
         return write_cursor(self.order, (last[place], last[seq]))
 
 
-async def search_for(session: Session, selection: Selection, limit: int, cursor: str | None) -> Search:
+async def search_for(
+    session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool = False
+) -> Search:
     letters = select.pins_dead(selection)
-    order = "died" if letters else "enqueued"
-    before = read_cursor(order, cursor) or (_LAST, _LAST)
-    tagged = tagged_of(selection) if letters else None
+    order = order_of(letters=letters, oldest=oldest)
+    end, first = ("first_", _FIRST) if oldest else ("", _LAST)
+    place = read_cursor(order, cursor) or (first, first)
+    selection = await by_ids(session, session.page, selection)
+    statement, values = await (_letters if letters else _items)(session, selection, place, end)
+    return Search(statement, (*values, limit + 1), order, limit, oldest)
+
+
+async def _letters(session: Session, selection: Selection, place: Place, end: str) -> Asked:
+    tagged, walk = tagged_of(selection), walk_of(selection)
     few = None if tagged is None else await _few(session, tagged.tag)
-    walk = walk_of(selection) if letters else None
     if tagged is not None and few is not None:
-        statement, values = matching(session, tagged.rest, session.pinned(), "letters", few)
-        values = (*values, *before)
+        statement, values = matching(session, tagged.rest, session.pinned(), f"{end}letters", few)
     elif walk is not None:
-        statement, values = _walked(session, walk, before)
-    elif letters:
-        statement, values = matching(session, selection, session.pinned(), "letters")
-        values = (*values, *before)
+        return _walked(session, walk, place, end)
     else:
-        statement, values = matching(session, selection, session.pinned(), "items")
-        values = (*values, before[1])
-    return Search(statement, (*values, limit + 1), order, limit)
+        statement, values = matching(session, selection, session.pinned(), f"{end}letters")
+    return statement, (*values, *place)
+
+
+async def _items(session: Session, selection: Selection, place: Place, end: str) -> Asked:
+    tagged = tagged_of(selection)
+    if tagged is None or select.ids_of(selection) is not None or {"id", "state"} & select.fields_of(selection):
+        # Of those with such an id, or of those that are leased, there may be fewer than have the tag.
+        statement, values = matching(session, selection, session.pinned(), f"{end}items")
+        return statement, (*values, place[1])
+    statement, values = matching(session, tagged.rest, session.pinned(), f"{end}tagged_items")
+    return statement, (tagged.tag, _bound(place, end), tagged.tag, *values)
+
+
+def _bound(place: Place, end: str) -> int:
+    """With <= or >= the planner counts in what equals the bound, and expects no fewer than there are."""
+    return place[1] + 1 if end else place[1] - 1
 
 
 async def _few(session: Session, tag: str) -> Compiled | None:
@@ -96,17 +127,14 @@ async def _few(session: Session, tag: str) -> Compiled | None:
     return None if len(rows) > FEW_TAGGED else Compiled("l.seq = any(%b::bigint[])", ([row[0] for row in rows],))
 
 
-def _walked(session: Session, walk: Walk, before: tuple[int, int]) -> tuple[str, tuple[Value, ...]]:
-    text, values = matching(session, walk.rest, session.pinned(), "walked_letters", *walk.also)
+def _walked(session: Session, walk: Walk, place: Place, end: str) -> Asked:
+    text, values = matching(session, walk.rest, session.pinned(), f"{end}walked_letters", *walk.also)
     text = text.replace("{columns}", ", ".join(walk.columns)).replace("{values}", ", ".join(["%b"] * len(walk.values)))
     text = text.replace("{descending}", ", ".join([f"{column} desc" for column in walk.columns]))
-    # With <= the planner counts in what equals the bound, and expects no fewer than there are.
-    return text, (*walk.values, before[0], before[1] - 1, *walk.values, *values)
+    return text, (*walk.values, place[0], _bound(place, end), *walk.values, *values)
 
 
-def matching(
-    session: Session, selection: Selection, pinned: int | None, name: str, *also: Compiled
-) -> tuple[str, tuple[Value, ...]]:
+def matching(session: Session, selection: Selection, pinned: int | None, name: str, *also: Compiled) -> Asked:
     """A statement of find.sql for this selection, and the selection's values."""
     letters = name.endswith("letters")
     way = "letters" if letters else "items"
@@ -123,28 +151,31 @@ def filled(session: Session, text: str) -> str:
     return text.replace("{schema}", session.schema)
 
 
-async def find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
-    return await residue.page(_looks(session), selection, limit, cursor)
+async def find(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> Page:
+    return await residue.page(_looks(session, oldest=oldest), selection, limit, cursor)
 
 
-async def ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-    return await residue.ids(_looks(session), selection, limit, cursor)
+async def ids(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> IdPage:
+    return await residue.ids(_looks(session, oldest=oldest), selection, limit, cursor)
 
 
-def _looks(session: Session) -> residue.Looks:
-    return residue.Looks(partial(_find, session), partial(_ids, session), partial(_now, session))
+def _looks(session: Session, *, oldest: bool) -> residue.Looks:
+    find, ids = partial(_find, session, oldest=oldest), partial(_ids, session, oldest=oldest)
+    return residue.Looks(find, ids, partial(_now, session), oldest)
 
 
-async def _find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
-    search = await search_for(session, selection, limit, cursor)
-    rows = await session.page(session.sql("get", "whole").replace("{found}", search.statement), search.values)
+async def _find(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> Page:
+    search = await search_for(session, selection, limit, cursor, oldest=oldest)
+    whole = session.sql("get", "whole").replace("{found}", search.statement)
+    rows = search.in_order(await session.page(whole, search.values))
     items = await bodies.whole(tuple([item_of(row) for row in rows[:limit]]))
     return Page(items, search.next(rows, 3, _PLACE), len(rows))
 
 
-async def _ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-    search = await search_for(session, selection, limit, cursor)
-    rows = await session.page(session.sql("get", "names").replace("{found}", search.statement), search.values)
+async def _ids(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> IdPage:
+    search = await search_for(session, selection, limit, cursor, oldest=oldest)
+    names = session.sql("get", "names").replace("{found}", search.statement)
+    rows = search.in_order(await session.page(names, search.values))
     return IdPage(tuple([row[0] for row in rows[:limit]]), search.next(rows, 1, 2))
 
 
@@ -163,6 +194,7 @@ async def tally(session: Session) -> Tally:
 def _queue(row: Row) -> QueueTally:
     """From a row of tally.queues."""
     name, ready, leased, done, opened, archived, trash, cancelled, oldest, paused, by, reason, held, parked = row[1:15]
+    settings = settings_of(row[17:30])
     return QueueTally(
         name,
         ready,
@@ -178,7 +210,8 @@ def _queue(row: Row) -> QueueTally:
         reason,
         held,
         parked,
-        settings_of(row[17:]),
+        settings,
+        gives_again(settings.rate, row[30], row[0]),
     )
 
 

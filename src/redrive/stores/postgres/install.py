@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import psycopg
 
 from redrive.errors import ConfigError, StoreForbidden
 from redrive.stores import migrate
-from redrive.stores.postgres.faults import NO_SETTINGS
+from redrive.stores.postgres.faults import NO_SETTINGS, nothing_there
 from redrive.stores.statements import load
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ _STRANGE = (
 )
 """What tables and functions of somebody else make of ours."""
 
-_SQL = load("postgres", "open")
 _log = logging.getLogger("redrive.stores")
 
 Durability = Literal["power-loss", "process-crash", "none"]
@@ -141,9 +141,12 @@ def functions(schema: str) -> list[str]:
     return [load("postgres", verb)[name].replace("{schema}", schema) for verb, name in FUNCTIONS]
 
 
-async def install(wire: Wire, options: Options) -> Installed:
-    """An up-to-date schema is only looked at: no lock, no write, and no right to change it needed."""
-    facts = await _facts(wire, options)
+async def install(wire: Wire, options: Options, *, make: bool = True) -> Installed:
+    """An up-to-date schema is only looked at: no lock, no write, and no right to change it needed.
+
+    `make`: also where there is nothing of redrive's yet.
+    """
+    facts = await _facts(wire, options, make=make)
     _check_ground(options, facts)
     applied = await _applied(wire, options) if facts.has_tables else {}
     pending = migrate.pending("postgres", applied, options.location)
@@ -163,7 +166,11 @@ async def install(wire: Wire, options: Options) -> Installed:
     return Installed(facts, max(migration.number for migration in migrate.known("postgres")))
 
 
-async def _facts(wire: Wire, options: Options) -> Facts:
+def _sql(options: Options, name: str) -> str:
+    return load("postgres", "open")[name].replace("{schema}", options.quoted)
+
+
+async def _facts(wire: Wire, options: Options, *, make: bool) -> Facts:
     major = wire.info.server_version // 10_000
     if major < OLDEST:
         raise ConfigError(
@@ -171,7 +178,9 @@ async def _facts(wire: Wire, options: Options) -> Facts:
             field="store",
             hint=f"PostgreSQL {OLDEST} or newer is needed",
         )
-    facts = Facts(*(await wire.rows(_SQL["facts"].replace("{schema}", options.quoted)))[0])
+    facts = Facts(*(await wire.rows(_sql(options, "facts")))[0])
+    if not make and not facts.has_tables:
+        raise nothing_there(options)
     if facts.in_recovery or facts.read_only == "on":
         what = "is a read-only replica" if facts.in_recovery else "is read-only (default_transaction_read_only is on)"
         hint = "use the address of the primary server, or add target_session_attrs=read-write to the URL"
@@ -206,16 +215,14 @@ def _check_ground(options: Options, facts: Facts) -> None:
 
 async def _applied(wire: Wire, options: Options) -> dict[int, str]:
     try:
-        rows = await wire.rows(_SQL["applied"].replace("{schema}", options.quoted))
+        rows = await wire.rows(_sql(options, "applied"))
     except _STRANGE as error:
         raise _occupied(options, error) from None
     return {number: checksum for number, checksum in rows}  # noqa: C416 - rows are tuples of any length to mypy
 
 
 async def _migrate(wire: Wire, options: Options, facts: Facts) -> None:
-    def said(name: str) -> str:
-        return _SQL[name].replace("{schema}", options.quoted)
-
+    said = partial(_sql, options)
     try:
         await wire.rows("begin")
         await wire.rows(said("patience"))
@@ -257,7 +264,7 @@ def _forbidden(options: Options, facts: Facts, error: psycopg.Error) -> StoreFor
 
 
 async def _check_rights(wire: Wire, options: Options, facts: Facts) -> None:
-    rows = await wire.rows(_SQL["lacking"].replace("{schema}", options.quoted))
+    rows = await wire.rows(_sql(options, "lacking"))
     if rows:
         to = f'in schema {options.quoted} to "{facts.user}"'
         raise StoreForbidden(

@@ -43,10 +43,12 @@ TRIES = 6
 FOLD_AFTER = 500
 """Writes of ours after which somebody should add up the counters."""
 
-_BEGIN = "begin"
-_BEGIN_LOOK = "begin isolation level repeatable read read only"
 _PLANS_FOR_MANY = ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "incremental_sort")
-_BEGIN_PAGE = "; ".join(["begin read only", *[f"set local enable_{plan} = off" for plan in _PLANS_FOR_MANY]])
+_FOR_FEW = "; ".join([f"set local enable_{plan} = off" for plan in _PLANS_FOR_MANY])
+_BEGIN = "begin"
+_BEGIN_ACT = f"begin; {_FOR_FEW}"
+_BEGIN_LOOK = "begin isolation level repeatable read read only"
+_BEGIN_PAGE = f"begin read only; {_FOR_FEW}"
 
 
 def _yes() -> bool:
@@ -89,13 +91,16 @@ class Session:
             text = self._statements[key] = load("postgres", verb)[name].replace("{schema}", self.schema)
         return text
 
-    async def open(self) -> Installed:
-        """Migrates if need be. Raises one clear error for whatever is in the way."""
+    async def open(self, *, make: bool = True) -> Installed:
+        """Migrates if need be. Raises one clear error for whatever is in the way.
+
+        `make`: also where there is nothing of redrive's yet.
+        """
         try:
             wire = await self._pool.take()
             try:
                 async with asyncio.timeout(PATIENCE):
-                    return await install(wire, self.options)
+                    return await install(wire, self.options, make=make)
             finally:
                 await self._restored(wire)
         except TimeoutError as error:
@@ -134,9 +139,13 @@ class Session:
 
         return await through(self._again(lambda: self._visit(paged, wrote=_no)))
 
-    async def write(self, work: Callable[[Tx], Awaitable[T]]) -> T:
-        """A transaction. `work` may run more than once, and changes nothing but what it does through its Tx."""
-        result, woken = await through(self._again(lambda: self._transaction(work)))
+    async def write(self, work: Callable[[Tx], Awaitable[T]], *, of_all: bool = False) -> T:
+        """A transaction. `work` may run more than once, and changes nothing but what it does through its Tx.
+
+        Acts know which rows they mean, so they are planned as pages are, unless they are `of_all` there is.
+        """
+        begin = _BEGIN if of_all else _BEGIN_ACT
+        result, woken = await through(self._again(lambda: self._transaction(work, begin)))
         self._wrote()
         self.floors.drop(woken)
         self.wake(woken)
@@ -152,12 +161,12 @@ class Session:
 
         return await through(self._again(lambda: self._visit(looked, wrote=_no)))
 
-    async def _transaction(self, work: Callable[[Tx], Awaitable[T]]) -> tuple[T, set[str]]:
+    async def _transaction(self, work: Callable[[Tx], Awaitable[T]], begin: str) -> tuple[T, set[str]]:
         committing = False
 
         async def done(wire: Wire) -> tuple[T, set[str]]:
             nonlocal committing
-            tx = await self._begun(wire, _BEGIN)
+            tx = await self._begun(wire, begin)
             result = await work(tx)
             await tx.flush()
             committing = True
@@ -167,7 +176,7 @@ class Session:
         return await self._visit(done, wrote=lambda: committing)
 
     async def _begun(self, wire: Wire, begin: str) -> Tx:
-        """In one round trip with the instant at which everything happens: two statements in one text.
+        """In one round trip with the instant at which everything happens: all in one text, and that comes last.
 
         Not by psycopg's pipeline, which is left half open when the connection breaks in it.
         """
@@ -175,7 +184,8 @@ class Session:
         clock = self.sql("clock", "now").replace("%b", "null" if pinned is None else str(int(pinned)))
         cursor = wire.cursor()
         await cursor.execute(f"{begin}; {clock}".encode(), prepare=False)
-        cursor.nextset()
+        while cursor.nextset():
+            pass
         ((now,),) = await cursor.fetchall()
         return Tx(wire, now, self.schema)
 

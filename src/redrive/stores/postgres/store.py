@@ -19,6 +19,7 @@ from redrive.core.select import Selection
 from redrive.core.verbs import (
     Act,
     Amended,
+    Answer,
     Backup,
     CauseTally,
     Change,
@@ -59,6 +60,8 @@ from redrive.stores.checks import (
     check_entries,
     check_follow_ups,
     check_gate,
+    check_letter_settlements,
+    check_letters,
     check_new,
     check_page,
     check_route,
@@ -69,8 +72,8 @@ from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.imports import check_imports
 from redrive.stores.postgres import (
     amend,
-    checkup,
     find,
+    in_place,
     lease,
     options,
     prune,
@@ -123,6 +126,7 @@ class PostgresStore:
         self._compress_above = sizes.MAX if above is None else above
         self._pinning = clock
         self._clock: Clock = SystemClock() if clock is None else clock
+        self._makes = True
         self._homes = Homes(self._begin)
         self._installed: Installed | None = None
 
@@ -132,6 +136,13 @@ class PostgresStore:
         await self._homes.open()
         return self
 
+    async def open_existing(self) -> Self:
+        self._makes = False
+        try:
+            return await self.open()
+        finally:
+            self._makes = True
+
     async def close(self) -> None:
         await self._homes.close()
 
@@ -139,7 +150,7 @@ class PostgresStore:
         # psycopg is large, and optional; the loop need not wait while it is imported.
         speaking = await aside(_speaking)
         session: Session = speaking.Session(self._options, self._pinning)
-        self._installed = await session.open()
+        self._installed = await session.open(make=self._makes)
         return session
 
     def info(self) -> StoreInfo:
@@ -222,6 +233,17 @@ class PostgresStore:
         session = await self._here()
         return await self._usable(session, await reclaim.reclaim(session, queues, ttl, limit, ids, force=force))
 
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+    ) -> tuple[Item, ...]:
+        check_letters(ids, worker, ttl)
+        return await bodies.whole(await in_place.lease(await self._here(), ids, worker, ttl, early=early))
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        check_letter_settlements(settlements)
+        packed = await bodies.packed_settlements(settlements, self._compress_above)
+        return await in_place.settle(await self._here(), packed)
+
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
         return await amend.amend(await self._here(), selection, change, by, expect)
@@ -239,13 +261,17 @@ class PostgresStore:
         (item,) = await bodies.whole((history.item,))
         return replace(history, item=item)
 
-    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
         check_page(limit)
-        return await find.find(await self._here(), selection, limit, cursor)
+        return await find.find(await self._here(), selection, limit, cursor, oldest=oldest)
 
-    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+    async def ids(
+        self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
+    ) -> IdPage:
         check_page(limit, IDS_LIMIT)
-        return await find.ids(await self._here(), selection, limit, cursor)
+        return await find.ids(await self._here(), selection, limit, cursor, oldest=oldest)
 
     async def tally(self) -> Tally:
         return await find.tally(await self._here())
@@ -345,9 +371,13 @@ class PostgresStore:
         return made
 
     async def check(self, *, quick: bool = False) -> Checkup:
+        from redrive.stores.postgres import checkup
+
         return await checkup.check(await self._here(), quick=quick)
 
     async def backup(self, path: str, *, force: bool = False) -> Backup:  # noqa: ARG002 - nothing is copied
+        from redrive.stores.postgres import checkup
+
         raise checkup.no_backup(await self._here(), self._options.database)
 
 

@@ -11,7 +11,7 @@ import psycopg
 from msgspec.structs import replace
 
 from redrive.core.verbs import Backup, Checkup, Finding
-from redrive.errors import ConfigError, StoreError, StoreUnavailable
+from redrive.errors import ConfigError, StoreError
 from redrive.stores import migrate, script
 from redrive.stores.migrate import Migration
 from redrive.stores.postgres import checkup, faults
@@ -134,10 +134,7 @@ class PostgresUpkeep:
 
     async def _check_is_there(self, session: Session) -> None:
         if not await self._is_there(session):
-            raise StoreUnavailable(
-                f"no redrive in the schema {self._options.schema} of {self._options.server}",
-                hint="set --store or REDRIVE_STORE, and ?schema=NAME in it; redrive db migrate or an app makes it",
-            )
+            raise faults.nothing_there(self._options)
 
     async def _is_there(self, session: Session) -> bool:
         return bool((await session.read(session.sql("status", "there"), (self._options.schema,)))[0][0])

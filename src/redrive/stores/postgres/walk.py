@@ -13,7 +13,17 @@ from redrive.core.select import And, Match, Selection
 from redrive.stores.postgres.compile import Compiled, storable
 from redrive.stores.postgres.rows import indexed, short, shown
 
-WALKS = (("cause", "queue"), ("cause",), ("error",), ("category",), ("route",), ("queue",), ())
+WALKS = (
+    ("cause", "queue"),
+    ("cause",),
+    ("error", "queue"),
+    ("error",),
+    ("category", "queue"),
+    ("category",),
+    ("route",),
+    ("queue",),
+    (),
+)
 """The names that indexes of letters begin with; each goes on with the disposition and the time of death."""
 _COLUMNS = {
     "cause": "l.cause",

@@ -5,10 +5,10 @@ from redrive.errors import MissingExtra
 try:
     from redrive.stores.redis.store import RedisStore
 except ModuleNotFoundError as error:
-    if error.name != "redis":
+    if error.name != "hiredis":
         raise
     raise MissingExtra(
-        "the package redis is needed for redis:// stores", field="store", hint='pip install "redrive[redis]"'
+        "the package hiredis is needed for redis:// stores", field="store", hint='pip install "redrive[redis]"'
     ) from None
 
 __all__ = ["RedisStore"]

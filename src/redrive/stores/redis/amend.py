@@ -72,6 +72,8 @@ _LIES: dict[type, Disposition] = {
     Restore: Disposition.OPEN,
 }
 Arg = bytes | str | int
+_HOLDER = "\0"
+"""Stands for whoever works on a letter: the script knows who that is."""
 
 
 class _Meant(NamedTuple):
@@ -122,7 +124,9 @@ def _detail(change: Change) -> tuple[object, ...]:
 def _refusals(change: Change) -> dict[str, str]:
     """By what an item is, all that `refusal` knows: the script asks it as of the moment in which it writes."""
     known = {str(state): refusal(change, state, None) or "" for state in State}
-    return known | {str(lies): refusal(change, State.DEAD, lies) or "" for lies in Disposition}
+    known |= {str(lies): refusal(change, State.DEAD, lies) or "" for lies in Disposition}
+    held = refusal(change, State.DEAD, Disposition.OPEN, holder=_HOLDER) or ""
+    return known | {"held": held if _HOLDER in held else ""}
 
 
 def entry_of(record: audit.AuditRecord, by: Act) -> list[Arg]:
@@ -168,14 +172,16 @@ def _amended(ids: Sequence[str], answers: Sequence[int | bytes | list[Any]], ref
         elif isinstance(answer, bytes):
             skipped.append(Skipped(item_id, refusals[answer.decode()]))
         else:
-            skipped.append(Skipped(item_id, _reason(answer)))
+            skipped.append(Skipped(item_id, _reason(answer, refusals)))
     return Amended(tuple(changed), tuple(already), tuple(skipped))
 
 
-def _reason(answer: int | list[Any]) -> str:
+def _reason(answer: int | list[Any], refusals: dict[str, str]) -> str:
     if isinstance(answer, int):
         return _REASONS[answer]
     why, what = answer
+    if why == b"held":
+        return refusals["held"].replace(_HOLDER, what.decode())
     return too_many_tags(what) if why == b"tags" else _HINDRANCES[why](what.decode())
 
 
@@ -195,8 +201,8 @@ async def prune(session: Session, selection: Selection, limit: int, by: Act) -> 
         tombstones = await tombstones_of(session, [candidate.item for candidate in doomed], by)
         record = audit.AuditRecord("prune", selection, ())
         args = entry_of(record, by)
-        for (item, kept), tombstone in zip(doomed, tombstones, strict=True):
-            args += [item.id, codec.encode(item.id), kept, tombstone_body(tombstone)]
+        for one, tombstone in zip(doomed, tombstones, strict=True):
+            args += [one.item.id, codec.encode(one.item.id), one.kept, tombstone_body(tombstone)]
         now, *removed = await session.run("prune", args)
         if removed:
             gone = {item_id.decode() for item_id in removed}

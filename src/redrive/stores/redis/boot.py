@@ -10,16 +10,16 @@ import logging
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from redis import exceptions
-
 from redrive.errors import ConfigError, StoreForbidden, StoreTooNew
 from redrive.stores.migrate import Migration
 from redrive.stores.redis.options import Address
-from redrive.stores.redis.wire import Wire
+from redrive.stores.redis.wire import Refused, Wire
 
-SCHEMA = 2
-LAYOUTS = (Migration(2, "0002_levels", ""),)
-"""What came after the first: ready items lie apart by their level. Whoever opens the namespace brings it there."""
+SCHEMA = 3
+LAYOUTS = (Migration(2, "0002_levels", ""), Migration(3, "0003_letters_by", ""))
+"""What came after the first: ready items lie apart by their level; letters are found by their error or category in one
+queue. Whoever opens the namespace brings it there.
+"""
 OLDEST = (7, 0)
 
 Durability = Literal["power-loss", "process-crash", "none"]
@@ -94,7 +94,7 @@ async def _nodes(wire: Wire) -> tuple[Address, ...]:
     """All that live, to turn to when this one is gone."""
     try:
         lines = (await wire.ask("CLUSTER", "NODES")).decode(errors="replace").splitlines()
-    except exceptions.ResponseError:
+    except Refused:
         return (wire.address,)
     found = []
     for line in lines:
@@ -118,7 +118,7 @@ async def settings_of(wire: Wire) -> dict[str, str]:
     """Empty where a managed server does not show them."""
     try:
         flat = await wire.ask("CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy")
-    except exceptions.ResponseError:
+    except Refused:
         return {}
     texts = [value.decode(errors="replace") for value in flat]
     return dict(zip(texts[::2], texts[1::2], strict=True))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from redis import exceptions
-
 from redrive.errors import (
     OutcomeUnknown,
     RedriveError,
@@ -19,6 +17,7 @@ from redrive.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from redrive.stores.redis.wire import Refused
 
 
 class _Said(NamedTuple):
@@ -41,7 +40,7 @@ _FULL = _Said(
     "give it more memory, or remove something: app.letters.discard(...) and app.prune(...) still work",
 )
 
-# By the first word of a reply, where redis-py keeps it.
+# By the first word of a reply.
 _BY_WORD = {
     "OOM": _FULL,
     "NOAUTH": _FORBIDDEN,
@@ -58,33 +57,19 @@ _BY_WORD = {
     "MISCONF": _Said(StoreUnavailable, "the server refuses writes because it cannot save", "see its log and its disk"),
     "NOREPLICAS": _Said(StoreUnavailable, "the server has too few replicas to write", "see min-replicas-to-write"),
 }
-# By the class, where redis-py has cut the word off. The order matters: some are kinds of others.
-_BY_CLASS: tuple[tuple[type[Exception], _Said], ...] = (
-    (exceptions.NoPermissionError, _NO_RIGHTS),
-    (exceptions.BusyLoadingError, _BY_WORD["LOADING"]),
-    (exceptions.AuthenticationError, _FORBIDDEN),
-    (exceptions.ReadOnlyError, _REPLICA),
-    (exceptions.OutOfMemoryError, _FULL),
-    (exceptions.MasterDownError, _BY_WORD["MASTERDOWN"]),
-    (exceptions.MovedError, _BY_WORD["MOVED"]),
-    (exceptions.AskError, _BY_WORD["ASK"]),
-    (exceptions.TryAgainError, _BY_WORD["TRYAGAIN"]),
-    (exceptions.ClusterDownError, _BY_WORD["CLUSTERDOWN"]),
-)
 _CORRUPT = "REDRIVE CORRUPT "
 _IN_A_SCRIPT = "The user executing the script"
+_OF_A_PASSWORD = "ERR AUTH"  # noqa: S105 - how it begins to say that there is none
 
 
 def is_reply(error: BaseException) -> bool:
-    """Whether the server said so. Some of its words are connection errors to redis-py."""
-    return isinstance(
-        error, exceptions.ResponseError | exceptions.AuthenticationError | exceptions.BusyLoadingError
-    ) and not isinstance(error, exceptions.InvalidResponse)
+    """Whether the server said so."""
+    return isinstance(error, Refused)
 
 
 def is_trouble(error: BaseException) -> bool:
     """Of the network, of the server, or the time is up."""
-    return isinstance(error, exceptions.RedisError | OSError | TimeoutError | EOFError)
+    return isinstance(error, Refused | OSError | TimeoutError)
 
 
 def refused(error: Exception, where: str) -> StoreError:
@@ -93,25 +78,21 @@ def refused(error: Exception, where: str) -> StoreError:
     if _CORRUPT in text:
         what = text.partition(_CORRUPT)[2].partition(" script: ")[0]
         return StoreCorrupt(f"{where}: {what}", hint="another program uses keys of this namespace")
-    said = _said(error, text)
+    said = _said(text)
     return said.kind(f"{said.text}: {where}: {text}", hint=said.hint)
 
 
-def _said(error: Exception, text: str) -> _Said:
-    for kind, said in _BY_CLASS:
-        if isinstance(error, kind):
-            return said
+def _said(text: str) -> _Said:
     if _IN_A_SCRIPT in text:
         return _NO_RIGHTS
+    if _OF_A_PASSWORD in text:
+        return _FORBIDDEN
     return _BY_WORD.get(text.partition(" ")[0], _Said(StoreUnavailable, "the server refused"))
 
 
 def unreachable(error: BaseException, where: str) -> StoreUnavailable:
     """It was not sent."""
-    if isinstance(error, TimeoutError | exceptions.TimeoutError):
-        why = "no answer in time"
-    else:
-        why = str(error) or type(error).__name__
+    why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
     tls = ", and that it speaks TLS" if where.startswith("rediss:") else ""
     return StoreUnavailable(
         f"the server cannot be reached: {where}: {why}", hint=f"check that it runs, its address and its port{tls}"

@@ -8,12 +8,13 @@ from typing import Any
 
 from redrive.core import codec, select
 from redrive.core.item import BLOCKERS, Attempt, Failure, History, Instant, Item
+from redrive.core.meters import gives_again
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound, StoreCorrupt
 from redrive.stores import bodies, residue
 from redrive.stores.redis.limits import declared_of
-from redrive.stores.redis.rows import deeds_of, facts_of, item_of, shown, tombstone_of
+from redrive.stores.redis.rows import ROW, deeds_of, facts_of, item_of, shown, tombstone_of
 from redrive.stores.redis.search import as_bytes, by_ids, judged, search
 from redrive.stores.redis.session import Session
 
@@ -41,34 +42,46 @@ def _blocked_by(blockers: Sequence[Any]) -> tuple[str, ...]:
     return tuple([item_id for _, item_id in sorted(pairs)[:BLOCKERS]])
 
 
-async def find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
-    return await residue.page(_looks(session), selection, limit, cursor)
+async def find(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> Page:
+    return await residue.page(_looks(session, oldest=oldest), selection, limit, cursor)
 
 
-async def ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-    return await residue.ids(_looks(session), selection, limit, cursor)
+async def ids(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> IdPage:
+    return await residue.ids(_looks(session, oldest=oldest), selection, limit, cursor)
 
 
-def _looks(session: Session) -> residue.Looks:
-    return residue.Looks(partial(_find, session), partial(_ids, session), partial(_now, session))
+def _looks(session: Session, *, oldest: bool) -> residue.Looks:
+    find, ids = partial(_find, session, oldest=oldest), partial(_ids, session, oldest=oldest)
+    return residue.Looks(find, ids, partial(_now, session), oldest)
 
 
-async def _find(session: Session, selection: Selection, limit: int, cursor: str | None) -> Page:
-    found = await search(session, selection, limit, cursor)
-    items: list[Item] = []
-    for first in range(0, len(found.items), BODIES):
-        ids = [item.id.encode() for item in found.items[first : first + BODIES]]
-        now, *fields = await session.read("rows", ["bfr", *ids])
-        rows = [fields[at : at + 6] for at in range(0, len(fields), 6)]
-        read = [(item_of(row), row[5]) for row in rows if row[1] is not None]
-        # They were judged a moment ago, and what has been moved since is not what was asked for.
-        items += [shown(item, parked) for item, parked in read if select.matches(selection, judged(item, parked), now)]
+async def _find(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> Page:
+    found = await search(session, selection, limit, cursor, whole=True, oldest=oldest)
+    read = await _read_whole(session, selection, [each.item.id for each in found.candidates if not each.whole])
+    items = []
+    for each in found.candidates:
+        item = shown(each.item, each.parked) if each.whole else read.get(each.item.id)
+        if item is not None:
+            items.append(item)
     return Page(await bodies.whole(tuple(items)), found.next, found.scanned)
 
 
-async def _ids(session: Session, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-    found = await search(session, selection, limit, cursor)
-    return IdPage(tuple([item.id for item in found.items]), found.next)
+async def _read_whole(session: Session, selection: Selection, ids: Sequence[str]) -> dict[str, Item]:
+    """By id. They were judged a moment ago, and what has been moved since is not what was asked for."""
+    items: dict[str, Item] = {}
+    for first in range(0, len(ids), BODIES):
+        now, *fields = await session.read("rows", ["bfr", *ids[first : first + BODIES]])
+        for row in [fields[at : at + ROW] for at in range(0, len(fields), ROW)]:
+            if row[1] is not None:
+                item, parked = item_of(row), row[-1]
+                if select.matches(selection, judged(item, parked), now):
+                    items[item.id] = shown(item, parked)
+    return items
+
+
+async def _ids(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> IdPage:
+    found = await search(session, selection, limit, cursor, whole=False, oldest=oldest)
+    return IdPage(tuple([each.item.id for each in found.candidates]), found.next)
 
 
 async def _now(session: Session) -> Instant:
@@ -82,7 +95,7 @@ async def tombstone(session: Session, item_id: str) -> Tombstone | None:
 
 async def tally(session: Session) -> Tally:
     now, letters, opened, rooms, *fields = await session.read("tally", [])
-    queues = [_queue(fields[at : at + 12]) for at in range(0, len(fields), 12)]
+    queues = [_queue(fields[at : at + 13], now) for at in range(0, len(fields), 13)]
     return Tally(now, tuple(sorted(queues, key=lambda tally: tally.queue)), _routes(letters, opened, rooms))
 
 
@@ -96,12 +109,14 @@ def _routes(letters: int, opened: Sequence[bytes], rooms: Sequence[bytes]) -> tu
     return tuple([RouteTally(route, count.get(route, 0), room.get(route)) for route in sorted(count | room)])
 
 
-def _queue(row: Sequence[Any]) -> QueueTally:
-    name, kept, ready, leased, done, opened, archived, trash, cancelled, held, parked, oldest_due = row
+def _queue(row: Sequence[Any], now: Instant) -> QueueTally:
+    name, kept, ready, leased, done, opened, archived, trash, cancelled, held, parked, oldest_due, meter = row
     counts = (ready, leased, done, opened, archived, trash, cancelled)
     declared = declared_of(kept)
     paused = (declared.paused, declared.by, declared.reason)
-    return QueueTally(name.decode(), *counts, oldest_due, *paused, held, parked, declared.settings())
+    settings = declared.settings()
+    again = gives_again(settings.rate, meter, now)
+    return QueueTally(name.decode(), *counts, oldest_due, *paused, held, parked, settings, again)
 
 
 async def causes(session: Session, queue: str | None, limit: int) -> tuple[CauseTally, ...]:

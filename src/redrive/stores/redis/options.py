@@ -38,7 +38,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Options:
-    """`tls`: None without it, else what redis-py is told about it (ssl_*)."""
+    """`tls`: None without it, else what the URL says of it (ssl_*)."""
 
     address: Address
     db: int = 0

@@ -28,10 +28,6 @@ class Plan(NamedTuple):
     few: tuple[tuple[str, str], ...]
     needs: str
 
-    @property
-    def order(self) -> str:
-        return "died" if self.letters else "enqueued"
-
 
 def plan(selection: Selection) -> Plan:
     pinned = pins(selection)
@@ -78,6 +74,11 @@ class Window(NamedTuple):
     most: Millis | None = None
     first: Instant | None = None
     last: Instant | None = None
+
+    def has_bound(self, *, oldest: bool) -> bool:
+        """At the end where a search begins."""
+        at_least, at_most = (self.most, self.first) if oldest else (self.least, self.last)
+        return at_least is not None or at_most is not None
 
     def begin(self, now: Instant) -> Instant | None:
         """The latest instant of death."""
@@ -129,16 +130,17 @@ def pins(selection: Selection) -> dict[str, str]:
 def _letters(pinned: dict[str, str]) -> tuple[Group, ...]:
     """From the narrowest to the widest."""
     lies = [pinned["disposition"]] if "disposition" in pinned else list(Disposition)
-    queue, cause = pinned.get("queue"), pinned.get("cause")
+    queue = pinned.get("queue")
+    error = pinned["error"].rpartition(".")[2] if "error" in pinned else None
     ways = []
-    if cause is not None:
-        ways.append(("c", cause) if queue is None else ("cq", f"{cause}\0{queue}"))
-    if "error" in pinned:
-        ways.append(("e", pinned["error"].rpartition(".")[2]))
+    for kind, value in (("c", pinned.get("cause")), ("e", error), ("k", pinned.get("category"))):
+        if value is not None and queue is not None:
+            ways.append((f"{kind}q", f"{value}\0{queue}"))
+        if value is not None:
+            # Also without the queue: an index of both may still be in the making (lua/laid.lua).
+            ways.append((kind, value))
     if pinned.get("route"):
         ways.append(("r", pinned["route"]))
-    if "category" in pinned:
-        ways.append(("k", pinned["category"]))
     if queue is not None:
         ways.append(("q", queue))
     groups = [tuple([f"letters:{way}:{one}:{value}" for one in lies]) for way, value in ways]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -28,6 +29,9 @@ STAMP = 16
 """Digits of a number in a text: positions, instants and sequence numbers."""
 _LENGTH = 8
 """Digits of a length."""
+
+ROW = 6
+"""Fields of an item as rows.lua gives it: id, record, payload, evidence, result, and whether it is parked."""
 
 STATES = {str(state): state for state in State}
 DISPOSITIONS = {str(disposition): disposition for disposition in Disposition}
@@ -229,9 +233,15 @@ def _failure_of(lies: LetterFacts | bool, kept: bytes | None) -> tuple[Failure |
     if not isinstance(lies, LetterFacts):
         return None, None
     try:
-        return codec.decode(kept or b"", Failure), None
+        return _evidence(kept or b""), None
     except StoreCorrupt as error:
         return _known_of(lies), error
+
+
+@lru_cache(maxsize=256)
+def _evidence(kept: bytes) -> Failure:
+    """Letters of one trouble often have the same."""
+    return codec.decode(kept, Failure)
 
 
 def _known_of(lies: LetterFacts) -> Failure:

@@ -1,4 +1,4 @@
-"""Lua lives in files named after the verb, `lua/<verb>.lua`; this reads them all and joins each with what it uses.
+"""Lua lives in files named after the verb, `lua/<verb>.lua`; this reads them and joins each with what it uses.
 
 A file that is a script begins with a shebang, whose flags tell the server what it may do, and its contract. A line
 `-- Uses: a b` names the parts that stand between the prelude and the script. Of `x(a b)` nothing is made before it is
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 _SHEBANG = "#!lua"
@@ -32,29 +33,52 @@ class Script(NamedTuple):
     sha: bytes
 
 
+class Scripts(Mapping[str, Script]):
+    """Each is made when it is asked for the first time, which reads files: few processes need them all."""
+
+    def __init__(self) -> None:
+        self.at_hand: dict[str, Script] = {}
+
+    def __getitem__(self, name: str) -> Script:
+        found = self.at_hand.get(name)
+        if found is None:
+            found = self.at_hand[name] = made(name, _joined(name))
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(joined())
+
+    def __len__(self) -> int:
+        return len(joined())
+
+
 @cache
 def load() -> Mapping[str, Script]:
-    """By name. Reads files the first time."""
-    return {name: made(name, text) for name, text in joined().items()}
+    """By name."""
+    return Scripts()
 
 
 @cache
 def joined() -> Mapping[str, str]:
     """The texts of all scripts, each with what it uses, as they stand in their files."""
-    folder = resources.files("redrive.stores").joinpath("lua")
-    files = {
-        file.name.removesuffix(".lua"): file.read_text(encoding="utf-8")
-        for file in folder.iterdir()
-        if file.name.endswith(".lua")
-    }
-    return {name: _joined(name, files) for name, text in files.items() if text.startswith(_SHEBANG)}
+    names = [file.name.removesuffix(".lua") for file in _folder().iterdir() if file.name.endswith(".lua")]
+    return {name: _joined(name) for name in names if _text(name).startswith(_SHEBANG)}
 
 
-def _joined(name: str, files: Mapping[str, str]) -> str:
-    shebang, _, body = files[name].partition("\n")
+@cache
+def _text(name: str) -> str:
+    return _folder().joinpath(f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _folder() -> Traversable:
+    return resources.files("redrive.stores").joinpath("lua")
+
+
+def _joined(name: str) -> str:
+    shebang, _, body = _text(name).partition("\n")
     uses = [line.removeprefix(_USES) for line in body.splitlines() if line.startswith(_USES)]
-    parts = [_late(part, [files[one] for one in late.split()]) if late else files[part] for part, late in _parts(uses)]
-    return "\n".join([shebang, files["prelude"], *parts, body])
+    parts = [_late(part, [_text(one) for one in late.split()]) if late else _text(part) for part, late in _parts(uses)]
+    return "\n".join([shebang, _text("prelude"), *parts, body])
 
 
 def _parts(uses: list[str]) -> list[tuple[str, str]]:

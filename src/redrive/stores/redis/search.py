@@ -7,20 +7,21 @@ found where it was or where it is, as in any listing of what changes meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from redrive.core import select
 from redrive.core.item import Instant, Item
 from redrive.core.select import Selection
 from redrive.errors import StoreCorrupt
-from redrive.stores.cursor import Place
+from redrive.stores.cursor import Place, order_of
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.redis.plan import Plan, Window, died_within, plan, plan_of_oldest
-from redrive.stores.redis.rows import PARKED, STAMP, bare_item
+from redrive.stores.redis.rows import PARKED, ROW, STAMP, bare_item, item_of
 from redrive.stores.redis.session import Session
 
 CHUNK = 1_000
@@ -31,11 +32,16 @@ _FARTHEST = 10**18
 """Further than any instant, and still a number to the server."""
 
 
-class Candidate(NamedTuple):
-    """`kept` is the record it was judged by. A change is made only where that is still the record."""
+class Candidate(Struct, frozen=True, gc=False):
+    """`kept` is the record it was judged by. A change is made only where that is still the record.
+
+    `whole`: with its payload and all else; others have what they are judged by.
+    """
 
     item: Item
     kept: bytes
+    parked: bool = False
+    whole: bool = False
 
 
 class Chunk(NamedTuple):
@@ -44,46 +50,56 @@ class Chunk(NamedTuple):
 
 
 class Found(NamedTuple):
-    items: list[Item]
+    candidates: list[Candidate]
     next: str | None
     scanned: int
 
 
-async def search(session: Session, selection: Selection, limit: int, cursor: str | None) -> Found:
-    """A page of what matches, the last first, without payloads."""
+async def search(
+    session: Session, selection: Selection, limit: int, cursor: str | None, *, whole: bool, oldest: bool = False
+) -> Found:
+    """A page of what matches, the last first or the first; with payloads as far as they come by the way."""
     way = plan(selection)
-    after = read_cursor(way.order, cursor)
+    order = order_of(letters=way.letters, oldest=oldest)
+    after = read_cursor(order, cursor)
     window = died_within(selection) if way.letters else Window()
-    if window.least is not None or window.last is not None:
-        after = await _past(session, window, after)
-    found: list[Item] = []
+    if window.has_bound(oldest=oldest):
+        after = await _past(session, window, after, oldest=oldest)
+    found: list[Candidate] = []
     scanned = 0
     # One more than is wanted tells whether there is another page.
-    async for now, candidates in _last_first(session, selection, way, after, limit + 1):
+    async for now, candidates in _in_order(session, selection, way, after, limit + 1, whole=whole, oldest=oldest):
         scanned += len(candidates)
-        for item, _ in candidates:
-            if _died_before(item, window.end(now)):
+        edge = window.begin(now) if oldest else window.end(now)
+        for candidate in candidates:
+            if _is_past(candidate.item, edge, oldest=oldest):
                 return Found(found, None, scanned)
-            if not select.matches(selection, item, now):
+            if not select.matches(selection, judged(candidate.item, candidate.parked), now):
                 continue
             if len(found) == limit:
-                return Found(found, write_cursor(way.order, _place(found[-1], way)), scanned)
-            found.append(item)
+                return Found(found, write_cursor(order, _place(found[-1].item, way)), scanned)
+            found.append(candidate)
     return Found(found, None, scanned)
 
 
-async def _past(session: Session, window: Window, after: Place | None) -> Place | None:
-    """Where to begin, past all letters that died too lately: the indexes of letters are in the order of death."""
-    latest = window.begin((await by_ids(session, (), needs="")).now)
-    if latest is None:
+async def _past(session: Session, window: Window, after: Place | None, *, oldest: bool) -> Place | None:
+    """Where to begin, past all letters that died too lately, or too early: their indexes are in the order of death."""
+    now = (await by_ids(session, (), needs="")).now
+    instant = window.end(now) if oldest else window.begin(now)
+    if instant is None:
         return after
-    begin = (max(0, min(latest + 1, _FARTHEST)), 0)
-    return begin if after is None else min(begin, after)
+    # No number is below 1: nothing that died at that instant is passed by.
+    begin = (max(0, min(instant if oldest else instant + 1, _FARTHEST)), 0)
+    if after is None:
+        return begin
+    return max(begin, after) if oldest else min(begin, after)
 
 
-def _died_before(item: Item, instant: Instant | None) -> bool:
-    """From here on all have: what is asked for has come to its end."""
-    return instant is not None and item.letter is not None and item.letter.died_at < instant
+def _is_past(item: Item, edge: Instant | None, *, oldest: bool) -> bool:
+    """From here on all are: what is asked for has come to its end."""
+    if edge is None or item.letter is None:
+        return False
+    return item.letter.died_at > edge if oldest else item.letter.died_at < edge
 
 
 class Oldest(NamedTuple):
@@ -96,9 +112,10 @@ class Oldest(NamedTuple):
 async def oldest(session: Session, selection: Selection, limit: int, *, count_all: bool = False) -> Oldest:
     found: list[Candidate] = []
     matching = 0
-    async for now, candidates in _first_first(session, selection, limit):
+    way = plan_of_oldest(selection)
+    async for now, candidates in _in_order(session, selection, way, None, limit, whole=False, oldest=True):
         for candidate in candidates:
-            if select.matches(selection, candidate.item, now):
+            if select.matches(selection, judged(candidate.item, candidate.parked), now):
                 matching += 1
                 if len(found) < limit:
                     found.append(candidate)
@@ -113,30 +130,22 @@ def _place(item: Item, way: Plan) -> Place:
     return item.seq, item.seq
 
 
-async def _last_first(
-    session: Session, selection: Selection, way: Plan, after: Place | None, want: int
+async def _in_order(
+    session: Session, selection: Selection, way: Plan, after: Place | None, want: int, *, whole: bool, oldest: bool
 ) -> AsyncIterator[Chunk]:
     ids = await _named(session, selection, way)
     if ids is None:
-        async for chunk in _scanned(session, way, after, want, end="last"):
+        end = "first" if oldest else "last"
+        async for chunk in _scanned(session, way, after, want, end=end, whole=whole):
             yield chunk
         return
     now, candidates = await by_ids(session, ids, needs=way.needs)
     if way.letters:
         candidates = [candidate for candidate in candidates if candidate.item.letter is not None]
-    placed = sorted([(_place(candidate.item, way), candidate) for candidate in candidates], key=_by_place, reverse=True)
-    yield Chunk(now, [candidate for place, candidate in placed if after is None or place < after])
-
-
-async def _first_first(session: Session, selection: Selection, want: int) -> AsyncIterator[Chunk]:
-    way = plan_of_oldest(selection)
-    ids = await _named(session, selection, way)
-    if ids is None:
-        async for chunk in _scanned(session, way, None, want, end="first"):
-            yield chunk
-        return
-    now, candidates = await by_ids(session, ids, needs=way.needs)
-    yield Chunk(now, sorted(candidates, key=lambda candidate: candidate.item.seq))
+    placed = [(_place(candidate.item, way), candidate) for candidate in candidates]
+    left = [one for one in placed if after is None or (one[0] > after if oldest else one[0] < after)]
+    left.sort(key=_by_place, reverse=not oldest)
+    yield Chunk(now, [candidate for _, candidate in left])
 
 
 def _by_place(placed: tuple[Place, Candidate]) -> Place:
@@ -162,29 +171,36 @@ async def by_ids(session: Session, ids: Sequence[bytes], *, needs: str) -> Chunk
     now, found = 0, []
     for first in range(0, max(1, len(unique)), CHUNK):
         now, *fields = await session.read("rows", [needs, *unique[first : first + CHUNK]])
-        rows = zip(fields[0::6], fields[1::6], fields[3::6], fields[5::6], strict=True)
-        found += _candidates(rows)
+        found += _candidates(fields, whole=False)
     return Chunk(now, found)
 
 
-async def _scanned(session: Session, way: Plan, after: Place | None, want: int, end: str) -> AsyncIterator[Chunk]:
-    """Of a long list the next chunk is read while this one is judged."""
+async def _scanned(
+    session: Session, way: Plan, after: Place | None, want: int, end: str, *, whole: bool
+) -> AsyncIterator[Chunk]:
+    """Of a long list the next chunk is read while this one is judged. The first has as many as are wanted: whole, it is
+    all that there is to read where the index has just what matches.
+    """
     score, member = (b"", b"") if after is None else (b"%d" % after[0], b"%016d" % after[1])
     groups = [as_bytes(text) for group in way.groups for text in (str(len(group)), *group)]
-    many = want
+    # Letters have no result, and are not parked.
+    needs = way.needs if not whole else "bf" if way.letters else "bfrp"
+    many, is_first = want, True
     ahead: asyncio.Task[Any] | None = None
     try:
         while True:
-            reply = await (_read(session, way, groups, (many, end, score, member)) if ahead is None else ahead)
+            reply = await (_read(session, way, groups, (many, end, score, member), needs) if ahead is None else ahead)
             now, all_read, score, member, *fields = reply
             many *= 2
-            ahead = None
-            if want > CHUNK and not all_read:
-                ahead = asyncio.create_task(_read(session, way, groups, (many, end, score, member)))
-            rows = zip(fields[0::4], fields[1::4], fields[2::4], fields[3::4], strict=True)
-            yield Chunk(now, _candidates(rows))
+            # Behind the first the next is wanted for certain only if that had too few.
+            is_wanted = not is_first or len(fields) < want * ROW
+            ahead, is_first = None, False
+            if is_wanted and not all_read:
+                ahead = asyncio.create_task(_read(session, way, groups, (many, end, score, member), way.needs))
+            yield Chunk(now, _candidates(fields, whole=whole))
             if all_read:
                 return
+            whole, needs = False, way.needs
     finally:
         if ahead is not None:
             # Nobody wants it any more, nor what it may have to complain about.
@@ -192,22 +208,27 @@ async def _scanned(session: Session, way: Plan, after: Place | None, want: int, 
             ahead.cancel()
 
 
-async def _read(session: Session, way: Plan, groups: list[bytes], place: tuple[int, str, bytes, bytes]) -> Any:
+async def _read(
+    session: Session, way: Plan, groups: list[bytes], place: tuple[int, str, bytes, bytes], needs: str
+) -> Any:
     many, end, score, member = place
     before_id = STAMP if way.letters else 0
-    return await session.read("find", [min(many, CHUNK), end, score, member, before_id, way.needs, *groups])
+    return await session.read("find", [min(many, CHUNK), end, score, member, before_id, needs, *groups])
 
 
-def _candidates(rows: Iterable[tuple[Any, Any, Any, Any]]) -> list[Candidate]:
+def _candidates(fields: Sequence[Any], *, whole: bool) -> list[Candidate]:
     """What is damaged cannot be judged, and must not keep the others from being found: `check` tells of it."""
     made = []
-    for item_id, kept, failure, parked in rows:
+    for at in range(0, len(fields), ROW):
+        item_id, kept, body, failure, _, parked = row = fields[at : at + ROW]
         if kept is None:
             continue
+        has_all = whole and body != 0
         try:
-            made.append(Candidate(judged(bare_item(item_id.decode(), kept, failure), parked), kept))
+            item = item_of(row) if has_all else bare_item(item_id.decode(), kept, failure)
         except (StoreCorrupt, UnicodeDecodeError):
             continue
+        made.append(Candidate(item, kept, bool(parked), has_all))
     return made
 
 

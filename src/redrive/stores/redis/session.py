@@ -8,8 +8,6 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from redis import exceptions
-
 from redrive.errors import RedriveError, StoreError, StoreUnavailable
 from redrive.stores.aside import aside, tell, through
 from redrive.stores.clock import Clock, StoreTime, SystemClock
@@ -23,13 +21,15 @@ from redrive.stores.redis.put import put
 from redrive.stores.redis.scripts import Script
 from redrive.stores.redis.texts import packed
 from redrive.stores.redis.wake import Bell
-from redrive.stores.redis.wire import Arg, Wire
+from redrive.stores.redis.wire import Arg, Moved, NoScript, Wire
 from redrive.stores.waiters import Waiters
 
 _log = logging.getLogger("redrive.stores")
 
 _MOST_MOVES = 5
 """Nodes that send us on to each other, before we say so."""
+_MOST_LOADS = 3
+"""Scripts that are flushed as fast as we load them, before we say so."""
 
 
 class _Elsewhere(NamedTuple):
@@ -62,7 +62,7 @@ class Session:
     async def open(self, *, mend: bool = True) -> None:
         """Without `mend` only to look: nothing is put right."""
         await anext(self._life)
-        self._scripts = await aside(scripts.load)
+        self._scripts = scripts.load()
         self.schema, run, missing = await self.read("boot", [packed(boot.commands(self.prefix))])
         boot.check_rights([name.decode() for name in missing], self.pool.where)
         boot.check_schema(self.schema, self.pool.where)
@@ -97,11 +97,17 @@ class Session:
 
     async def run(self, script: str, args: Sequence[Arg] = ()) -> Any:
         """A script that writes. OutcomeUnknown if it was sent and no answer came."""
-        return await self._ask(self._scripts[script], args, writes=True)
+        return await self._ask(await self._script(script), args, writes=True)
 
     async def read(self, script: str, args: Sequence[Arg] = ()) -> Any:
         """A script that only reads: whatever goes wrong, nothing happened."""
-        return await self._ask(self._scripts[script], args, writes=False)
+        return await self._ask(await self._script(script), args, writes=False)
+
+    async def _script(self, name: str) -> Script:
+        known = self._scripts
+        if isinstance(known, scripts.Scripts) and name not in known.at_hand:
+            return await aside(lambda: known[name])
+        return known[name]
 
     async def _ask(self, script: Script, args: Sequence[Arg], *, writes: bool) -> Any:
         deadline = self.loop.time() + self._timeout
@@ -128,17 +134,16 @@ class Session:
                 reply = await self._evaluate(wire, script, args)
             sound = True
             return reply
-        except exceptions.MovedError as error:
+        except Moved as error:
             sound = True
-            # Without a host: another port of the same one.
-            return _Elsewhere(Address(error.host or wire.address.host, int(error.port)))
+            return _Elsewhere(Address(error.host or wire.address.host, error.port))
         except RedriveError:
             sound = True
             raise
         except Exception as error:
             if not faults.is_trouble(error):
                 raise
-            sound = faults.is_reply(error) and not isinstance(error, exceptions.ConnectionError)
+            sound = faults.is_reply(error)
             raise self._failed(error, writes=writes) from None
         finally:
             self.pool.give(wire, sound=sound)
@@ -152,12 +157,13 @@ class Session:
 
     async def _evaluate(self, wire: Wire, script: Script, args: Sequence[Arg]) -> Any:
         command = (b"EVALSHA", script.sha, b"1", self.prefix, self.pinned(), *args)
-        try:
-            return await wire.ask(*command)
-        except exceptions.NoScriptError:
-            # It did not run: the server has never heard of it, or was restarted.
-            await self._load(wire, script)
-            return await wire.ask(*command)
+        for _ in range(_MOST_LOADS):
+            try:
+                return await wire.ask(*command)
+            except NoScript:
+                # It did not run: the server has never heard of it, was restarted, or somebody flushed its scripts.
+                await self._load(wire, script)
+        return await wire.ask(*command)
 
     async def _load(self, wire: Wire, script: Script) -> None:
         try:

@@ -63,7 +63,7 @@ async def settle(
     answers = [Answer(settlement.id, Verdict.APPLIED) for settlement in settlements]
     for at in range(0, len(others), 3):
         place, verdict, current = others[at : at + 3]
-        answers[place - 1] = _otherwise(settlements[place - 1].id, verdict, current)
+        answers[place - 1] = otherwise(settlements[place - 1].id, verdict, current)
     return tuple(answers), leases, time
 
 
@@ -77,7 +77,7 @@ def _args(settlements: Sequence[Settlement], then: bytes) -> list[bytes]:
     return [packed(flat), then]
 
 
-def _otherwise(item_id: str, verdict: int, current: int) -> Answer:
+def otherwise(item_id: str, verdict: int, current: int) -> Answer:
     if verdict == _ALREADY:
         return Answer(item_id, Verdict.ALREADY)
     if verdict == _GIVEN_AWAY:

@@ -18,6 +18,7 @@ from redrive.core.select import Selection
 from redrive.core.verbs import (
     Act,
     Amended,
+    Answer,
     Backup,
     CauseTally,
     Change,
@@ -57,6 +58,8 @@ from redrive.stores.checks import (
     check_entries,
     check_follow_ups,
     check_gate,
+    check_letter_settlements,
+    check_letters,
     check_new,
     check_not_within,
     check_page,
@@ -66,7 +69,7 @@ from redrive.stores.checks import (
 )
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.imports import check_imports
-from redrive.stores.redis import amend, boot, checkup, find, lease, limits, retention, settle, shelf, take_in
+from redrive.stores.redis import amend, boot, checkup, find, in_place, lease, limits, retention, settle, shelf, take_in
 from redrive.stores.redis import options as said
 from redrive.stores.redis.options import Address, Options
 from redrive.stores.redis.session import Session
@@ -216,6 +219,18 @@ class RedisStore:
     ) -> tuple[Item, ...]:
         return await lease.reclaim(await self._here(), queues, ttl, limit, ids, force=force)
 
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+    ) -> tuple[Item, ...]:
+        check_letters(ids, worker, ttl)
+        return await in_place.lease_letters(await self._here(), ids, worker, ttl, early=early)
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        check_letter_settlements(settlements)
+        session = await self._here()
+        packed = await bodies.packed_settlements(settlements, self._options.compress_above)
+        return await in_place.settle_letters(session, packed)
+
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
         return await amend.amend(await self._here(), selection, change, by, expect)
@@ -230,13 +245,17 @@ class RedisStore:
     async def get(self, item_id: str) -> History:
         return await find.get(await self._here(), item_id)
 
-    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
         check_page(limit)
-        return await find.find(await self._here(), selection, limit, cursor)
+        return await find.find(await self._here(), selection, limit, cursor, oldest=oldest)
 
-    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
+    async def ids(
+        self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
+    ) -> IdPage:
         check_page(limit, IDS_LIMIT)
-        return await find.ids(await self._here(), selection, limit, cursor)
+        return await find.ids(await self._here(), selection, limit, cursor, oldest=oldest)
 
     async def tally(self) -> Tally:
         return await find.tally(await self._here())

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-import redis
+import hiredis
 from msgspec.structs import replace
-from redis import exceptions
 
 from redrive.core.verbs import Backup, Checkup, Finding
 from redrive.errors import ConfigError, RedriveError, StoreError, StoreUnavailable
@@ -20,8 +19,8 @@ from redrive.stores.migrate import Migration
 from redrive.stores.redis import boot, checkup, faults
 from redrive.stores.redis.options import Address, Options
 from redrive.stores.redis.session import Session
-from redrive.stores.redis.wire import Wire
-from redrive.stores.upkeep import StoreStatus
+from redrive.stores.redis.wire import Moved, Wire
+from redrive.stores.upkeep import StoreAbsent, StoreStatus
 
 T = TypeVar("T")
 
@@ -85,7 +84,7 @@ class RedisUpkeep:
             found = RedisStatus(
                 engine=ENGINE,
                 location=self._options.location,
-                binding=f"redis-py {redis.__version__}",
+                binding=f"hiredis {hiredis.__version__}",
                 version=facts.get("valkey_version", facts.get("redis_version", "")),
                 known=boot.SCHEMA,
                 schema=int(schema or boot.SCHEMA),
@@ -177,9 +176,9 @@ class RedisUpkeep:
                 try:
                     there = await self._in_time(wire.ask("EXISTS", *[self._key(name) for name in SIGNS]))
                     break
-                except exceptions.MovedError as error:
+                except Moved as error:
                     wire.drop()
-                    options = options.at(Address(error.host, int(error.port)))
+                    options = options.at(Address(error.host or options.address.host, error.port))
             else:
                 raise StoreUnavailable(f"the nodes of the cluster send us round in circles: {self._options.location}")
             if not there:
@@ -197,8 +196,8 @@ class RedisUpkeep:
         async with asyncio.timeout(self._options.timeout / 1000):
             return await asked
 
-    def _absent(self) -> StoreUnavailable:
-        return StoreUnavailable(
+    def _absent(self) -> StoreAbsent:
+        return StoreAbsent(
             f"no redrive in {self._options.location}",
             hint="set --store or REDRIVE_STORE, and ?namespace=NAME in it; an app makes a new one",
         )

@@ -27,6 +27,8 @@ def store_of(parts: SplitResult, options: Mapping[str, str], clock: Clock | None
             )
     given: dict[str, Any] = {name: known[name](f"store.{name}", text) for name, text in options.items()}
     tls = {name: given.pop(name) for name in tuple(given) if name.startswith("ssl_")}
+    if "ssl_keyfile" in tls and "ssl_certfile" not in tls:
+        raise BadStoreURL("a key without its certificate", field="store.ssl_keyfile", hint="give ssl_certfile as well")
     if parts.scheme in _TLS:
         given["tls"] = tls
     where = _socket(parts) if parts.scheme == "unix" else _server(parts)

@@ -9,13 +9,11 @@ import asyncio
 import contextlib
 import logging
 
-from redis import exceptions
-
 from redrive.errors import RedriveError
 from redrive.stores.redis import faults
 from redrive.stores.redis.options import Options
 from redrive.stores.redis.pool import Pool
-from redrive.stores.redis.wire import Wire
+from redrive.stores.redis.wire import Refused, Wire
 from redrive.stores.waiters import Waiters
 
 _log = logging.getLogger("redrive.stores")
@@ -63,7 +61,7 @@ class Bell:
 
     def _tell(self, error: Exception) -> None:
         """Once: who may not listen will not tomorrow. What is merely away is told by the verbs."""
-        if self._told or not isinstance(error, exceptions.NoPermissionError):
+        if self._told or not (isinstance(error, Refused) and error.word == "NOPERM"):
             return
         self._told = True
         _log.warning(

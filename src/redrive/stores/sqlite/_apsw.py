@@ -34,6 +34,9 @@ class _ApswConnection(apsw.Connection):
     def watch(self, stop: Callable[[], bool] | None, steps: int) -> None:
         self.set_progress_handler(stop, steps)
 
+    def keep_plans(self, *, keep: bool) -> None:
+        self.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, int(keep))
+
     def copy_to(self, path: str, pages: int, between: Callable[[], None]) -> None:
         target = apsw.Connection(path)
         try:

@@ -85,6 +85,7 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
     before = {seq for (seq,) in tx.execute(_SQL["done_before"], (_numbers(places), by.request_id))}
     bound = {item.seq: item for item in tied.read(tx, [place.seq for place in places if place.ties & BINDING])}
     refusals = rebind.Refusals(tx, change)
+    leased = _leased_letters(tx, places, change)
     too_many = tags.refusals(tx, [place.seq for place in places], change)
     changed: list[Place] = []
     already: list[str] = []
@@ -94,7 +95,7 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
             already.append(place.id)
             continue
         reason = (
-            refusal(change, place.state, place.disposition)
+            refusal(change, place.state, place.disposition, holder=leased.get(place.seq, ""))
             or refusals.of(place.queue, bound.get(place.seq))
             or too_many.get(place.seq)
         )
@@ -103,9 +104,18 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
         else:
             skipped.append(Skipped(place.id, reason))
     if changed:
+        if leased:
+            tx.execute(_SQL["take_away"], (_numbers([place for place in changed if place.seq in leased]),))
         _change(tx, changed, bound, change, by)
         _record(tx, changed, selection, change, by)
     return Amended(tuple([place.id for place in changed]), tuple(already), tuple(skipped))
+
+
+def _leased_letters(tx: Tx, places: list[Place], change: Change) -> dict[int, str]:
+    """By number, of letters that somebody works on, or did: who still has it, if anybody."""
+    if isinstance(change, Tag | Note):
+        return {}
+    return dict(tx.execute(_SQL["leased_letters"], (tx.now, _numbers(places))).fetchall())
 
 
 def _numbers(places: list[Place]) -> str:

@@ -79,7 +79,10 @@ def _check_free(to: Path, *, force: bool) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{to} is there and is not a plain file", field="path", hint="name another one")
     if not force:
-        raise Conflict(f"{to} is there already; nothing was copied", hint="name another file, or force it")
+        raise Conflict(
+            f"{to} is there already; nothing was copied",
+            hint="name another file, or replace it by --force (force=True)",
+        )
 
 
 def _copy(source: Connection, settings: Settings, half: Path, stopped: Callable[[], bool]) -> None:

@@ -51,7 +51,11 @@ def _accepted(tx: Tx, numbered: Sequence[Numbered]) -> tuple[list[Numbered], lis
     """In their order: an id that is there is left alone before anybody asks for its key."""
     ids = codec.encode([new.id for _, new in numbered]).decode()
     seen = {item_id for (item_id,) in tx.execute(_SQL["there"], (ids,))}
-    places = {seq: place for seq, new in numbered if (place := terms.dedupe_place(new.queue, _terms(new))) is not None}
+    places = {
+        seq: place
+        for seq, new in numbered
+        if new.terms is not None and (place := terms.dedupe_place(new.queue, new.terms)) is not None
+    }
     holders = keys.holders(tx, places.values())
     added: list[Numbered] = []
     duplicates: list[Duplicate] = []
@@ -72,13 +76,16 @@ def _accepted(tx: Tx, numbered: Sequence[Numbered]) -> tuple[list[Numbered], lis
 
 def _waits(tx: Tx, added: Sequence[Numbered]) -> dict[int, _Wait]:
     """Of those that wait for anybody. What is done counts as fulfilled; what nobody knows is refused."""
-    ours = {new.id for _, new in added}
     found: dict[int, _Wait] = {}
-    for seq, new in added:
+    waiting = [(seq, new, new.terms) for seq, new in added if new.terms is not None and new.terms.after]
+    if not waiting:
+        return found
+    ours = {new.id for _, new in added}
+    for seq, new, what in waiting:
         missing: list[str] = []
-        dies = _terms(new).on_dead == "die"
+        dies = what.on_dead == "die"
         lost = False
-        for awaited in dict.fromkeys(_terms(new).after):
+        for awaited in dict.fromkeys(what.after):
             state = "ready" if awaited in ours else edges.fate(tx, awaited)
             if state is None:
                 raise unknown_dependency(new.id, awaited)
@@ -97,8 +104,9 @@ def _insert(tx: Tx, added: Sequence[Numbered], waits: dict[int, _Wait], *, admit
     rows: list[tuple[object, ...]] = []
     notes: list[tuple[object, ...]] = []
     kinds: Counter[tuple[str, Kind]] = Counter()
+    now = tx.now
     for seq, new in added:
-        what, now = _terms(new), tx.now
+        what = _terms(new)
         hold, gap, kind = _placed(joining, seq, new, waits=seq in waits)
         noted = what != _NOTHING
         ties = terms.ties(what) | (NOTED if noted else 0)

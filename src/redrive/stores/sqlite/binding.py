@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,6 +72,10 @@ class Connection(Protocol):
         """Ask `stop` after every so many steps of the engine; a statement for which it says yes is interrupted."""
 
     @abstractmethod
+    def keep_plans(self, *, keep: bool) -> None:
+        """Plan a statement once, whatever values come. Else one may be planned anew each time, for its values."""
+
+    @abstractmethod
     def copy_to(self, path: str, pages: int, between: Callable[[], None]) -> None:
         """The whole database into a new file, so many pages at a time; what `between` raises ends it.
 
@@ -120,6 +125,10 @@ class _StdlibConnection(sqlite3.Connection):
 
     def watch(self, stop: Callable[[], bool] | None, steps: int) -> None:
         self.set_progress_handler(stop, steps)
+
+    def keep_plans(self, *, keep: bool) -> None:
+        if sys.version_info >= (3, 12):
+            self.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_QPSG, keep)
 
     def copy_to(self, path: str, pages: int, between: Callable[[], None]) -> None:
         target = sqlite3.connect(path, isolation_level=None)

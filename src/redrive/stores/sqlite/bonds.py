@@ -50,6 +50,26 @@ def ended(tx: Tx, moved: Sequence[Over], ties: int) -> None:
         slots.pass_on(tx, [item for item, _ in moved])
 
 
+def letters_end(tx: Tx, over: Sequence[Over]) -> None:
+    """Where they lie: nobody is past one any more; if it is done, it has the key of one that ran, or its twin has."""
+    for item, state in over:
+        if item.has(ORDERED):
+            lines.close_gap(tx, item)
+        if state == "done" and item.has(DEDUPED):
+            keys.take_free(tx, item)
+    keys.release(tx, [one for one in over if one[0].has(DEDUPED)])
+
+
+def letters_over(tx: Tx, over: Sequence[Over]) -> None:
+    """As `ended`, of letters whose end is written: many head no line, and nothing of their limit keys ran."""
+    freed = edges.fulfil(tx, [item for item, state in over if state == "done" and item.has(AWAITED)])
+    doom(tx, edges.dying_with(tx, [item for item, state in over if state in edges.LOST]))
+    for item, _ in over:
+        if item.has(ORDERED):
+            lines.advance(tx, [(item, "")])
+    edges.free(tx, freed)
+
+
 def doom(tx: Tx, seqs: Iterable[int]) -> None:
     """New items that were to die with what is dead already."""
     lines.move_on(tx, [(item, state) for item, state in edges.doom(tx, seqs) if item.has(ORDERED)])

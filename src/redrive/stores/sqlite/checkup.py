@@ -27,9 +27,9 @@ from redrive.stores.statements import load
 WINDOW = 1000
 MOST_PAGES = 1000
 """So many damaged places are counted; SQLite looks no further."""
-REPAIRABLE = frozenset({"counters", "causes", "routes", "sequence"})
+REPAIRABLE = frozenset({"counters", "causes", "routes", "sequence", "tags"})
 """What is kept beside the rows and follows from them."""
-_FIRST = -(2**63)
+_FIRST, _LAST = -(2**63), 2**63 - 1
 _SQL = load(ENGINE, "upkeep")
 _OPEN = load(ENGINE, "open")
 
@@ -76,6 +76,8 @@ def _decoded(body: Any, kind: Any) -> Any:
         return None
 
 
+_TAGS_MISSING = _Truth("tags", "tags_missing", "items that should have tags and have none")
+_TAG_ALONE = _Truth("tags", "tag_alone", "tags of items that are not there, or do not know of them")
 _TRUTHS: dict[str, tuple[_Truth, ...]] = {
     "item": (
         _Truth("states", "state_unknown", "items in a state that does not exist"),
@@ -85,7 +87,7 @@ _TRUTHS: dict[str, tuple[_Truth, ...]] = {
         _Truth("payloads", "no_payload", "items without a payload"),
         _Truth("tombstones", "pruned_but_there", "items that were pruned and are there"),
         _Truth("holds", "hold_misfits", "items with a hold for nothing, or without one although they wait"),
-        _Truth("tags", "tags_missing", "items that should have tags and have none"),
+        _TAGS_MISSING,
         _Truth("payloads", "payload_bodies", "items whose payload is damaged", _payload_fits),
     ),
     "letter": (
@@ -105,7 +107,7 @@ _TRUTHS: dict[str, tuple[_Truth, ...]] = {
         _Truth("terms", "terms_alone", "terms without an item"),
         _Truth("lines", "line_misfits", "items that live and have no place under their order key"),
     ),
-    "tag": (_Truth("tags", "tag_alone", "tags of items that are not there, or do not know of them"),),
+    "tag": (_TAG_ALONE,),
     "deed": (_Truth("history", "deed_alone", "acts on items that do not exist, or without their entry"),),
 }
 
@@ -313,13 +315,14 @@ def can_repair(checkup: Checkup) -> bool:
 
 
 def repair(connection: Connection) -> tuple[Finding, ...]:
-    """Make what is kept follow from the rows again, in one write, and say what was wrong. No item is touched."""
+    """Make what is kept follow from the rows again, in one write, and say what was wrong. No item is moved."""
     found = Findings()
     connection.execute("begin immediate")
     try:
         counts = _read_counts(connection)
         counts.compare(found)
         _write_counts(connection, counts)
+        _mend_tags(connection, found)
     except BaseException:
         connection.execute("rollback")
         raise
@@ -338,3 +341,12 @@ def _write_counts(connection: Connection, counts: _Counts) -> None:
     connection.execute(_SQL["forget_routes"])
     connection.executemany(_SQL["set_route"], list(counts.counted_routes.items()))
     connection.execute(_SQL["set_last_number"], (counts.highest,))
+
+
+def _mend_tags(connection: Connection, found: Findings) -> None:
+    """The tags are what people said; an item's mark only tells that there are any."""
+    for truth in (_TAGS_MISSING, _TAG_ALONE):
+        for (name,) in connection.execute(_SQL[truth.statement], (_FIRST, _LAST)).fetchall():
+            found.add(truth.kind, truth.text, str(name))
+    for statement in ("forget_tags", "mark_tagged", "unmark_untagged"):
+        connection.execute(_SQL[statement])

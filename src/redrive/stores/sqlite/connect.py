@@ -175,6 +175,8 @@ def _set_up(connection: Connection, settings: Settings) -> None:
         (found,) = connection.execute(f"pragma {name}").fetchone()
         if found != value:
             raise StoreUnavailable(f"{settings.path}: {name} is {found} although {value} was set")
+    # A SQLite with statistics of values plans most statements anew for each call, which takes longer than their work.
+    connection.keep_plans(keep=True)
     # Zeroing what is deleted costs writes; `fast` does it only where the page is written anyway.
     connection.execute("pragma secure_delete = fast")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from redrive.core import codec
 from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Instant, Item
 from redrive.core.lanes import is_retry
+from redrive.core.meters import gives_again
 from redrive.core.verbs import CauseTally, QueueSettings, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
 from redrive.stores.sqlite import edges, limits
@@ -58,14 +59,15 @@ def ids_at(_: Tx, rows: list[Row]) -> list[str]:
 
 def tally(tx: Tx) -> Tally:
     queues = []
-    for name, ready, leased, done, *lying, cancelled, held, parked, kept, paused, by, reason in tx.execute(
+    for name, ready, leased, done, *lying, cancelled, held, parked, kept, paused, by, reason, rate_at in tx.execute(
         _TALLY["queues"]
     ).fetchall():
         opened, archived, trash = lying
         settings = QueueSettings() if kept is None else codec.decode(kept, QueueSettings)
         oldest = _earliest(_firsts(tx, name)) if ready else None
         counts = (ready, leased, done, opened, archived, trash, cancelled)
-        queues.append(QueueTally(name, *counts, oldest, paused != 0, by, reason, held, parked, settings))
+        again = gives_again(settings.rate, rate_at, tx.now)
+        queues.append(QueueTally(name, *counts, oldest, paused != 0, by, reason, held, parked, settings, again))
     routes = [RouteTally(*row) for row in tx.execute(_TALLY["routes"])]
     # Letters without a route are counted nowhere: they are what is left.
     unrouted = sum([queue.open for queue in queues]) - sum([route.open for route in routes])

@@ -32,6 +32,13 @@ def take(tx: Tx, rows: Sequence[tuple[str, str, int, str]]) -> None:
         tx.executemany(_SQL["take"], rows)
 
 
+def take_free(tx: Tx, item: Tied) -> None:
+    """Its key, if nobody else has it: one that goes back in spite of its twin runs without."""
+    place = dedupe_place(item.queue, item.terms)
+    if place is not None and not holders(tx, [place]):
+        take(tx, [(*place, item.seq, item.id)])
+
+
 def release(tx: Tx, over: Iterable[tuple[Tied, str]]) -> None:
     """They have ended, each with its state. One that ran without its key has none to give back."""
     given_back: list[tuple[object, ...]] = []

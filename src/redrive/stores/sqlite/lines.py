@@ -64,7 +64,8 @@ class Joining:
 
     def write(self) -> None:
         if self._lines:
-            self._tx.executemany(_SQL["follow"], self._followers)
+            if self._followers:
+                self._tx.executemany(_SQL["follow"], self._followers)
             rows = [(*name, line.head, line.waiting, line.status, line.gap) for name, line in self._lines.items()]
             self._tx.executemany(_SQL["keep"], rows)
 

@@ -83,7 +83,7 @@ def replayed(tx: Tx, items: Iterable[Tied], *, force: bool) -> None:
     """Ready by now, and counted so; one after the other. Forced, they wait for nobody but their lines."""
     for item in items:
         if item.has(DEDUPED):
-            _take_key(tx, item)
+            keys.take_free(tx, item)
         waits = item.has(WAITS) and not force and _wait_again(tx, item)
         hold, kind = _back_in_line(tx, item, waits=waits) if item.has(ORDERED) else (AFTER if waits else 0, "held")
         if hold:
@@ -91,13 +91,6 @@ def replayed(tx: Tx, items: Iterable[Tied], *, force: bool) -> None:
             tx.moved(item.queue, "ready", kind)
             if item.has(ORDERED):
                 lines.give_way(tx, item.line)
-
-
-def _take_key(tx: Tx, item: Tied) -> None:
-    """If it is free: one that goes back in spite of its twin runs without."""
-    place = dedupe_place(item.queue, item.terms)
-    if place is not None and not keys.holders(tx, [place]):
-        keys.take(tx, [(*place, item.seq, item.id)])
 
 
 def _wait_again(tx: Tx, item: Tied) -> bool:

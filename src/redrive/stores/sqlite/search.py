@@ -14,6 +14,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from redrive.core import select
 from redrive.core.select import Selection
+from redrive.stores.cursor import order_of
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.sqlite import faults
@@ -34,28 +35,33 @@ SLICE = 20_000
 """Rows of one slice: some tens of milliseconds with the dearest filter."""
 
 _SQL = load("sqlite", "find")
+_OLDEST_SQL = load("sqlite", "find_oldest")
 _FIRST, _LAST = -(2**63), 2**63 - 1
 Place = tuple[int, int]
 """Where an item lies in the order of a way: when it died (or 0) and its number."""
+_ENDS: tuple[Place, Place] = (_FIRST, _FIRST), (_LAST, _LAST)
 
 
-class _Range(NamedTuple):
-    low: Place
-    high: Place
+class Asked(NamedTuple):
+    """A page of what matches: the last first, or with `oldest` the first."""
+
+    selection: Selection
+    limit: int
+    cursor: str | None
+    oldest: bool = False
 
 
 class Search(Generic[T]):
-    """A page of what matches: the last first. `read` makes results of rows, in the transaction that found them."""
+    """One page. `read` makes results of rows, in the transaction that found them."""
 
-    def __init__(
-        self, selection: Selection, limit: int, cursor: str | None, read: Callable[[Tx, list[Row]], list[T]]
-    ) -> None:
-        self._selection = selection
-        self._limit = limit
+    def __init__(self, asked: Asked, read: Callable[[Tx, list[Row]], list[T]]) -> None:
+        self._selection, self._limit, cursor, oldest = asked
         self._read = read
-        self._way: Way = "letters" if select.pins_dead(selection) else "items"
-        self._order = "died" if self._way == "letters" else "enqueued"
-        self._high: Place = read_cursor(self._order, cursor) or (_LAST, _LAST)
+        self._way: Way = "letters" if select.pins_dead(self._selection) else "items"
+        self._order = order_of(letters=self._way == "letters", oldest=oldest)
+        self._sql = _OLDEST_SQL if oldest else _SQL
+        begin, self._end = _ENDS if oldest else _ENDS[::-1]
+        self._begin: Place = read_cursor(self._order, cursor) or begin
         self._last: Place | None = None
         self.found: list[T] = []
         self.next: str | None = None
@@ -65,7 +71,7 @@ class Search(Generic[T]):
         """True if that was all; False if it took too long, and `part` has to do it."""
         try:
             with short_of_time(tx):
-                rows = self._rows(tx, _Range((_FIRST, _FIRST), self._high))
+                rows = self._rows(tx, self._end)
         except Exception as error:
             if not faults.is_interrupt(error):
                 raise
@@ -76,23 +82,23 @@ class Search(Generic[T]):
 
     def part(self, tx: Tx) -> bool:
         """The next slice; True if it was the last one needed."""
-        low = self._boundary(tx)
-        rows = self._rows(tx, _Range(low or (_FIRST, _FIRST), self._high))
+        end = self._boundary(tx)
+        rows = self._rows(tx, end or self._end)
         self.scanned += SLICE
         self._take(tx, rows)
-        if low is None or self.next is not None:
+        if end is None or self.next is not None:
             return True
-        self._high = low
+        self._begin = end
         return False
 
-    def _rows(self, tx: Tx, within: _Range) -> list[Row]:
-        """One more than is wanted tells whether there is another page."""
+    def _rows(self, tx: Tx, end: Place) -> list[Row]:
+        """Up to there. One more than is wanted tells whether there is another page."""
         tagged = self._by_tag(tx)
         selection = self._selection if tagged is None else tagged.rest
         where, values = compiled(selection, tx.now, letters=self._way == "letters")
-        statement = _SQL[self._way if tagged is None else f"tagged_{self._way}"].replace("{where}", where)
+        statement = self._sql[self._way if tagged is None else f"tagged_{self._way}"].replace("{where}", where)
         values = values if tagged is None else (tagged.tag, *values)
-        bounds = (*within.high, *within.low) if self._way == "letters" else (within.high[1], within.low[1])
+        bounds = (*self._begin, *end) if self._way == "letters" else (self._begin[1], end[1])
         return tx.execute(statement, (*values, *bounds, self._limit + 1 - len(self.found))).fetchall()
 
     def _by_tag(self, tx: Tx) -> Tagged | None:
@@ -113,8 +119,8 @@ class Search(Generic[T]):
 
     def _boundary(self, tx: Tx) -> Place | None:
         """Where the next slice ends; None if it is the last."""
-        values = (*self._high, SLICE - 1) if self._way == "letters" else (self._high[1], SLICE - 1)
-        row = tx.execute(_SQL[f"boundary_of_{self._way}"], values).fetchone()
+        values = (*self._begin, SLICE - 1) if self._way == "letters" else (self._begin[1], SLICE - 1)
+        row = tx.execute(self._sql[f"boundary_of_{self._way}"], values).fetchone()
         return None if row is None else (row[0], row[1])
 
 

@@ -48,7 +48,10 @@ class _Plan:
         self._bound: list[bonds.Over] = []
 
     def add(self, settlement: Settlement, seq: int, queue: str, kind: Kind, item: Tied | None) -> None:
-        """`kind`: what it counts as then. `item`: what binds it, if anything does; the statements check its ties."""
+        """`kind`: what it counts as then. `item`: what binds it, if anything does; the statements check its ties.
+
+        Follow-ups are put only if it becomes what was decided.
+        """
         ties = 0
         if item is not None:
             ties = item.ties & BINDING
@@ -70,7 +73,7 @@ class _Plan:
                 self._add_letter(decision, seq, queue)
         if settlement.attempt is not None:
             self._attempts.append((seq, delivery, codec.encode(settlement.attempt)))
-        if settlement.follow_ups:
+        if settlement.follow_ups and kind == _decided(decision):
             self._follow_ups.extend(settlement.follow_ups)
 
     def _add_letter(self, decision: ToDead, seq: int, queue: str) -> None:
@@ -101,16 +104,25 @@ class _Plan:
             tx.count_cause(cause, queue, 1)
             tx.count_route(route, 1)
         if self._results:
-            _add_results(tx, self._results)
+            add_results(tx, self._results)
         if self._letters:
             tx.executemany(_SQL["insert_letter"], self._letters)
         if self._attempts:
-            _add_attempts(tx, self._attempts)
+            add_attempts(tx, self._attempts)
         put(tx, self._follow_ups, admit=False)
         if ties & LIMITED:
             slots.leave(tx, [item for item, _ in self._bound])
         if ties:
             bonds.ended(tx, self._bound, ties)
+
+
+def _decided(decision: Decision) -> Kind:
+    """What it counts as, if nothing stands against it."""
+    if isinstance(decision, ToDone):
+        return "done"
+    if isinstance(decision, ToDead):
+        return "open"
+    return "cancelled" if isinstance(decision, ToCancelled) else "ready"
 
 
 def _delay(decision: Decision) -> Millis:
@@ -143,15 +155,9 @@ def _plan(tx: Tx, memo: BoundMemo, settlements: Sequence[Settlement]) -> _Plan |
         if place is None:
             return None
         decision = settlement.decision
-        if isinstance(decision, ToDone):
-            kind: Kind = "done"
-        elif isinstance(decision, ToDead):
-            if decision.route:
-                return None
-            kind = "open"
-        else:
-            kind = "cancelled" if isinstance(decision, ToCancelled) else "ready"
-        plan.add(settlement, *place, kind, memo.tied(settlement.id))
+        if isinstance(decision, ToDead) and decision.route:
+            return None
+        plan.add(settlement, *place, _decided(decision), memo.tied(settlement.id))
     return plan
 
 
@@ -194,13 +200,10 @@ class _Judging:
 
     def _kind(self, decision: Decision, *, asked: bool) -> Kind:
         """What it counts as then. Who was asked to cancel does not become ready again."""
-        if isinstance(decision, ToDone):
-            return "done"
-        if isinstance(decision, ToCancelled):
-            return "cancelled"
-        if isinstance(decision, ToDead) and self._has_room(decision.route):
-            return "open"
-        return "cancelled" if asked else "ready"
+        kind = _decided(decision)
+        if isinstance(decision, ToDead) and not self._has_room(decision.route):
+            kind = "ready"
+        return "cancelled" if asked and kind == "ready" else kind
 
     def _has_room(self, route: str) -> bool:
         """Counts what this call lays there."""
@@ -227,15 +230,19 @@ class Lease(NamedTuple):
 
 def _held(tx: Tx, ids: Sequence[str]) -> dict[int, Lease]:
     """By place among the ids; only of those that are there."""
-    try:
-        meant = codec.encode(ids).decode()
-    except ConfigError:
-        # Half a character is in no item.
-        meant = codec.encode([item_id.encode(errors="replace").decode() for item_id in ids]).decode()
-    rows = tx.execute(_SQL["held"], (meant,)).fetchall()
+    rows = tx.execute(_SQL["held"], (named(ids),)).fetchall()
     found = {place: Lease(state, deliveries, Tied(*facts)) for place, state, deliveries, *facts in rows}
     # SQLite's json_each cuts texts at a NUL and would find somebody else.
     return {place: row for place, row in found.items() if row.item.id == ids[place]}
+
+
+def named(ids: Sequence[str]) -> str:
+    """As statements take many at once."""
+    try:
+        return codec.encode(ids).decode()
+    except ConfigError:
+        # Half a character is in no item.
+        return codec.encode([item_id.encode(errors="replace").decode() for item_id in ids]).decode()
 
 
 def _verdict(row: Lease | None, delivery: int, ended: set[int]) -> tuple[Verdict, str]:
@@ -247,7 +254,7 @@ def _verdict(row: Lease | None, delivery: int, ended: set[int]) -> tuple[Verdict
     return (Verdict.ALREADY if row.state != "leased" or row.item.seq in ended else Verdict.APPLIED), ""
 
 
-def _add_results(tx: Tx, results: list[tuple[int, bytes]]) -> None:
+def add_results(tx: Tx, results: list[tuple[int, bytes]]) -> None:
     packed = [(seq, body, body.packing) for seq, body in results if isinstance(body, Packed)]
     if packed:
         tx.executemany(_SQL["insert_packed"], packed)
@@ -255,7 +262,7 @@ def _add_results(tx: Tx, results: list[tuple[int, bytes]]) -> None:
     tx.executemany(_SQL["insert_result"], results)
 
 
-def _add_attempts(tx: Tx, attempts: list[tuple[int, int, bytes]]) -> None:
+def add_attempts(tx: Tx, attempts: list[tuple[int, int, bytes]]) -> None:
     tx.executemany(_SQL["insert_attempt"], attempts)
     for seq, delivery, _ in attempts:
         # An item has at most as many attempts as deliveries.

@@ -20,6 +20,7 @@ from redrive.core.select import Ids, Selection
 from redrive.core.verbs import (
     Act,
     Amended,
+    Answer,
     Backup,
     CauseTally,
     Change,
@@ -59,6 +60,8 @@ from redrive.stores.checks import (
     check_entries,
     check_follow_ups,
     check_gate,
+    check_letter_settlements,
+    check_letters,
     check_new,
     check_not_within,
     check_page,
@@ -68,13 +71,26 @@ from redrive.stores.checks import (
 )
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.imports import check_imports
-from redrive.stores.sqlite import amend, configure, find, ground, lease, limits, reclaim, settle, shelf, sweep, take_in
+from redrive.stores.sqlite import (
+    amend,
+    configure,
+    find,
+    ground,
+    in_place,
+    lease,
+    limits,
+    reclaim,
+    settle,
+    shelf,
+    sweep,
+    take_in,
+)
 from redrive.stores.sqlite import ballast as reserve
 from redrive.stores.sqlite.ballast import BallastSize
 from redrive.stores.sqlite.binding import BindingName, check_name, choose
 from redrive.stores.sqlite.compile import MOST_IDS
 from redrive.stores.sqlite.connect import Durability, Settings
-from redrive.stores.sqlite.search import Oldest, Search
+from redrive.stores.sqlite.search import Asked, Oldest, Search
 from redrive.stores.sqlite.session import Session
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.sqlite.upkeep import SqliteUpkeep
@@ -255,6 +271,17 @@ class SqliteStore:
         taken = await session.writer.submit(lambda tx: reclaim.reclaim(tx, session.memo, ask))
         return await self._unpacked(session, taken)
 
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+    ) -> tuple[Item, ...]:
+        check_letters(ids, worker, ttl)
+        return await bodies.whole(await self._write(lambda tx: in_place.lease(tx, ids, worker, ttl, early=early)))
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        check_letter_settlements(settlements)
+        packed = await bodies.packed_settlements(settlements, self._compress_above)
+        return await self._write(lambda tx: in_place.settle_all(tx, packed))
+
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
         return await self._act(lambda tx: amend.amend(tx, selection, change, by, expect))
@@ -272,29 +299,31 @@ class SqliteStore:
         (item,) = await bodies.whole((history.item,))
         return replace(history, item=item)
 
-    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page:
+    async def find(
+        self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
+    ) -> Page:
         check_page(limit)
-        return await residue.page(self._looks, selection, limit, cursor)
+        return await residue.page(self._looks(oldest=oldest), selection, limit, cursor)
 
-    async def _find(self, selection: Selection, limit: int, cursor: str | None) -> Page:
-        found = await self._search(Search(selection, limit, cursor, find.items_at))
-        page = Page(tuple(found.found), found.next, found.scanned)
-        return replace(page, items=await bodies.whole(page.items))
+    async def ids(
+        self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
+    ) -> IdPage:
+        check_page(limit, IDS_LIMIT)
+        return await residue.ids(self._looks(oldest=oldest), selection, limit, cursor)
 
-    @property
-    def _looks(self) -> residue.Looks:
-        return residue.Looks(self._find, self._ids, lambda: self._read(lambda tx: tx.now))
+    def _looks(self, *, oldest: bool) -> residue.Looks:
+        async def find_them(selection: Selection, limit: int, cursor: str | None) -> Page:
+            found = await self._search(Search(Asked(selection, limit, cursor, oldest), find.items_at))
+            return Page(await bodies.whole(tuple(found.found)), found.next, found.scanned)
+
+        async def find_ids(selection: Selection, limit: int, cursor: str | None) -> IdPage:
+            found = await self._search(Search(Asked(selection, limit, cursor, oldest), find.ids_at))
+            return IdPage(tuple(found.found), found.next)
+
+        return residue.Looks(find_them, find_ids, lambda: self._read(lambda tx: tx.now), oldest)
 
     async def tally(self) -> Tally:
         return await self._read(find.tally)
-
-    async def ids(self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None) -> IdPage:
-        check_page(limit, IDS_LIMIT)
-        return await residue.ids(self._looks, selection, limit, cursor)
-
-    async def _ids(self, selection: Selection, limit: int, cursor: str | None) -> IdPage:
-        found = await self._search(Search(selection, limit, cursor, find.ids_at))
-        return IdPage(tuple(found.found), found.next)
 
     async def _search(self, search: Search[T]) -> Search[T]:
         if not await self._read(search.whole):

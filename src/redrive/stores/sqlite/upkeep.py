@@ -26,7 +26,7 @@ from redrive.stores.sqlite.checkup import REPAIRABLE, can_repair
 from redrive.stores.sqlite.connect import ENGINE, Durability, Settings
 from redrive.stores.sqlite.forks import connected
 from redrive.stores.sqlite.ground import Network
-from redrive.stores.upkeep import StoreStatus
+from redrive.stores.upkeep import StoreAbsent, StoreStatus
 
 T = TypeVar("T")
 
@@ -110,7 +110,8 @@ class SqliteUpkeep:
         except OSError as error:
             raise StoreUnavailable(f"{path} cannot be reached: {error.strerror}") from error
         if found is None or not stat.S_ISREG(found.st_mode) or not found.st_size:
-            raise StoreUnavailable(f"no database at {path}", hint="set --store or REDRIVE_STORE")
+            absent = StoreAbsent if found is None else StoreUnavailable
+            raise absent(f"no database at {path}", hint="set --store or REDRIVE_STORE")
         return Settings(path, self._durability, self._busy_timeout, choose(self._binding, path))
 
     @contextmanager

@@ -299,9 +299,17 @@ class Writer(Lane):
         if not job.begin():
             return set()
         tx = Tx(connection, self.time.now())
-        job.result = job.work(tx)
+        job.result = self._act(connection, job, tx) if isinstance(job, ActJob) else job.work(tx)
         self._flush(tx)
         return tx.woken
+
+    def _act(self, connection: Connection, job: Job[T], tx: Tx) -> T:
+        """What an operator filters by is planned for its values: some states have an index of their own."""
+        connection.keep_plans(keep=False)
+        try:
+            return job.work(tx)
+        finally:
+            connection.keep_plans(keep=True)
 
     def _flush(self, tx: Tx) -> None:
         tx.flush()

@@ -30,6 +30,7 @@ _PARTS = (
     "cancel",
     "capacity",
     "configure",
+    "cursors",
     "dedupe",
     "documents",
     "extend",
@@ -43,12 +44,15 @@ _PARTS = (
     "large",
     "laws",
     "lease",
+    "letter_ends",
+    "letter_leases",
     "life",
     "limits",
     "limits_races",
     "machine",
     "model",
     "moves",
+    "oldest",
     "order",
     "order_acts",
     "priority",
@@ -62,6 +66,7 @@ _PARTS = (
     "routes",
     "settle",
     "stage",
+    "stage_letters",
     "steps",
     "suspects",
     "tags",
@@ -81,6 +86,7 @@ from redrive.testing.conformance.amend import *  # noqa: E402,F403
 from redrive.testing.conformance.cancel import *  # noqa: E402,F403
 from redrive.testing.conformance.capacity import *  # noqa: E402,F403
 from redrive.testing.conformance.configure import *  # noqa: E402,F403
+from redrive.testing.conformance.cursors import *  # noqa: E402,F403
 from redrive.testing.conformance.dedupe import *  # noqa: E402,F403
 from redrive.testing.conformance.documents import *  # noqa: E402,F403
 from redrive.testing.conformance.extend import *  # noqa: E402,F403
@@ -93,10 +99,13 @@ from redrive.testing.conformance.imports import *  # noqa: E402,F403
 from redrive.testing.conformance.journal import *  # noqa: E402,F403
 from redrive.testing.conformance.large import *  # noqa: E402,F403
 from redrive.testing.conformance.lease import *  # noqa: E402,F403
+from redrive.testing.conformance.letter_ends import *  # noqa: E402,F403
+from redrive.testing.conformance.letter_leases import *  # noqa: E402,F403
 from redrive.testing.conformance.life import *  # noqa: E402,F403
 from redrive.testing.conformance.limits import *  # noqa: E402,F403
 from redrive.testing.conformance.limits_races import *  # noqa: E402,F403
 from redrive.testing.conformance.moves import *  # noqa: E402,F403
+from redrive.testing.conformance.oldest import *  # noqa: E402,F403
 from redrive.testing.conformance.order import *  # noqa: E402,F403
 from redrive.testing.conformance.order_acts import *  # noqa: E402,F403
 from redrive.testing.conformance.priority import *  # noqa: E402,F403

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from redrive.core.decide import Charge, ToCancelled, ToDead, ToReady
 from redrive.core.item import Ending, Item, Terms
@@ -134,6 +135,31 @@ async def test_cancel_wins_over_a_full_route(world: World) -> None:
     settled = await world.settle(Settlement(item.id, 1, ToDead("rule", Charge.ERROR, failure(), "r")))
     assert settled.answers == (Answer(item.id, Verdict.APPLIED, "cancelled"),)
     assert (await world.item(item.id)).state is State.CANCELLED
+
+
+async def test_cancel_instead_of_what_was_decided_puts_no_follow_ups(world: World) -> None:
+    """They would tell of a retry, or of a death, that has not been. Who stops as asked has its own."""
+    await world.store.configure_route("r", 1)
+    await world.put(*news(4))
+    first, retried, buried, ends = await world.lease(4)
+    to_route = ToDead("rule", Charge.ERROR, failure(), "r")
+    await world.finish(Settlement(first.id, 1, to_route))
+    for item in (retried, buried, ends):
+        await asked(world, item)
+    one, two, three = news(3, "replies")
+    settled = await world.settle(
+        failed(retried, follow_ups=[one]),
+        Settlement(buried.id, 1, to_route, ended(buried, Ending.FAILED), (two,)),
+        structs.replace(stopped(ends), follow_ups=(three,)),
+    )
+    assert [(answer.verdict, answer.reason) for answer in settled.answers] == [
+        (Verdict.APPLIED, "cancelled"),
+        (Verdict.APPLIED, "cancelled"),
+        (Verdict.APPLIED, ""),
+    ]
+    assert ids(await world.lease(5, queue="replies")) == (three.id,)
+    assert [await world.history(each.id) for each in (one, two)] == [None, None]
+    await world.sound()
 
 
 async def test_cancel_loses_to_what_is_done_or_dead(world: World) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redrive.core.filters import parse, render
@@ -258,35 +257,3 @@ async def test_filters_take_any_text_as_text(world: World, text: str) -> None:
         await furnish(world)
     await agree(world, compiled(text))
     await agree(world, everywhere(text))
-
-
-def _cursor(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-@settings(
-    max_examples=20,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(
-    cursor=st.text(max_size=40)
-    | st.text(max_size=30).map(_cursor)
-    | st.integers(0, 10**18).map(lambda number: _cursor(f"died {number} {10**18 - number}"))
-)
-@example(cursor=_cursor("died 999999999999999999 999999999999999999"))
-@example(cursor=_cursor("enqueued 0 0"))
-@example(cursor=_cursor("died 1 1; drop table item"))
-@example(cursor=_cursor("died ٣ ٣"))
-@example(cursor="\ud800")
-async def test_filter_cursors_cannot_be_forged_into_an_error(world: World, cursor: str) -> None:
-    """Another place in the same search, or ConfigError; nothing else comes of it."""
-    if not (await world.store.find(EVERYTHING, 1)).items:
-        await world.letters(2)
-    every = {item.id for item in (await world.store.find(EVERYTHING)).items}
-    for selection in (LETTERS, EVERYTHING, And((LETTERS, Text("timed")))):
-        try:
-            found = ids((await world.store.find(selection, 1, cursor)).items)
-        except ConfigError:
-            found = ()
-        assert set(found) <= every

@@ -132,6 +132,8 @@ async def test_take_in_of_what_is_there_changes_nothing(world: World) -> None:
     fresh_one = foreign(world)
     result = await world.store.take_in([foreign(world, item_id=letter.id), fresh_one], act())
     assert result == PutResult((fresh_one.item.id,), (letter.id,))
+    record = codec.decode((await audit(world))[-1].body, AuditRecord)
+    assert (record.selection, record.changed) == (Ids((fresh_one.item.id,)), (fresh_one.item.id,))
     await world.sound()
 
 
@@ -186,6 +188,16 @@ async def test_take_in_has_no_time_later_than_now(world: World) -> None:
     times = (item.enqueued_at, item.due_at, item.renewed_at, item.leased_at, item.ended_at, item.letter.died_at)
     assert times == (now,) * 6
     assert [attempt.started_at for attempt in history.attempts] == [now, now]
+
+
+async def test_take_in_of_one_that_was_kept_back_is_free(world: World) -> None:
+    """In the other store nobody was to have it before a time; nothing of that is known here."""
+    told = foreign(world, worker="", lease_until=world.clock.now() + AGES)
+    await take_in(world, told)
+    item = (await world.store.get(told.item.id)).item
+    assert (item.worker, item.lease_until) == (None, None)
+    (given,) = await world.store.lease_letters([told.item.id], "w", SECOND)
+    assert given.worker == "w"
 
 
 async def test_take_in_then_replay(world: World) -> None:

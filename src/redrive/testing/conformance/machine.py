@@ -20,10 +20,11 @@ from msgspec import structs
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
 from redrive.core.item import Dedupe, Ending, History, Item, Millis, NewItem, Priority, Terms
 from redrive.core.select import Ids, Selection
-from redrive.core.states import State, Verb
+from redrive.core.states import Verb
 from redrive.core.verbs import (
     Act,
     Amended,
+    Cancel,
     Change,
     Held,
     LeaseRequest,
@@ -39,7 +40,8 @@ from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.testing.conformance.kit import ended, failure
 from redrive.testing.conformance.laws import check_bonds, check_history, check_limits, check_no_ring
 from redrive.testing.conformance.model import check_item, check_move, check_tally, compare
-from redrive.testing.conformance.stage import MakeStore, Stage, everything
+from redrive.testing.conformance.stage import MakeStore, everything
+from redrive.testing.conformance.stage_letters import LetterRules
 from redrive.testing.conformance.strategies import (
     TTLS,
     WORKERS,
@@ -67,11 +69,11 @@ class Size(NamedTuple):
 SIZES = {"smoke": Size(15, 25), "short": Size(200, 40), "full": Size(5_000, 60)}
 
 
-class StoreMachine(Stage):
+class StoreMachine(LetterRules):
     # --- the verbs ---
 
-    @initialize(order=orders, limit=limits)
-    def begin(self, order: QueueChange, limit: QueueChange) -> None:
+    @initialize(order=orders, limit=limits, unwanted=st.booleans())
+    def begin(self, order: QueueChange, limit: QueueChange, unwanted: bool) -> None:  # noqa: FBT001 - drawn
         """Every example starts with an item in each state, so that no verb has to wait long for its prey."""
         self.configure("a", order)
         self.configure("b", limit)
@@ -95,6 +97,9 @@ class StoreMachine(Stage):
         self.the_stores_agree()
         self.tick(1)
         self._lease(self.request("w-1", [Want("b", 2, 5_000, 3)], 0))
+        if unwanted:
+            self.the_stores_agree()
+            self.amend([0], Cancel(), "new", None)
 
     @rule(queue=queues, cause=causes)
     def kill(self, queue: str, cause: str) -> None:
@@ -193,14 +198,11 @@ class StoreMachine(Stage):
         ]
         request = None if then is None else self.request(then[0], [Want(then[1], then[2], 1_000, 3)], then[3])
         answer: Settled = self.both(lambda store: store.settle(settlements, request), Verb.SETTLE, Verb.LEASE)
-        if any(one.verdict in {Verdict.APPLIED, Verdict.KEPT} for one in answer.answers):
+        if any(one.verdict is Verdict.APPLIED and not one.reason for one in answer.answers):
             self.known.extend(item.id for item in child)
         self.touched.update((*(item.id for item in items), *(item.id for item in child)))
         if request is not None and answer.leases is not None:
             self._remember(request, answer.leases)
-
-    def _given(self, pick: int) -> Item:
-        return self.leases[-1 - pick % len(self.leases)]
 
     @precondition(lambda self: self.leases)
     @rule(picked=picks, ttl=st.sampled_from(TTLS))
@@ -223,11 +225,6 @@ class StoreMachine(Stage):
         self.leases.extend(answer)
         self.touched.update(item.id for item in answer)
 
-    def _known(self, pick: int) -> str:
-        """From the end: what was leased lately, then what was put lately."""
-        names = [*self.known, "nobody", *dict.fromkeys(item.id for item in self.leases[-6:])]
-        return names[-1 - pick % len(names)]
-
     @rule(
         target_=st.one_of(filters, picks),
         change=changes,
@@ -242,25 +239,9 @@ class StoreMachine(Stage):
         if isinstance(answer, Amended):
             self.touched.update(answer.changed, answer.already, (one.id for one in answer.skipped))
 
-    @rule(picked=picks, again=st.booleans())
-    def take_in(self, picked: list[int], again: bool) -> None:  # noqa: FBT001 - drawn, not passed
-        """Letters that are there already, under other names: as another store with the same past would give them."""
-        letters = [item_id for item_id, item in self.before.items() if item.state is State.DEAD]
-        chosen = dict.fromkeys(letters[-1 - pick % len(letters)] for pick in picked) if letters else {}
-        told: list[History] = [self.run(self.model.get(item_id)) for item_id in chosen]
-        if not again:
-            names = [f"i-{len(self.known) + number:03d}" for number in range(len(told))]
-            pairs = zip(told, names, strict=True)
-            told = [structs.replace(one, item=structs.replace(one.item, id=name)) for one, name in pairs]
-        self.requests += 1
-        by = Act("ada", "because", f"q-import-{self.requests}")
-        answer: PutResult = self.both(lambda store: store.take_in(told, by))
-        self.known.extend(answer.added)
-        self.touched.update(answer.added, answer.already)
-
     @rule(selection=filters, limit=st.integers(0, 2))
     def prune(self, selection: Selection, limit: int) -> None:
-        self._find(selection, limit + 1)
+        self._find(selection, limit + 1, oldest=self.requests % 2 == 1)
         self.requests += 1
         by = Act("ada", "because", f"q-prune-{self.requests}")
         stones = self.both(lambda store: store.prune(selection, limit, by))
@@ -269,14 +250,14 @@ class StoreMachine(Stage):
         self.pruned.update(stone.id for stone in stones)
         self.touched.update(stone.id for stone in stones)
 
-    def _find(self, selection: Selection, limit: int) -> None:
+    def _find(self, selection: Selection, limit: int, *, oldest: bool) -> None:
         """Each store with its own cursors; the pages must be the same."""
 
         async def pages(store: Store) -> tuple[object, ...]:
             found: list[object] = []
             cursor = None
             while not found or cursor is not None:
-                page = await store.find(selection, limit, cursor)
+                page = await store.find(selection, limit, cursor, oldest=oldest)
                 found.append(page.items)
                 cursor = page.next
             return tuple(found)

@@ -69,7 +69,8 @@ async def compare(call: Call, model: Store, engine: Store) -> Any:
 def check_item(item: Item) -> None:
     """One state, and exactly the facts that belong to it."""
     assert (item.letter is not None) == (item.state is State.DEAD)
-    assert (item.lease_until is not None) == (item.state is State.LEASED)
+    assert (item.lease_until is not None) == (item.state is State.LEASED) or item.state is State.DEAD
+    assert item.worker or item.lease_until is None or item.state is State.DEAD
     assert (item.ended_at is not None) == (item.state in TERMINAL)
     assert not item.alone or item.state is State.LEASED
     assert 0 <= item.attempt <= item.deliveries
@@ -85,15 +86,26 @@ def check_move(before: Item, after: Item, verbs: Iterable[Verb], now: Instant) -
         assert _reachable(before.state, after.state, verbs)
     assert after.deliveries >= before.deliveries
     if after.deliveries > before.deliveries:
-        assert verbs & {Verb.LEASE, Verb.RECLAIM}
-    if after.deliveries > before.deliveries and Verb.RECLAIM not in verbs:
-        assert max(before.due_at, after.due_at) <= now
-        assert (after.state, after.leased_at) == (State.LEASED, now)
+        _check_given(before, after, verbs, now)
     if after.queue != before.queue:
         assert Verb.AMEND in verbs
         assert before.state is State.DEAD
     kept = ("id", "payload", "seq", "enqueued_at", "priority", "terms")
     assert all(getattr(before, name) == getattr(after, name) for name in kept)
+
+
+def _check_given(before: Item, after: Item, verbs: frozenset[Verb], now: Instant) -> None:
+    if Verb.AMEND in verbs:
+        assert before.letter is not None
+        assert before.lease_until is not None, "taken away from nobody"
+        assert before.lease_until <= now or not before.worker, "taken away from whoever works on it"
+    elif before.letter is not None:
+        assert (Verb.LEASE in verbs, after.state, after.leased_at) == (True, State.DEAD, now)
+        assert before.lease_until is None or before.lease_until <= now or not before.worker, "two hold one letter"
+    elif Verb.RECLAIM not in verbs:
+        assert Verb.LEASE in verbs
+        assert max(before.due_at, after.due_at) <= now
+        assert (after.state, after.leased_at) == (State.LEASED, now)
 
 
 def _reachable(before: State, after: State, verbs: frozenset[Verb]) -> bool:
@@ -110,7 +122,9 @@ def check_tally(tally: Tally, items: Iterable[Item]) -> None:
     """Kept counters equal a full count."""
     everything = tuple(items)
     for row in tally.queues:
-        bare = structs.replace(row, paused=False, paused_by="", paused_reason="", settings=QueueSettings())
+        bare = structs.replace(
+            row, paused=False, paused_by="", paused_reason="", settings=QueueSettings(), rate_at=None
+        )
         assert bare == counted(everything, row.queue)
     assert sum(_sum(row) for row in tally.queues) == len(everything)
 

@@ -33,6 +33,31 @@ async def test_rate_gives_a_burst_and_then_one_by_one(world: World) -> None:
     assert len(await world.lease(10)) == 3
 
 
+async def test_rate_tells_when_it_gives_the_next(world: World) -> None:
+    """In the tally, whatever is ready: nobody has to guess from counts what keeps an item."""
+    await world.set(QueueChange(rate=Rate(3, 1_000, 2)))
+    await world.put(*news(9))
+    assert (await world.count()).rate_at is None
+    begun = world.clock.now()
+    assert len(await world.lease(1)) == 1
+    assert (await world.count()).rate_at is None
+    assert len(await world.lease(9)) == 1
+    # A third of a second is no whole number of milliseconds: not too early.
+    assert (await world.count()).rate_at == begun + 334
+    world.tick(333)
+    assert (await world.count()).rate_at == begun + 334
+    assert await world.lease(9) == ()
+    world.tick(1)
+    assert (await world.count()).rate_at is None
+    assert len(await world.lease(9)) == 1
+    await world.set(QueueChange(rate=Rate(5)))
+    assert (await world.count()).rate_at is None
+    await world.lease(9)
+    assert (await world.count()).rate_at == world.clock.now() + 200
+    await world.set(QueueChange(rate=None))
+    assert (await world.count()).rate_at is None
+
+
 async def test_rate_is_counted_over_the_whole_fleet(world: World) -> None:
     await world.set(QueueChange(rate=Rate(4)))
     await world.put(*news(20))

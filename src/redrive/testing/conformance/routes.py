@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from redrive.core.decide import Charge, ToDead
 from redrive.core.item import Ending, Item, Millis, Terms
@@ -26,6 +27,7 @@ from redrive.testing.conformance.kit import (
     SECOND,
     World,
     act,
+    asking,
     dead,
     ended,
     failure,
@@ -33,6 +35,7 @@ from redrive.testing.conformance.kit import (
     ids,
     new,
     news,
+    next_leases,
     verdicts,
 )
 
@@ -188,15 +191,46 @@ async def test_route_that_is_full_charges_as_decided(
     assert (after.errors, after.crashes, after.attempt) == counted
 
 
-async def test_route_that_is_full_puts_follow_ups_and_leases_on(world: World) -> None:
+async def test_route_that_is_full_puts_no_follow_ups(world: World) -> None:
+    """They would tell of a death that has not been: only the letters that are there have them."""
+    await world.store.configure_route(BILLING, 1)
+    await world.put(*news(3))
+    items = await world.lease(3)
+    children = news(3, "replies")
+    ends = (lost(items[0]), lost(items[1]), finished(items[2]))
+    batch = [structs.replace(end, follow_ups=(child,)) for end, child in zip(ends, children, strict=True)]
+    assert verdicts(await world.settle(*batch)) == (Verdict.APPLIED, Verdict.KEPT, Verdict.APPLIED)
+    assert ids(await world.lease(5, queue="replies")) == (children[0].id, children[2].id)
+    assert await world.history(children[1].id) is None
+    await world.sound()
+
+
+async def test_route_that_is_full_leases_on(world: World) -> None:
     await letters(world, 1)
     await world.store.configure_route(BILLING, 1)
+    following = new()
+    await world.put(new(), following)
+    settled = await world.settle(lost(await world.lease_one(), otherwise=SECOND), then=asking(5))
+    assert verdicts(settled) == (Verdict.KEPT,)
+    assert ids(next_leases(settled).items) == (following.id,)
+
+
+async def test_route_with_room_again_puts_the_follow_up_then(world: World) -> None:
+    """Once, by the delivery that dies in the end; also if its reply was lost."""
+    (first,) = await letters(world, 1)
+    await world.store.configure_route(BILLING, 1)
     await world.put(new())
-    item = await world.lease_one()
     child = new(queue="replies")
-    why = lost(item)
-    await world.settle(Settlement(why.id, why.delivery, why.decision, why.attempt, (child,)))
-    assert (await world.item(child.id)).state is State.READY
+    kept = structs.replace(lost(await world.lease_one(), otherwise=SECOND), follow_ups=(child,))
+    assert verdicts(await world.settle(kept)) == (Verdict.KEPT,)
+    assert verdicts(await world.settle(kept)) == (Verdict.ALREADY,)
+    assert await world.history(child.id) is None
+    await world.store.amend(Ids((first.id,)), Archive(), act())
+    world.tick(SECOND)
+    dies = structs.replace(lost(await world.lease_one()), follow_ups=(child,))
+    assert verdicts(await world.settle(dies)) == (Verdict.APPLIED,)
+    assert verdicts(await world.settle(dies)) == (Verdict.ALREADY,)
+    assert (await world.count("replies")).ready == 1
 
 
 async def test_route_that_is_full_keeps_the_head_of_a_line(world: World) -> None:

@@ -65,6 +65,18 @@ class Stage(RuleBasedStateMachine):
         self.requests += 1
         return LeaseRequest(worker, tuple(wants), f"r-{self.requests}", holding)
 
+    def _given(self, pick: int) -> Item:
+        return self.leases[-1 - pick % len(self.leases)]
+
+    def _known(self, pick: int) -> str:
+        """From the end: what was leased lately, then what was put lately."""
+        names = [*self.known, "nobody", *dict.fromkeys(item.id for item in self.leases[-6:])]
+        return names[-1 - pick % len(names)]
+
+    def the_stores_agree(self) -> None:
+        """After each step; a rule of several steps asks for it in between."""
+        raise NotImplementedError
+
     # --- settings ---
 
     @rule(queue=queues, change=st.one_of(queue_changes, queue_changes, st.sampled_from([1, 2, None])))

@@ -4,6 +4,8 @@
 -- its letter holds the lock of its course. First the lines of the items are locked, and those that they are to join in
 -- another queue; then their courses by number; and what is judged is read by a later statement: it sees what whoever held
 -- the lock before has committed.
+-- A letter is looked up by a range of one number, in its order: only the primary key serves that, while every index of
+-- letters ends in the number and might be read from end to end for it.
 
 -- :name lock_lines
 select {schema}.lock_lines_into(%b::bigint[], %b);
@@ -25,7 +27,7 @@ begin
     from (
         select distinct q.name, t.order_key as key
         from unnest(seqs) as o (seq)
-        join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
+        join {schema}.terms t on t.seq = any (array[o.seq]) and t.order_key <> ''
         cross join lateral (values (t.queue), (into_queue)) as q (name)
         order by 1, 2
     ) o
@@ -36,9 +38,10 @@ end
 $function$;
 
 -- :name lock_named
-select c.seq, i.id from {schema}.item i join {schema}.course c on c.seq = i.seq
-where i.id = any(%b::text[])
-order by c.seq
+select c.seq, n.id
+from (select i.seq, i.id from {schema}.item i where i.id = any(%b::text[]) offset 0) n
+join {schema}.course c on c.seq = any (array[n.seq])
+order by n.seq
 for update of c;
 
 -- :name lock
@@ -47,29 +50,34 @@ select c.seq from {schema}.course c where c.seq = any(%b::bigint[]) order by c.s
 -- :name states
 select c.seq, c.queue, c.state,
        case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
-       l.disposition, l.cause, l.route, c.ties::bigint
-from {schema}.course c left join {schema}.letter l on l.seq = c.seq
+       l.disposition, l.cause, l.route, c.ties::bigint, c.deliveries, c.lease_until, c.worker
+from {schema}.course c
+left join lateral (
+    select n.* from {schema}.letter n where n.seq >= c.seq and n.seq <= c.seq order by n.seq limit 1
+) l on true
 where c.seq = any(%b::bigint[]);
 
 -- :name places
 -- Of these those that match.
 select c.seq, i.id, c.queue, c.state,
        case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
-       l.disposition, l.cause, l.route, c.ties::bigint
+       l.disposition, l.cause, l.route, c.ties::bigint, c.deliveries, c.lease_until, c.worker
 from {schema}.course c
-join {schema}.item i on i.seq = c.seq
-left join {schema}.letter l on l.seq = c.seq
+join {schema}.item i on i.seq = any (array[c.seq])
+left join lateral (
+    select n.* from {schema}.letter n where n.seq >= c.seq and n.seq <= c.seq order by n.seq limit 1
+) l on true
 {joins}
 where c.seq = any(%b::bigint[]) and ({where})
 order by c.seq;
 
 -- :name counted
--- The first that match, and how many match in all.
+-- The first that match, and how many match in all. Letters may lead to them.
 select c.seq, i.id, c.queue, c.state,
        case when c.state = 'ready' then {schema}.bucket(c.seq, c.queue, c.hold, c.ties) else c.state end,
-       l.disposition, l.cause, l.route, c.ties::bigint, count(*) over ()
+       l.disposition, l.cause, l.route, c.ties::bigint, c.deliveries, c.lease_until, c.worker, count(*) over ()
 from {schema}.course c
-join {schema}.item i on i.seq = c.seq
+join {schema}.item i on i.seq = any (array[c.seq])
 left join {schema}.letter l on l.seq = c.seq
 {joins}
 where ({where})
@@ -81,6 +89,10 @@ limit %b::bigint;
 select d.seq from {schema}.deed d
 where d.seq = any(%b::bigint[])
     and d.position = any(array(select j.position from {schema}.journal j where j.request_id = %b and j.change <> ''));
+
+-- :name take_away
+-- Leases of letters that ran out. The delivery counts on, so that whoever had it is refused.
+update {schema}.course set deliveries = deliveries + 1, lease_until = null where seq = any(%b::bigint[]);
 
 -- :name replay
 with gone as (delete from {schema}.letter where seq = any(%b::bigint[]))
@@ -98,7 +110,7 @@ with laid as (
     returning l.seq, case d.name when 'trash' then %b::bigint else l.died_at end as ended_at
 )
 update {schema}.course c set ended_at = l.ended_at
-from laid l where c.seq = l.seq and c.ended_at is distinct from l.ended_at;
+from laid l where c.seq = any (array[l.seq]) and c.ended_at is distinct from l.ended_at;
 
 -- :name move
 -- To another queue, with all that says which one it is in. Under an order key their old places mean nothing there.
@@ -106,16 +118,17 @@ with moved as materialized (
     select o.seq, q.name, nextval('{schema}.item_seq') as place
     from unnest(%b::bigint[]) as o (seq) cross join (select %b::text as name) q
 ), items as (
-    update {schema}.item i set queue = m.name from moved m where i.seq = m.seq
+    update {schema}.item i set queue = m.name from moved m where i.seq = any (array[m.seq])
 ), letters as (
-    update {schema}.letter l set queue = m.name from moved m where l.seq = m.seq
+    update {schema}.letter l set queue = (select m.name from moved m limit 1)
+    where l.seq = any (array(select m.seq from moved m))
 ), bound as (
     update {schema}.terms t
     set queue = m.name, scope = case when t.scope = '' then '' else m.name end,
         place = case when t.order_key = '' then 0 else m.place end
-    from moved m where t.seq = m.seq
+    from moved m where t.seq = any (array[m.seq])
 )
-update {schema}.course c set queue = m.name from moved m where c.seq = m.seq;
+update {schema}.course c set queue = m.name from moved m where c.seq = any (array[m.seq]);
 
 -- :name tags
 select g.seq, g.tag from {schema}.tag g where g.seq = any(%b::bigint[]);
@@ -133,7 +146,7 @@ on conflict (tag, seq) do nothing;
 -- :name tie
 update {schema}.course c set ties = c.ties # 128
 where c.seq = any(%b::bigint[])
-    and (c.ties & 128 <> 0) <> exists (select 1 from {schema}.tag g where g.seq = c.seq);
+    and (c.ties & 128 <> 0) <> exists (select 1 from {schema}.tag g where g.seq = c.seq offset 0);
 
 -- :name cancel
 update {schema}.course set state = 'cancelled', ended_at = %b::bigint, hold = 0 where seq = any(%b::bigint[]);
@@ -152,7 +165,7 @@ with asked as (
     on conflict (seq) do update set cancel = excluded.cancel
     returning t.seq
 )
-update {schema}.course c set ties = c.ties | 96 from asked a where c.seq = a.seq;
+update {schema}.course c set ties = c.ties | 96 from asked a where c.seq = any (array[a.seq]);
 
 -- :name retake
 -- Dedupe keys of letters that shall run again, in their order, and where. Gives those that others hold, and by whom.
@@ -162,8 +175,8 @@ from (
            array_agg(case when t.scope = '' then '' else coalesce(q.other, t.scope) end order by o.nth) as scopes,
            array_agg(t.dedupe_key order by o.nth) as keys, array_agg(t.until order by o.nth) as untils
     from unnest(%b::bigint[]) with ordinality as o (seq, nth)
-    join {schema}.terms t on t.seq = o.seq and t.dedupe_key <> ''
-    join {schema}.item i on i.seq = o.seq
+    join {schema}.terms t on t.seq = any (array[o.seq]) and t.dedupe_key <> ''
+    join {schema}.item i on i.seq = any (array[o.seq])
     cross join (select nullif(%b::text, '') as other) q
 ) a
 cross join lateral {schema}.take_keys(%b::bigint, a.seqs, a.ids, a.scopes, a.keys, a.untils) k
@@ -172,30 +185,33 @@ where a.seqs is not null;
 -- :name blocking
 -- Those of these letters that are the head of their line.
 select t.seq from {schema}.terms t
-join {schema}.line l on l.queue = t.queue and l.key = t.order_key and l.head = t.seq
+join {schema}.line l on l.queue = any (array[t.queue]) and l.key = t.order_key and l.head = t.seq
 where t.seq = any(%b::bigint[]);
 
 -- :name keeping_back
 -- Those of these letters behind which others wait.
 select t.seq from {schema}.terms t
-join {schema}.line l on l.queue = t.queue and l.key = t.order_key and l.head = t.seq
+join {schema}.line l on l.queue = any (array[t.queue]) and l.key = t.order_key and l.head = t.seq
 where t.seq = any(%b::bigint[]) and l.waiting > 0;
 
 -- :name lock_awaited
 -- What these letters wait for, so that it stays what it is judged to be.
-select c.seq from {schema}.item i join {schema}.course c on c.seq = i.seq
-where i.id = any(array(select unnest(t.after) from {schema}.terms t where t.seq = any(%b::bigint[])))
+select c.seq from {schema}.course c
+where c.seq = any(array(
+    select i.seq from {schema}.item i
+    where i.id = any(array(select unnest(t.after) from {schema}.terms t where t.seq = any(%b::bigint[])))
+))
 order by c.seq
-for no key update of c;
+for no key update;
 
 -- :name hopeless
 -- Those of these letters that wait for what will never be done, and the first of it.
 select distinct on (t.seq) t.seq, o.id, i.seq is null and s.id is null as unknown
 from {schema}.terms t
 cross join lateral unnest(t.after) with ordinality as o (id, nth)
-left join {schema}.item i on i.id = o.id
-left join {schema}.course c on c.seq = i.seq
-left join {schema}.tombstone s on s.id = o.id
+left join {schema}.item i on i.id = any (array[o.id])
+left join {schema}.course c on c.seq = any (array[i.seq])
+left join {schema}.tombstone s on s.id = any (array[o.id])
 where t.seq = any(%b::bigint[]) and coalesce(c.state = 'cancelled', s.state <> 'done', true)
 order by t.seq, o.nth;
 
@@ -221,19 +237,19 @@ declare
 begin
     update {schema}.course c
     set ties = case when t.dedupe_key = '' or c.seq = any (keyless) then c.ties & ~2 else c.ties | 2 end
-    from {schema}.terms t where t.seq = c.seq and c.seq = any (seqs);
+    from {schema}.terms t where t.seq = any (array[c.seq]) and c.seq = any (seqs);
     -- First, as long as all that are counted in these lines are those who were there before.
     perform {schema}.unpark(n)
     from unnest(seqs) as o (seq)
-    join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
-    join {schema}.line n on n.queue = t.queue and n.key = t.order_key
+    join {schema}.terms t on t.seq = any (array[o.seq]) and t.order_key <> ''
+    join {schema}.line n on n.queue = any (array[t.queue]) and n.key = t.order_key
     where n.head = o.seq;
     for r in
         select o.seq, i.id, t.queue, t.order_key, t.place, t.after, c.ties
         from unnest(seqs) with ordinality as o (seq, nth)
-        join {schema}.item i on i.seq = o.seq
-        join {schema}.course c on c.seq = o.seq
-        join {schema}.terms t on t.seq = o.seq
+        join {schema}.item i on i.seq = any (array[o.seq])
+        join {schema}.course c on c.seq = any (array[o.seq])
+        join {schema}.terms t on t.seq = any (array[o.seq])
         order by o.nth
     loop
         if r.order_key <> '' then
@@ -254,8 +270,9 @@ begin
             end if;
         end if;
         if cardinality(r.after) > 0 and not forced then
-            perform 1 from {schema}.item i join {schema}.course c on c.seq = i.seq
-            where i.id = any (r.after) order by c.seq for no key update of c;
+            perform 1 from {schema}.course c
+            where c.seq = any (array(select i.seq from {schema}.item i where i.id = any (r.after)))
+            order by c.seq for no key update;
             perform {schema}.await_all(
                 array[r.seq], array_fill(1, array[cardinality(r.after)]), r.after, '{}'
             );
@@ -267,11 +284,12 @@ begin
         end if;
     end loop;
     update {schema}.course c
-    set hold = case when exists (select 1 from {schema}.edge e where e.waiting = c.seq) then 1
+    set hold = case when exists (select 1 from {schema}.edge e where e.waiting = c.seq offset 0) then 1
                     when c.ties & 1 <> 0 and exists (
                         select 1 from {schema}.line n
                         where n.queue = c.queue and n.key = (select t.order_key from {schema}.terms t where t.seq = c.seq)
                           and n.head is distinct from c.seq
+                        offset 0
                     ) then 2 else 0 end
     where c.seq = any (seqs);
     insert into {schema}.counter (queue, ready, held, parked)
@@ -345,9 +363,9 @@ begin
     for r in
         select o.seq, i.id, n.queue, n.key
         from unnest(seqs) with ordinality as o (seq, nth)
-        join {schema}.item i on i.seq = o.seq
-        join {schema}.terms t on t.seq = o.seq and t.order_key <> ''
-        join {schema}.line n on n.queue = t.queue and n.key = t.order_key
+        join {schema}.item i on i.seq = any (array[o.seq])
+        join {schema}.terms t on t.seq = any (array[o.seq]) and t.order_key <> ''
+        join {schema}.line n on n.queue = any (array[t.queue]) and n.key = t.order_key
         where n.head = o.seq or n.gap = i.id
         order by o.nth
     loop

@@ -29,20 +29,22 @@ begin
         select array(select unnest(coalesce(without, seqs)) except select seq from took) into without;
         exit when cardinality(without) = 0;
         perform 1 from unnest(seqs, scopes, keys) as o (seq, scope, key)
-        join {schema}.dedupe d on d.scope = o.scope and d.key = o.key
-        where o.seq = any (without) order by d.scope, d.key for no key update of d;
+        join {schema}.dedupe d on d.scope = any (array[o.scope]) and d.key = o.key
+        where o.seq = any (without) order by o.scope, o.key for no key update of d;
         delete from {schema}.dedupe d using unnest(seqs, scopes, keys) as o (seq, scope, key)
-        where o.seq = any (without) and d.scope = o.scope and d.key = o.key and coalesce(d.until, 0) <= now_at
-          and d.seq <> all (seqs)
-          and not exists (select 1 from {schema}.course c where c.seq = d.seq and c.state in ('ready', 'leased'));
+        where o.seq = any (without) and d.scope = any (array[o.scope]) and d.key = o.key
+          and coalesce(d.until, 0) <= now_at and d.seq <> all (seqs)
+          and not exists (
+              select 1 from {schema}.course c where c.seq = d.seq and c.state in ('ready', 'leased') offset 0
+          );
         refused := array(
             select o.seq from unnest(seqs, scopes, keys) as o (seq, scope, key)
-            join {schema}.dedupe d on d.scope = o.scope and d.key = o.key
             where o.seq = any (without)
+              and exists (select 1 from {schema}.dedupe d where d.scope = o.scope and d.key = o.key offset 0)
         );
         return query
         select o.seq, d.id from unnest(seqs, scopes, keys) as o (seq, scope, key)
-        join {schema}.dedupe d on d.scope = o.scope and d.key = o.key
+        join {schema}.dedupe d on d.scope = any (array[o.scope]) and d.key = o.key
         where o.seq = any (refused);
         without := array(select unnest(without) except select unnest(refused));
         exit when cardinality(without) = 0;
@@ -56,7 +58,7 @@ create or replace function {schema}.free_keys(now_at bigint, seqs bigint[], ends
 language sql volatile parallel unsafe
 as $function$
     delete from {schema}.dedupe d using unnest(seqs, ends) as o (seq, ending), {schema}.terms t
-    where t.seq = o.seq and d.scope = t.scope and d.key = t.dedupe_key and d.seq = o.seq
+    where t.seq = any (array[o.seq]) and d.scope = any (array[t.scope]) and d.key = t.dedupe_key and d.seq = o.seq
       and (o.ending > 1 or (o.ending = 0 and coalesce(d.until, 0) <= now_at))
 $function$;
 
@@ -164,7 +166,7 @@ begin
                     cross join lateral (
                         select e.waiting from {schema}.edge e
                         where e.awaited = f.seq
-                          and exists (select 1 from {schema}.terms t where t.seq = e.waiting and t.dies)
+                          and exists (select 1 from {schema}.terms t where t.seq = e.waiting and t.dies offset 0)
                           and (select c.state from {schema}.course c where c.seq = e.waiting) = 'ready'
                         offset 0
                     ) n
@@ -183,21 +185,21 @@ begin
             select bits | bit_or(c.ties) into bits from {schema}.course c where c.seq = any (gone);
         end if;
         with cut as (
-            delete from {schema}.edge e using unnest(done) as o (seq) where e.awaited = o.seq returning e.waiting
+            delete from {schema}.edge e where e.awaited = any (done) returning e.waiting
         )
         select coalesce(array_agg(distinct c.waiting), '{}') into freed from cut c;
     end if;
     if bits & 4 <> 0 then
         delete from {schema}.edge e using unnest(seqs, ends) as o (seq, ending)
-        where e.waiting = o.seq and o.ending <> 1;
+        where e.waiting = any (array[o.seq]) and o.ending <> 1;
     end if;
     if bits & 32 <> 0 then
         with cleared as (
             update {schema}.terms t set cancel = '' from unnest(seqs, ends) as o (seq, ending)
-            where t.seq = o.seq and o.ending <> 4 and t.cancel <> ''
+            where t.seq = any (array[o.seq]) and o.ending <> 4 and t.cancel <> ''
             returning t.seq
         )
-        update {schema}.course c set ties = c.ties & ~32 from cleared o where c.seq = o.seq;
+        update {schema}.course c set ties = c.ties & ~32 from cleared o where c.seq = any (array[o.seq]);
     end if;
     if bits & 1 <> 0 then
         if not locked then
@@ -229,13 +231,13 @@ as $function$
     with gone as (
         delete from {schema}.follower f
         using unnest(seqs, ends) as o (seq, ending), {schema}.terms t
-        where o.ending <> 1 and t.seq = o.seq
-          and f.queue = t.queue and f.key = t.order_key and f.place = t.place and f.seq = o.seq
+        where o.ending <> 1 and t.seq = any (array[o.seq])
+          and f.queue = any (array[t.queue]) and f.key = t.order_key and f.place = t.place and f.seq = o.seq
         returning f.queue, f.key
     )
     update {schema}.line l set waiting = l.waiting - g.n
     from (select queue, key, count(*) as n from gone group by queue, key) g
-    where l.queue = g.queue and l.key = g.key
+    where l.queue = any (array[g.queue]) and l.key = g.key
 $function$;
 
 -- :name move_lines
@@ -298,7 +300,8 @@ begin
             update {schema}.line l set head = s.next_seq, gap = s.gap, status = 0, waiting = l.waiting - 1
             from stepped s where l.ctid = s.line_tid
         ), freed as (
-            update {schema}.course c set hold = 0 from stepped s where c.seq = s.next_seq and c.ties & 4 = 0
+            update {schema}.course c set hold = 0 from stepped s
+            where c.seq = any (array[s.next_seq]) and c.ties & 4 = 0
             returning c.seq, c.queue
         ), counted as (
             insert into {schema}.counter (queue, held, ready)
@@ -309,7 +312,7 @@ begin
         into heads, woken;
         if exists (select 1 from unnest(gaps) as s (gap) where s.gap <> '') then
             update {schema}.terms t set gap = s.gap from unnest(next_seqs, gaps) as s (seq, gap)
-            where t.seq = s.seq and s.gap <> '';
+            where t.seq = any (array[s.seq]) and s.gap <> '';
         end if;
     end if;
     if last_tids is not null then
@@ -367,7 +370,8 @@ begin
             update {schema}.line l set head = s.next_seq, waiting = l.waiting - 1
             from step s where l.ctid = s.line_tid
         ), freed as (
-            update {schema}.course c set hold = 0 from step s where c.seq = s.next_seq and c.ties & 4 = 0
+            update {schema}.course c set hold = 0 from step s
+            where c.seq = any (array[s.next_seq]) and c.ties & 4 = 0
             returning c.seq, c.queue
         ), counted as (
             insert into {schema}.counter (queue, held, ready)
@@ -406,17 +410,19 @@ begin
         cross join lateral (select n.* from {schema}.course n where n.seq = o.seq offset 0) c
     ), found as materialized (
         select c.seq, c.hold,
-               case when c.ties & 4 <> 0 and exists (select 1 from {schema}.edge e where e.waiting = c.seq) then 1
+               case when c.ties & 4 <> 0
+                         and exists (select 1 from {schema}.edge e where e.waiting = c.seq offset 0) then 1
                     when c.ties & 1 <> 0 and exists (
                         select 1 from {schema}.line l
                         where l.queue = c.queue and l.key = (select t.order_key from {schema}.terms t where t.seq = c.seq)
                           and l.head is distinct from c.seq
+                        offset 0
                     ) then 2
                     when c.hold = 3 then 3 else 0 end as new_hold
         from known c where c.state = 'ready'
     ), changed as (
         update {schema}.course c set hold = f.new_hold from found f
-        where c.seq = f.seq and f.hold <> f.new_hold
+        where c.seq = any (array[f.seq]) and f.hold <> f.new_hold
         returning c.queue, f.new_hold
     ), counted as (
         insert into {schema}.counter (queue, held, ready)
@@ -444,7 +450,8 @@ declare
 begin
     if exists (select 1 from unnest(ends) as o (ending) where o.ending > 1) then
         delete from {schema}.aside a using unnest(seqs, ends) as o (seq, ending), {schema}.terms t
-        where o.ending > 1 and t.seq = o.seq and a.queue = t.queue and a.key = t.limit_key and a.seq = o.seq;
+        where o.ending > 1 and t.seq = any (array[o.seq])
+          and a.queue = any (array[t.queue]) and a.key = t.limit_key and a.seq = o.seq;
     end if;
     with ended as materialized (
         select t.queue, t.limit_key as key, count(*) as n, count(*) filter (where o.leased) as leases
@@ -474,9 +481,10 @@ begin
             where n.queue = e.queue and n.key = e.key order by n.seq limit e.n
         ) a
     ), taken as (
-        delete from {schema}.aside a using next n where a.queue = n.queue and a.key = n.key and a.seq = n.seq
+        delete from {schema}.aside a using next n
+        where a.queue = any (array[n.queue]) and a.key = n.key and a.seq = n.seq
     ), freed as (
-        update {schema}.course c set hold = 0 from next n where c.seq = n.seq and c.hold = 3
+        update {schema}.course c set hold = 0 from next n where c.seq = any (array[n.seq]) and c.hold = 3
         returning c.queue
     ), counted as (
         insert into {schema}.counter (queue, held, ready)

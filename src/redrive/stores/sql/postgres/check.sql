@@ -2,7 +2,8 @@
 -- Inputs: for rows, a window of numbers: more than the first and up to the second.
 -- Outputs: names of what breaks the truth: the item's id, or #number where there is no item.
 -- Atomicity: each window is one statement and so one picture; nothing is locked, and no picture is kept for long. What
--- is kept beside the rows is counted in one statement. The repair adds what is missing, so it needs no lock either.
+-- is kept beside the rows is counted in one statement. The repair adds what is missing, so it needs no lock either, but
+-- for items whose mark of having tags is wrong.
 
 -- :name window
 -- How far the next so many rows reach.
@@ -49,8 +50,8 @@ from (
     select coalesce(i.id, '#' || c.seq) as name,
            i.seq is null or i.queue <> c.queue as misfit,
            c.state not in ('ready', 'leased', 'done', 'dead', 'cancelled') as unknown,
-           (c.state = 'leased') <> (c.lease_until is not null)
-               or (c.state = 'leased' and (c.worker is null or c.leased_at is null)) as lease,
+           c.state <> 'dead' and (c.state = 'leased') <> (c.lease_until is not null)
+               or c.lease_until is not null and (c.worker is null or c.leased_at is null) as lease,
            (c.state in ('done', 'dead', 'cancelled')) <> (c.ended_at is not null) as ending,
            c.state = 'dead' and l.seq is null as letter,
            c.hold <> 0 and c.state <> 'ready' as held,
@@ -237,3 +238,15 @@ select pg_advisory_xact_lock(hashtextextended(%b, 0));
 
 -- :name set_last_number
 select setval('{schema}.item_seq'::regclass, greatest(%b::bigint, coalesce(pg_sequence_last_value('{schema}.item_seq'::regclass), 1)));
+
+-- :name mistold
+-- Items whose mark and tags do not agree, held until the write ends, in the order in which acts hold them.
+select c.seq, i.id
+from {schema}.course c
+join {schema}.item i on i.seq = c.seq
+where (c.ties & 128 <> 0) <> exists (select 1 from {schema}.tag g where g.seq = c.seq)
+order by c.seq
+for update of c;
+
+-- :name forget_tags
+delete from {schema}.tag g where not exists (select 1 from {schema}.item i where i.seq = g.seq) returning g.seq;

@@ -47,7 +47,7 @@ begin
     with gone as (
         delete from {schema}.aside a where a.queue = of_queue returning a.seq
     ), freed as (
-        update {schema}.course c set hold = 0 from gone g where c.seq = g.seq and c.hold = 3 returning 1
+        update {schema}.course c set hold = 0 from gone g where c.seq = any (array[g.seq]) and c.hold = 3 returning 1
     ), counted as (
         insert into {schema}.counter (queue, held, ready)
         select of_queue, -count(*), count(*) from freed having count(*) > 0

@@ -19,18 +19,18 @@ on conflict (kind, key) do nothing;
 -- :name current
 select d.kind, d.key, d.version, d.body is not null
 from unnest(%b::text[], %b::text[]) as name (kind, key)
-join {schema}.document d on d.kind = name.kind and d.key = name.key
-order by d.kind, d.key
+join {schema}.document d on d.kind = any (array[name.kind]) and d.key = name.key
+order by name.kind collate "C", name.key collate "C"
 for update of d;
 
 -- :name write
 update {schema}.document d
 set version = made.version, body = made.body
 from unnest(%b::text[], %b::text[], %b::bigint[], %b::bytea[]) as made (kind, key, version, body)
-where d.kind = made.kind and d.key = made.key;
+where d.kind = any (array[made.kind]) and d.key = made.key;
 
 -- :name release
 -- What was claimed and never written.
 delete from {schema}.document d
 using unnest(%b::text[], %b::text[]) as name (kind, key)
-where d.kind = name.kind and d.key = name.key and d.version = 0;
+where d.kind = any (array[name.kind]) and d.key = name.key and d.version = 0;

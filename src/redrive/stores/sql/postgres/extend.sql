@@ -1,4 +1,4 @@
--- extend: prolongs leases that are still held.
+-- extend: prolongs leases that are still held, of items that run and of letters. One without a worker is held by nobody.
 -- Inputs: numbers (0: look it up by id), ids, deliveries, each once, and for how long from now.
 -- Outputs: places (from 1) of the lost, and with `asked` those that somebody wants cancelled.
 -- Atomicity: one statement; repeating it changes nothing more.
@@ -34,7 +34,7 @@ begin
         from (
             select * from unnest(seqs, given) with ordinality as n (seq, delivery, place) order by n.seq
         ) o
-        where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until > now_at
+        where c.seq = any (array[o.seq]) and c.deliveries = o.delivery and c.lease_until > now_at and c.worker <> ''
         returning o.place, c.ties
     )
     select coalesce(array_agg(p.place), '{}'), array_agg(p.place) filter (where p.ties & 32 <> 0)

@@ -5,6 +5,10 @@
 -- :name function
 create or replace function {schema}.fold() returns void
 language plpgsql volatile parallel unsafe
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $function$
 begin
     if not pg_try_advisory_xact_lock(hashtextextended('{schema}.fold', 0)) then
@@ -27,7 +31,7 @@ begin
     delete from {schema}.slot s using (
         select o.queue, o.key from {schema}.slot o where o.running = 0 limit 1000 for no key update skip locked
     ) o
-    where s.queue = o.queue and s.key = o.key and s.running = 0;
+    where s.queue = any (array[o.queue]) and s.key = o.key and s.running = 0;
 end
 $function$;
 

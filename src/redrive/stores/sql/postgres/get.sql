@@ -14,7 +14,9 @@ $function$;
 select seq, 0::bigint as place from {schema}.item where id = %b
 
 -- :name whole
--- `{found}` gives numbers of items and their places in the order. They are found first, whatever the planner thinks.
+-- `{found}` gives numbers of items and their places in the order. They are found first, whatever the planner thinks, and
+-- then each row by its key: the offset keeps it from walking a table that it believes to be empty. Every index of letters
+-- has the number somewhere; only the key has it in this order.
 with found as materialized ({found})
 select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed_at, c.deliveries, c.attempt,
        c.errors, c.crashes, c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until, c.ended_at,
@@ -23,19 +25,23 @@ select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed
        case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end,
        found.place
 from found
-join {schema}.item i on i.seq = found.seq
-join {schema}.course c on c.seq = found.seq
-left join {schema}.result r on r.seq = found.seq
-left join {schema}.letter l on l.seq = found.seq
-left join {schema}.terms t on t.seq = case when c.ties & 64 <> 0 then c.seq end
-left join {schema}.line n on n.queue = i.queue
-    and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
+cross join lateral (select * from {schema}.item i where i.seq = found.seq offset 0) i
+cross join lateral (select * from {schema}.course c where c.seq = found.seq offset 0) c
+left join lateral (select * from {schema}.result r where r.seq = found.seq offset 0) r on true
+left join lateral (
+    select * from {schema}.letter l where l.seq >= found.seq and l.seq <= found.seq order by l.seq limit 1
+) l on true
+left join lateral (select * from {schema}.terms t where c.ties & 64 <> 0 and t.seq = c.seq offset 0) t on true
+left join lateral (
+    select * from {schema}.line n
+    where n.queue = i.queue and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end offset 0
+) n on true
 order by found.place desc, found.seq desc;
 
 -- :name names
 with found as materialized ({found})
 select i.id, found.seq, found.place
-from found join {schema}.item i on i.seq = found.seq
+from found cross join lateral (select * from {schema}.item i where i.seq = found.seq offset 0) i
 order by found.place desc, found.seq desc;
 
 -- :name history
@@ -54,27 +60,31 @@ select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed
                union
                select a.seq, o.id
                from unnest(case when c.hold = 1 then t.after end) as o (id)
-               left join {schema}.item a on a.id = o.id
-               left join {schema}.course d on d.seq = a.seq
-               left join {schema}.tombstone s on s.id = o.id
+               left join {schema}.item a on a.id = any (array[o.id])
+               left join {schema}.course d on d.seq = any (array[a.seq])
+               left join {schema}.tombstone s on s.id = any (array[o.id])
                where coalesce(d.state, s.state, '') <> 'done'
            ) b
            order by b.seq nulls first, b.id limit %b
        ),
        d.at, d.change, d.actor, d.reason, d.request_id
 from found
-join {schema}.item i on i.seq = found.seq
-join {schema}.course c on c.seq = found.seq
-left join {schema}.result r on r.seq = found.seq
-left join {schema}.letter l on l.seq = found.seq
-left join {schema}.terms t on t.seq = case when c.ties & 64 <> 0 then c.seq end
-left join {schema}.line n on n.queue = i.queue
-    and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end
+cross join lateral (select * from {schema}.item i where i.seq = found.seq offset 0) i
+cross join lateral (select * from {schema}.course c where c.seq = found.seq offset 0) c
+left join lateral (select * from {schema}.result r where r.seq = found.seq offset 0) r on true
+left join lateral (
+    select * from {schema}.letter l where l.seq >= found.seq and l.seq <= found.seq order by l.seq limit 1
+) l on true
+left join lateral (select * from {schema}.terms t where c.ties & 64 <> 0 and t.seq = c.seq offset 0) t on true
+left join lateral (
+    select * from {schema}.line n
+    where n.queue = i.queue and n.key = case when c.hold > 0 and t.order_key <> '' then t.order_key end offset 0
+) n on true
 cross join lateral (
     select array_agg(j.at order by j.position) as at, array_agg(j.change order by j.position) as change,
            array_agg(j.actor order by j.position) as actor, array_agg(j.reason order by j.position) as reason,
            array_agg(j.request_id order by j.position) as request_id
-    from {schema}.deed deed join {schema}.journal j on j.position = deed.position
+    from {schema}.deed deed join {schema}.journal j on j.position = any (array[deed.position])
     where deed.seq = found.seq
 ) d;
 

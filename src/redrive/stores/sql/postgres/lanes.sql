@@ -121,11 +121,12 @@ begin
         select a.seq, a.key from asked a where a.from_last <= beyond[array_position(full_keys, a.key)]
     ), given_back as (
         update {schema}.slot s set running = s.running - l.n
-        from (select l.key, count(*) as n from late l group by l.key) l where s.queue = of_queue and s.key = l.key
+        from (select of_queue as queue, l.key, count(*) as n from late l group by l.key) l
+        where s.queue = any (array[l.queue]) and s.key = l.key
     ), kept as (
         insert into {schema}.aside (queue, key, seq) select of_queue, l.key, l.seq from late l
     ), held as (
-        update {schema}.course c set hold = 3 from late l where c.seq = l.seq returning c.seq
+        update {schema}.course c set hold = 3 from late l where c.seq = any (array[l.seq]) returning c.seq
     ), counted as (
         insert into {schema}.counter (queue, ready, held)
         select of_queue, -count(*), count(*) from held having count(*) > 0
@@ -152,7 +153,7 @@ begin
         set state = 'leased', deliveries = c.deliveries + 1, attempt = c.attempt + 1, worker = who,
             leased_at = now_at, lease_until = now_at + ttl, alone = alone_as
         from unnest(seqs) with ordinality as o (seq, nth)
-        where c.seq = o.seq
+        where c.seq = any (array[o.seq])
         returning c.seq, c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes, c.replays,
                   c.last_chance, c.priority, c.ties, o.nth
     ), kept as (
@@ -181,7 +182,7 @@ begin
            c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
            t.gap, t.cancel
     from given c
-    join {schema}.item i on i.seq = c.seq
+    cross join lateral (select n.* from {schema}.item n where n.seq = c.seq offset 0) i
     left join lateral (
         select n.body, n.gap, n.cancel from {schema}.terms n where c.ties & 64 <> 0 and n.seq = c.seq offset 0
     ) t on true
@@ -336,12 +337,18 @@ begin
     end if;
     return exists (
         select 1 from unnest({schema}.levels(of_queue, from_level)) as l (level)
-        join {schema}.course c on c.level = l.level
-        where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.due_at <= now_at
-          and (s.max_per_key is null or not exists (
-              select 1 from {schema}.terms t join {schema}.slot o on o.queue = of_queue and o.key = t.limit_key
-              where t.seq = case when c.ties & 16 <> 0 then c.seq end and o.running >= s.max_per_key
-          ))
+        cross join lateral (
+            select 1 from {schema}.course c
+            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level and c.due_at <= now_at
+              and (s.max_per_key is null or not exists (
+                  select 1 from {schema}.slot o
+                  where o.queue = of_queue and o.running >= s.max_per_key and o.key = (
+                      select t.limit_key from {schema}.terms t where t.seq = case when c.ties & 16 <> 0 then c.seq end
+                  )
+                  offset 0
+              ))
+            offset 0
+        ) c
     );
 end
 $function$;

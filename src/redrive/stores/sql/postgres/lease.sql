@@ -178,9 +178,9 @@ begin
                t.gap, t.cancel
         from {schema}.nonce n
         cross join unnest(n.seqs, n.deliveries) with ordinality as o (seq, delivery, place)
-        join {schema}.course c on c.seq = o.seq
-        join {schema}.item i on i.seq = o.seq
-        left join {schema}.terms t on t.seq = case when c.ties & 64 <> 0 then c.seq end
+        join {schema}.course c on c.seq = any (array[o.seq])
+        join {schema}.item i on i.seq = any (array[o.seq])
+        left join {schema}.terms t on t.seq = any (array[case when c.ties & 64 <> 0 then c.seq end])
         where n.worker = who and c.deliveries = o.delivery and c.lease_until is not null
         order by o.place;
         return;
@@ -254,7 +254,7 @@ begin
                 set state = 'leased', deliveries = c.deliveries + 1, attempt = c.attempt + 1, worker = who,
                     leased_at = now_at, lease_until = now_at + ttls[want], alone = 0
                 from picked p
-                where c.seq = p.seq
+                where c.seq = any (array[p.seq])
                 returning c.seq, c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes, c.replays,
                           c.last_chance, c.priority, c.ties
             ), kept as (
@@ -283,7 +283,7 @@ begin
                    c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
                    t.gap, t.cancel
             from given c
-            join {schema}.item i on i.seq = c.seq
+            cross join lateral (select n.* from {schema}.item n where n.seq = c.seq offset 0) i
             left join lateral (
                 select n.body, n.gap, n.cancel from {schema}.terms n where c.ties & 64 <> 0 and n.seq = c.seq offset 0
             ) t on true

@@ -15,11 +15,11 @@ on conflict (id) do nothing;
 
 -- :name remove
 with numbers as (select unnest(%b::bigint[]) as seq),
-    results as (delete from {schema}.result using numbers where result.seq = numbers.seq),
-    letters as (delete from {schema}.letter using numbers where letter.seq = numbers.seq),
-    attempts as (delete from {schema}.attempt using numbers where attempt.seq = numbers.seq),
-    bonds as (delete from {schema}.terms using numbers where terms.seq = numbers.seq),
-    tags as (delete from {schema}.tag using numbers where tag.seq = numbers.seq),
-    deeds as (delete from {schema}.deed using numbers where deed.seq = numbers.seq),
-    courses as (delete from {schema}.course using numbers where course.seq = numbers.seq)
-delete from {schema}.item using numbers where item.seq = numbers.seq;
+    results as (delete from {schema}.result using numbers where result.seq = any (array[numbers.seq])),
+    letters as (delete from {schema}.letter using numbers where letter.seq = any (array[numbers.seq])),
+    attempts as (delete from {schema}.attempt using numbers where attempt.seq = any (array[numbers.seq])),
+    bonds as (delete from {schema}.terms using numbers where terms.seq = any (array[numbers.seq])),
+    tags as (delete from {schema}.tag using numbers where tag.seq = any (array[numbers.seq])),
+    deeds as (delete from {schema}.deed using numbers where deed.seq = any (array[numbers.seq])),
+    courses as (delete from {schema}.course using numbers where course.seq = any (array[numbers.seq]))
+delete from {schema}.item using numbers where item.seq = any (array[numbers.seq]);

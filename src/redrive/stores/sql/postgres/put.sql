@@ -73,8 +73,7 @@ begin
     if any_buried then
         with gone as (
             delete from {schema}.item i
-            using unnest(added) as o (seq)
-            where i.seq = o.seq and exists (select 1 from {schema}.tombstone t where t.id = i.id)
+            where i.seq = any (added) and exists (select 1 from {schema}.tombstone t where t.id = i.id offset 0)
             returning i.seq
         )
         select array(select unnest(added) except select seq from gone) into added;
@@ -86,7 +85,7 @@ begin
             select n.queue from unnest(numbers, queues) as n (seq, queue) where n.seq = any (added)
         )) as o;
         if found then
-            delete from {schema}.item i using unnest(added) as o (seq) where i.seq = o.seq;
+            delete from {schema}.item i where i.seq = any (added);
             return;
         end if;
     end if;
@@ -170,15 +169,16 @@ begin
         where o.key <> '' order by 1, 2
         on conflict (queue, key) do update set waiting = l.waiting;
         if cardinality(after_ids) > 0 then
-            perform 1 from {schema}.item i join {schema}.course c on c.seq = i.seq
-            where i.id = any (after_ids) order by c.seq for no key update of c;
+            perform 1 from {schema}.course c
+            where c.seq = any (array(select i.seq from {schema}.item i where i.id = any (after_ids)))
+            order by c.seq for no key update;
         end if;
         insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
         select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body
         from unnest(numbers, ids, queues, crcs, packings, bodies) as o (seq, id, queue, crc, packing, body)
         on conflict (id) do nothing;
-        delete from {schema}.item i using unnest(numbers) as o (seq)
-        where i.seq = o.seq and exists (select 1 from {schema}.tombstone t where t.id = i.id);
+        delete from {schema}.item i
+        where i.seq = any (numbers) and exists (select 1 from {schema}.tombstone t where t.id = i.id offset 0);
         if exists (select 1 from unnest(dedupe_keys) as o (key) where o.key <> '') then
             select coalesce(array_agg(k.seq), '{}'), coalesce(array_agg(k.holder), '{}') into twins, holders
             from (
@@ -186,12 +186,12 @@ begin
                        array_agg(o.scope order by o.place) as scopes, array_agg(o.key order by o.place) as keys,
                        array_agg(case when o.span >= 0 then now_at + o.span end order by o.place) as untils
                 from unnest(bound_places, scopes, dedupe_keys, windows) as o (place, scope, key, span)
-                join {schema}.item i on i.seq = numbers[o.place]
+                join {schema}.item i on i.seq = any (array[numbers[o.place]])
                 where o.key <> ''
             ) a
             cross join lateral {schema}.take_keys(now_at, a.seqs, a.ids, a.scopes, a.keys, a.untils) k
             where a.seqs is not null;
-            delete from {schema}.item i using unnest(twins) as o (seq) where i.seq = o.seq;
+            delete from {schema}.item i where i.seq = any (twins);
         end if;
         if cardinality(after_ids) > 0 then
             select o.place::bigint as place, o.id as other,
@@ -199,10 +199,10 @@ begin
                    0::bigint as capacity
             into refused
             from unnest(after_places, after_ids) with ordinality as o (place, id, nth)
-            left join {schema}.item i on i.id = o.id
-            left join {schema}.course c on c.seq = i.seq
-            left join {schema}.tombstone t on t.id = case when i.seq is null then o.id end
-            where exists (select 1 from {schema}.item n where n.seq = numbers[o.place]) and (
+            left join {schema}.item i on i.id = any (array[o.id])
+            left join {schema}.course c on c.seq = any (array[i.seq])
+            left join {schema}.tombstone t on t.id = any (array[case when i.seq is null then o.id end])
+            where exists (select 1 from {schema}.item n where n.seq = numbers[o.place] offset 0) and (
                 (i.seq is null and t.id is null)
                 or (coalesce(c.state = 'cancelled', t.state <> 'done', false) and o.place <> all (array(
                     select b.place from unnest(bound_places, dies) as b (place, dies) where b.dies = 1
@@ -216,7 +216,7 @@ begin
         if refuses then
             select o.more as place, 3::smallint as note, o.queue as other, o.fill, o.capacity into refused
             from {schema}.crowded(array(
-                select i.queue from unnest(numbers) as n (seq) join {schema}.item i on i.seq = n.seq
+                select i.queue from {schema}.item i where i.seq = any (numbers)
             )) as o;
             if found then
                 raise exception 'refused' using errcode = 'RD001';
@@ -246,7 +246,7 @@ begin
     return query
     select o.place, 0::smallint, null::text, null::bigint, null::bigint
     from unnest(numbers) with ordinality as o (seq, place)
-    where not exists (select 1 from {schema}.item i where i.seq = o.seq) and o.seq <> all (twins)
+    where not exists (select 1 from {schema}.item i where i.seq = o.seq offset 0) and o.seq <> all (twins)
     union all
     select array_position(numbers, o.seq)::bigint, 1::smallint, o.holder, null::bigint, null::bigint
     from unnest(twins, holders) as o (seq, holder)
@@ -269,17 +269,17 @@ begin
     with asked as materialized (
         select distinct n.seq as waiting, coalesce(i.seq, 0) as awaited, coalesce(c.state, t.state, 'ready') as state
         from unnest(after_places, after_ids) as o (place, id)
-        join {schema}.item n on n.seq = numbers[o.place]
-        left join {schema}.item i on i.id = o.id
-        left join {schema}.course c on c.seq = i.seq
-        left join {schema}.tombstone t on t.id = o.id
+        cross join lateral (select i.seq from {schema}.item i where i.seq = numbers[o.place] offset 0) n
+        left join {schema}.item i on i.id = any (array[o.id])
+        left join {schema}.course c on c.seq = any (array[i.seq])
+        left join {schema}.tombstone t on t.id = any (array[o.id])
     ), bound as (
         insert into {schema}.edge (awaited, waiting)
         select distinct a.awaited, a.waiting from asked a where a.state <> 'done'
     ), marked as (
         update {schema}.course c set ties = c.ties | 8
         from (select distinct awaited from asked where state <> 'done') a
-        where c.seq = a.awaited and c.ties & 8 = 0
+        where c.seq = any (array[a.awaited]) and c.ties & 8 = 0
     )
     select coalesce(array_agg(distinct a.waiting), '{}') into doomed
     from asked a where a.state in ('dead', 'cancelled') and a.waiting = any (dying);
@@ -325,14 +325,14 @@ begin
                greatest(now_at + o.delay, o.at) as due_at, coalesce(o.priority, 0) as priority
         from unnest(numbers, delays, ats, priorities, nth_of) with ordinality
              as o (seq, delay, at, priority, nth, place)
-        join {schema}.item i on i.seq = o.seq
+        join {schema}.item i on i.seq = any (array[o.seq])
     ), placed as materialized (
         select t.*, l.there, l.head, l.gap, l.status,
                row_number() over (partition by t.queue, t.key order by t.place) as ahead
         from there t
         left join lateral (
             select true as there, n.head, n.gap, n.status from {schema}.line n
-            where n.queue = t.queue and n.key = case when t.key <> '' then t.key end
+            where n.queue = t.queue and n.key = case when t.key <> '' then t.key end offset 0
         ) l on true
     ), lined as materialized (
         select p.*, place_of[p.nth] as at_place, p.there is true and p.head is null and p.ahead = 1 as leads,
@@ -348,7 +348,7 @@ begin
             select queue, key, max(seq) filter (where leads) as head, count(*) filter (where follows) as behind
             from lined where there group by queue, key
         ) n
-        where l.queue = n.queue and l.key = n.key
+        where l.queue = any (array[n.queue]) and l.key = n.key
     ), kept as (
         insert into {schema}.terms (
             seq, queue, order_key, place, limit_key, scope, dedupe_key, until, after, dies, body, gap
@@ -360,11 +360,11 @@ begin
     ), entered as (
         insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level, hold, ties)
         select n.seq, n.queue, 'ready', n.due_at, now_at, n.priority, n.priority,
-               case when exists (select 1 from {schema}.edge e where e.waiting = n.seq) then 1
+               case when exists (select 1 from {schema}.edge e where e.waiting = n.seq offset 0) then 1
                     when n.follows then 2 else 0 end,
                case when n.key <> '' then 1 else 0 end + case when dedupe_keys[n.nth] <> '' then 2 else 0 end
                + case when waits[n.place] then 4 else 0 end
-               + case when exists (select 1 from {schema}.edge e where e.awaited = n.seq) then 8 else 0 end
+               + case when exists (select 1 from {schema}.edge e where e.awaited = n.seq offset 0) then 8 else 0 end
                + case when limit_keys[n.nth] <> '' then 16 else 0 end + case when n.nth is null then 0 else 64 end
         from lined n
     )
@@ -374,7 +374,7 @@ begin
            count(*) filter (where h.held and h.follows and h.status = 2)
     from (
         select n.queue, n.follows, n.status,
-               n.follows or exists (select 1 from {schema}.edge e where e.waiting = n.seq) as held
+               n.follows or exists (select 1 from {schema}.edge e where e.waiting = n.seq offset 0) as held
         from lined n
     ) h
     group by h.queue;
@@ -384,7 +384,7 @@ begin
             select numbers[o.place] as seq, array_agg(o.id order by o.nth) as ids
             from unnest(after_places, after_ids) with ordinality as o (place, id, nth) group by o.place
         ) a
-        where t.seq = a.seq;
+        where t.seq = any (array[a.seq]);
     end if;
     -- Of those that were not added after all, nothing is left.
     delete from {schema}.line l
@@ -392,7 +392,7 @@ begin
         select distinct queues[o.place] as queue, o.key from unnest(bound_places, order_keys) as o (place, key)
         where o.key <> ''
     ) o
-    where l.queue = o.queue and l.key = o.key and l.head is null and l.gap = '';
+    where l.queue = any (array[o.queue]) and l.key = o.key and l.head is null and l.gap = '';
 end
 $function$;
 

@@ -38,8 +38,8 @@ begin
             select p.seq from (
                 select c.seq, c.lease_until
                 from {schema}.item i
-                join {schema}.course c on c.seq = i.seq
-                where i.id = any (ids) and c.queue = any (queues) and c.lease_until <= latest
+                join {schema}.course c on c.seq = any (array[i.seq])
+                where i.id = any (ids) and c.queue = any (queues) and c.lease_until <= latest and c.state <> 'dead'
                 order by c.lease_until, c.seq
                 limit most
                 for no key update of c
@@ -53,7 +53,7 @@ begin
         set deliveries = c.deliveries + 1, lease_until = now_at + ttl,
             alone = case c.alone when 0 then 0 else 2 end
         from unnest(chosen) with ordinality as o (seq, place)
-        where c.seq = o.seq
+        where c.seq = any (array[o.seq])
         returning c.*, o.place
     )
     select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
@@ -62,8 +62,8 @@ begin
                c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
                t.gap, t.cancel
     from taken c
-    join {schema}.item i on i.seq = c.seq
-    left join {schema}.terms t on t.seq = case when c.ties & 64 <> 0 then c.seq end
+    join {schema}.item i on i.seq = any (array[c.seq])
+    left join {schema}.terms t on t.seq = any (array[case when c.ties & 64 <> 0 then c.seq end])
     order by c.place;
 end
 $function$;

@@ -11,7 +11,8 @@
 --   fails nothing. Locks come in this order: limits and gates of the next lease, lines, routes with a capacity, courses
 --   by number, and then as in bonds.sql. The end of an item waits for somebody's open transaction that puts to its line
 --   or waits for it.
--- That an item is leased is told by lease_until, which no index knows: so only its number can lead to it.
+-- That an item is leased is told by lease_until, which no index knows: so only its number can lead to it. A letter has
+-- one, too, while somebody works on it where it lies; that is for settle_letters to end.
 
 -- :name function
 create or replace function {schema}.settle(
@@ -72,7 +73,8 @@ begin
             from (
                 select * from unnest(seqs, ended) with ordinality as n (seq, delivery, place) order by n.seq
             ) o
-            where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until is not null
+            where c.seq = any (array[o.seq]) and c.deliveries = o.delivery and c.lease_until is not null
+              and c.state <> 'dead'
             returning c.queue, o.place, c.seq, c.ties
         ), counted as (
             insert into {schema}.counter (queue, leased, done)
@@ -105,7 +107,8 @@ begin
                      as n (seq, delivery, kind, delay, charge, place)
                 order by n.seq
             ) o
-            where c.seq = o.seq and c.deliveries = o.delivery and c.lease_until is not null and o.kind < 9
+            where c.seq = any (array[o.seq]) and c.deliveries = o.delivery and c.lease_until is not null
+              and c.state <> 'dead' and o.kind < 9
             returning c.queue, o.kind, o.place, c.seq, c.ties,
                       case when o.kind in (1, 3) and c.ties & 32 <> 0 then 4
                            when o.kind = 3 then 1 else o.kind end as ending
@@ -132,7 +135,11 @@ begin
         if cardinality(new_places) > 0 then
             perform {schema}.free_keys(now_at, tied, tied_ends);
             perform {schema}.follow_up(
-                now_at, applied, new_places, new_ids, new_queues, new_delays, new_crcs, new_packings, new_bodies,
+                now_at,
+                -- Those that were kept, or cancelled instead, have not ended as they say.
+                array(select a.place from unnest(applied) as a (place)
+                      where not array[a.place, -a.place] && coalesce(otherwise, '{}')),
+                new_places, new_ids, new_queues, new_delays, new_crcs, new_packings, new_bodies,
                 new_ats, new_priorities, new_bound_places, new_order_keys, new_limit_keys, new_scopes,
                 new_dedupe_keys, new_windows, new_dies, new_term_bodies
             );
@@ -156,7 +163,7 @@ begin
     if cardinality(applied) < count_of then
         for said.seq, said.deliveries in
             select o.place, c.deliveries from unnest(seqs) with ordinality as o (seq, place)
-            left join {schema}.course c on c.seq = o.seq
+            left join {schema}.course c on c.seq = any (array[o.seq])
             where o.place <> all (applied)
         loop
             said.note := 2;
@@ -183,7 +190,7 @@ begin
         for said.note, said.queue in
             select distinct 3, o.name from unnest(woken) as o (name)
             where exists (
-                select 1 from {schema}.course c where c.state = 'ready' and c.hold = 0 and c.queue = o.name
+                select 1 from {schema}.course c where c.state = 'ready' and c.hold = 0 and c.queue = o.name offset 0
             )
         loop
             return next said;
@@ -214,8 +221,8 @@ begin
         from (
             select o.place, o.route, row_number() over (partition by o.route order by o.place) as nth
             from unnest(letter_places, letter_routes) as o (place, route)
-            join {schema}.course c on c.seq = seqs[o.place]
-            where c.deliveries = ended[o.place] and c.lease_until is not null
+            join {schema}.course c on c.seq = any (array[seqs[o.place]])
+            where c.deliveries = ended[o.place] and c.lease_until is not null and c.state <> 'dead'
         ) a
         join {schema}.route r on r.name = a.route
         where a.nth + (
@@ -229,7 +236,7 @@ end
 $function$;
 
 -- :name follow_up
--- Puts the follow-ups of what was applied. They find room in any queue.
+-- Puts the follow-ups of those that ended as they say. They find room in any queue.
 create or replace function {schema}.follow_up(
     now_at bigint, applied integer[], places integer[], ids text[], queues text[], delays bigint[], crcs bigint[],
     packings smallint[], bodies bytea[], ats bigint[], priorities smallint[], bound_places integer[],
@@ -324,7 +331,7 @@ begin
                 letter_places, letter_reasons, letter_causes, letter_errors, letter_shorts, letter_categories,
                 letter_rules, letter_routes, letter_failures
             ) as o (place, reason, cause, error, short, category, rule, route, failure)
-            join {schema}.course c on c.seq = seqs[o.place]
+            join {schema}.course c on c.seq = any (array[seqs[o.place]])
             where o.place = any (applied) and kinds[o.place] = 2
             returning cause, queue, route
         )

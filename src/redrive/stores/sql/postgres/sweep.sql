@@ -8,7 +8,7 @@
 -- Dedupe keys whose window is over. One that a live item holds has a window, too: it is kept.
 delete from {schema}.dedupe d
 where d.until <= %b::bigint
-    and not exists (select 1 from {schema}.course c where c.seq = d.seq and c.state in ('ready', 'leased'));
+    and not exists (select 1 from {schema}.course c where c.seq = d.seq and c.state in ('ready', 'leased') offset 0);
 
 -- :name keeps
 -- Whether there is anything to look for.
@@ -25,12 +25,13 @@ with looked_at as materialized (
 ), judged as (
     select l.seq, coalesce(case
                when l.state in ('done', 'cancelled') then l.ended_at + q.keep <= n.now
-               when l.state = 'dead' and l.ended_at + coalesce(q.keep_trash, 2592000000) <= n.now then exists (
-                   select 1 from {schema}.letter t where t.seq = l.seq and t.disposition = 'trash'
+               when l.state = 'dead' and l.ended_at + coalesce(q.keep_trash, 2592000000) <= n.now then (
+                   select t.disposition = 'trash' from {schema}.letter t
+                   where t.seq >= l.seq and t.seq <= l.seq order by t.seq limit 1
                )
            end, false) as over,
            l.ended_at + q.keep_results <= n.now and exists (
-               select 1 from {schema}.result r where r.seq = l.seq
+               select 1 from {schema}.result r where r.seq = l.seq offset 0
            ) as stale
     from looked_at l
     left join {schema}.queue q on q.name = l.queue
@@ -42,10 +43,13 @@ from judged;
 
 -- :name finished
 -- Letters only if they have lain in the trash ever since.
-select c.seq, i.id, c.queue, c.state, c.state, l.disposition, l.cause, l.route, c.ties::bigint
+select c.seq, i.id, c.queue, c.state, c.state, l.disposition, l.cause, l.route, c.ties::bigint,
+       c.deliveries, c.lease_until, c.worker
 from {schema}.course c
-join {schema}.item i on i.seq = c.seq
-left join {schema}.letter l on l.seq = c.seq
+join {schema}.item i on i.seq = any (array[c.seq])
+left join lateral (
+    select n.* from {schema}.letter n where n.seq >= c.seq and n.seq <= c.seq order by n.seq limit 1
+) l on true
 left join {schema}.queue q on q.name = c.queue
 where c.seq = any(%b::bigint[]) and (
     c.state in ('done', 'cancelled')

@@ -18,8 +18,8 @@ returning id, seq;
 
 -- :name leave_buried
 -- After the insert, which waits for a prune of the same id: only then is its tombstone to be seen.
-delete from {schema}.item i using unnest(%b::bigint[]) as o (seq)
-where i.seq = o.seq and exists (select 1 from {schema}.tombstone t where t.id = i.id)
+delete from {schema}.item i
+where i.seq = any(%b::bigint[]) and exists (select 1 from {schema}.tombstone t where t.id = i.id offset 0)
 returning i.id;
 
 -- :name courses
@@ -60,7 +60,7 @@ select i.seq, i.queue, o.order_key, case when o.order_key = '' then 0 else nextv
 from unnest(
     %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[], %b::bigint[], %b::smallint[], %b::bytea[]
 ) with ordinality as o (seq, order_key, limit_key, scope, dedupe_key, span, dies, body, nth)
-join {schema}.item i on i.seq = o.seq
+join {schema}.item i on i.seq = any (array[o.seq])
 left join (
     select n.seq, array_agg(n.id order by n.nth) as ids
     from unnest(%b::bigint[], %b::text[]) with ordinality as n (seq, id, nth) group by n.seq

@@ -38,11 +38,12 @@ left join (
            coalesce(s.paused, false), coalesce(s.paused_by, ''), coalesce(s.paused_reason, ''),
            coalesce(k.held, 0), coalesce(k.parked, 0), null::text, null::bigint,
            s.max_running, s.max_per_key, s.rate_count, s.rate_per, s.rate_burst, s.capacity, s.order_mode, s.policy,
-           s.gate, s.keep, s.keep_results, s.retry_share, s.keep_trash
+           s.gate, s.keep, s.keep_results, s.retry_share, s.keep_trash, coalesce(p.full_at, 0)
     from counted k full join {schema}.queue s using (name) left join due using (name)
+    left join {schema}.pace p on p.queue = name
     union all
     select null, coalesce(k.open, 0), null, null, null, null, null, null, null, null, null, null, null, null,
-           name, s.capacity, null, null, null, null, null, null, null, null, null, null, null, null, null
+           name, s.capacity, null, null, null, null, null, null, null, null, null, null, null, null, null, null
     from (select route as name, open from routed) k full join {schema}.route s using (name)
     where coalesce(k.open, 0) <> 0 or s.capacity is not null
 ) q on true

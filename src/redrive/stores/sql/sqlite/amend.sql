@@ -8,6 +8,15 @@ select d.seq from journal j indexed by journal_request
 cross join json_each(?) meant cross join deed d on d.position = j.position and d.seq = meant.value
 where j.request_id = ? and j.change <> '';
 
+-- :name leased_letters
+-- Those of these letters that have a lease: who works on it, or nobody if it ran out by now.
+select seq, case when lease_until > ? then worker else '' end from item
+where seq in (select value from json_each(?)) and state = 'dead' and lease_until is not null;
+
+-- :name take_away
+-- From whoever let the lease run out: what others have in hand now is not his to end.
+update item set deliveries = deliveries + 1, lease_until = null where seq in (select value from json_each(?));
+
 -- :name replay
 update item
 set state = 'ready', due_at = ?, renewed_at = ?, attempt = 0, errors = 0, crashes = 0, replays = replays + 1,

@@ -4,7 +4,7 @@
 
 -- :name queues
 select name, ready, leased, done, open, archived, trash, cancelled, held, parked, settings,
-       paused, paused_by, paused_reason
+       paused, paused_by, paused_reason, rate_at
 from queue order by name;
 
 -- :name routes

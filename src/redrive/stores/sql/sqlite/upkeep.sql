@@ -26,7 +26,8 @@ where seq > ? and seq <= ? and state not in ('ready', 'leased', 'done', 'dead', 
 -- :name lease_misfits
 select id from item
 where seq > ? and seq <= ?
-    and ((state = 'leased') <> (lease_until is not null) or (state = 'leased' and (worker is null or leased_at is null)));
+    and ((state = 'leased') > (lease_until is not null) or (lease_until is not null
+        and (state not in ('leased', 'dead') or worker is null or leased_at is null)));
 
 -- :name end_misfits
 select id from item
@@ -221,3 +222,14 @@ insert into route (name, open) values (?, ?) on conflict (name) do update set op
 
 -- :name set_last_number
 insert into sequence (name, n) values ('item', ?) on conflict (name) do update set n = max(n, excluded.n);
+
+-- :name forget_tags
+-- Of items that are not there any more.
+delete from tag where not exists (select 1 from item where item.seq = tag.seq);
+
+-- :name mark_tagged
+update item set ties = ties | 128 where ties & 128 = 0 and seq in (select seq from tag);
+
+-- :name unmark_untagged
+update item set ties = ties & ~128
+where ties & 128 <> 0 and not exists (select 1 from tag where tag.seq = item.seq);

@@ -1,0 +1,155 @@
+"""What the commands about receipts share: where to deliver to and as whom, by flags, variables or the settings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redrive.cli.access import settings, upkeep_of
+from redrive.cli.incoming import incoming
+from redrive.cli.output import counted, say
+from redrive.core.verbs import QueueTally, Tally
+from redrive.errors import ConfigError
+from redrive.settings import ReceiptSettings
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.receipts.client import ReceiptClient
+    from redrive.receipts.dead_letters import DeadLetterQueue, Imported
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+TOKEN_LIMIT = 64 * 1024
+FAULTS = 20
+
+
+def queue_option(command: F) -> F:
+    return click.option("--queue", metavar="QUEUE", help="Where receipts wait.  [default: receipts]")(command)
+
+
+def tenant_option(command: F) -> F:
+    return click.option("--tenant", metavar="NAME", help="For whom; those in the store keep theirs.")(command)
+
+
+def target_options(command: F) -> F:
+    """A token is no flag: whoever lists processes would see it."""
+    for option in reversed(_TARGET):
+        command = option(command)
+    return queue_option(tenant_option(command))
+
+
+_TARGET = (
+    click.option("--endpoint", metavar="URL", help="The target; also REDRIVE_RECEIPTS_ENDPOINT or redrive.toml."),
+    click.option("--transport", metavar="WORD", help="mcp or http.  [default: mcp]"),
+    click.option("--timeout", metavar="DURATION", help="How long one try may take.  [default: 30s]"),
+    click.option("--token-file", metavar="FILE", help="Has the bearer token; also REDRIVE_RECEIPTS_AUTH_TOKEN[_FILE]."),
+)
+
+
+def chosen(**flags: object) -> ReceiptSettings:
+    """The settings in force. Flags are named without their section."""
+    token_file = flags.pop("token_file", None)
+    if token_file is not None:
+        flags["auth_token"] = _token(str(token_file))
+    return settings(**{f"receipts.{name}": value for name, value in flags.items()}).receipts
+
+
+def _token(path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8")[:TOKEN_LIMIT].strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"{path} cannot be read: {why}", field="--token-file", hint="a file with the token") from None
+    if not text:
+        raise ConfigError(f"{path} is empty", field="--token-file", hint="a file with the token, and nothing else")
+    return text
+
+
+def check_endpoint(receipts: ReceiptSettings) -> None:
+    if receipts.endpoint is None:
+        hint = "say --endpoint URL, set REDRIVE_RECEIPTS_ENDPOINT, or write endpoint under [receipts] in redrive.toml"
+        raise ConfigError("nobody said where to deliver to", field="--endpoint", hint=hint)
+
+
+def with_client(
+    store: str,
+    receipts: ReceiptSettings,
+    ask: Callable[[ReceiptClient], Awaitable[T]],
+    *,
+    work: bool,
+    make: bool = False,
+) -> T:
+    """A client of the target; `work`: one that delivers what waits. The store must be there, unless `make`."""
+    check_endpoint(receipts)
+    with incoming():
+        import asyncio
+
+        from redrive.receipts.client import ReceiptClient
+
+    upkeep = upkeep_of(store)
+    client = ReceiptClient(
+        receipts.endpoint,
+        store,
+        transport=receipts.transport,
+        auth_token=receipts.auth_token,
+        tenant_id=receipts.tenant,
+        max_receipt_retries=receipts.max_retries,
+        backoff_base=receipts.backoff_base,
+        timeout=f"{receipts.timeout}ms",
+        queue=receipts.queue,
+        work=work,
+        actor=settings().actor,
+        log=False,
+    )
+
+    async def asked() -> T:
+        if not make:
+            await upkeep.check_is_there()
+        async with client:
+            await take_in(client.app, receipts)
+            return await ask(client)
+
+    return asyncio.run(asked())
+
+
+async def take_in(app: Redrive, receipts: ReceiptSettings) -> DeadLetterQueue:
+    """The dead letter queue, with what a configured receipts.json has that was not taken in before."""
+    from redrive.receipts.dead_letters import DeadLetterQueue
+
+    queue = DeadLetterQueue.of(app, queue=receipts.queue, tenant_id=receipts.tenant, storage_path=receipts.file)
+    done = await queue.load_file()
+    if done is not None:
+        say(f"took in {len(done.added):,} from {receipts.file}")
+        say_faults(done)
+    return queue
+
+
+def waiting_in(tally: Tally, queue: str) -> int:
+    """How many wait for their first or next try, or are being tried: no letters, and not delivered either."""
+    row = row_of(tally, queue)
+    return row.ready + row.held + row.parked + row.leased
+
+
+def row_of(tally: Tally, queue: str) -> QueueTally:
+    return next((each for each in tally.queues if each.queue == queue), QueueTally(queue))
+
+
+def say_waiting(waiting: int, queue: str) -> None:
+    """Nobody may believe that all is delivered while a client that was killed has left some behind."""
+    if waiting:
+        verb = "waits" if waiting == 1 else "wait"
+        where = "" if queue == ReceiptSettings().queue else f" --queue {shlex.quote(queue)}"
+        how = f"redrive receipts send --waiting{where} does that, and so does any client that is opened"
+        say(f"{counted(waiting, 'receipt')} {verb} to be delivered: {how}")
+
+
+def say_faults(done: Imported) -> None:
+    for fault in done.faults[:FAULTS]:
+        say(str(fault))
+    if done.faults:
+        where = "" if done.aside is None else f"; the file is left as it is, a copy of it is {done.aside}"
+        say(f"{counted(len(done.faults), 'fault')}{where}")

@@ -1,0 +1,79 @@
+"""The stored payload of a message: JSON that people can read.
+
+    {"redrive.mailbox": 1, "body": {"question": "why"}, "type": "shop.Question", "reply_to": "answers"}
+
+`redrive.mailbox` says that it is one, and in which form: a name that nobody's own data has. Any other payload (somebody
+enqueued plain data into the queue) is taken as a bare body.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from redrive.core.item import Item, Millis
+
+FORM = 1
+NOTHING = Raw(b"null")
+
+
+class Lineage(Struct, frozen=True):
+    """Where a replayed message comes from: the message it once was, the letter that was replayed, how often."""
+
+    original: str
+    letter: str
+    replays: int = 1
+
+
+class Envelope(Struct, frozen=True, omit_defaults=True):
+    """`reply_at` is the fingerprint of the store that has the reply mailbox, if it is another one than this message's.
+
+    `born` are the fields of a dead letter that was sent as such, not as a message that died.
+    """
+
+    mailbox: int = field(name="redrive.mailbox")
+    body: Raw
+    type: str = ""
+    reply_to: str = ""
+    reply_at: str = ""
+    attributes: dict[str, str] = {}
+    ttl: Millis | None = None
+    born: Raw = NOTHING
+    lineage: Lineage | None = None
+
+
+_decoder = msgspec.json.Decoder(Envelope)
+_encoder = msgspec.json.Encoder()
+
+
+def sealed(envelope: Envelope) -> bytes:
+    return _encoder.encode(envelope)
+
+
+def opened(payload: bytes) -> Envelope:
+    """Never raises: bytes that are no envelope are a body, readable or not."""
+    try:
+        envelope = _decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return Envelope(FORM, Raw(payload))
+    return envelope if envelope.mailbox == FORM else Envelope(FORM, Raw(payload))
+
+
+def plain_body(payload: bytes) -> Any:
+    """The body as plain data, where it is not what its mailbox expects; None if it is not even that."""
+    try:
+        return msgspec.json.decode(bytes(opened(payload).body))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def lineage_of(item: Item, envelope: Envelope) -> Lineage | None:
+    """What a message was before it was replayed. One that was replayed where it lay is still itself."""
+    before = envelope.lineage
+    if not item.replays:
+        return before
+    if before is None:
+        return Lineage(item.id, item.id, item.replays)
+    return Lineage(before.original, item.id, before.replays + item.replays)

@@ -1,0 +1,20 @@
+"""What stands for something that is held in this process."""
+
+from __future__ import annotations
+
+from typing import NoReturn, Self, SupportsIndex
+
+
+class Handle:
+    """A copy of it is itself: two that close, or end, the same thing would each believe to be the only one."""
+
+    _instead = "open the mailbox where it is used, by its name and URL"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} stays in its process: {self._instead}")

@@ -1,0 +1,435 @@
+"""The mailbox that keeps its promise on every store.
+
+A mailbox is a queue of a store. Under its name it also shows the open dead letters of the route of that name, so that
+the mailbox of a DLQPolicy is a lens on letters where they lie, and not a second copy of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_origin
+from weakref import finalize
+
+from msgspec import Raw
+
+from redrive.core import durations
+from redrive.core.decide import Charge, ToReady
+from redrive.core.durations import Duration
+from redrive.core.item import Ending, Item, Millis, NewItem, Priority
+from redrive.core.verbs import QueueChange
+from redrive.errors import (
+    ConfigError,
+    InvalidParameterError,
+    MailboxClosedError,
+    MailboxConnectionError,
+    MailboxFullError,
+    OutcomeUnknown,
+    SerializationError,
+)
+from redrive.mailboxes import logs
+from redrive.mailboxes.boxes import bodies, counting, limits
+from redrive.mailboxes.boxes.base import Mailbox, objects
+from redrive.mailboxes.boxes.dead_letter import DeadLetter
+from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
+from redrive.mailboxes.boxes.handle import Handle
+from redrive.mailboxes.boxes.ids import fresh_id
+from redrive.mailboxes.boxes.message import Message, StoreMessage
+from redrive.mailboxes.boxes.place import Place, surely
+from redrive.mailboxes.boxes.resolver import MailboxResolver
+from redrive.mailboxes.boxes.taking import fetch, take
+from redrive.mailboxes.boxes.together import Together
+from redrive.office import doors
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
+
+if TYPE_CHECKING:
+    from redrive.mailboxes.boxes.stop import Stop
+    from redrive.mailboxes.letters.lens import Lens
+
+__all__ = ["Mailbox", "StoreMailbox", "Urgency"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+A = TypeVar("A")
+
+Urgency = Literal["high", "normal", "low"]
+
+KEPT: Duration = "1h"
+"""For how long what was acknowledged is kept, unless its queue says otherwise."""
+_MOST_TIMES = 64
+"""Different visibility timeouts that are remembered: programs have a few, and who makes them up has no use for it."""
+
+
+class StoreMailbox(Handle, Mailbox[T, R]):
+    """A mailbox on a store. Every call blocks and may come from any thread; nothing is touched before the first.
+
+    `default_ttl`: seconds after which a message that nobody received is not given any more; `on_expire` says whether it
+    then becomes a dead letter without a mailbox, or is cancelled. `max_size`: how many messages there may be. `keep`:
+    how long acknowledged ones are kept, if the queue has no such setting yet; None for as it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: str | Store = "sqlite:///redrive.db",
+        *,
+        body_type: Any = None,
+        clock: Clock | None = None,
+        resolver: MailboxResolver | None = None,
+        default_ttl: float | None = None,
+        max_size: int | None = None,
+        keep: Duration | None = KEPT,
+        dead_letters: bool = False,
+        on_expire: Literal["letter", "cancel"] = "letter",
+    ) -> None:
+        self._name = limits.name(name)
+        if not isinstance(store, str):
+            limits.able(store, "info", "open", field="store", hint="give a URL, such as sqlite:///redrive.db")
+        if clock is not None:
+            limits.able(clock, "now", "monotonic", field="clock", hint="leave it out, or use FakeClock()")
+        self._body_type = bodies.check_type(body_type)
+        self.resolver = resolver
+        self.default_ttl: Millis = 0 if default_ttl is None else limits.seconds(default_ttl, field="default_ttl")
+        self.max_size = limits.capacity(max_size)
+        self._keep = None if keep is None else durations.parse(keep, field="keep")
+        self._dead_letters = dead_letters or _is_of_letters(body_type)
+        if on_expire not in ("letter", "cancel"):
+            raise InvalidParameterError(f"{on_expire!r} is no way to end", field="on_expire", hint="use letter, cancel")
+        self.on_expire = on_expire
+        self._store, self._clock = store, clock
+        self._closed = False
+        self._prepared = False
+        self._reclaim_at: Millis = 0
+        self._fetches: dict[Millis, Together[int, Sequence[Item]]] = {}
+        self._lens: Lens | None = None
+        self._move_in(Place.enter(store, clock))
+
+    @classmethod
+    def _view(cls, name: str, place: Place) -> StoreMailbox[Any, Any]:
+        """To send to a mailbox that nobody has opened here; open as long as the place is."""
+        view: StoreMailbox[Any, Any] = StoreMailbox.__new__(StoreMailbox)
+        view._name, view._body_type, view.resolver = limits.name(name), None, None
+        view.default_ttl, view.max_size, view._keep = 0, None, None
+        view._dead_letters, view.on_expire = False, "letter"
+        view._store, view._clock = place.store, place.clock
+        view._closed, view._prepared, view._reclaim_at = False, True, 0
+        view._home, view._leaving, view._fetches, view._lens = place, None, {}, None
+        return view
+
+    def _move_in(self, place: Place) -> None:
+        self._home = place
+        self._leaving: finalize[..., Any] | None = finalize(self, place.forget, id(self))
+        self._leaving.atexit = False
+        place.mailboxes[self._name] = self
+        if self.default_ttl:
+            place.upkeep.add(id(self), _expiry(place, self._name, self.default_ttl))
+
+    @property
+    def _place(self) -> Place:
+        """The place of this process: a child of the one that made this mailbox gets its own."""
+        if self._home.pid != os.getpid():
+            self._move_to_child()
+        return self._home
+
+    def _move_to_child(self) -> None:
+        if self._home.store.info().engine == "memory":
+            said = "its messages are in the memory of another process, of which this one is a child"
+            raise MailboxConnectionError(said, hint="use a store that both can reach, as SQLiteMailbox")
+        if self._leaving is not None:
+            self._leaving.detach()
+        self._prepared, self._fetches, self._lens = False, {}, None
+        self._move_in(Place.enter(self._store, self._clock))
+
+    def _call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
+        """The one way to the store, of the mailbox and of its messages."""
+        try:
+            return self._place.call(method, *args, **kwargs)
+        except MailboxConnectionError as error:
+            # Nobody need try again, unless it may have been done.
+            if self._home.closed and not isinstance(error.__cause__, OutcomeUnknown):
+                raise MailboxClosedError(f"mailbox {self._name!r} was closed meanwhile; nothing was done") from error
+            raise
+
+    def _message(self, item: Item, *, taken_at: Millis, ttl: Millis) -> StoreMessage[T, R]:
+        return StoreMessage(self, item, taken_at=taken_at, ttl=ttl)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}{' (closed)' if self.closed else ''}>"
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._home.closed
+
+    @property
+    def clock(self) -> Clock:
+        return self._home.clock
+
+    @property
+    def body_type(self) -> Any:
+        return self._body_type
+
+    def bind(self, body_type: Any) -> None:
+        if self._body_type is None:
+            self._body_type = bodies.check_type(body_type)
+            self._dead_letters = self._dead_letters or _is_of_letters(body_type)
+
+    def mark_dead_letters(self) -> None:
+        """What is sent to it from now on is stored as a letter, and not as a message."""
+        self._dead_letters = True
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        body: T,
+        reply_to: Mailbox[R, Any] | str | None = None,
+        *,
+        attributes: Mapping[str, str] | None = None,
+        priority: Urgency = "normal",
+        delay: float = 0,
+        ttl: float | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Durable when it returns. Gives the id, which is `message_id` if that is given: sent again it adds nothing.
+
+        `reply_to` is a mailbox, or the name of one. `delay` and `ttl` are seconds: before it can be received, and after
+        which it is not given any more. Raises MailboxFullError, SerializationError, MailboxConnectionError.
+        """
+        self._check_open()
+        key = fresh_id() if message_id is None else limits.message_id(message_id)
+        urgency = limits.urgency(priority)
+        seconds = limits.seconds(delay, field="delay")
+        if self._dead_letters or isinstance(body, DeadLetter):
+            if delay:
+                raise InvalidParameterError("a dead letter waits for nothing", field="delay", hint="leave it out")
+            return self._send_dead(body, reply_to, attributes=attributes, priority=urgency, key=key)
+        payload = self._sealed(body, reply_to, attributes, ttl)
+        item = NewItem(key, self._name, payload, seconds, priority=urgency)
+        self._call(self._put, item, message_id is not None)
+        return key
+
+    def _sealed(
+        self,
+        body: T,
+        reply_to: Mailbox[R, Any] | str | None,
+        attributes: Mapping[str, str] | None,
+        ttl: float | None = None,
+    ) -> bytes:
+        """The payload of a message to this mailbox."""
+        wrong = bodies.refusal(body, self._body_type)
+        if wrong is not None:
+            raise SerializationError(wrong, hint="send what the mailbox was opened for, or open it for both: A | B")
+        data, kind = bodies.dumped(body, mailbox=self._name)
+        name, at = self._reply_address(reply_to)
+        envelope = Envelope(
+            FORM,
+            Raw(data),
+            type=kind,
+            reply_to=name,
+            reply_at=at,
+            attributes=limits.attributes(attributes),
+            ttl=None if ttl is None else limits.seconds(ttl, field="ttl"),
+        )
+        return bodies.fitting(sealed(envelope), mailbox=self._name)
+
+    def _reply_address(self, reply_to: object) -> tuple[str, str]:
+        """The name, and where it is if it is not here."""
+        if reply_to is None:
+            return "", ""
+        if isinstance(reply_to, str):
+            return limits.name(reply_to, field="reply_to"), ""
+        if not isinstance(reply_to, Mailbox):
+            hint = "give a mailbox, or the name of one"
+            raise InvalidParameterError(f"a {type(reply_to).__name__} is no mailbox", field="reply_to", hint=hint)
+        at = reply_to._address()
+        return reply_to.name, "" if at == self._address() else at
+
+    def _address(self) -> str:
+        return self._place.fingerprint
+
+    def _shares(self, place: Place) -> bool:
+        """Whether one write of this place can reach it, too."""
+        return self._place is place
+
+    async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the place
+        await self._prepare()
+        if not self._prepared:
+            said = f"mailbox {self._name!r} holds more than {self.max_size:,} messages; nothing was added"
+            raise MailboxFullError(said, hint="work off what it holds, or open it with a larger max_size")
+        place = self._place
+        added, _ = await surely(lambda: place.put(item))
+        if named and not added:
+            await counting.check_same_queue(place.store, item)
+
+    def _send_dead(
+        self,
+        body: T,
+        reply_to: Mailbox[R, Any] | str | None,
+        *,
+        attributes: Mapping[str, str] | None,
+        priority: Priority,
+        key: str,
+    ) -> str:
+        name, at = self._reply_address(reply_to)
+        told = limits.attributes(attributes)
+        return self._call(self._bear, body, name, at, attributes=told, priority=priority, message_id=key)
+
+    async def _bear(self, body: T, reply_to: str, reply_at: str, **how: Any) -> str:
+        from redrive.mailboxes.letters.born import bear
+
+        await self._prepare()
+        return await bear(self._place, self._name, body, reply_to=reply_to or None, reply_at=reply_at, **how)
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        max_messages: int = 1,
+        visibility_timeout: float = 30,
+        wait_time_seconds: float = 0,
+        *,
+        stop: Stop | None = None,
+    ) -> Sequence[Message[T, R]]:
+        """Up to `max_messages` (1 to 10) that are the caller's alone for `visibility_timeout` seconds (0 to 43,200).
+
+        Waits up to `wait_time_seconds` for the first, and never for a second. Nothing once it is closed. `stop` ends
+        the waiting when it is set.
+        """
+        limit = limits.how_many(max_messages)
+        ttl = limits.visibility(visibility_timeout)
+        wait = limits.wait_time(wait_time_seconds)
+        if self._closed:
+            return []
+        try:
+            return self._call(take, self, limit, ttl, wait, stop)
+        except (MailboxClosedError, MailboxConnectionError):
+            # Closed by another thread while this one was on its way.
+            if self.closed:
+                return []
+            raise
+
+    def _fetching(self, ttl: Millis) -> Together[int, Sequence[Item]]:
+        """In the loop: receivers who want messages for the same time ask the store together."""
+        asking = self._fetches.get(ttl)
+        if asking is None:
+            if len(self._fetches) >= _MOST_TIMES:
+                self._fetches.clear()
+            asking = self._fetches[ttl] = Together(lambda limits: fetch(self, limits, ttl))
+        return asking
+
+    async def _letters(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:
+        """Open letters under this name, as messages."""
+        from redrive.mailboxes.letters.lens import Lens, LetterMessage
+
+        if self._lens is None:
+            self._lens = Lens(self._place, self._name, keep=self.default_ttl)
+        taken_at = self.clock.monotonic()
+        histories = await self._lens.take(limit, max(1, ttl))
+        messages = [LetterMessage(self, history, taken_at=taken_at, ttl=ttl) for history in histories]
+        if not ttl:
+            for message in messages:
+                await message._write(message._settlement(ToReady(0, Charge.NOTHING), Ending.RELEASED))
+        return list(messages)
+
+    async def _prepare(self) -> None:
+        """In the loop, before the first use: the queue is declared, with what was asked of it."""
+        if self._prepared:
+            return
+        store = self._place.store
+        unset = self._keep is not None and (await store.settings(self._name)).keep is None
+        await store.configure(self._name, QueueChange(keep=self._keep) if unset else QueueChange())
+        await doors.mark(store, self._name, "mailboxes")
+        if self.max_size is not None:
+            try:
+                await store.configure_route(self._name, self.max_size)
+                await store.configure(self._name, QueueChange(capacity=self.max_size))
+            except ConfigError:
+                # It holds more than that already. So it is full, and tried again with the next call.
+                return
+        self._prepared = True
+
+    # --- the rest ---------------------------------------------------------------------------------------------------
+
+    def purge(self) -> int:
+        """Remove all messages, and all letters under this name, into the trash. How many there were.
+
+        What somebody has in hand is not counted: it ends when it is given back, and acknowledging it does no harm.
+        """
+        self._check_open()
+        return self._call(counting.purge, self._place, self._name)
+
+    def approximate_count(self) -> int:
+        """Of all messages: those that wait, those in hand, and letters under this name."""
+        self._check_open()
+        return self._call(counting.count, self._place, self._name)
+
+    def expire(self) -> int:
+        """Discard letters under this name that are older than `default_ttl`; how many. Done once a minute anyway."""
+        self._check_open()
+        from redrive.mailboxes.letters.retention import expire
+
+        return self._call(expire, self._place, self._name, self.default_ttl) if self.default_ttl else 0
+
+    def close(self) -> None:
+        """Those who wait in `receive` get nothing, at once. What is stored stays. May be called twice."""
+        if self._closed or self._leaving is None:
+            return
+        if self._home.pid == os.getpid():
+            self._home.check_leaving()
+        self._closed = True
+        self._leaving.detach()
+        home = self._home
+        home.upkeep.remove(id(self))
+        if home.mailboxes.get(self._name) is self:
+            del home.mailboxes[self._name]
+        home.ring_from_outside(self._name)
+        if home.pid == os.getpid():
+            home.leave()
+
+    def _resolve(self, name: str, at: str) -> Mailbox[Any, Any] | None:
+        """The mailbox for answers, None if it cannot be found: a bad address, which anybody may have written into a
+        message, must not keep the message from being worked on, nor may a resolver that fails.
+        """
+        try:
+            found = self._look_up(name, at)
+        except Exception as error:  # noqa: BLE001 - see above
+            logs.say(logging.WARNING, "Mailbox not resolved", mailbox=name, error=logs.said(error))
+            return None
+        return found if isinstance(found, Mailbox) else None
+
+    def _look_up(self, name: str, at: str) -> Mailbox[Any, Any] | None:
+        """By the resolver if there is one, else on the store that the message says."""
+        if self.resolver is not None:
+            return self.resolver.resolve_optional(name)
+        if at.startswith("here-"):
+            return objects.get(at)
+        place = Place.open_by(at) if at else self._place
+        if place is None:
+            return None
+        return place.mailboxes.get(name) or StoreMailbox._view(name, place)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MailboxClosedError(f"mailbox {self._name!r} is closed; nothing was done")
+
+
+def _is_of_letters(body_type: Any) -> bool:
+    return (get_origin(body_type) or body_type) is DeadLetter
+
+
+def _expiry(place: Place, name: str, ttl: Millis) -> Callable[[], Awaitable[object]]:
+    async def expire() -> None:
+        from redrive.mailboxes.letters.retention import expire
+
+        await expire(place, name, ttl)
+
+    return expire

@@ -1,0 +1,86 @@
+"""Mailboxes by the store they are on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
+
+from redrive.core.durations import Duration
+from redrive.core.quantity import shown
+from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes import clients
+from redrive.mailboxes.boxes.mailbox import StoreMailbox
+from redrive.mailboxes.boxes.resolver import MailboxResolver
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+DEFAULT_TTL = 259_200
+"""Seconds: three days."""
+
+
+class Options(TypedDict, total=False):
+    """What every mailbox takes by name; see StoreMailbox."""
+
+    body_type: Any
+    clock: Clock | None
+    resolver: MailboxResolver | None
+    default_ttl: float | None
+    max_size: int | None
+    keep: Duration | None
+    dead_letters: bool
+    on_expire: Literal["letter", "cancel"]
+
+
+def open_mailbox(
+    name: str, url: str | Store = "sqlite:///redrive.db", **options: Unpack[Options]
+) -> StoreMailbox[Any, Any]:
+    """A mailbox on any store, by its URL; `options` are those of StoreMailbox."""
+    return StoreMailbox(name, url, **options)
+
+
+class InMemoryMailbox(StoreMailbox[T, R]):
+    """In the memory of this process. Mailboxes with the same clock share one store, as long as one of them is there."""
+
+    def __init__(self, name: str, **options: Unpack[Options]) -> None:
+        super().__init__(name, "memory:", **options)
+
+
+class SQLiteMailbox(StoreMailbox[T, R]):
+    """In a file, shared by all processes of this machine. `path` may also be a URL, for its options."""
+
+    def __init__(self, name: str, path: str | os.PathLike[str] = "redrive.db", **options: Unpack[Options]) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise InvalidParameterError(f"{shown(path)} is no path", field="path", hint="give the name of a file")
+        said = os.fspath(path)
+        super().__init__(name, said if said.startswith("sqlite:") else f"sqlite:///{quote(said)}", **options)
+
+
+class PostgresMailbox(StoreMailbox[T, R]):
+    """`url` as in postgresql://user@host/database"""
+
+    def __init__(self, name: str, url: str, **options: Unpack[Options]) -> None:
+        super().__init__(name, url, **options)
+
+
+class RedisMailbox(StoreMailbox[T, R]):
+    """On the server of `client`, which is a client of redis-py or valkey-py, synchronous or not, or at `url`.
+
+    Only the client's connection settings are used: the mailbox has connections of its own. Messages live for three days
+    if no `default_ttl` is given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Any = None,
+        *,
+        url: str | None = None,
+        namespace: str | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        options.setdefault("default_ttl", DEFAULT_TTL)
+        super().__init__(name, clients.url_of(client, url, namespace), **options)

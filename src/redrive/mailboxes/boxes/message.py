@@ -1,0 +1,299 @@
+"""What a mailbox gives: a message in hand, until it is acknowledged, given back, or its time is over."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from redrive.core.decide import Charge, Decision, ToDone, ToReady
+from redrive.core.item import Attempt, Ending, Failure, Instant, Item, Millis, NewItem
+from redrive.core.verbs import Answer, Held, Settlement, Verdict
+from redrive.errors import (
+    MailboxResolutionError,
+    MessageFinalizedError,
+    ReceiptHandleExpiredError,
+    ReplyNotAvailableError,
+    SerializationError,
+)
+from redrive.mailboxes.boxes import bodies
+from redrive.mailboxes.boxes.envelope import Envelope, Lineage, lineage_of, opened
+from redrive.mailboxes.boxes.handle import Handle
+from redrive.mailboxes.boxes.limits import visibility
+from redrive.mailboxes.boxes.place import surely
+
+if TYPE_CHECKING:
+    from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_MISSING: Any = object()
+
+
+class Message(ABC, Generic[T, R]):
+    """Whoever holds it has it alone for the visibility timeout. `T` is the type of the body, `R` that of replies."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def body(self) -> T:
+        """Raises SerializationError, each time, if it cannot be read as what the mailbox expects."""
+
+    @property
+    @abstractmethod
+    def receipt_handle(self) -> str:
+        """Names this delivery: another one has another handle."""
+
+    @property
+    @abstractmethod
+    def delivery_count(self) -> int:
+        """Which delivery this is, from 1. One whose receiver was lost counts; one given back unused does not."""
+
+    @property
+    @abstractmethod
+    def enqueued_at(self) -> datetime: ...
+
+    @property
+    def first_received_at(self) -> datetime:
+        return self.enqueued_at
+
+    @property
+    def age(self) -> timedelta:
+        """Since it was sent, or last replayed."""
+        return datetime.now(UTC) - self.enqueued_at
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        return MappingProxyType({})
+
+    @property
+    def reply_to(self) -> Mailbox[R, Any] | None:
+        """Where answers go; None if nobody waits for one, or if the name cannot be resolved here."""
+        return None
+
+    @property
+    def reply_to_name(self) -> str | None:
+        """The name of it, also where it cannot be resolved."""
+        return None
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Of a message that was replayed, what it was before: `original`, `letter` and `replays`."""
+        return None
+
+    @property
+    def raw(self) -> bytes:
+        """As it is stored."""
+        return b""
+
+    @property
+    @abstractmethod
+    def is_finalized(self) -> bool: ...
+
+    @abstractmethod
+    def acknowledge(self) -> None:
+        """It is done, and gone. ReceiptHandleExpiredError if it is not ours any more."""
+
+    @abstractmethod
+    def nack(self, visibility_timeout: float = 0) -> None:
+        """Give it back: visible again after so many seconds."""
+
+    @abstractmethod
+    def extend_visibility(self, timeout: float) -> None:
+        """Keep it for so many seconds from now; never for less than it had."""
+
+    @abstractmethod
+    def reply(self, body: R) -> str:
+        """Send to whoever waits for an answer, as often as you like until it is finalised. Gives the reply's id."""
+
+
+class StoreMessage(Handle, Message[T, R]):
+    """A message of a store. May be used by several threads, as by one that works and one that extends."""
+
+    def __init__(self, mailbox: StoreMailbox[T, R], item: Item, *, taken_at: Millis, ttl: Millis) -> None:
+        self._mailbox = mailbox
+        self._place = mailbox._place
+        self._item = item
+        self._taken_at = taken_at
+        self._until = taken_at + ttl
+        self._over = False
+        self._only_seen = not ttl
+        self._ending = threading.Lock()
+        self._opened: Envelope | None = None
+        self._body: Any = _MISSING
+        self._first_at: Instant | None = item.leased_at if item.deliveries == 1 else None
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        return f"<{kind} {self.id} of {self._mailbox.name!r}, delivery {self.delivery_count}>"
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def _envelope(self) -> Envelope:
+        if self._opened is None:
+            self._opened = opened(self._item.payload)
+        return self._opened
+
+    @property
+    def id(self) -> str:
+        return self._item.id
+
+    @property
+    def body(self) -> T:
+        if self._body is _MISSING:
+            self._body = self._read()
+        return self._body  # type: ignore[no-any-return]  # what it was decoded as is what the mailbox said
+
+    def _read(self) -> Any:
+        if self._item.flaw:
+            raise SerializationError(f"the message was damaged: {self._item.flaw}", hint="message.raw has what is left")
+        return bodies.loaded(bytes(self._envelope.body), self._mailbox.body_type, self._envelope.type)
+
+    @property
+    def raw(self) -> bytes:
+        return self._item.payload
+
+    @property
+    def receipt_handle(self) -> str:
+        return f"{self._item.id}:{self._item.deliveries}"
+
+    @property
+    def delivery_count(self) -> int:
+        return self._item.attempt
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return _moment(self._item.enqueued_at)
+
+    @property
+    def first_received_at(self) -> datetime:
+        if self._first_at is None:
+            attempts = self._mailbox._call(self._place.store.get, self.id).attempts
+            self._first_at = attempts[0].started_at if attempts else self._item.leased_at or self._item.enqueued_at
+        return _moment(self._first_at)
+
+    @property
+    def age(self) -> timedelta:
+        return timedelta(milliseconds=max(0, self._place.clock.now() - self._item.renewed_at))
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        return MappingProxyType(self._envelope.attributes)
+
+    @property
+    def reply_to(self) -> Mailbox[R, Any] | None:
+        name = self.reply_to_name
+        return None if name is None else self._mailbox._resolve(name, self._envelope.reply_at)
+
+    @property
+    def reply_to_name(self) -> str | None:
+        return self._envelope.reply_to or None
+
+    @property
+    def lineage(self) -> Lineage | None:
+        return lineage_of(self._item, self._envelope)
+
+    @property
+    def is_finalized(self) -> bool:
+        return self._over
+
+    # --- what becomes of it -----------------------------------------------------------------------------------------
+
+    def acknowledge(self) -> None:
+        self._end(self._settlement(self._done_decision(), Ending.DONE))
+
+    def nack(self, visibility_timeout: float = 0) -> None:
+        delay = visibility(visibility_timeout)
+        self._end(self._settlement(ToReady(delay, Charge.ERROR), Ending.RELEASED, note="nack"))
+
+    def extend_visibility(self, timeout: float) -> None:
+        ttl = visibility(timeout, field="timeout")
+        self._check_held()
+        began = self._place.clock.monotonic()
+        extended = self._mailbox._call(self._place.store.extend, [Held(self.id, self._item.deliveries)], max(1, ttl))
+        if self.id in extended.lost:
+            raise self._expired("it was settled, or given to somebody else")
+        self._until = max(self._until, began + ttl)
+
+    def reply(self, body: R) -> str:
+        if self._over:
+            raise MessageFinalizedError(f"message {self.id} was acknowledged or given back: it is too late to answer")
+        name = self.reply_to_name
+        if name is None:
+            hint = "whoever sends it says where answers go: send(body, reply_to=mailbox)"
+            raise ReplyNotAvailableError(f"message {self.id} names no mailbox for answers", hint=hint)
+        mailbox = self.reply_to
+        if mailbox is None:
+            raise MailboxResolutionError(name, hint="open the mailbox with a resolver that knows it")
+        return mailbox.send(body)
+
+    def _done_decision(self) -> Decision:
+        return ToDone()
+
+    def _end(self, settlement: Settlement) -> None:
+        """Strict, as users are promised: a handle whose time is over is refused, taken over by somebody or not."""
+        self._check_held()
+        if self._settle(settlement) is None:
+            raise self._expired("it was settled, or given to somebody else")
+
+    def _check_held(self) -> None:
+        if self._over:
+            raise self._expired("it was acknowledged or given back before")
+        if self._place.clock.monotonic() >= self._until:
+            raise self._expired("its visibility timeout has passed")
+
+    def _expired(self, why: str) -> ReceiptHandleExpiredError:
+        said = f"receipt handle {self.receipt_handle} is not valid any more: {why}"
+        return ReceiptHandleExpiredError(said, hint="the message is delivered again, if it was not acknowledged")
+
+    def _settle(self, settlement: Settlement) -> Answer | None:
+        """None: it did not count, since the message has ended before, or is somebody else's now."""
+        with self._ending:
+            if self._over or self._only_seen:
+                return None
+            answer = self._mailbox._call(self._write, settlement)
+            return None if answer.verdict is Verdict.REFUSED else answer
+
+    async def _write(self, settlement: Settlement) -> Answer:
+        """In the loop. `already` is our own, of a try whose answer was lost: nobody else has this delivery."""
+        answer, _ = await surely(lambda: self._store_settle(settlement))
+        self._over = answer.verdict is not Verdict.REFUSED
+        return answer
+
+    async def _store_settle(self, settlement: Settlement) -> Answer:
+        return await self._place.settle(settlement)
+
+    def _settlement(
+        self,
+        decision: Decision,
+        ending: Ending,
+        *,
+        failure: Failure | None = None,
+        note: str = "",
+        follow_ups: tuple[NewItem, ...] = (),
+    ) -> Settlement:
+        item, attempt = self._item, None
+        if ending is not Ending.DONE or item.deliveries > 1:
+            attempt = Attempt(
+                delivery=item.deliveries,
+                number=item.attempt,
+                worker=self._place.worker,
+                started_at=item.leased_at or 0,
+                ran=max(0, self._place.clock.monotonic() - self._taken_at),
+                ending=ending,
+                failure=failure,
+                note=note,
+            )
+        return Settlement(item.id, item.deliveries, decision, attempt, follow_ups)
+
+
+def _moment(at: Instant) -> datetime:
+    return datetime.fromtimestamp(at / 1000, UTC)

@@ -1,0 +1,61 @@
+"""How a thread waits until it is told to stop: on the mailbox's clock, and without missing the word."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from redrive.core.item import Millis
+from redrive.stores.clock import Clock, SystemClock
+
+
+class Stop:
+    """Set once by anybody; whoever waits is woken. May be waited for by threads and, by `heard_in`, by event loops."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        with self._lock:
+            self._event.set()
+            listeners = tuple(self._listeners)
+        for tell in listeners:
+            tell()
+
+    def wait(self, seconds: float | None = None, clock: Clock | None = None) -> bool:
+        """True if it is set before so many seconds are over on the clock."""
+        if self._event.is_set() or seconds is None or clock is None or isinstance(clock, SystemClock):
+            return self._event.wait(seconds)
+        # Time that a test moves has sleepers only in event loops.
+        return asyncio.run(self._wait_on(clock, round(seconds * 1000)))
+
+    async def _wait_on(self, clock: Clock, duration: Millis) -> bool:
+        with self.heard_in(asyncio.get_running_loop()) as told:
+            return await clock.wait(told, duration)
+
+    @contextmanager
+    def heard_in(self, loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.Event]:
+        """An event of this loop, which is set when this is; at once if it was before."""
+        told = asyncio.Event()
+
+        def tell() -> None:
+            # A loop that has ended has nobody left to be told.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(told.set)
+
+        with self._lock:
+            if self._event.is_set():
+                told.set()
+            self._listeners.append(tell)
+        try:
+            yield told
+        finally:
+            with self._lock:
+                self._listeners.remove(tell)

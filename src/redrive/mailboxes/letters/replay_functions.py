@@ -1,0 +1,111 @@
+"""Replaying by plain functions, for handlers that have a DeadLetter and nothing else.
+
+They send a new message and leave the letter to whoever received it: a consumer acknowledges it when its handler
+returns. If that does not come to pass, the handler gets the letter again; what it sent before is then not sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from msgspec import structs
+
+from redrive.core.item import NewItem
+from redrive.errors import ReceiptHandleExpiredError
+from redrive.mailboxes import logs
+from redrive.mailboxes.boxes.dead_letter import DeadLetter
+from redrive.mailboxes.boxes.envelope import Lineage, opened, sealed
+from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
+from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.boxes.place import surely
+from redrive.mailboxes.boxes.resolver import MailboxResolver
+from redrive.mailboxes.letters.claims import name_of
+from redrive.mailboxes.letters.replayer import Replayer
+from redrive.mailboxes.metrics import default_metrics
+
+Anyone = Mailbox[Any, Any]
+
+
+def replay_handler(dead_letter: DeadLetter[Any], *, source: Anyone, reply_resolver: MailboxResolver) -> None:
+    """Send it back to its source, with the answer to whoever waited for it. Raises MailboxResolutionError."""
+    reply_to = reply_resolver.resolve(dead_letter.reply_to) if dead_letter.reply_to else None
+    _send(dead_letter, source, reply_to, name_of(source.name, dead_letter.message_id, dead_letter.dead_lettered_at))
+    _tell(dead_letter, source)
+
+
+def selective_replay(
+    dlq: Mailbox[DeadLetter[Any], Any],
+    source: Anyone,
+    *,
+    predicate: Callable[[DeadLetter[Any]], object],
+    reply_resolver: MailboxResolver,
+) -> int:
+    """Replay all dead letters for which the predicate is true; how many. The others are as they were."""
+    if isinstance(dlq, StoreMailbox):
+        return len(Replayer(dlq, source, reply_resolver).matching(predicate, dedupe=False).replayed)
+    replayed, kept = 0, list[Message[DeadLetter[Any], Any]]()
+    try:
+        while batch := dlq.receive(max_messages=10, visibility_timeout=60):
+            kept += batch
+            for message in batch:
+                if predicate(message.body):
+                    replay_handler(message.body, source=source, reply_resolver=reply_resolver)
+                    message.acknowledge()
+                    kept.remove(message)
+                    replayed += 1
+    finally:
+        for message in kept:
+            _give_back(message)
+    return replayed
+
+
+def replay_with_dedup(dead_letter: DeadLetter[Any], source: Anyone, seen: set[UUID] | None = None) -> bool:
+    """Replay it unless a message of its request was replayed before: by anybody, if the source is on a store of ours.
+
+    `seen` are requests that count as replayed as well, and this one is added to them.
+    """
+    request_id = dead_letter.request_id
+    known = seen is not None and request_id in seen
+    if request_id is None:
+        key = name_of(source.name, dead_letter.message_id, dead_letter.dead_lettered_at)
+    else:
+        key = name_of(source.name, "request", request_id)
+    if known or not _send(dead_letter, source, None, key):
+        logs.duplicate(request_id=request_id)
+        return False
+    if seen is not None and request_id is not None:
+        seen.add(request_id)
+    _tell(dead_letter, source)
+    return True
+
+
+def _send(dead_letter: DeadLetter[Any], source: Anyone, reply_to: Anyone | None, key: str) -> bool:
+    """Whether it is new."""
+    if not isinstance(source, StoreMailbox):
+        source.send(dead_letter.body, reply_to)
+        return True
+    source._check_open()
+    envelope = opened(source._sealed(dead_letter.body, reply_to, None))
+    lineage = Lineage(dead_letter.message_id, dead_letter.message_id, 1)
+    payload = sealed(structs.replace(envelope, lineage=lineage))
+    return source._call(_put, source, NewItem(key, source.name, payload))
+
+
+async def _put(source: StoreMailbox[Any, Any], item: NewItem) -> bool:
+    await source._prepare()
+    result, first = await surely(lambda: source._place.store.put([item]))
+    return bool(result.added) or not first
+
+
+def _tell(dead_letter: DeadLetter[Any], source: Anyone) -> None:
+    default_metrics().replayed(dead_letter.source_mailbox, dead_letter.last_error_type)
+    logs.replayed(message_id=dead_letter.message_id, request_id=dead_letter.request_id, to=source.name)
+
+
+def _give_back(message: Message[Any, Any]) -> None:
+    try:
+        message.nack(0)
+    except ReceiptHandleExpiredError:
+        return  # its time is over: it is visible already

@@ -1,0 +1,49 @@
+"""A sign of life: whoever works beats, whoever watches asks how long ago that was."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from redrive.mailboxes.logs import logger
+from redrive.stores.clock import Clock, SystemClock
+
+Callback = Callable[[], None]
+
+
+class Heartbeat:
+    """Its first beat is its making. Any thread may use it.
+
+    A handler that works for long should beat now and then: a process without beats is taken for stuck.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self._lock = threading.Lock()
+        self._callbacks: tuple[Callback, ...] = ()
+        self._last = self._clock.monotonic()
+
+    def beat(self) -> None:
+        """What is called for it is called here, in the thread that beats. Its errors are logged and go no further."""
+        self._last = self._clock.monotonic()
+        for callback in self._callbacks:
+            try:
+                callback()
+            except Exception:  # noqa: BLE001 - it is not about the work
+                logger.exception("a callback of a heartbeat failed")
+
+    def elapsed(self) -> float:
+        """Seconds since the last beat."""
+        return (self._clock.monotonic() - self._last) / 1000
+
+    def add_callback(self, callback: Callback) -> None:
+        with self._lock:
+            self._callbacks = (*self._callbacks, callback)
+
+    def remove_callback(self, callback: Callback) -> None:
+        """One that is not there is no error."""
+        with self._lock:
+            left = list(self._callbacks)
+            if callback in left:
+                left.remove(callback)
+            self._callbacks = tuple(left)

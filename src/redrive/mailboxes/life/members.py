@@ -1,0 +1,98 @@
+"""One loop of a group: its thread, its name, and how it is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redrive.core.quantity import shown
+from redrive.errors import InvalidParameterError
+from redrive.mailboxes import logs
+from redrive.mailboxes.boxes import limits
+from redrive.mailboxes.life.health import HEALTHY, UNHEALTHY, Report
+from redrive.mailboxes.life.runnable import Runnable
+
+ASK_AGAIN = 0.1
+"""Seconds until a loop that has not stopped is told once more: it may not have begun when it was told first."""
+
+
+class Member:
+    def __init__(self, loop: Runnable, name: str) -> None:
+        self.loop = loop
+        self.name = name
+        self.error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin(self) -> None:
+        """Nobody has been silent before the start."""
+        if self.alive:
+            said = f"{self.name} still runs: it did not stop in time when the group was stopped"
+            raise InvalidParameterError(said, field="loops", hint="wait for it, or make a new process")
+        self.error = None
+        self.loop.heartbeat.beat()
+
+    def start(self, live: Callable[[Member, dict[str, Any]], None], options: dict[str, Any]) -> None:
+        # A daemon: one that does not stop in time must not keep the process from ending.
+        self._thread = threading.Thread(target=live, args=(self, options), name=f"redrive-{self.name}", daemon=True)
+        self._thread.start()
+
+    def end_by(self, deadline: float) -> threading.Thread:
+        """Tell it to stop, in a thread of its own, until it has stopped or time is up."""
+        ender = threading.Thread(target=self._end, args=(deadline,), name=f"redrive-end-{self.name}", daemon=True)
+        ender.start()
+        return ender
+
+    def _end(self, deadline: float) -> None:
+        thread = self._thread
+        while thread is not None and thread.is_alive():
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                self.loop.shutdown(timeout=left)
+            except Exception as error:  # noqa: BLE001 - a loop of any kind; it is asked again
+                text = "Loop could not be told to stop"
+                logs.say(logging.ERROR, text, loop=self.name, error=logs.said(error))
+            if not left:
+                return
+            thread.join(min(left, ASK_AGAIN))
+
+    def say_crashed(self, *, restart_in: float | None) -> None:
+        error = self.error
+        if error is None:
+            return
+        facts = {"loop": self.name, "error": logs.said(error), "error_type": logs.type_of(error)}
+        logs.say(logging.CRITICAL, "Loop crashed", **facts, restart_in_seconds=restart_in)
+        logs.logger.debug("%s crashed", self.name, exc_info=error)
+
+    def report(self, stale: float) -> Report:
+        running, silence = bool(self.loop.running), self.loop.heartbeat.elapsed()
+        status = HEALTHY if running and silence <= stale else UNHEALTHY
+        return {"name": self.name, "status": status, "running": running, "heartbeat_age_seconds": round(silence, 3)}
+
+
+def members_of(loops: Sequence[Runnable]) -> list[Member]:
+    """Named after their own name, or their class; those of one name are told apart."""
+    limits.kind(loops, Sequence, field="loops", hint="give a list, also of one loop")
+    if not loops:
+        raise InvalidParameterError("there are none", field="loops", hint="give it at least one loop")
+    names: list[str] = []
+    given: Sequence[object] = loops
+    for loop in given:
+        if not isinstance(loop, Runnable):
+            hint = "a loop has run, shutdown, running and heartbeat; see redrive.mailboxes.Runnable"
+            raise InvalidParameterError(f"{shown(loop)} cannot be run", field="loops", hint=hint)
+        name = base = str(getattr(loop, "name", "") or type(loop).__name__)
+        number = 1
+        while name in names:
+            number += 1
+            name = f"{base}-{number}"
+        names.append(name)
+    if len({id(loop) for loop in loops}) < len(loops):
+        raise InvalidParameterError("one is there twice", field="loops", hint="make a second one, on the same mailbox")
+    return [Member(loop, name) for loop, name in zip(loops, names, strict=True)]

@@ -1,0 +1,1 @@
+"""Loops that work on the messages of a mailbox, and what becomes of each message."""

@@ -1,0 +1,105 @@
+"""Samples, scores and the functions that judge: what an evaluation loop works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from inspect import Parameter, signature
+from typing import Any, Generic, TypeVar
+from uuid import UUID, uuid4
+
+from redrive.core.quantity import shown
+from redrive.errors import InvalidParameterError
+from redrive.mailboxes.loops.requests import Experiment, RunContext, utc_now
+from redrive.mailboxes.loops.runs import Session
+
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+ExpectedT = TypeVar("ExpectedT")
+
+
+@dataclass(frozen=True)
+class Sample(Generic[InputT, ExpectedT]):
+    """One case: what the main loop is asked, and what a good output is compared with."""
+
+    id: str
+    input: InputT
+    expected: ExpectedT
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """From 0 to 1, and whether that is enough."""
+
+    value: float
+    passed: bool
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        value: object = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise InvalidParameterError(f"{shown(value)} is no score", field="value", hint="use a number from 0 to 1")
+
+
+@dataclass(frozen=True)
+class EvalRequest(Generic[InputT, ExpectedT]):
+    sample: Sample[InputT, ExpectedT]
+    experiment: Experiment
+    request_id: UUID = field(default_factory=uuid4)
+    created_at: datetime = field(default_factory=utc_now)
+    run_context: RunContext | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """How one sample did. `error` is set where there was no output to judge: then the score is 0 and did not pass."""
+
+    sample_id: str
+    experiment_name: str
+    score: Score
+    latency_ms: int = 0
+    error: str | None = None
+    request_id: UUID | None = None
+    completed_at: datetime = field(default_factory=utc_now)
+
+    @property
+    def success(self) -> bool:
+        return self.error is None
+
+
+Evaluator = Callable[[OutputT, ExpectedT], Score]
+SessionEvaluator = Callable[[OutputT, ExpectedT, Session], Score]
+Judge = Callable[..., Any]
+"""Either of them; may also be a coroutine function."""
+
+
+def session_evaluator(function: Judge) -> Judge:
+    """Marks an evaluator that wants the session, where its signature does not tell."""
+    function.wants_session = True  # type: ignore[attr-defined]  # the mark
+    return function
+
+
+def judging(evaluator: Judge) -> Callable[[Any, Any, Session], Any]:
+    """The evaluator as one that gets (output, expected, session).
+
+    It wants the session if it is marked so, has a parameter of that name, or needs three arguments.
+    """
+    places = _parameters(evaluator)
+    if "session" in places:
+        return lambda output, expected, session: evaluator(output, expected, session=session)
+    marked = getattr(evaluator, "wants_session", False) is True
+    needed = [place for place in places.values() if place.default is Parameter.empty]
+    if marked or len(needed) >= 3:
+        return evaluator
+    return lambda output, expected, _session: evaluator(output, expected)
+
+
+def _parameters(evaluator: Judge) -> dict[str, Parameter]:
+    try:
+        found = signature(evaluator).parameters
+    except (TypeError, ValueError):
+        # Some that are written in C do not tell.
+        return {}
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return {name: place for name, place in found.items() if place.kind not in variable}

@@ -1,0 +1,216 @@
+"""The loop for agents: a request comes, a prompt is made of it, an adapter evaluates it, and the output is the reply.
+
+    class Answers(MainLoop[Question, Answer]):
+        def prepare(self, request: Question) -> str:
+            return f"Answer briefly: {request.text}"
+
+    loop = Answers(adapter=adapter, requests=requests, dlq=DLQPolicy(mailbox=dead_letters))
+    loop.run()
+
+A request that fails comes back after a while; one that is given up is a dead letter, and its sender is told so. All of
+that is one write: there is no moment in which a crash could lose a request, or answer it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from inspect import signature
+from typing import Any, Generic, Protocol, TypeVar, cast
+from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
+
+from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
+from redrive.mailboxes.boxes.envelope import plain_body
+from redrive.mailboxes.boxes.mailbox import Mailbox
+from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.faults import VisibilityExpansionRequired
+from redrive.mailboxes.life.heartbeat import Heartbeat
+from redrive.mailboxes.loops.awaiting import ended
+from redrive.mailboxes.loops.bundle import written
+from redrive.mailboxes.loops.config import MainLoopConfig
+from redrive.mailboxes.loops.generics import arguments_of, given_for
+from redrive.mailboxes.loops.policy import DLQPolicy
+from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, MainLoopRequest, MainLoopResult, RunContext
+from redrive.mailboxes.loops.runs import Run, Session, under_way, usage_of
+from redrive.mailboxes.loops.worker import MailboxWorker
+from redrive.mailboxes.metrics import MailboxMetrics
+
+UserRequestT = TypeVar("UserRequestT")
+OutputT = TypeVar("OutputT")
+OutputT_co = TypeVar("OutputT_co", covariant=True)
+
+OFFERED = ("deadline", "budget", "resources")
+"""What an adapter gets if it has a parameter of the name."""
+
+
+class ProviderAdapter(Protocol[OutputT_co]):
+    """Whatever evaluates a prompt. It may also be a coroutine function, and may take deadline, budget and resources."""
+
+    def evaluate(self, prompt: Any, /) -> OutputT_co | Awaitable[OutputT_co]: ...
+
+
+class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]], Generic[UserRequestT, OutputT]):
+    """Usable as it is, for requests that are prompts; subclass it for all others.
+
+    Without a dead-letter policy the first failure is the last: the sender is told, and what is left of the request is
+    a letter of no mailbox, which `redrive letters` shows.
+    """
+
+    _what = "main loop"
+
+    def __init__(
+        self,
+        *,
+        adapter: ProviderAdapter[OutputT],
+        requests: Mailbox[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]],
+        resources: Mapping[str, Any] | None = None,
+        config: MainLoopConfig | None = None,
+        dlq: DLQPolicy[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]] | None = None,
+        metrics: MailboxMetrics | None = None,
+    ) -> None:
+        if not callable(getattr(adapter, "evaluate", None)):
+            hint = "give an object with evaluate(prompt)"
+            raise InvalidParameterError(f"a {type(adapter).__name__} cannot evaluate", field="adapter", hint=hint)
+        super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
+        self._adapter = adapter
+        self._resources = resources
+        self._takes = _offers(adapter.evaluate)
+
+    def prepare(self, request: UserRequestT) -> Any:
+        """What the adapter gets. Override it to make a prompt; `current_run()` knows all else of the request."""
+        return request
+
+    def expand(self, prompt: Any, needed: VisibilityExpansionRequired) -> Any:
+        """The prompt with what the adapter asked for. Override it; it may also change what `prompt` refers to."""
+        del needed
+        return prompt
+
+    def execute(
+        self,
+        request: UserRequestT | MainLoopRequest[UserRequestT],
+        *,
+        budget: Budget | None = None,
+        deadline: Deadline | None = None,
+        resources: Mapping[str, Any] | None = None,
+        experiment: Experiment | None = None,
+    ) -> tuple[OutputT, Session]:
+        """Work on one request here and now, without a mailbox. Raises what the work raises."""
+        asked: MainLoopRequest[Any] = request if isinstance(request, MainLoopRequest) else MainLoopRequest(request)
+        asked = replace(
+            asked,
+            budget=budget or asked.budget,
+            deadline=deadline or asked.deadline,
+            resources=asked.resources if resources is None else dict(resources),
+            experiment=experiment or asked.experiment,
+        )
+        return self._execute(asked, self._heartbeat)
+
+    def _execute(
+        self, request: MainLoopRequest[UserRequestT], heartbeat: Heartbeat, attempt: int = 1
+    ) -> tuple[OutputT, Session]:
+        run = self._run_of(request, heartbeat, attempt)
+        with under_way(run):
+            output = self._evaluate(request, run)
+        return output, run.session()
+
+    # --- what the worker asks for -----------------------------------------------------------------------------------
+
+    def _body_type(self) -> Any:
+        arguments = arguments_of(self, MainLoop)
+        return given_for(MainLoopRequest, arguments[0]) if arguments else MainLoopRequest
+
+    def _reply_type(self) -> Any:
+        arguments = arguments_of(self, MainLoop)
+        return given_for(MainLoopResult, arguments[1]) if arguments else MainLoopResult
+
+    def _work(
+        self, message: Message[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]]
+    ) -> MainLoopResult[OutputT]:
+        request = _enveloped(message)
+        run = self._run_of(request, self._heartbeat, message.delivery_count)
+        folder = self._config.debug_bundles if request.debug_bundle else None
+        with under_way(run):
+            try:
+                output = self._evaluate(request, run)
+            except Exception as error:
+                written(folder, run, request=request, error=repr(error))
+                raise
+        return MainLoopResult(
+            request_id=request.request_id,
+            output=output,
+            session_id=run.context.session_id,
+            run_context=run.context,
+            completed_at=run.now,
+            bundle_path=written(folder, run, request=request, output=output),
+        )
+
+    def _gave_up(self, body: MainLoopRequest[UserRequestT] | None, raw: bytes, text: str) -> MainLoopResult[OutputT]:
+        known = request_id_of(plain_body(raw) if body is None else body)
+        context = None if body is None else getattr(body, "run_context", None)
+        now = moment(self._clock.now())
+        return MainLoopResult(known or UUID(int=0), error=text, run_context=context, completed_at=now)
+
+    # --- the work ---------------------------------------------------------------------------------------------------
+
+    def _run_of(self, request: MainLoopRequest[UserRequestT], heartbeat: Heartbeat, attempt: int) -> Run:
+        given, config = request.run_context or RunContext(), self._config
+        context = replace(
+            given,
+            run_id=uuid4(),
+            request_id=request.request_id,
+            session_id=given.session_id or uuid4(),
+            attempt=attempt,
+            worker_id=given.worker_id or self._worker_id,
+        )
+        return Run(
+            context,
+            clock=self._clock,
+            heartbeat=heartbeat,
+            budget=request.budget or config.budget,
+            deadline=request.deadline or config.deadline_of(request.created_at),
+            resources={**(config.resources or {}), **(self._resources or {}), **(request.resources or {})},
+            experiment=request.experiment,
+        )
+
+    def _evaluate(self, request: MainLoopRequest[UserRequestT], run: Run) -> OutputT:
+        run.check()
+        prompt = ended(self.prepare(request.request), run)
+        before = run.usage
+        output: Any = None
+        while True:
+            given = {name: getattr(run, name) for name in self._takes}
+            try:
+                output = ended(self._adapter.evaluate(prompt, **given), run)
+            except VisibilityExpansionRequired as needed:
+                if run.expansions >= self._config.max_expansions:
+                    raise
+                run.expansions += 1
+                run.beat()
+                run.check()
+                prompt = ended(self.expand(prompt, needed), run)
+            else:
+                break
+        told = usage_of(output)
+        # An adapter that records as it goes has said it all.
+        if told is not None and run.usage == before:
+            run.record(**told)
+        run.check()
+        return cast("OutputT", output)
+
+
+def _enveloped(message: Message[Any, Any]) -> MainLoopRequest[Any]:
+    """A mailbox that was opened for bare requests gives those: then the message's id stands for the request's."""
+    body = message.body
+    if isinstance(body, MainLoopRequest):
+        return body
+    return MainLoopRequest(body, request_id=uuid5(NAMESPACE_OID, message.id), created_at=message.enqueued_at)
+
+
+def _offers(evaluate: Any) -> tuple[str, ...]:
+    try:
+        places = signature(evaluate).parameters
+    except (TypeError, ValueError):
+        # Some that are written in C do not tell.
+        return ()
+    return tuple(name for name in OFFERED if name in places)

@@ -1,0 +1,127 @@
+"""What goes into a main loop and what comes out: envelopes around the caller's own request and output.
+
+All of them cross a store as JSON and come back by type. Times are aware and in UTC. The generic ones have no slots:
+with them, `MainLoopRequest[MyRequest](...)` fails in Python 3.11, which wants to note the alias on the frozen value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+from uuid import UUID, uuid4
+
+from redrive.core import durations
+from redrive.core.durations import Duration
+from redrive.core.quantity import shown
+from redrive.errors import InvalidParameterError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """After this instant nobody wants the result any more: the request is not begun, and a late output not sent."""
+
+    expires_at: datetime
+
+    def __post_init__(self) -> None:
+        at: object = self.expires_at
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            hint = "give a datetime with a time zone, or use Deadline.after"
+            raise InvalidParameterError(f"{shown(at)} is no instant", field="expires_at", hint=hint)
+
+    @classmethod
+    def after(cls, duration: Duration, *, since: datetime | None = None) -> Deadline:
+        """So long from now (or from `since`): seconds, a timedelta or a text such as "5m"."""
+        millis = durations.parse(duration, field="deadline")
+        return cls((since or utc_now()) + timedelta(milliseconds=millis))
+
+    def remaining(self, *, now: datetime | None = None) -> timedelta:
+        """Nothing once it has passed, never less."""
+        return max(timedelta(0), self.expires_at - (now or utc_now()))
+
+    def passed(self, *, now: datetime | None = None) -> bool:
+        return (now or utc_now()) >= self.expires_at
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one delivery of a request may use. None is no limit; the deadline is as good as the request's own."""
+
+    max_total_tokens: int | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    deadline: Deadline | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_total_tokens", "max_input_tokens", "max_output_tokens"):
+            limit: object = getattr(self, name)
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+                hint = "use a whole number of tokens, or None for no limit"
+                raise InvalidParameterError(f"{shown(limit)} cannot be used", field=name, hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """Who works on what: made anew for each delivery. `trace_id` and `span_id` are the sender's and stay.
+
+    `run_id` is of one delivery, `request_id` of the request through all of them; `attempt` is the delivery count.
+    """
+
+    run_id: UUID = field(default_factory=uuid4)
+    request_id: UUID | None = None
+    session_id: UUID | None = None
+    attempt: int = 1
+    worker_id: str = ""
+    trace_id: str | None = None
+    span_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A named variant. The loop passes it on: `prepare` may read it from `current_run().experiment`."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class MainLoopRequest(Generic[T]):
+    """One request. What it leaves open is taken from the loop's config. `resources` are plain data by name.
+
+    `debug_bundle` asks for a file with all that is known of the run, in the folder that the loop's config names.
+    """
+
+    request: T
+    budget: Budget | None = None
+    deadline: Deadline | None = None
+    resources: dict[str, Any] | None = None
+    request_id: UUID = field(default_factory=uuid4)
+    created_at: datetime = field(default_factory=utc_now)
+    run_context: RunContext | None = None
+    experiment: Experiment | None = None
+    debug_bundle: bool = False
+
+
+@dataclass(frozen=True)
+class MainLoopResult(Generic[R]):
+    """What became of a request: its output, or the error of a request that was given up."""
+
+    request_id: UUID
+    output: R | None = None
+    error: str | None = None
+    session_id: UUID | None = None
+    run_context: RunContext | None = None
+    completed_at: datetime = field(default_factory=utc_now)
+    bundle_path: str | None = None
+
+    @property
+    def success(self) -> bool:
+        return self.error is None

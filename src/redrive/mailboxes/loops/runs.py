@@ -1,0 +1,176 @@
+"""One delivery of a request while it is worked on: what it may use, what it used, and when it must end.
+
+run = current_run()                 # in prepare, in an adapter, or in whatever they call
+run.record(input_tokens=1200)       # raises BudgetExceededError as soon as it is too much
+run.check()                         # raises DeadlineExceededError once nobody wants the result any more
+run.beat()                          # it takes long, but it goes on
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from redrive.core.quantity import shown
+from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes.dead_letter import moment
+from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
+from redrive.mailboxes.life.heartbeat import Heartbeat
+from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, RunContext
+from redrive.stores.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens. The total is what was told, or the sum where that is more."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is known of a run that has ended: session evaluators judge by it.
+
+    `expansions`: how often the prompt was made anew. `notes` is what `current_run().notes` gathered.
+    """
+
+    session_id: UUID
+    run_context: RunContext
+    usage: Usage
+    expansions: int = 0
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Run:
+    """`current_run()` gives it. Any thread may record, check and beat."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        *,
+        clock: Clock,
+        heartbeat: Heartbeat,
+        budget: Budget | None = None,
+        deadline: Deadline | None = None,
+        resources: Mapping[str, Any] | None = None,
+        experiment: Experiment | None = None,
+    ) -> None:
+        self.context = context
+        self.budget = budget
+        self.deadline = _earlier(deadline, None if budget is None else budget.deadline)
+        self.resources: Mapping[str, Any] = {} if resources is None else resources
+        self.experiment = experiment
+        self.expansions = 0
+        self.notes: dict[str, Any] = {}
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._lock = threading.Lock()
+        self._usage = Usage()
+
+    @property
+    def now(self) -> datetime:
+        return moment(self._clock.now())
+
+    @property
+    def usage(self) -> Usage:
+        return self._usage
+
+    def beat(self) -> None:
+        self._heartbeat.beat()
+
+    def record(self, *, input_tokens: int = 0, output_tokens: int = 0, total_tokens: int | None = None) -> None:
+        """Add to what was used. Without a total it is the sum of the two."""
+        given = (input_tokens, output_tokens, 0 if total_tokens is None else total_tokens)
+        for number in given:
+            told: object = number
+            if isinstance(told, bool) or not isinstance(told, int) or told < 0:
+                hint = "use whole numbers of at least 0"
+                raise InvalidParameterError(f"{shown(number)} is no number of tokens", field="usage", hint=hint)
+        with self._lock:
+            used = self._usage
+            self._usage = Usage(
+                used.input_tokens + input_tokens,
+                used.output_tokens + output_tokens,
+                used.total_tokens + max(given[2], input_tokens + output_tokens),
+            )
+        self._check_budget()
+
+    def check(self) -> None:
+        """Raises if the budget is used up or the deadline has passed; else nothing happens."""
+        self._check_budget()
+        deadline = self.deadline
+        if deadline is not None and deadline.passed(now=self.now):
+            raise DeadlineExceededError(f"the deadline was {deadline.expires_at.isoformat()}")
+
+    def session(self) -> Session:
+        context = self.context
+        # It always has one: whoever makes a run gives it a session.
+        return Session(context.session_id or context.run_id, context, self._usage, self.expansions, dict(self.notes))
+
+    def _check_budget(self) -> None:
+        if self.budget is None:
+            return
+        for name in ("input_tokens", "output_tokens", "total_tokens"):
+            limit, used = getattr(self.budget, f"max_{name}"), getattr(self._usage, name)
+            if limit is not None and used > limit:
+                text = f"{used:,} {name.replace('_', ' ')} were used, {limit:,} are allowed"
+                raise BudgetExceededError(text, what=f"max_{name}", used=used, limit=limit)
+
+
+_current: ContextVar[Run | None] = ContextVar("redrive_mailboxes_run", default=None)
+
+
+def current_run() -> Run | None:
+    """What this thread or task works on; None outside of a loop."""
+    return _current.get()
+
+
+@contextmanager
+def under_way(run: Run) -> Iterator[Run]:
+    token = _current.set(run)
+    try:
+        yield run
+    finally:
+        _current.reset(token)
+
+
+def usage_of(output: object) -> dict[str, int] | None:
+    """What an output says it used, by the names that providers give it; None if it says nothing."""
+    told = _ask(output, "usage")
+    if told is None:
+        return None
+    found = {
+        "input_tokens": _number(told, "input_tokens", "prompt_tokens"),
+        "output_tokens": _number(told, "output_tokens", "completion_tokens"),
+        "total_tokens": _number(told, "total_tokens"),
+    }
+    return {name: number for name, number in found.items() if number is not None} or None
+
+
+def _number(told: object, *names: str) -> int | None:
+    for name in names:
+        value = _ask(told, name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
+
+
+def _ask(holder: object, name: str) -> Any:
+    """An attribute or key of an object we know nothing about: a property may raise anything."""
+    try:
+        return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+    except Exception:  # noqa: BLE001 - see above
+        return None
+
+
+def _earlier(*deadlines: Deadline | None) -> Deadline | None:
+    given = [each for each in deadlines if each is not None]
+    return min(given, key=lambda each: each.expires_at, default=None)

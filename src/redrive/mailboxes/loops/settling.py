@@ -1,0 +1,108 @@
+"""The ends of a message that loops need: each in one write with whatever goes out because of it.
+
+They do not ask whether the visibility timeout has passed: while nobody else was given the message, its result counts.
+All say whether it counted, and raise MailboxConnectionError where nobody could be asked; they may then be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from redrive.core.decide import Charge, ToDead, ToReady
+from redrive.core.item import Ending, Failure, NewItem
+from redrive.core.policy import Policy
+from redrive.core.states import State
+from redrive.core.verbs import Verdict
+from redrive.engine.evidence import failure_of
+from redrive.mailboxes.boxes import limits
+from redrive.mailboxes.loops.outbox import outgoing_item
+
+if TYPE_CHECKING:
+    from redrive.mailboxes.boxes.mailbox import Mailbox
+    from redrive.mailboxes.boxes.message import StoreMessage
+
+_POLICY = Policy()
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message that is sent because another one ended. `mailbox` may be a name that nobody here can resolve; then
+    `reply_at` is where it is.
+    """
+
+    mailbox: Mailbox[Any, Any] | str
+    body: Any
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    reply_at: str = ""
+    name: str = ""
+    """By which it was asked for: a resolver may know a mailbox by another name than its own."""
+
+
+def reply_of(message: StoreMessage[Any, Any], body: object) -> Outgoing | None:
+    """What answers this message; None if nobody waits for it."""
+    name = message.reply_to_name
+    if name is None:
+        return None
+    mailbox = message.reply_to
+    return Outgoing(name if mailbox is None else mailbox, body, reply_at=message._envelope.reply_at, name=name)
+
+
+def finish(message: StoreMessage[Any, Any], reply: Outgoing | None = None) -> bool:
+    """It is done, and so is its reply."""
+    follow_ups = _follow_ups(message, reply)
+    settlement = message._settlement(message._done_decision(), Ending.DONE, follow_ups=follow_ups)
+    return message._settle(settlement) is not None
+
+
+def retry(message: StoreMessage[Any, Any], delay_seconds: float, error: Exception | Failure) -> bool:
+    """It failed, and is tried again."""
+    delay = limits.seconds(delay_seconds, field="delay_seconds")
+    failure = failure_from(error)
+    settlement = message._settlement(ToReady(delay, Charge.ERROR), Ending.FAILED, failure=failure)
+    return message._settle(settlement) is not None
+
+
+def release(message: StoreMessage[Any, Any]) -> bool:
+    """It was not worked on: visible again at once, and this delivery does not count."""
+    return message._settle(message._settlement(ToReady(0, Charge.NOTHING), Ending.RELEASED)) is not None
+
+
+def bury(
+    message: StoreMessage[Any, Any],
+    *,
+    route: str,
+    reason: str,
+    error: Exception | Failure,
+    reply: Outgoing | None = None,
+    otherwise: float = 60,
+    counted: bool = True,
+) -> Literal["buried", "full", "lost"]:
+    """It is a letter of this route, and its last reply is sent. `full`: the route has no room; nothing was sent, and
+    the message is visible again after `otherwise` seconds. `counted` False: it was not run this time.
+    """
+    failure = failure_from(error)
+    charge = Charge.ERROR if counted else Charge.NOTHING
+    decision = ToDead(reason, charge, failure, route, limits.seconds(otherwise, field="otherwise"))
+    settlement = message._settlement(decision, Ending.DEAD, failure=failure, follow_ups=_follow_ups(message, reply))
+    answer = message._settle(settlement)
+    if answer is None or (answer.verdict is Verdict.APPLIED and answer.reason == "cancelled"):
+        return "lost"  # or somebody wanted it cancelled, and so it was
+    died = answer.verdict is Verdict.APPLIED
+    if answer.verdict is Verdict.ALREADY:
+        died = message._mailbox._call(message._place.store.get, message.id).item.state is State.DEAD
+    if died and route:
+        # Letters ring no bell of the store.
+        message._place.ring_from_outside(route)
+    return "buried" if died else "full"
+
+
+def failure_from(error: Exception | Failure) -> Failure:
+    return error if isinstance(error, Failure) else failure_of(error, _POLICY)
+
+
+def _follow_ups(message: StoreMessage[Any, Any], reply: Outgoing | None) -> tuple[NewItem, ...]:
+    if reply is None:
+        return ()
+    return (outgoing_item(message._place, reply, source=message._mailbox.name),)

@@ -1,0 +1,94 @@
+"""Whether a failed message is given up, and what its letter says about why."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from redrive.core.item import Failure
+from redrive.engine.evidence import plain_failure
+from redrive.mailboxes import logs
+from redrive.mailboxes.boxes.mailbox import Mailbox
+from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
+from redrive.mailboxes.loops.policy import DLQPolicy
+
+Policy = DLQPolicy[Any, Any]
+Given = Message[Any, Any]
+
+DELIVERIES = 5
+"""How often a message may take its worker with it where no policy says."""
+
+
+def verdict(policy: Policy | None, message: Given, error: BaseException) -> str | None:
+    """Why it is given up, or None if it is to be tried again.
+
+    What is out of time or budget stays so: no policy is asked. Without a policy the first failure is the last.
+    """
+    if isinstance(error, DeadlineExceededError):
+        return "deadline"
+    if isinstance(error, BudgetExceededError):
+        return "budget"
+    if policy is None:
+        return "no_retry"
+    return _reason(policy, error) if _dies(policy, message, error) else None
+
+
+def grave_of(policy: Policy | None, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
+    """The mailbox for its letter; None if there is no policy: then it is a letter all the same, of no route."""
+    if policy is None:
+        return None
+    try:
+        return policy.mailbox_for(error if isinstance(error, Exception) else None)
+    except Exception as broken:  # noqa: BLE001 - the user's own policy
+        logs.say(logging.ERROR, "Policy failed, the letter goes to its first mailbox", error=logs.said(broken))
+        return policy.mailbox
+
+
+def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
+    """What is said of a message that took its worker with it each time; None if it may be tried.
+
+    Only lost deliveries count: of an error that is excluded there may be any number.
+    """
+    allowed = DELIVERIES if policy is None else policy.max_delivery_count
+    lost = _lost(policy, message)
+    if lost < allowed:
+        return None
+    source = getattr(getattr(message, "_item", None), "queue", "")
+    text = f"lease expired on each of {lost} deliveries: whoever received it was not heard of again"
+    return plain_failure("redrive.LeaseExpired", text, "crash", key=f"lease expired in {source}")
+
+
+def is_suspect(message: Given) -> bool:
+    """Whether somebody who had it was never heard of again."""
+    item = getattr(message, "_item", None)
+    return item is not None and item.crashes > 0
+
+
+def _lost(policy: Policy | None, message: Given) -> int:
+    item = getattr(message, "_item", None)
+    if item is not None:
+        return int(item.crashes)
+    # Somebody else's mailbox counts deliveries alone: where every error ends at the limit, the rest was lost.
+    plain = policy is None or (not policy.exclude_errors and _is_plain(policy))
+    return message.delivery_count - 1 if plain else 0
+
+
+def _dies(policy: Policy, message: Given, error: BaseException) -> bool:
+    try:
+        return bool(policy.should_dead_letter(message, error))  # type: ignore[arg-type]  # SystemExit is asked about, too
+    except Exception as broken:  # noqa: BLE001 - the user's own policy
+        logs.say(logging.ERROR, "Policy failed, its threshold decides", message_id=message.id, error=logs.said(broken))
+        return message.delivery_count >= policy.max_delivery_count
+
+
+def _reason(policy: Policy, error: BaseException) -> str:
+    if not _is_plain(policy):
+        return "policy"
+    if policy.lists(policy.exclude_errors, error):
+        return "max_age"
+    return "rule" if policy.lists(policy.include_errors, error) else "max_attempts"
+
+
+def _is_plain(policy: Policy) -> bool:
+    return type(policy).should_dead_letter is DLQPolicy.should_dead_letter

@@ -1,0 +1,320 @@
+"""What all loops do: receive, work on one message after the other, and let each go in the way it ended.
+
+The store is asked again for as long as it takes: work that was done is not thrown away because the store is not there
+for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from redrive.engine.evidence import hint_of
+from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, SerializationError
+from redrive.mailboxes import logs
+from redrive.mailboxes.boxes import limits
+from redrive.mailboxes.boxes.dead_letter import DeadLetter, request_id_of
+from redrive.mailboxes.boxes.mailbox import Mailbox
+from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.boxes.stop import Stop
+from redrive.mailboxes.life.lease_extender import LeaseExtender
+from redrive.mailboxes.life.living import Beating
+from redrive.mailboxes.life.outage import Outage
+from redrive.mailboxes.life.receiving import receive_until
+from redrive.mailboxes.loops.awaiting import one_loop
+from redrive.mailboxes.loops.config import LONGEST_WAIT, MainLoopConfig
+from redrive.mailboxes.loops.ends import Grave, ends_of
+from redrive.mailboxes.loops.errands import Errands
+from redrive.mailboxes.loops.generics import given_for
+from redrive.mailboxes.loops.policy import DLQPolicy
+from redrive.mailboxes.loops.verdict import grave_of, is_suspect, lost_too_often, verdict
+from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
+
+BodyT = TypeVar("BodyT")
+ReplyT = TypeVar("ReplyT")
+X = TypeVar("X")
+
+
+class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
+    """A loop over one mailbox. Subclasses say what the work is, and what is answered when it is given up."""
+
+    _what = "loop"
+
+    def __init__(
+        self,
+        *,
+        requests: Mailbox[BodyT, ReplyT],
+        config: MainLoopConfig | None,
+        dlq: DLQPolicy[BodyT, ReplyT] | None,
+        metrics: MailboxMetrics | None,
+    ) -> None:
+        limits.kind(requests, Mailbox, field="requests", hint="use open_mailbox")
+        if config is not None:
+            limits.kind(config, MainLoopConfig, field="config", hint="use MainLoopConfig")
+        if dlq is not None:
+            limits.kind(dlq, DLQPolicy, field="dlq", hint="use DLQPolicy(mailbox=…)")
+        super().__init__(self._what, requests.clock)
+        self._requests = requests
+        self._config = MainLoopConfig() if config is None else config
+        self._dlq = dlq
+        self._metrics = default_metrics() if metrics is None else metrics
+        self._clock = requests.clock
+        self._extender = LeaseExtender(self._config.lease_extender, clock=self._clock)
+        self._ends = ends_of(requests, self._clock)
+        self._errands = Errands(requests, self.dead_letters, self._clock, self._reply_type)
+        self._stop = Stop()
+        self._worker_id = f"{socket.gethostname()}-{os.getpid()}"
+        for grave in self.dead_letters:
+            if grave.name == requests.name and self._errands.shares_store(grave):
+                said = f"dead letters of {requests.name!r} would come back as requests"
+                raise InvalidParameterError(said, field="dlq", hint=f"use another mailbox, such as {requests.name}-dlq")
+            grave.mark_dead_letters()
+        self._bind(late=False)
+
+    @abstractmethod
+    def _work(self, message: Message[BodyT, ReplyT]) -> ReplyT:
+        """Raises whatever went wrong."""
+
+    @abstractmethod
+    def _gave_up(self, body: BodyT | None, raw: bytes, text: str) -> ReplyT:
+        """What is answered; the body is None if it could not be read."""
+
+    @abstractmethod
+    def _body_type(self) -> Any:
+        """The type of requests, by the loop's generic arguments."""
+
+    @abstractmethod
+    def _reply_type(self) -> Any: ...
+
+    # --- what everybody may ask -------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self._requests.name
+
+    @property
+    def dead_letters(self) -> tuple[Mailbox[DeadLetter[BodyT], Any], ...]:
+        return () if self._dlq is None else self._dlq.mailboxes
+
+    def run(
+        self,
+        *,
+        max_iterations: int | None = None,
+        visibility_timeout: float = 300,
+        wait_time_seconds: float = 20,
+    ) -> None:
+        """Until it is told to stop, the mailbox is closed, or it has received so many times."""
+        most = limits.rounds(max_iterations)
+        visibility = limits.working_visibility(visibility_timeout)
+        self._bind(late=True)
+        for grave in self.dead_letters:
+            self._metrics.watch(grave)
+        with self._life.running() as self._stop, one_loop():
+            self._errands.soon()
+            rounds = 0
+            try:
+                if not self._requests.closed:
+                    self._steadily(self._errands.announce, None)
+                while not self._stop.is_set() and not self._requests.closed and rounds != most:
+                    rounds += 1
+                    self._heartbeat.beat()
+                    self._errands.run()
+                    self._round(visibility, wait_time_seconds)
+            finally:
+                self._extender.close()
+
+    # --- one round --------------------------------------------------------------------------------------------------
+
+    def _bind(self, *, late: bool) -> None:
+        """Tell mailboxes what is in them: of a subclass at once, of `MainLoop[A, B](...)` when that is known."""
+        if late or not getattr(type(self), "__parameters__", ()):
+            kind = self._body_type()
+            self._requests.bind(kind)
+            for grave in self.dead_letters:
+                grave.bind(given_for(DeadLetter, kind))
+
+    def _round(self, visibility: float, wait: float) -> None:
+        def receive() -> Sequence[Message[BodyT, ReplyT]]:
+            return receive_until(
+                self._requests,
+                self._stop,
+                max_messages=self._config.max_messages,
+                visibility_timeout=visibility,
+                wait_time_seconds=wait,
+            )
+
+        nothing: Sequence[Message[BodyT, ReplyT]] = ()
+        try:
+            batch = self._steadily(receive, nothing)
+        except MailboxClosedError:
+            return
+        batch = sorted(batch, key=is_suspect)
+        with self._extender.attach(batch, self._heartbeat, visibility_timeout=visibility):
+            for position, message in enumerate(batch):
+                if self._stop.is_set():
+                    self._give_back(batch[position:])
+                    return
+                if is_suspect(message):
+                    # It may take this process with it: then nobody else shall be blamed for that.
+                    self._give_back(batch[position + 1 :])
+                try:
+                    self._one(message)
+                except MailboxClosedError as error:
+                    logs.not_ended(message_id=message.id, error=error)
+                    return
+                except BaseException:
+                    self._give_back(batch[position:])
+                    raise
+                self._heartbeat.beat()
+                self._errands.run()
+                if is_suspect(message):
+                    return
+
+    def _give_back(self, rest: Sequence[Message[BodyT, ReplyT]]) -> None:
+        for message in rest:
+            if not message.is_finalized:
+                # Without patience: if the store is away, their leases bring them back.
+                try:
+                    self._ends.release(message)
+                except (MailboxConnectionError, MailboxClosedError) as error:
+                    logs.not_ended(message_id=message.id, error=error)
+
+    def _steadily(self, act: Callable[[], X], otherwise: X) -> X:
+        """Ask until the store answers; `otherwise` if the loop is told to stop before."""
+        outage = Outage(self._requests.name)
+        while True:
+            try:
+                answer = act()
+            except MailboxConnectionError as error:
+                if self._requests.closed:
+                    return otherwise
+                pause = outage.goes_on(error)
+            else:
+                outage.is_over()
+                return answer
+            self._heartbeat.beat()
+            if self._stop.wait(pause, self._clock):
+                return otherwise
+
+    # --- one message ------------------------------------------------------------------------------------------------
+
+    def _one(self, message: Message[BodyT, ReplyT]) -> None:
+        lost = lost_too_often(self._dlq, message)
+        if lost is not None:
+            self._give_up(message, Grave("max_crashes", lost, self._backoff(message), counted=False))
+            return
+        try:
+            message.body  # noqa: B018 - it is decoded when it is asked for
+        except SerializationError as error:
+            self._unreadable(message, error)
+            return
+        try:
+            reply = self._work(message)
+            ended = self._steadily(lambda: self._ends.finish(message, reply), None)
+        except KeyboardInterrupt:
+            raise
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the user's work
+            self._failed(message, error)
+        except BaseException as error:
+            # An exit in the middle of the work is a failure of it, or it would be tried for ever.
+            self._failed(message, error)
+            raise
+        else:
+            self._said(message, ended=ended)
+            self._errands.after(message)
+
+    def _unreadable(self, message: Message[BodyT, ReplyT], error: SerializationError) -> None:
+        """No try will read it, unless the policy expects that one does: by a newer version of the program."""
+        if self._dlq is not None and self._dlq.lists(self._dlq.exclude_errors, error):
+            self._failed(message, error)
+        else:
+            self._give_up(message, Grave("payload", error, self._backoff(message)))
+
+    def _failed(self, message: Message[BodyT, ReplyT], error: BaseException) -> None:
+        reason = verdict(self._dlq, message, error)
+        if reason is not None:
+            self._give_up(message, Grave(reason, error, self._backoff(message)))
+            return
+        asked = hint_of(error, self._clock.now())
+        delay = self._backoff(message) if asked is None else min(asked / 1000, LONGEST_WAIT)
+        logs.say(
+            logging.WARNING,
+            "Message failed",
+            message_id=message.id,
+            source_mailbox=self._requests.name,
+            delivery_count=message.delivery_count,
+            error_type=logs.type_of(error),
+            error_message=logs.said(error),
+            retry_in_seconds=delay,
+        )
+        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error), None))
+
+    def _give_up(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
+        """One write: the letter, the end of the message, and the answer that says so."""
+        target = grave_of(self._dlq, grave.error)
+        if target is not None and not self._errands.has_room(target):
+            kept = self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None)
+            outcome = None if kept is None else "full" if kept else "lost"
+        else:
+            reply = self._terminal(message, grave)
+            outcome = self._steadily(lambda: self._ends.bury(message, grave, target, reply), None)
+        match outcome:
+            case "buried":
+                self._buried(message, grave, target)
+            case "full":
+                name = "" if target is None else target.name
+                self._metrics.refused(self._requests.name, grave.error_type)
+                logs.mailbox_full(
+                    mailbox=name,
+                    message_id=message.id,
+                    source_mailbox=self._requests.name,
+                    retry_in_seconds=grave.otherwise,
+                )
+            case _:
+                self._said(message, ended=None if outcome is None else False)
+
+    def _terminal(self, message: Message[BodyT, ReplyT], grave: Grave) -> ReplyT | None:
+        if message.reply_to_name is None:
+            return None
+        text = grave.text
+        if self._dlq is not None:
+            deliveries = message.delivery_count - (not grave.counted)
+            text = f"Dead-lettered after {deliveries} attempts: {text}"
+        return self._gave_up(_body_of(message), message.raw, text)
+
+    def _buried(
+        self, message: Message[BodyT, ReplyT], grave: Grave, target: Mailbox[DeadLetter[BodyT], Any] | None
+    ) -> None:
+        self._metrics.sent(self._requests.name, grave.error_type)
+        logs.dead_lettered(
+            message_id=message.id,
+            request_id=request_id_of(_body_of(message)),
+            source_mailbox=self._requests.name,
+            delivery_count=message.delivery_count - (not grave.counted),
+            error_type=grave.error_type,
+            error_message=grave.text,
+        )
+        self._errands.after(message, target)
+
+    def _backoff(self, message: Message[BodyT, ReplyT]) -> float:
+        return self._config.backoff(message.delivery_count)
+
+    def _said(self, message: Message[BodyT, ReplyT], *, ended: bool | None) -> None:
+        """Tell where what we did with a message does not count. None: nobody knows, the store did not answer."""
+        if ended is False:
+            logs.say(logging.WARNING, "Message lost to another receiver", message_id=message.id)
+        elif ended is None:
+            text = "Message not settled before the end, it comes again"
+            logs.say(logging.WARNING, text, message_id=message.id)
+
+
+def _body_of(message: Message[Any, Any]) -> Any:
+    try:
+        return message.body
+    except SerializationError:
+        return None

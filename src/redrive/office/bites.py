@@ -1,0 +1,54 @@
+"""A large act in bites, each atomic and none of them long, so that it never keeps workers waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+
+from msgspec.structs import replace
+
+from redrive.core.meters import Rate
+from redrive.core.select import Ids
+from redrive.core.verbs import Act, Amended, Change, Replay
+from redrive.stores.base import PAGE_LIMIT, Store
+
+AT_ONCE = 2
+"""Bites that are on their way together: while the store is busy with one, the next is being made."""
+
+Bite = tuple[Ids, Change]
+"""Items of a large act that are changed in one write, and how."""
+
+
+def bites_of(ids: Sequence[str], change: Change) -> list[Bite]:
+    return [(Ids(tuple(ids[start : start + PAGE_LIMIT])), change) for start in range(0, len(ids), PAGE_LIMIT)]
+
+
+def paced(ids: Sequence[str], change: Replay, pace: Rate) -> list[Bite]:
+    """The pace is in their due times, so that it needs nobody to keep it."""
+    most = min(PAGE_LIMIT, pace.most)
+    return [
+        (Ids(tuple(ids[start : start + most])), replace(change, delay=change.delay + start * pace.interval // 1000))
+        for start in range(0, len(ids), most)
+    ]
+
+
+async def amend_in_bites(store: Store, bites: Sequence[Bite], act: Act) -> Amended:
+    """Repeating it, under the same request, resumes it."""
+    done: list[Amended] = []
+    for start in range(0, len(bites), AT_ONCE):
+        amends = [store.amend(those, change, act) for those, change in bites[start : start + AT_ONCE]]
+        # All of them to their end, also if one fails: none is left behind to go on by itself.
+        for answer in await asyncio.gather(*amends, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            done.append(answer)
+    return joined(done)
+
+
+def joined(parts: Sequence[Amended]) -> Amended:
+    return Amended(
+        tuple(chain.from_iterable([each.changed for each in parts])),
+        tuple(chain.from_iterable([each.already for each in parts])),
+        tuple(chain.from_iterable([each.skipped for each in parts])),
+    )

@@ -1,0 +1,377 @@
+"""Work on letters where they lie: a letter is lent out, worked on and settled, and stays a letter until that is done.
+
+So a process that dies in the middle leaves every letter as it was, and two who work at once never have the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import platform
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from redrive.core import codec, meters
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
+from redrive.core.item import Attempt, Ending, Failure, Item, Millis
+from redrive.core.policy import Policy
+from redrive.core.select import Ids
+from redrive.core.verbs import Answer, Held, NewEntry, Settlement, Skipped, Verdict
+from redrive.engine import signals
+from redrive.engine.evidence import failure_of, text_of
+from redrive.engine.ids import new_id
+from redrive.engine.report import end_event
+from redrive.engine.steady import PAUSES
+from redrive.engine.threads import Threads
+from redrive.errors import (
+    ConfigError,
+    NotFound,
+    OutcomeUnknown,
+    PayloadError,
+    PayloadUndecodable,
+    StoreError,
+    StoreUnavailable,
+)
+from redrive.events import Amended, Events, LeaseLost
+from redrive.office.in_place_job import Function, Halt, Job, Worked, WorkRecord, why_not
+from redrive.stores.audit import TOPIC
+from redrive.stores.base import PAGE_LIMIT, Store
+from redrive.stores.clock import Clock
+
+__all__ = ["Halt", "Shift", "Worked", "would_work"]
+
+T = TypeVar("T")
+WORD = "work"
+NO_ITEM = "no such item"
+RENEW_AT = 3
+TRIES = 8
+"""Of a verb that fails. What was done for a letter must not be lost for a short trouble of the store."""
+
+
+class _Hand:
+    """A letter in hand. `over`: the function has ended, and only the store is still to hear of it."""
+
+    def __init__(self, item: Item, taken: Millis) -> None:
+        self.item = item
+        self.taken = taken
+        self.over = False
+        self.lost = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class Shift:
+    """One call: so many letters, one function, one name under which they are held."""
+
+    def __init__(self, store: Store, job: Job, *, events: Events, clock: Clock) -> None:
+        self._store = store
+        self._job = job
+        self._events = events
+        self._clock = clock
+        self._worker = f"{platform.node() or 'host'}-{os.getpid()}-{WORD}-{new_id()[:8]}"
+        self._threads = Threads(job.concurrency)
+        self._hands: dict[str, _Hand] = {}
+        self._waiting: deque[str] = deque()
+        self._full_at = 0
+        self._total = 0
+        self._halted = ""
+        self._done: list[str] = []
+        self._kept: list[Skipped] = []
+        self._cancelled: list[Skipped] = []
+        self._skipped: list[Skipped] = []
+        self._left: list[str] = []
+
+    async def work(self, ids: Sequence[str]) -> Worked:
+        self._waiting.extend(dict.fromkeys(ids))
+        self._total = len(self._waiting)
+        keeper = asyncio.create_task(self._keep())
+        try:
+            await self._go_on()
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            self._threads.close()
+            await asyncio.shield(self._end())
+        return self._worked()
+
+    async def _go_on(self) -> None:
+        while self._hands or (self._waiting and not self._halted):
+            room = self._job.concurrency - len(self._hands)
+            if room and self._waiting and not self._halted:
+                await self._take(await self._paced(room))
+            tasks = [hand.task for hand in self._hands.values() if hand.task is not None]
+            if tasks:
+                ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    task.result()
+
+    async def _paced(self, room: int) -> int:
+        """How many may begin now; waits until it is at least one."""
+        rate = self._job.pace
+        if rate is None:
+            return room
+        while True:
+            now = self._clock.monotonic() * 1000
+            free = meters.room(rate.interval, rate.most, self._full_at, now)
+            if free:
+                count = min(free, room, len(self._waiting))
+                self._full_at = meters.spent(rate.interval, self._full_at, now, count)
+                return count
+            opens = meters.opens_at(rate.interval, rate.most, self._full_at)
+            await self._clock.sleep(max(1, -(-(opens - now) // 1000)))
+
+    async def _take(self, count: int) -> None:
+        if self._halted:  # while the pace made us wait
+            return
+        wanted = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        job = self._job
+        lending = asyncio.ensure_future(
+            self._surely(lambda: self._store.lease_letters(wanted, self._worker, job.ttl, early=job.early))
+        )
+        try:
+            lent = await asyncio.shield(lending)
+        except asyncio.CancelledError:
+            # What is being lent to us is ours to give back.
+            self._hands |= {item.id: _Hand(item, self._clock.monotonic()) for item in await lending}
+            self._left += [each for each in wanted if each not in self._hands]
+            raise
+        except BaseException:
+            self._left += wanted
+            raise
+        for item in lent:
+            hand = self._hands[item.id] = _Hand(item, self._clock.monotonic())
+            hand.task = asyncio.create_task(self._one(hand))
+        given = {item.id for item in lent}
+        for each in wanted:
+            if each not in given:
+                self._skipped.append(Skipped(each, await self._why_not(each)))
+                self._tell()
+
+    async def _why_not(self, item_id: str) -> str:
+        try:
+            item = (await self._surely(lambda: self._store.get(item_id))).item
+        except NotFound:
+            return NO_ITEM
+        return why_not(item, self._clock.now(), early=self._job.early) or "it was held by somebody else"
+
+    # --- one letter ---
+
+    async def _one(self, hand: _Hand) -> None:
+        try:
+            value, error = await self._called(hand.item)
+            hand.over = True
+            await self._ended(hand, *self._judged(hand, value, error))
+        except asyncio.CancelledError:
+            if not hand.lost:
+                raise
+            self._skipped.append(Skipped(hand.item.id, "its lease was lost"))
+        finally:
+            if hand.over or hand.lost:
+                del self._hands[hand.item.id]
+                self._tell()
+
+    async def _called(self, item: Item) -> tuple[object, BaseException | None]:
+        """What the function returned, or raised: SystemExit too is its failure, and only being stopped is not."""
+        function = self._job.function
+        if item.flaw:  # what is left of its payload must not be taken for the whole
+            return None, PayloadUndecodable(f"the payload cannot be used: {item.flaw}")
+        try:
+            if inspect.iscoroutinefunction(function):
+                value = await function(item)
+            else:
+                value, error = await self._in_thread(function, item)
+                if error is not None:
+                    return None, error
+                value = await value if inspect.isawaitable(value) else value
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return None, RuntimeError("the function was cancelled from within")
+        except BaseException as raised:  # noqa: BLE001 - see above
+            return None, raised
+        return (None, value) if isinstance(value, signals.Signal | Halt) else (value, None)
+
+    async def _in_thread(self, function: Function, item: Item) -> tuple[Any, BaseException | None]:
+        loop = asyncio.get_running_loop()
+        future = self._threads.submit(lambda: _caught(function, item))
+        # A thread cannot be cancelled: its place stays taken until it ends.
+        future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._threads.freed))
+        found: tuple[Any, BaseException | None] = await asyncio.wrap_future(future)
+        return found
+
+    def _judged(self, hand: _Hand, value: object, error: BaseException | None) -> tuple[Decision, Attempt | None, str]:
+        """What the store is told, what the history keeps of it, and why it is a letter still (or nobody's)."""
+        if isinstance(error, Halt):
+            self._halted = self._halted or text_of(error) or "asked to stop"
+            return ToReady(0, Charge.NOTHING), None, ""
+        if error is None:
+            try:
+                result = codec.dump_result(value, limit=self._job.max_result)
+            except PayloadError as refused:
+                error = refused
+            else:
+                return ToDone(result), self._attempt(hand, Ending.DONE), ""
+        if isinstance(error, signals.Cancel):
+            said = text_of(error)
+            return ToCancelled(said), self._attempt(hand, Ending.CANCELLED, note=said), said
+        if isinstance(error, signals.Snooze):
+            attempt = self._attempt(hand, Ending.SNOOZED, note=error.note)
+            return ToReady(error.after, Charge.NOTHING), attempt, error.note or "not now"
+        source = error.__cause__ or error if isinstance(error, signals.Signal) else error
+        failure = failure_of(source, Policy(), frames=self._job.frames)
+        error.__traceback__ = None  # frames keep locals alive
+        after = error.after if isinstance(error, signals.Retry) else None
+        stays = self._stays(hand.item) if after is None else ToReady(after, Charge.NOTHING)
+        return stays, self._attempt(hand, Ending.FAILED, failure), f"{failure.type}: {failure.text}"
+
+    def _stays(self, item: Item) -> ToDead:
+        """It is the letter that it was."""
+        letter = item.letter
+        if letter is None:
+            raise ConfigError(f"{item.id} is {item.state}, not a dead letter", field="item")
+        return ToDead(letter.reason, Charge.NOTHING, letter.failure, letter.route)
+
+    def _attempt(self, hand: _Hand, ending: Ending, failure: Failure | None = None, note: str = "") -> Attempt:
+        item = hand.item
+        said = f"in place by {self._job.act.actor}: {self._job.act.reason}"
+        ran = max(0, self._clock.monotonic() - hand.taken)
+        return Attempt(
+            delivery=item.deliveries,
+            number=item.attempt,
+            worker=self._worker,
+            started_at=item.leased_at or 0,
+            ran=ran,
+            ending=ending,
+            failure=failure,
+            note=f"{said}; {note}" if note else said,
+        )
+
+    async def _ended(self, hand: _Hand, decision: Decision, attempt: Attempt | None, why: str) -> None:
+        settlement = Settlement(hand.item.id, hand.item.deliveries, decision, attempt)
+        # What was done for the letter is told to the store, also if somebody stops us just now.
+        answer = await asyncio.shield(self._settled(settlement))
+        if answer.verdict is Verdict.REFUSED:
+            self._skipped.append(Skipped(settlement.id, answer.reason or "somebody else has it now"))
+        elif attempt is None:
+            self._left.append(settlement.id)
+        elif isinstance(decision, ToDone):
+            self._done.append(settlement.id)
+        elif isinstance(decision, ToCancelled):
+            self._cancelled.append(Skipped(settlement.id, why))
+        else:
+            self._kept.append(Skipped(settlement.id, why))
+        if self._events and isinstance(decision, ToDone | ToCancelled):
+            ran = 0 if attempt is None else attempt.ran
+            self._events.emit(end_event(self._worker, hand.item.queue, settlement, answer, ran=ran))
+
+    async def _settled(self, settlement: Settlement) -> Answer:
+        return (await self._surely(lambda: self._store.settle_letters([settlement])))[0]
+
+    # --- leases ---
+
+    async def _keep(self) -> None:
+        while True:
+            await self._clock.sleep(self._job.ttl // RENEW_AT)
+            hands = [hand for hand in self._hands.values() if not hand.over]
+            leases = [Held(hand.item.id, hand.item.deliveries) for hand in hands]
+            if leases:
+                for hand in await self._lost(hands, leases):
+                    self._lose(hand)
+
+    async def _lost(self, hands: list[_Hand], leases: list[Held]) -> list[_Hand]:
+        try:
+            lost = (await self._surely(lambda: self._store.extend(leases, self._job.ttl))).lost
+        except StoreError:
+            return []  # it is asked again soon, and whoever lost a lease is told when it settles
+        return [hand for hand in hands if hand.item.id in lost and not hand.over]
+
+    def _lose(self, hand: _Hand) -> None:
+        hand.lost = True
+        if hand.task is not None:
+            hand.task.cancel()
+        self._events.emit(LeaseLost(self._worker, hand.item.queue, hand.item.id, hand.item.deliveries))
+
+    async def _end(self) -> None:
+        """Let go of what is in hand, and put on record what was done."""
+        stopped = [hand for hand in self._hands.values() if not hand.over]
+        tasks = [hand.task for hand in self._hands.values() if hand.task is not None]
+        for hand in stopped:
+            if hand.task is not None:
+                hand.task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        free = ToReady(0, Charge.NOTHING)
+        held = [Settlement(hand.item.id, hand.item.deliveries, free) for hand in stopped if not hand.lost]
+        self._left += [each.id for each in held]
+        try:
+            if held:
+                await self._surely(lambda: self._store.settle_letters(held))
+        finally:
+            await self._record()
+
+    async def _record(self) -> None:
+        worked, act = self._worked(), self._job.act
+        changed = (*worked.done, *[each.id for each in worked.cancelled])
+        if not changed and not worked.kept:
+            return
+        counts = {name: len(getattr(worked, name)) for name in ("done", "kept", "cancelled", "skipped", "left")}
+        bites = [changed[start : start + PAGE_LIMIT] for start in range(0, len(changed) or 1, PAGE_LIMIT)]
+        bodies = [codec.encode(WorkRecord(WORD, Ids(()), bite, counts)) for bite in bites]
+        entries = [NewEntry(TOPIC, body, act.actor, act.reason, act.request_id) for body in bodies]
+        await self._surely(lambda: self._store.append(entries))
+        if self._events:
+            left = len(worked.kept) + len(worked.skipped)
+            self._events.emit(Amended(WORD, act.actor, act.reason, act.request_id, len(changed), left))
+
+    # --- telling ---
+
+    def _worked(self) -> Worked:
+        return Worked(
+            tuple(self._done),
+            tuple(self._kept),
+            tuple(self._cancelled),
+            tuple(self._skipped),
+            (*self._left, *self._waiting),
+            self._halted,
+        )
+
+    def _tell(self) -> None:
+        if self._job.on_progress is not None:
+            reached = len(self._done) + len(self._kept) + len(self._cancelled) + len(self._skipped)
+            self._job.on_progress(reached, self._total)
+
+    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Every verb may be repeated, and a short trouble of the store is no reason to stop."""
+        for failures in range(1, TRIES):
+            try:
+                return await call()
+            except (StoreUnavailable, OutcomeUnknown):
+                await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
+        return await call()
+
+
+def _caught(function: Function, item: Item) -> tuple[Any, BaseException | None]:
+    """Exceptions travel as values: a StopIteration cannot be set on a future."""
+    try:
+        return function(item), None
+    except BaseException as error:  # noqa: BLE001 - it is judged in the loop
+        return None, error
+
+
+async def would_work(store: Store, ids: Sequence[str], *, early: bool) -> Worked:
+    """What could be had now: nothing is lent out, and all of it is left."""
+    left: list[str] = []
+    skipped: list[Skipped] = []
+    chosen = list(dict.fromkeys(ids))
+    for start in range(0, len(chosen), PAGE_LIMIT):
+        bite = chosen[start : start + PAGE_LIMIT]
+        now = (await store.tally()).at
+        there = {item.id: item for item in await store.find(Ids(tuple(bite)), PAGE_LIMIT)}
+        for each in bite:
+            why = why_not(there[each], now, early=early) if each in there else NO_ITEM
+            if why is None:
+                left.append(each)
+            else:
+                skipped.append(Skipped(each, why))
+    return Worked(skipped=tuple(skipped), left=tuple(left))

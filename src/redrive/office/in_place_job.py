@@ -1,0 +1,101 @@
+"""What is asked of a work on letters in place, checked; and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from redrive.core import durations, rates
+from redrive.core.durations import Duration
+from redrive.core.item import Instant, Item, Millis, holder
+from redrive.core.meters import Rate
+from redrive.core.rates import RateText
+from redrive.core.select import Ids
+from redrive.core.verbs import Act, Replay, Skipped, refusal
+from redrive.errors import ConfigError
+from redrive.stores.base import PAGE_LIMIT
+
+Function = Callable[[Item], Any]
+"""Async, or a plain function for a thread. What it returns is the item's result."""
+Progress = Callable[[int, int], None]
+"""How many were reached, and of how many."""
+SHORTEST: Millis = 1000
+
+
+class Halt(Exception):
+    """Raised by the function: stop early. This letter is let go as it was, and the rest is not touched."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Worked(Struct, frozen=True):
+    """What became of each. `kept` are letters still, with one attempt more; `cancelled` with the reason of Cancel;
+    `skipped` were held by others or changed meanwhile; `left` were not reached, because of `halted` or a dry run.
+    """
+
+    done: tuple[str, ...] = ()
+    kept: tuple[Skipped, ...] = ()
+    cancelled: tuple[Skipped, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    left: tuple[str, ...] = ()
+    halted: str = ""
+
+
+class Job(Struct, frozen=True):
+    """What is asked for, checked. `early`: also what was put off. `frames` and `max_result` are as the app has them."""
+
+    function: Function
+    act: Act
+    ttl: Millis
+    concurrency: int
+    early: bool
+    pace: Rate | None
+    on_progress: Progress | None
+    frames: bool
+    max_result: int
+
+
+class WorkRecord(Struct, frozen=True):
+    """What the audit says of it: an AuditRecord with the counts beside those that are letters no more."""
+
+    change: str
+    selection: Ids
+    changed: tuple[str, ...]
+    settings: dict[str, int]
+
+
+def job(
+    function: object,
+    act: Act,
+    *,
+    ttl: Duration,
+    concurrency: object,
+    early: bool,
+    pace: RateText | None,
+    on_progress: Progress | None,
+    frames: bool,
+    max_result: int,
+) -> Job:
+    """Raises ConfigError that names the option."""
+    if not callable(function):
+        raise ConfigError(f"{function!r} cannot be called", field="function", hint="use async def work(item): …")
+    lent = durations.parse(ttl, field="ttl")
+    if lent < SHORTEST:
+        raise ConfigError(f"{ttl!r} is too short to be prolonged in time", field="ttl", hint="use 1s or more")
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= PAGE_LIMIT:
+        hint = f"use a whole number from 1 to {PAGE_LIMIT:,}"
+        raise ConfigError(f"{concurrency!r} cannot be used", field="concurrency", hint=hint)
+    rate = None if pace is None else rates.parse(pace, field="pace")
+    return Job(function, act, lent, concurrency, early, rate, on_progress, frames, max_result)
+
+
+def why_not(item: Item, now: Instant, *, early: bool) -> str | None:
+    """Why nobody can have this letter now, or None. `early`: that it was put off is no reason."""
+    disposition = None if item.letter is None else item.letter.disposition
+    refused = refusal(Replay(), item.state, disposition, holder=holder(item, now))
+    put_off = not early and item.lease_until is not None and item.lease_until > now
+    return refused or ("it was put off and is not due yet" if put_off else None)

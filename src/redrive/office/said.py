@@ -1,0 +1,44 @@
+"""What callers of the office say of themselves and of what they mean, checked."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from redrive.errors import ConfigError
+
+
+def default_actor() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def check_actor(actor: object) -> str:
+    if not isinstance(actor, str) or not actor.strip():
+        raise ConfigError(f"{actor!r} is not a name", field="actor", hint="use a short text, for the audit")
+    return actor
+
+
+def check_limit(limit: object) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ConfigError(f"{limit!r} is not a number of rows", field="limit", hint="use 1 or more")
+
+
+def check_several(which: object, field: str) -> list[Any]:
+    """One id or many."""
+    if isinstance(which, str):
+        return [which]
+    if not isinstance(which, Iterable) or isinstance(which, bytes | Mapping):
+        hint = "give an id, a list of ids, an item, a page or a filter text"
+        raise ConfigError(f"{which!r} names no items", field=field, hint=hint)
+    return list(which)
+
+
+def check_reason(reason: object) -> str:
+    if not isinstance(reason, str) or not reason.strip():
+        raise ConfigError("a reason is needed", field="reason", hint="say why; it is kept in the audit")
+    return reason.strip()

@@ -1,0 +1,140 @@
+"""One try of one receipt, and what its end means: done, another try, a letter, or not owed any more."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from redrive.core.backoff import exponential
+from redrive.core.classify import dead_on, retry_on
+from redrive.core.item import Item, Millis
+from redrive.core.policy import Policy
+from redrive.engine.evidence import text_of
+from redrive.engine.signals import Cancel, Dead, Retry, Snooze
+from redrive.errors import (
+    InvalidReceipt,
+    NotFound,
+    PayloadUndecodable,
+    ReceiptError,
+    ReceiptLimited,
+    ReceiptRefused,
+    ReceiptServerError,
+    ReceiptSuperseded,
+    ReceiptUnreachable,
+    StoreError,
+)
+from redrive.receipts.metrics import ReceiptMetrics
+from redrive.receipts.model import Envelope, Receipt, check_sendable, final_id
+from redrive.receipts.transports import Transport
+from redrive.stores.base import Store
+
+SUPERSEDED = "superseded: "
+"""How the reason of a receipt begins that ended because it was not owed any more."""
+LONGEST: Millis = 86_400_000
+EXPECTED = 1_000
+POLICY = Policy(
+    # Only for crashes: errors wait as the envelope says.
+    exponential("2s", factor=2, cap="1m"),
+    max_attempts=None,
+    max_crashes=5,
+    rules=(
+        dead_on(ReceiptRefused, category="rejected"),
+        retry_on(ReceiptLimited, category="rate_limit"),
+        retry_on(ReceiptServerError, category="server"),
+        retry_on(ReceiptUnreachable, category="connection"),
+    ),
+)
+
+
+class Delivery:
+    def __init__(self, transport: Transport, store: Store, queue: str, metrics: ReceiptMetrics) -> None:
+        self._transport = transport
+        self._store = store
+        self._queue = queue
+        self._metrics = metrics
+        self.arrived: Callable[[str], None] = lambda _: None
+        """Told as soon as the target has it: whoever waits for that need not wait until it is written down too."""
+        self._expected: dict[bytes, tuple[Receipt, Envelope]] = {}
+
+    def expect(self, payload: bytes, receipt: Receipt, envelope: Envelope) -> None:
+        """What was just written need not be read again for its first try."""
+        if len(self._expected) < EXPECTED:
+            self._expected[payload] = receipt, envelope
+
+    def forget(self, payload: bytes) -> None:
+        """It was there already, and may never come."""
+        self._expected.pop(payload, None)
+
+    def _take(self, payload: bytes) -> tuple[Receipt, Envelope]:
+        return self._expected.pop(payload) if payload in self._expected else _read(payload)
+
+    async def handle(self, item: Item) -> None:
+        """The handler: the envelope decides, not the queue's policy."""
+        try:
+            receipt, envelope = self._take(item.payload)
+        except PayloadUndecodable as error:
+            raise Dead(error.message) from error
+        self._metrics.trying(item.id, receipt.status, retry=item.errors > 0)
+        try:
+            await self._deliver(item.id, receipt, envelope.tenant_id)
+            self._metrics.arrived(item.id)
+            self.arrived(item.id)
+        except ReceiptSuperseded as error:
+            raise Cancel(f"{SUPERSEDED}{error.message}") from None
+        except ReceiptRefused as error:
+            raise Dead(error.message) from error
+        except StoreError as error:
+            # Not the receipt's fault, nor the target's: it was not tried.
+            raise Snooze("1s", note=f"whether the lease has ended could not be asked: {error}") from None
+        except Exception as error:
+            # Whatever it is, also a fault of ours: it has so many tries, and is a letter then.
+            said = text_of(error)
+            if item.errors + 1 >= envelope.max_attempts:
+                raise Dead(said) from error
+            raise Retry(said, after=_seconds(wait_after(item.errors + 1, envelope, error))) from error
+
+    async def deliver(self, item: Item) -> None:
+        """One try, by whoever holds the item. Raises ReceiptError, PayloadUndecodable, StoreError."""
+        receipt, envelope = _read(item.payload)
+        await self._deliver(item.id, receipt, envelope.tenant_id)
+
+    async def _deliver(self, key: str, receipt: Receipt, tenant_id: str | None) -> None:
+        try:
+            check_sendable(receipt)
+        except InvalidReceipt as error:
+            raise ReceiptRefused(f"{error.message}; it can only be discarded") from None
+        end = final_id(self._queue, tenant_id, receipt.lease_id)
+        if key != end:
+            await self._look_for_final(end)
+        await self._transport.deliver(receipt, key, tenant_id)
+
+    async def _look_for_final(self, end: str) -> None:
+        """Nothing about a job may arrive after its end was said: no progress, and no other end."""
+        try:
+            await self._store.get(end)
+        except NotFound:
+            if await self._store.tombstone(end) is None:
+                return
+        raise ReceiptSuperseded(f"final receipt {end} ended the lease")
+
+
+def _read(payload: bytes) -> tuple[Receipt, Envelope]:
+    envelope = Envelope.decode(payload)
+    return envelope.open(), envelope
+
+
+def wait_after(errors: int, envelope: Envelope, error: Exception) -> Millis:
+    """After error number `errors`: base to its power in seconds, or as long as the target asks, if that is longer."""
+    try:
+        seconds = float(envelope.backoff_base) ** errors
+    except OverflowError:
+        seconds = LONGEST
+    if envelope.jitter:
+        roll = random.random()  # noqa: S311 - a spread, not a secret
+        seconds *= 1 + envelope.jitter * (2 * roll - 1)
+    asked = (error.retry_after if isinstance(error, ReceiptError) else None) or 0
+    return min(LONGEST, max(1, round(max(seconds, asked) * 1000)))
+
+
+def _seconds(wait: Millis) -> str:
+    return f"{wait}ms"

@@ -1,0 +1,114 @@
+"""A mailbox that ends while others still use it: closed by another thread, or with the process. And copies of one."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from redrive.core.item import NewItem
+from redrive.core.verbs import PutResult
+from redrive.errors import MailboxClosedError
+from redrive.mailboxes import DLQConsumer, DLQPolicy, LoopGroup, MainLoop, StoreMailbox, open_mailbox
+from redrive.stores.memory import MemoryStore
+from redrive.testing import FakeClock
+from tests.mailboxes.bench import Adapter
+from tests.mailboxes.conftest import Openers
+
+
+class Late(MemoryStore):
+    """What is put into it arrives when it is closed."""
+
+    async def open(self) -> Self:
+        self.asked, self.gone = threading.Event(), asyncio.Event()
+        return await super().open()
+
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+        self.asked.set()
+        await self.gone.wait()
+        return await super().put(items, within)
+
+    async def close(self) -> None:
+        await super().close()
+        self.gone.set()
+
+
+def test_who_sends_while_another_closes_is_told_that_it_is_closed(clock: FakeClock) -> None:
+    """Not that the store is away, which would be worth another try."""
+    store = Late(clock)
+    box: StoreMailbox[int, None] = StoreMailbox("box", store, clock=clock)
+    assert box.approximate_count() == 0
+    with ThreadPoolExecutor() as threads:
+        sending = threads.submit(box.send, 1)
+        assert store.asked.wait(30)
+        box.close()
+        with pytest.raises(MailboxClosedError, match="was closed meanwhile; nothing was done"):
+            sending.result()
+
+
+WAITING = """
+import sys, threading, time
+from redrive.mailboxes import *
+
+class Echo:
+    def evaluate(self, prompt):
+        return prompt
+
+url = f"sqlite:///{sys.argv[1]}"
+box, dead = open_mailbox("box", url), open_mailbox("dead", url)
+loop = MainLoop(adapter=Echo(), requests=box, dlq=DLQPolicy(dead))
+consumer = DLQConsumer(mailbox=dead, handler=print)
+for target in (loop.run, consumer.run, lambda: print(open_mailbox("other", url).receive(wait_time_seconds=20))):
+    threading.Thread(target=target, daemon=True).start()
+while not (loop.running and consumer.running):
+    time.sleep(0.01)  # nobody tells when a thread of a process is about to wait
+time.sleep(0.1)  # most are in the middle of their wait by then; if not, they are ended before it, as quietly
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_has_nothing_to_complain_of(tmp_path: Path) -> None:
+    """Its threads still wait for messages. They get none, and its loops stop."""
+    command = [sys.executable, "-c", WAITING, str(tmp_path / "one.db")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_copy_is_the_mailbox_itself(mailboxes: Openers) -> None:
+    """Else one would close what the other uses; and a policy could not be told as a dict."""
+    box = mailboxes("memory")("box")
+    box.send(1)
+    (message,) = box.receive()
+    policy: DLQPolicy[int, None] = DLQPolicy(box)
+    for copied in (copy.copy(box), copy.deepcopy(box), copy.deepcopy(policy).mailbox, asdict(policy)["mailbox"]):
+        assert copied is box
+    assert copy.deepcopy(message) is message
+
+
+def test_a_copy_of_a_loop_is_the_loop_itself(mailboxes: Openers) -> None:
+    """Two would share what says whether it runs; and none can be sent to another process."""
+    box = mailboxes("memory")("box")
+    loop: MainLoop[Any, Any] = MainLoop(adapter=Adapter(), requests=box)
+    consumer = DLQConsumer(mailbox=mailboxes("memory")("dead"), handler=print)
+    for stays in (loop, consumer, LoopGroup([loop])):
+        assert copy.copy(stays) is copy.deepcopy(stays) is stays
+        with pytest.raises(TypeError, match=f"a {type(stays).__name__} stays in its process: make it in the process"):
+            pickle.dumps(stays)
+
+
+def test_what_stays_in_its_process_says_so(tmp_path: Path) -> None:
+    with open_mailbox("box", f"sqlite:///{tmp_path / 'one.db'}") as box:
+        box.send(1)
+        for stays in (box, *box.receive()):
+            with pytest.raises(TypeError, match="open the mailbox where it is used, by its name and URL"):
+                pickle.dumps(stays)

@@ -1,0 +1,81 @@
+"""A group as a process of its own: ended by a signal in order, and by its watchdog when it is stuck."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.mailboxes import SQLiteMailbox
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import sys, threading
+from redrive.mailboxes import DLQConsumer, LoopGroup, SQLiteMailbox
+
+path, threshold = sys.argv[1], float(sys.argv[2])
+dead_letters = SQLiteMailbox("requests-dlq", path)
+
+def handler(letter):
+    print("begun", flush=True)
+    # Told to stop, it works on until somebody closes its input.
+    sys.stdin.read()
+
+consumer = DLQConsumer(mailbox=dead_letters, handler=handler)
+group = LoopGroup(loops=[consumer], watchdog_threshold=threshold, watchdog_interval=0.1, health_port=0)
+group.run(wait_time_seconds=0.1)
+print("ended", flush=True)
+"""
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    path = tmp_path / "redrive.db"
+    mailbox: SQLiteMailbox[dict[str, int], None] = SQLiteMailbox("requests-dlq", str(path), dead_letters=True)
+    with mailbox:
+        mailbox.send({"number": 1})
+    return path
+
+
+def depth(path: Path) -> int:
+    mailbox: SQLiteMailbox[Any, None] = SQLiteMailbox("requests-dlq", str(path))
+    with mailbox:
+        return mailbox.approximate_count()
+
+
+def start(path: Path, threshold: float) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(path), str(threshold)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def test_a_signal_lets_the_letter_under_way_end_and_the_process_too(letters: Path) -> None:
+    with start(letters, 720) as process:
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "ended\n"), err
+    assert depth(letters) == 0
+
+
+def test_a_stuck_process_is_killed_by_its_watchdog_and_says_where_it_was(letters: Path) -> None:
+    with start(letters, 0.3) as process:
+        assert process.wait(timeout=30) == -signal.SIGKILL
+        assert process.stderr is not None
+        err = process.stderr.read()
+        assert process.stdin is not None
+    assert "no heartbeat of requests-dlq" in err
+    assert "in handler" in err
+    assert depth(letters) == 1

@@ -1,0 +1,233 @@
+"""The numbers that Prometheus sees, and what the logs say."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from uuid import UUID
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import Counter as Prometheus
+
+from redrive.errors import InvalidParameterError, MailboxConnectionError, MissingExtra
+from redrive.mailboxes import StoreMailbox, logs
+from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
+from redrive.stores.memory import MemoryStore
+from redrive.testing import FakeClock
+from tests.mailboxes.foreign import Deep
+
+
+def told(*metrics: MailboxMetrics, registry: CollectorRegistry | None = None) -> list[str]:
+    registry = CollectorRegistry() if registry is None else registry
+    for each in metrics:
+        each.register(registry)
+    text = generate_latest(registry).decode()
+    return sorted(line for line in text.splitlines() if not line.startswith("#") and "_created" not in line)
+
+
+def test_m22_counters_move_by_source_and_error_type() -> None:
+    metrics = MailboxMetrics("agents")
+    metrics.sent("requests", "builtins.ValueError")
+    metrics.sent("requests", "builtins.ValueError")
+    metrics.sent("evals", "builtins.TimeoutError")
+    metrics.replayed("requests", "builtins.ValueError")
+    metrics.discarded("requests", "builtins.ValueError")
+    metrics.expired("requests", "builtins.ValueError", 3)
+    metrics.refused("evals", "builtins.KeyError")
+    assert metrics.total("sent") == 3
+    assert told(metrics) == [
+        'agents_dlq_messages_discarded_total{error_type="builtins.ValueError",source="requests"} 1.0',
+        'agents_dlq_messages_expired_total{error_type="builtins.ValueError",source="requests"} 3.0',
+        'agents_dlq_messages_refused_total{error_type="builtins.KeyError",source="evals"} 1.0',
+        'agents_dlq_messages_replayed_total{error_type="builtins.ValueError",source="requests"} 1.0',
+        'agents_dlq_messages_sent_total{error_type="builtins.TimeoutError",source="evals"} 1.0',
+        'agents_dlq_messages_sent_total{error_type="builtins.ValueError",source="requests"} 2.0',
+    ]
+
+
+def test_m22_a_processed_letter_has_an_age_and_a_duration() -> None:
+    metrics = MailboxMetrics()
+    for seconds, millis in ((0.5, 3), (60, 12), (10_000_000, 400_000)):
+        metrics.processed("requests", "builtins.ValueError", age_seconds=seconds, duration_ms=millis)
+    lines = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in told(metrics)}
+    labels = 'error_type="builtins.ValueError"'
+
+    def age(bound: str) -> float:
+        return lines[f'redrive_dlq_message_age_seconds_bucket{{{labels},le="{bound}",source="requests"}}']
+
+    def took(bound: str) -> float:
+        return lines[f'redrive_dlq_processing_duration_ms_bucket{{{labels},le="{bound}",source="requests"}}']
+
+    # A bound belongs to its bucket, and each bucket has all before it.
+    assert [age(bound) for bound in ("1", "10", "60", "300", "2592000", "+Inf")] == [1, 1, 2, 2, 2, 3]
+    assert [took(bound) for bound in ("1", "5", "10", "25", "300000", "+Inf")] == [0, 1, 1, 2, 2, 3]
+    assert lines[f'redrive_dlq_message_age_seconds_sum{{{labels},source="requests"}}'] == 10_000_060.5
+    assert lines[f'redrive_dlq_processing_duration_ms_count{{{labels},source="requests"}}'] == 3
+    assert lines[f'redrive_dlq_messages_processed_total{{{labels},source="requests"}}'] == 3
+
+
+def test_m22_the_depth_is_that_of_the_mailbox_when_somebody_asks() -> None:
+    metrics, depth = MailboxMetrics(), [4]
+    metrics.watch(Deep(lambda: depth[0]))
+    assert told(metrics) == ['redrive_dlq_queue_depth{mailbox="requests-dlq"} 4.0']
+    depth[0] = 5
+    assert told(metrics) == ['redrive_dlq_queue_depth{mailbox="requests-dlq"} 5.0']
+
+
+def test_m22_a_mailbox_that_cannot_be_asked_tells_its_last_depth_and_a_closed_one_none() -> None:
+    class Closes(Deep):
+        closed = False
+
+    answers: list[int | Exception] = [4, MailboxConnectionError("down")]
+
+    def count() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    mailbox = Closes(count)
+    metrics = MailboxMetrics()
+    metrics.watch(mailbox)
+    metrics.watch(mailbox)
+    assert metrics.depths() == {"requests-dlq": 4}
+    assert metrics.depths() == {"requests-dlq": 4}
+    mailbox.closed = True
+    assert metrics.depths() == {}
+
+
+def test_those_of_one_registry_and_prefix_are_told_as_one() -> None:
+    """A name can be registered once: loops with metrics of their own would else be refused, or one of them missing."""
+    one, two, other = MailboxMetrics(), MailboxMetrics(), MailboxMetrics("agents")
+    registry, shared = CollectorRegistry(), Deep(lambda: 4)
+    for metrics in (one, two, other):
+        metrics.sent("requests", "builtins.ValueError")
+        metrics.watch(shared)
+    two.sent("evals", "builtins.KeyError")
+    two.watch(Deep(lambda: 5, "evals-dlq"))
+    for seconds in (0.5, 60):
+        two.processed("requests", "builtins.ValueError", age_seconds=seconds, duration_ms=1)
+    one.processed("requests", "builtins.ValueError", age_seconds=60, duration_ms=1)
+    lines = told(one, two, other, one, registry=registry)
+    labels = 'error_type="builtins.ValueError"'
+    for line in (
+        f'redrive_dlq_messages_sent_total{{{labels},source="requests"}} 2.0',
+        'redrive_dlq_messages_sent_total{error_type="builtins.KeyError",source="evals"} 1.0',
+        'redrive_dlq_queue_depth{mailbox="evals-dlq"} 5.0',
+        'redrive_dlq_queue_depth{mailbox="requests-dlq"} 4.0',
+        f'redrive_dlq_message_age_seconds_bucket{{{labels},le="10",source="requests"}} 1.0',
+        f'redrive_dlq_message_age_seconds_sum{{{labels},source="requests"}} 120.5',
+        f'agents_dlq_messages_sent_total{{{labels},source="requests"}} 1.0',
+    ):
+        assert line in lines
+    two.unregister(registry)
+    assert f'redrive_dlq_messages_sent_total{{{labels},source="requests"}} 1.0' in told(registry=registry)
+    for metrics in (one, two):
+        metrics.unregister(registry)
+    assert [line for line in told(registry=registry) if line.startswith("redrive")] == []
+
+
+def test_mailboxes_of_one_name_on_two_stores_are_added_up(clock: FakeClock) -> None:
+    one, two, registry = MailboxMetrics(), MailboxMetrics(), CollectorRegistry()
+    with (
+        StoreMailbox[int, None]("dlq", MemoryStore(clock), clock=clock) as here,
+        StoreMailbox[int, None]("dlq", MemoryStore(clock), clock=clock) as there,
+    ):
+        here.send(1)
+        there.send(2)
+        there.send(3)
+        one.watch(here)
+        two.watch(here)
+        assert 'redrive_dlq_queue_depth{mailbox="dlq"} 1.0' in told(one, two, registry=registry)
+        two.watch(there)
+        assert 'redrive_dlq_queue_depth{mailbox="dlq"} 3.0' in told(registry=registry)
+
+
+def test_names_that_somebody_else_has_are_refused_by_the_prefix() -> None:
+    registry = CollectorRegistry()
+    Prometheus("redrive_dlq_messages_sent", "mine", registry=registry)
+    with pytest.raises(InvalidParameterError, match=r"^prefix: the registry has such names"):
+        MailboxMetrics().register(registry)
+
+
+def test_registering_asks_nobody() -> None:
+    def asked() -> int:
+        raise AssertionError("nobody may ask")
+
+    metrics = MailboxMetrics()
+    metrics.watch(Deep(asked))
+    metrics.register(CollectorRegistry())
+
+
+def test_one_instance_of_the_process_counts_unless_another_is_given() -> None:
+    assert default_metrics() is default_metrics()
+    assert default_metrics().prefix == "redrive"
+
+
+@pytest.mark.parametrize("prefix", ["", "1st", "a-b", "ä", None])
+def test_a_prefix_that_prometheus_refuses_is_refused_at_once(prefix: str) -> None:
+    with pytest.raises(InvalidParameterError, match=r"^prefix: .* cannot begin the name of a metric"):
+        MailboxMetrics(prefix)
+
+
+def test_without_prometheus_client_the_counts_are_there_and_registering_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.setattr("redrive.mailboxes.metrics.find_spec", lambda _: None)
+    metrics = MailboxMetrics()
+    metrics.sent("requests", "builtins.ValueError")
+    assert metrics.counts["sent"] == {("requests", "builtins.ValueError"): 1}
+    with pytest.raises(MissingExtra, match=r"redrive\[metrics\]"):
+        metrics.register()
+
+
+# --- logs ---
+
+
+def test_log_events_have_the_text_and_the_fields_of_the_seed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "redrive.mailboxes")
+    request = UUID(int=1)
+    logs.dead_lettered(
+        message_id="m",
+        request_id=request,
+        source_mailbox="requests",
+        delivery_count=5,
+        error_type="builtins.ValueError",
+        error_message="boom",
+    )
+    logs.processing(message_id="m", request_id=None, age_seconds=1.5, action="replay")
+    first, second = caplog.records
+    assert (first.levelname, first.getMessage().startswith("Message dead-lettered ")) == ("WARNING", True)
+    assert first.__dict__["redrive"] == {
+        "event": "Message dead-lettered",
+        "message_id": "m",
+        "request_id": str(request),
+        "source_mailbox": "requests",
+        "delivery_count": 5,
+        "error_type": "builtins.ValueError",
+        "error_message": "boom",
+    }
+    assert (second.levelname, second.getMessage()) == (
+        "INFO",
+        "Processing dead letter message_id=m age_seconds=1.5 action=replay",
+    )
+    assert second.__dict__["redrive"]["request_id"] is None
+
+
+def test_logs_tell_no_secrets_and_stay_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    error = ValueError("password=hunter2\nCRITICAL forged")
+    logs.handler_failed(message_id="m", error=error)
+    (record,) = caplog.records
+    assert "hunter2" not in record.getMessage()
+    assert "hunter2" not in str(record.__dict__["redrive"])
+    assert "\n" not in record.getMessage()
+
+
+def test_an_error_that_cannot_be_printed_is_logged_by_its_type() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    assert "Mute that cannot be printed" in logs.said(Mute())

@@ -1,0 +1,260 @@
+"""The store behind mailboxes: what happens when it fails, when the process forks, and when nobody needs it any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.core.verbs import WorkerBeat
+from redrive.errors import BadStoreURL
+from redrive.mailboxes import (
+    MailboxConnectionError,
+    ReceiptHandleExpiredError,
+    SQLiteMailbox,
+    StoreMailbox,
+    open_mailbox,
+)
+from redrive.mailboxes.boxes import place as places
+from redrive.mailboxes.boxes.place import Place
+from redrive.office.doors import doors
+from redrive.stores.memory import MemoryStore
+from redrive.stores.url import store_from_url
+from redrive.testing import FakeClock
+from redrive.testing.faults import Fault, FaultyStore
+from tests.mailboxes.conftest import Openers
+from tests.support.stores import StoreUrl
+
+
+@pytest.fixture
+def faulty(clock: FakeClock) -> FaultyStore:
+    return FaultyStore(MemoryStore(clock=clock))
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "PAUSES", (0.0, 0.0, 0.0))
+
+
+def test_a_send_that_nobody_can_tell_of_is_sent_once(faulty: FaultyStore, clock: FakeClock) -> None:
+    with open_mailbox("requests", faulty, clock=clock) as requests:
+        faulty.next("put", Fault.UNKNOWN)
+        requests.send(1)
+        faulty.next("put", Fault.UNKNOWN_UNDONE)
+        requests.send(2)
+        assert sorted(message.body for message in requests.receive(10)) == [1, 2]
+
+
+def test_an_end_that_nobody_can_tell_of_is_ours(faulty: FaultyStore, clock: FakeClock) -> None:
+    with open_mailbox("requests", faulty, clock=clock) as requests:
+        for n in range(4):
+            requests.send(n)
+        done, undone, back, lost = requests.receive(10)
+        faulty.next("settle", Fault.UNKNOWN)
+        done.acknowledge()
+        faulty.next("settle", Fault.UNKNOWN_UNDONE)
+        undone.acknowledge()
+        faulty.next("settle", Fault.UNKNOWN)
+        back.nack()
+        assert [message.body for message in requests.receive(10)] == [2]
+        clock.advance("31s")
+        last, *_ = requests.receive(10)
+        with pytest.raises(ReceiptHandleExpiredError):
+            lost.acknowledge()
+        faulty.next("settle", Fault.DUPLICATE)
+        last.acknowledge()
+
+
+def test_an_end_is_ours_also_when_it_is_said_again_later(faulty: FaultyStore, clock: FakeClock) -> None:
+    with open_mailbox("requests", faulty, clock=clock) as requests:
+        requests.send(1)
+        [message] = requests.receive()
+        faulty.next("settle", Fault.UNKNOWN)
+        faulty.fail("settle", times=3)
+        with pytest.raises(MailboxConnectionError):
+            message.acknowledge()
+        assert not message.is_finalized
+        message.acknowledge()
+        assert message.is_finalized
+
+
+def test_leases_that_nobody_can_tell_of_are_the_same_ones(faulty: FaultyStore, clock: FakeClock) -> None:
+    with open_mailbox("requests", faulty, clock=clock) as requests:
+        requests.send(1)
+        faulty.next("lease", Fault.UNKNOWN)
+        [message] = requests.receive()
+        assert message.delivery_count == 1
+        clock.advance("31s")
+        faulty.next("reclaim", Fault.UNKNOWN)
+        assert requests.receive() == []  # nobody knows what was taken over; it is not ours for long
+        clock.advance("5s")
+        faulty.next("settle", Fault.UNKNOWN)
+        [again] = requests.receive()
+        assert again.delivery_count == 2
+
+
+def test_a_store_that_is_away_is_said_to_be_and_comes_back(faulty: FaultyStore, clock: FakeClock) -> None:
+    with open_mailbox("requests", faulty, clock=clock) as requests:
+        requests.send(1)
+        [message] = requests.receive()
+        for verb, call in (
+            ("put", lambda: requests.send(2)),
+            ("lease", requests.receive),
+            ("settle", message.acknowledge),
+            ("extend", lambda: message.extend_visibility(60)),
+            ("tally", requests.approximate_count),
+            ("amend", requests.purge),
+        ):
+            faulty.fail(verb, times=1)
+            with pytest.raises(MailboxConnectionError):
+                call()
+        message.acknowledge()
+        assert requests.approximate_count() == 0
+
+
+def test_what_cannot_be_a_store_is_said_at_once() -> None:
+    with pytest.raises(BadStoreURL, match="unknown scheme"):
+        open_mailbox("requests", "mysql://host/db")
+
+
+def test_a_store_that_is_away_from_the_beginning_is_not_missed_before_the_first_call(tmp_path: Path) -> None:
+    folder = tmp_path / "missing"
+    with SQLiteMailbox[int, int]("requests", str(folder / "redrive.db")) as requests:
+        with pytest.raises(MailboxConnectionError):
+            requests.send(1)
+        folder.mkdir()
+        requests.send(1)
+        assert requests.approximate_count() == 1
+
+
+def test_nothing_is_touched_before_the_first_call(tmp_path: Path) -> None:
+    path = tmp_path / "what? 100% #1.db"
+    with SQLiteMailbox[int, int]("requests", path) as requests:
+        assert not path.exists()
+        requests.send(1)
+        assert path.exists()
+
+
+def test_mailboxes_of_one_store_share_it_and_the_last_closes_it(tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/redrive.db"
+    first, second = open_mailbox("a", address), open_mailbox("b", f"sqlite:///{tmp_path}/./redrive.db")
+    place = first._place  # noqa: SLF001
+    assert second._place is place  # noqa: SLF001
+    assert Place.open_by(place.fingerprint) is place
+    first.send(1)
+    first.close()
+    second.send(1)
+    second.close()
+    assert Place.open_by(place.fingerprint) is None
+    with open_mailbox("a", address) as again:
+        assert again.approximate_count() == 1
+    assert "redrive-loop" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_queue_is_set_up_once_and_left_as_somebody_set_it(mailboxes: Openers, kind: str) -> None:
+    opened = mailboxes(kind)
+    first = opened("requests", max_size=7)
+    first.send(1)
+    place = first._place  # noqa: SLF001
+
+    async def look() -> tuple[Any, dict[str, str]]:
+        return await place.store.settings("requests"), await doors(place.store)
+
+    settings, marked = place.call(look)
+    assert (settings.keep, settings.capacity) == (3_600_000, 7)
+    assert marked["requests"] == "mailboxes"
+    opened("requests", keep="2h").send(2)
+    assert place.call(look)[0] == settings
+
+
+def test_whoever_receives_is_seen_among_the_workers(mailboxes: Openers, clock: FakeClock) -> None:
+    requests = mailboxes("memory")("requests")
+    other = mailboxes("memory")("other")
+    place = requests._place  # noqa: SLF001
+    requests.send(1)
+    assert place.call(place.store.workers) == ()
+    requests.receive()
+    assert beats(requests)[0].facts.queues == ("requests",)
+    clock.advance("11s")
+    other.receive()
+    [beat] = beats(requests)
+    assert (beat.facts.queues, beat.alive) == (("other", "requests"), True)
+    assert beat.facts.pid == os.getpid()
+    store = place.store
+    requests.close()
+    other.close()
+    assert isinstance(store, MemoryStore)
+
+
+def beats(mailbox: StoreMailbox[Any, Any]) -> tuple[WorkerBeat, ...]:
+    place = mailbox._place  # noqa: SLF001
+
+    async def look() -> tuple[WorkerBeat, ...]:
+        while place.upkeep.at_work:  # it is done beside the calls
+            await place.upkeep.rest()
+        return await place.store.workers()
+
+    return place.call(look)
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_is_kept_for_an_hour(mailboxes: Openers, clock: FakeClock) -> None:
+    requests = mailboxes("sqlite")("requests")
+    place = requests._place  # noqa: SLF001
+    key = requests.send(1)
+    requests.receive()[0].acknowledge()
+    clock.advance("61m")
+    requests.receive()
+    beats(requests)
+    assert place.call(place.store.tombstone, key) is not None
+
+
+FORKING = """
+import os, sys
+from redrive.mailboxes import open_mailbox, InMemoryMailbox, MailboxConnectionError
+
+requests = open_mailbox("requests", sys.argv[1])
+memory = InMemoryMailbox("memory")
+requests.send("before")
+memory.send(1)
+child = os.fork()
+if child == 0:
+    requests.send("child")
+    got = [message.body for message in requests.receive(10, visibility_timeout=0)]
+    try:
+        memory.approximate_count()
+    except MailboxConnectionError as error:
+        got.append("memory" in str(error))
+    print("child", sorted(map(str, got)), flush=True)
+    requests.close()
+    os._exit(0)
+os.waitpid(child, 0)
+requests.send("parent")
+print("parent", sorted(message.body for message in requests.receive(10)), memory.approximate_count(), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "redis"])
+def test_a_forked_child_has_a_place_of_its_own(kind: str, store_url: StoreUrl) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", FORKING, store_url(kind)], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert run.stdout.splitlines() == [
+        "child ['True', 'before', 'child']",
+        "parent ['before', 'child', 'parent'] 1",
+    ], run.stderr
+    assert run.returncode == 0
+
+
+def test_a_store_of_ones_own_is_taken_as_it_is(tmp_path: Path) -> None:
+    store = store_from_url(f"sqlite:///{tmp_path}/redrive.db")
+    with open_mailbox("a", store) as first, open_mailbox("b", store) as second:
+        first.send(1, reply_to=second)
+        first.receive()[0].reply(2)
+        assert second.receive()[0].body == 2

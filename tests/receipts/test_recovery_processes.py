@@ -1,0 +1,76 @@
+"""Two processes make dead letters in one store while a recovery runs: each of them is accounted for, none twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from redrive.core.states import State
+from redrive.errors import ReceiptRefused
+from redrive.receipts import Receipt, ReceiptClient
+from redrive.receipts.model import final_id
+from tests.receipts.feeder import lease
+from tests.support.folders import quick_folder
+from tests.support.stores import fresh_store
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("ann", "bob")
+SMOKE, WHOLE = 60, 1_000
+SHARED = ("sqlite", "postgres", "redis")
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with quick_folder(tmp_path) as folder, fresh_store(request.param, folder) as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_r26_two_processes_and_a_recovery_lose_none(url: str) -> None:
+    await check(url, SMOKE)
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("url", SHARED, indirect=True)
+async def test_r26_two_processes_with_a_thousand_each_and_a_recovery_lose_none(url: str) -> None:
+    await check(url, WHOLE)
+
+
+async def check(url: str, count: int) -> None:
+    accepted: Counter[str] = Counter()
+
+    async def accept_even(receipt: Receipt, key: str, tenant_id: str | None) -> None:
+        if int(receipt.lease_id.rpartition("-")[2]) % 2:
+            raise ReceiptRefused("odd", code="INVALID_STATE_TRANSITION")
+        accepted[key] += 1
+
+    ids = {lease(name, n): final_id("receipts", None, lease(name, n)) for name in NAMES for n in range(count)}
+    async with ReceiptClient(None, url, transport=accept_even, work=False, log=False) as client:
+        feeders = [await _feeder(url, name, count) for name in NAMES]
+        ended = asyncio.gather(*(feeder.wait() for feeder in feeders))
+        between = 0
+        while not ended.done():
+            between += len((await client.recover(concurrency=4)).delivered)
+        assert await ended == [0, 0]
+        await client.recover(concurrency=4)
+        assert between, "it was running in between"
+        left = {each.id: each for each in await client.dead_letters.get_all()}
+        assert len(left) + len(accepted) == 2 * count
+        assert set(left) | set(accepted) == set(ids.values())
+        assert set(accepted.values()) == {1}, "none was delivered twice"
+        for item_id in accepted:
+            assert (await client.app.get(item_id)).state is State.DONE
+        assert (await client.app.check()).findings == ()
+
+
+async def _feeder(url: str, name: str, count: int) -> asyncio.subprocess.Process:
+    command = (sys.executable, "-m", "tests.receipts.feeder", url, name, str(count))
+    return await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=os.environ)

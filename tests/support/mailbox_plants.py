@@ -1,0 +1,41 @@
+"""Loops with a fault on purpose: whoever kills them again and again must find it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from redrive.mailboxes.boxes.mailbox import Mailbox
+from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.loops import worker
+from redrive.mailboxes.loops.ends import Buried, Grave, StoreEnds
+
+GAP = 0.002
+"""Seconds between two writes that should be one, for somebody to die in."""
+
+
+class _RepliesFirst(StoreEnds):
+    def finish(self, message: Message[Any, Any], reply: object | None) -> bool:
+        if reply is not None and message.reply_to is not None:
+            message.reply(reply)
+            time.sleep(GAP)  # noqa: TID251 - a real process dies in it
+        return super().finish(message, None)
+
+
+class _RepliesLast(StoreEnds):
+    def bury(
+        self, message: Message[Any, Any], grave: Grave, target: Mailbox[Any, Any] | None, reply: object | None
+    ) -> Buried:
+        ended = super().bury(message, grave, target, None)
+        time.sleep(GAP)  # noqa: TID251 - as above
+        if ended == "buried" and reply is not None and message.reply_to is not None:
+            message.reply_to.send(reply)
+        return ended
+
+
+PLANTS: dict[str, type[StoreEnds]] = {"replies first": _RepliesFirst, "replies last": _RepliesLast}
+
+
+def plant(name: str) -> None:
+    """In this process, from now on."""
+    vars(worker)["ends_of"] = lambda _requests, _clock: PLANTS[name]()

@@ -1,0 +1,72 @@
+"""What makes a run begin sooner: tests that it leaves out are not made, and what stays is not looked through again.
+
+pytest makes a test before it looks at its marks. Those of the servers are more than all that a quick run has.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+SLOW = "slow"
+QUICK = "quick"
+"""The profile of hypothesis for a run without slow tests."""
+
+
+@functools.cache
+def left_out(config: pytest.Config) -> frozenset[str]:
+    """Marks that no test of this run has. None where slow tests may run, or where somebody asks for a test by name."""
+    expression = str(config.getoption("markexpr"))
+    terms = [term.strip() for term in expression.split(" and ")]
+    plain = "(" not in expression and " or " not in expression
+    if not plain or f"not {SLOW}" not in terms or any("::" in arg for arg in config.args):
+        return frozenset()
+    return frozenset(term.removeprefix("not ") for term in terms if term.startswith("not "))
+
+
+def without_slow(config: pytest.Config) -> bool:
+    return SLOW in left_out(config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A quick run tries fewer examples of what holds for all. The whole suite, which goes before a change, has them."""
+    if without_slow(config):
+        settings.load_profile(QUICK)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> list[pytest.Item] | None:
+    """Nothing for a test or class that is left out whole: by its own marks, or those of its module."""
+    out = left_out(collector.config)
+    if not out or not name.lower().startswith("test"):
+        return None
+    of_its_own = getattr(obj, "pytestmark", ())
+    marks = [*(of_its_own if isinstance(of_its_own, list) else ()), *collector.iter_markers()]
+    return [] if any(mark.name in out for mark in marks) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
+    """Of its parameters only those that are not left out. A last one stays, or pytest would make a test without any."""
+    yield
+    calls: list[Any] = metafunc._calls  # noqa: SLF001 - what was made can be had in no other way
+    if calls and (out := left_out(metafunc.config)):
+        calls[:] = [call for call in calls if not any(mark.name in out for mark in call.marks)] or calls[:1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests and all their modules stay to the end: the collector of garbage need never look at them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()

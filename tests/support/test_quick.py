@@ -1,0 +1,48 @@
+"""A run leaves out what its marks say, and nothing else is left out before it is seen."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from tests.support.quick import left_out
+
+
+@dataclass(eq=False)
+class Asked:
+    """As much of a configuration as is asked for."""
+
+    expression: str
+    args: tuple[str, ...]
+
+    def getoption(self, name: str) -> str:
+        assert name == "markexpr"
+        return self.expression
+
+
+def asked(expression: str, *args: str) -> pytest.Config:
+    return cast("pytest.Config", Asked(expression, args))
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("not slow and not prove", {"slow", "prove"}),
+        ("not slow", {"slow"}),
+        ("not slow and hypothesis", {"slow"}),
+        ("not prove", set()),
+        ("prove", set()),
+        ("", set()),
+        ("slow and not prove", set()),
+        ("not slow or prove", set()),
+        ("not (slow and prove)", set()),
+        ("not slow and not (prove and slow)", set()),
+    ],
+)
+def test_marks_are_left_out_only_where_no_test_with_them_can_run(expression: str, names: set[str]) -> None:
+    assert left_out(asked(expression, "tests")) == names
+
+
+def test_a_test_that_is_asked_for_by_name_is_made() -> None:
+    """So that pytest says that its marks leave it out, and not that there is none."""
+    assert left_out(asked("not slow and not prove", "tests/stores/test_redis.py::test_put")) == frozenset()
