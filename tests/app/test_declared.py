@@ -14,6 +14,7 @@ from redrive.core.decide import Charge, ToDead
 from redrive.core.item import Attempt, Ending, Failure
 from redrive.core.verbs import QueueChange, QueueSettings, Settlement
 from redrive.errors import BadSchedule, ConfigError, QueueFull, UnknownQueue
+from redrive.office.policies import declared_policies
 from redrive.testing import sandbox
 from redrive.testing.faults import Fault, FaultyStore
 from tests.support.lab import Lab, Shared
@@ -114,6 +115,23 @@ async def test_a_fleet_that_starts_at_once_declares_in_peace(lab: Lab) -> None:
         ("queue:q", 1),
         ("route:r", 1),
     ]
+
+
+async def test_the_names_of_policies_are_left_in_the_store_once(lab: Lab) -> None:
+    def declare(app: Redrive) -> None:
+        app.policy("gentle", Policy())
+        app.policy("harsh", Policy(max_attempts=1))
+
+    fleet = [release(lab, declare) for _ in range(4)]
+    await lab.drive(asyncio.gather(*(app.open() for app in fleet)))
+    await release(lab, declare).open()
+    later = await release(lab, lambda app: (app.policy("late", Policy()), app.queue("q"))).open()
+    assert await declared_policies(lab.store) == ("gentle", "harsh", "late")
+    before = [(document.key, document.version) for document in await lab.store.documents("policy")]
+    later.policy("latest", Policy())
+    await later.enqueue("q")
+    after = {document.key: document.version for document in await lab.store.documents("policy")}
+    assert after == dict(before) | {"latest": 1}
 
 
 async def test_an_app_that_could_not_be_opened_can_be_opened_later(lab: Lab) -> None:

@@ -55,6 +55,23 @@ def test_one_queue_with_its_limits(tmp_path: Path, capsys: pytest.CaptureFixture
     assert shown["limits_reached"] == ["full"]
 
 
+def test_a_policy_must_have_been_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def declared(app: Redrive) -> None:
+        await limited(app)
+        app.policy("patient", Policy())
+        await app.enqueue("plain")  # whatever was declared since it was opened is written before
+
+    with_app(tmp_path, declared)
+    told = here(capsys, "queue", "set", "mail", "--policy", "pateint", "--reason", "slow day")
+    assert (told.code, told.out) == (Exit.NOT_FOUND, "")
+    assert "no policy 'pateint' (did you mean 'patient'? otherwise declare it with app.policy(" in told.err
+    assert "policy" not in here(capsys, "queue", "show", "mail").out
+    told = here(capsys, "queue", "set", "mail", "--policy", "patient", "--reason", "slow day")
+    assert (told.code, told.err) == (Exit.DONE, "")
+    assert "policy\tpatient\n" in told.out
+    assert here(capsys, "queue", "set", "mail", "--policy", "none", "--reason", "over").code == Exit.DONE
+
+
 def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with_app(tmp_path, limited)
     values = {
@@ -75,6 +92,9 @@ def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.Captur
     assert (told.code, told.out) == (Exit.NOT_FOUND, "")  # a typo must not make a gate that nothing ever opens
     assert "no gate 'smtp' (declare it with app.gate('smtp'), or say --new-gate)" in told.err
     told = here(capsys, "queue", "set", "mail", *args, "--new-gate", "--reason", "slow day")
+    assert (told.code, told.out) == (Exit.NOT_FOUND, "")
+    assert "no policy 'gentle' (declare it with app.policy('gentle', Policy(...)), or say --new-policy)" in told.err
+    told = here(capsys, "queue", "set", "mail", *args, "--new-gate", "--new-policy", "--reason", "slow day")
     assert (told.code, told.err) == (Exit.DONE, "")
     now = dict(line.split("\t") for line in told.out.splitlines())
     assert now == values | {

@@ -92,6 +92,7 @@ class Declaring(Life):
             hint = "use Policy(backoff=..., max_attempts=...)"
             raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
         self._registry.name_policy(name, policy)
+        self._declared.policy()
         return name
 
     def route(self, name: str, *, capacity: int | None = None) -> str:

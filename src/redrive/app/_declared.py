@@ -21,6 +21,7 @@ from redrive.engine.asks import known_policy
 from redrive.engine.registry import Registry, unknown_queue
 from redrive.errors import BadSchedule, ConfigError, Conflict
 from redrive.office.gates import declare_gate
+from redrive.office.policies import declare_policies
 from redrive.office.schedules import declare_schedules
 from redrive.office.settings import said
 from redrive.stores.base import Store
@@ -64,6 +65,10 @@ class Declared:
         self.queues[name] = replace(self.queues.get(name, QueueChange()), **settings)
         self._said += 1
 
+    def policy(self) -> None:
+        """The registry has it; that its name is to be written is noted here."""
+        self._said += 1
+
     def route(self, name: str, capacity: int | None) -> None:
         self.routes[name] = capacity
         self._said += 1
@@ -86,6 +91,7 @@ class Declared:
         upto = self._said
         for policy, sayer in sorted(self._policies().items()):
             known_policy(policy, registry.policies, sayer)
+        await declare_policies(store, registry.policies)
         # Before the queues that stand behind them.
         for name in sorted(self.gates.keys() | self._gates_of_queues()):
             await declare_gate(store, name, self.gates.get(name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from redrive.cli.status import settings_object
 from redrive.core.verbs import QueueSettings
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
+from redrive.office.policies import declared_policies
 from redrive.office.settings import QueueOptions, queue_change
 
 NONE = "none"
@@ -73,7 +74,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
     "rate": ("RATE", _text, "How fast they are given out, as in 100/min or 5 per 10s."),
     "capacity": ("N", _count, "How many may wait or run before enqueue refuses."),
     "order": ("WORD", _text, "Behind a dead head of an order key: block, park or skip."),
-    "policy": ("NAME", _text, "The policy by this name in the workers' code."),
+    "policy": ("NAME", _text, "The policy by this name in the workers' code; app.policy declares it."),
     "gate": ("NAME", _text, "The gate it stands behind."),
     "keep": ("DURATION", _text, "How long finished items are kept, as in 7d."),
     "keep_results": ("DURATION", _text, "How long results are kept."),
@@ -99,16 +100,20 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("name", metavar="QUEUE")
 @_setting_options
 @click.option("--new-gate", is_flag=True, help="Also if there is no such gate yet.")
+@click.option("--new-policy", is_flag=True, help="Also if no app has declared such a policy yet.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit.")
 @json_option
 @store_option
 @verbose_option
-def set_queue(*, name: str, new_gate: bool, reason: str, as_json: bool, store: str, **said: str | None) -> None:
+def set_queue(
+    *, name: str, new_gate: bool, new_policy: bool, reason: str, as_json: bool, store: str, **said: str | None
+) -> None:
     settings = _settings(said)
     if not settings:
         raise click.UsageError("say what to set, as in --max-running 10", ctx=click.get_current_context())
     why = check_reason(reason)
-    now = visit(store, lambda app: _set(app, name, why, settings, new_gate=new_gate), acts=True)
+    new = {word for word, is_new in (("gate", new_gate), ("policy", new_policy)) if is_new}
+    now = visit(store, lambda app: _set(app, name, why, settings, new), acts=True)
     if as_json:
         write_json(settings_object(now))
         return
@@ -139,22 +144,26 @@ def _settings(said: dict[str, str | None]) -> QueueOptions:
     return cast("QueueOptions", settings)
 
 
-async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions, *, new_gate: bool) -> QueueSettings:
+async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions, new: Container[str]) -> QueueSettings:
+    """`new` says of which words the name need not be known."""
     row_of((await app.tally()).queues, name)
-    gate = settings.get("gate")
-    if gate and not new_gate:
-        _check_gate(gate, [view.name for view in await app.gates()])
+    gate, policy = settings.get("gate"), settings.get("policy")
+    if gate and "gate" not in new:
+        # A typo would be a gate of its own, which nothing ever opens.
+        _check_known("gate", gate, [view.name for view in await app.gates()])
+    if policy and "policy" not in new:
+        # A typo would change nothing at all: workers that do not know the name go by the handler's policy.
+        _check_known("policy", policy, await declared_policies(app._store))  # noqa: SLF001 - documents have no public face
     await app.configure(name, reason=reason, **settings)
     return row_of((await app.tally()).queues, name).settings
 
 
-def _check_gate(name: str, known: list[str]) -> None:
-    """A typo would be a gate of its own, which nothing ever opens."""
+def _check_known(word: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         near = get_close_matches(name, known, n=1)
         guess = f"did you mean {near[0]!r}? otherwise " if near else ""
-        hint = f"{guess}declare it with app.gate({name!r}), or say --new-gate"
-        raise NotFound(f"no gate {name!r}", hint=hint)
+        declared = f"app.gate({name!r})" if word == "gate" else f"app.policy({name!r}, Policy(...))"
+        raise NotFound(f"no {word} {name!r}", hint=f"{guess}declare it with {declared}, or say --new-{word}")
 
 
 @click.command("pause", help=ABOUT_PAUSE, context_settings=HELP_NAMES)

@@ -1,0 +1,25 @@
+"""Names of the policies that apps declared here. What a policy says is in the code alone, its name also in the store.
+
+So whoever gives one to a queue from outside of that code is told of a slip of the fingers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redrive.core.verbs import DocumentWrite
+from redrive.stores.base import Store
+
+KIND = "policy"
+
+
+async def declare_policies(store: Store, names: Iterable[str]) -> None:
+    """May be said again by everybody who opens the store: only the first one writes. Names are never taken back."""
+    wanted = frozenset(names)
+    missing = wanted.difference(await declared_policies(store)) if wanted else frozenset()
+    if missing:
+        await store.write_documents([DocumentWrite(KIND, name, b"{}") for name in sorted(missing)])
+
+
+async def declared_policies(store: Store) -> tuple[str, ...]:
+    return tuple([document.key for document in await store.documents(KIND)])
