@@ -147,6 +147,25 @@ def test_recover_ends_with_9_if_some_were_kept(shell: Shell, broker: Broker) -> 
     assert shell("list", "-q").out.split() == [ids[0]]
 
 
+def test_list_says_what_a_recovery_was_told_last_and_keeps_what_it_died_of(shell: Shell, broker: Broker) -> None:
+    ids = dead(shell, "abc-1", "abc-2")
+    broker.script(rpc_error("INVALID_STATE_TRANSITION"), OK)
+    assert shell("recover", "--endpoint", broker.url).code == Exit.PARTLY
+    dead(shell, "abc-3")
+    (third, first) = [line.split("\t") for line in shell("list").out.splitlines()]
+    assert (first[0], third[6]) == (ids[0], "redrive.errors.ReceiptError: boom")
+    assert first[6].startswith("redrive.errors.ReceiptRefused: ")
+    assert "INVALID_STATE_TRANSITION" in first[6]
+    told = {each["id"]: each for each in json.loads(shell("list", "--json").out)["receipts"]}
+    assert (told[ids[0]]["error"], told[ids[0]]["last_error"]) == ("redrive.errors.ReceiptError: boom", first[6])
+    assert told[ids[0]]["tried_at"] > told[ids[0]]["failed_at"]
+    assert [(each["last_error"], each["tried_at"]) for key, each in told.items() if key != ids[0]] == [(None, None)]
+    shown = json.loads(shell("show", ids[0], "--json").out)
+    assert (shown["error"], shown["last_error"]) == (told[ids[0]]["error"], first[6])
+    (entry,) = [each for each in json.loads(shell("export", "-").out) if each["receipt"]["lease_id"] == "abc-1"]
+    assert sorted(entry) == ["attempts", "failed_at", "receipt"]
+
+
 def test_one_that_can_never_be_sent_says_so_in_plain_words(
     shell: Shell, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

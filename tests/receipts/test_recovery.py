@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,47 @@ async def test_r13_what_is_accepted_goes_and_what_is_refused_stays(
         assert (await client.app.history(ids[0])).item.state is State.DONE
         (entry,) = [each for each in await client.app.audit.list() if b'"work"' in each.body]
         assert (entry.reason, json.loads(entry.body)["changed"]) == ("the broker is back", [ids[0], ids[2]])
+
+
+async def test_what_a_recovery_was_told_last_is_told_beside_what_it_died_of(each_url: str, target: Target) -> None:
+    """On every store; until it dies anew, or as long as nobody has tried it."""
+    clock = FakeClock()
+    async with ReceiptClient(None, each_url, transport=target, work=False, log=False, clock=clock) as client:
+        for lease in ("a", "b"):
+            await dead(client, lease)
+            clock.advance("1s")
+        died = await client.dead_letters.get_all()
+        assert [(each.error, each.last_error, each.tried_at) for each in died] == [
+            ("redrive.errors.ReceiptError: boom", "", None)
+        ] * 2
+        for said in ("the task was cancelled", "who is that"):
+            clock.advance("1m")
+            target.answers["b"] = ReceiptRefused(said)
+            target.answers["a"] = ReceiptUnreachable("nobody listens")
+            assert (await client.recover()).unreachable
+            target.answers["a"] = ReceiptServerError("a bug", code="500")
+            assert len((await client.recover()).kept) == 2
+            first, second = await client.dead_letters.get_all()
+            assert (first.error, first.last_error) == (died[0].error, "redrive.errors.ReceiptServerError: a bug")
+            assert (second.error, second.last_error) == (died[1].error, f"redrive.errors.ReceiptRefused: {said}")
+            assert [each.tried_at for each in (first, second)] == [datetime.fromtimestamp(clock.now() / 1000, UTC)] * 2
+            assert [each.failed_at for each in (first, second)] == [each.failed_at for each in died]
+        target.answers["b"] = ReceiptUnreachable("nobody listens")
+        clock.advance("1m")
+        await client.recover()
+        assert (await client.dead_letters.get_all())[1].last_error == f"redrive.errors.ReceiptRefused: {said}"
+
+
+async def test_one_that_died_anew_was_not_tried_since(client: ReceiptClient, target: Target) -> None:
+    (key,) = await dead(client, "a")
+    target.answers["a"] = ReceiptRefused("no")
+    await client.recover()
+    assert (await client.dead_letters.get_all())[0].last_error
+    target.answers["a"] = ReceiptRefused("still no")
+    async with ReceiptClient(None, client.app._store, transport=target, clock=client.clock, log=False) as other:  # noqa: SLF001
+        assert not await other.send_receipt(receipt("a"))
+        (again,) = await other.dead_letters.get_all()
+    assert (again.id, again.error, again.last_error) == (key, "redrive.errors.ReceiptRefused: still no", "")
 
 
 @pytest.mark.parametrize(

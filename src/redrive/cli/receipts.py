@@ -28,6 +28,8 @@ from redrive.core.redact import redact, redact_text
 from redrive.errors import NotFound
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from redrive.app import Redrive
     from redrive.receipts.dead_letters import DeadReceipt
     from redrive.settings import ReceiptSettings
@@ -65,6 +67,9 @@ Examples:
 In a pipe the columns are ID LEASE TASK STATUS FAILED ATTEMPTS ERROR. What waits for its first or next try is none of
 them: it is counted (in JSON as `waiting`), and `redrive receipts send --waiting` delivers it. A receipts.json that the
 settings name is taken in first, once.
+
+ERROR is what was said last: by a recovery that was refused, else by the try that made it a letter. In JSON `error` is
+the one that made it a letter, and `last_error` what a recovery was told at `tried_at`.
 """
 ABOUT_SHOW = """Show a receipt that could not be delivered: what it says, each try, and why it failed.
 
@@ -118,13 +123,15 @@ def list_receipts(
 
 
 async def _found(app: Redrive, queue: str, most: int, cursor: str | None) -> tuple[list[DeadReceipt], str | None]:
+    from redrive.receipts._tried import last_tries
     from redrive.receipts.dead_letters import dead_receipt, letters_of
     from redrive.stores.base import PAGE_LIMIT
 
     found: list[DeadReceipt] = []
     while True:
         page = await app.letters.find(letters_of(queue), limit=min(most - len(found), PAGE_LIMIT), cursor=cursor)
-        found += [each for each in map(dead_receipt, page) if each is not None]
+        tries = await last_tries(app, page)
+        found += [each for item in page if (each := dead_receipt(item, tries.get(item.id))) is not None]
         cursor = page.next
         if cursor is None or len(found) >= most:
             return found, cursor
@@ -159,23 +166,25 @@ def receipt_object(dead: DeadReceipt) -> dict[str, Any]:
     return {
         "id": dead.id,
         "receipt": redact(dead.receipt.to_dict()),
-        "failed_at": iso(_millis(dead)),
+        "failed_at": iso(_millis(dead.failed_at)),
         "attempts": dead.attempts,
         "error": redact_text(dead.error),
+        "last_error": redact_text(dead.last_error) or None,
+        "tried_at": None if dead.tried_at is None else iso(_millis(dead.tried_at)),
         "tenant_id": dead.tenant_id,
     }
 
 
-def _millis(dead: DeadReceipt) -> Instant:
-    return round(dead.failed_at.timestamp() * 1000)
+def _millis(at: datetime) -> Instant:
+    return round(at.timestamp() * 1000)
 
 
 def _row(dead: DeadReceipt, now: Instant) -> list[str]:
-    return [short_id(dead.id), *_said(dead), f"{brief(now - _millis(dead))} ago", *_end(dead)]
+    return [short_id(dead.id), *_said(dead), f"{brief(now - _millis(dead.failed_at))} ago", *_end(dead)]
 
 
 def _line(dead: DeadReceipt) -> list[str]:
-    return [dead.id, *_said(dead), iso(_millis(dead)) or "", *_end(dead)]
+    return [dead.id, *_said(dead), iso(_millis(dead.failed_at)) or "", *_end(dead)]
 
 
 def _said(dead: DeadReceipt) -> list[str]:
@@ -184,7 +193,8 @@ def _said(dead: DeadReceipt) -> list[str]:
 
 
 def _end(dead: DeadReceipt) -> list[str]:
-    return [str(dead.attempts), redact_text(dead.error)]
+    """What it was told last: a recovery's answer says more about what to do now than the first failure does."""
+    return [str(dead.attempts), redact_text(dead.last_error or dead.error)]
 
 
 @click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
@@ -228,9 +238,10 @@ async def _history(app: Redrive, settings: ReceiptSettings, key: str) -> History
 
 def _history_object(history: History) -> dict[str, Any]:
     from redrive.cli.views import history_object
+    from redrive.receipts._tried import last_try
     from redrive.receipts.dead_letters import dead_receipt
 
-    dead = dead_receipt(history.item)
+    dead = dead_receipt(history.item, last_try(history))
     whole = history_object(history)
     return whole if dead is None else {**receipt_object(dead), "state": whole["state"], "history": whole["history"]}
 

@@ -27,8 +27,8 @@ from redrive.stores.upkeep import StoreAbsent
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.receipts.dead_letters import DeadReceipt, Imported
-    from redrive.receipts.receipts_json import Contents
+    from redrive.receipts.dead_letters import Imported
+    from redrive.receipts.receipts_json import Contents, Entry
     from redrive.settings import ReceiptSettings
 
 ABOUT_EXPORT = """Write the dead receipts to a file, or to stdout: a JSON array of receipt, failed_at and attempts.
@@ -66,13 +66,13 @@ def export(*, file: str, force: bool, queue: str | None, store: str) -> None:
     settings = chosen(queue=queue)
     path = Path(file).absolute()
 
-    async def read(app: Redrive) -> list[DeadReceipt]:
-        return await (await take_in(app, settings)).get_all()
+    async def read(app: Redrive) -> list[Entry]:
+        return await (await take_in(app, settings)).entries()
 
     async def copy(app: Redrive) -> int:
         from redrive.receipts import receipts_json
 
-        entries = [each.entry for each in await read(app)]
+        entries = await read(app)
         await receipts_json.write(path, entries, force=force)
         return len(entries)
 
@@ -83,7 +83,7 @@ def export(*, file: str, force: bool, queue: str | None, store: str) -> None:
 
         found = visit(store, read)
         with raw_output() as out:
-            out.write(receipts_json.dump(each.entry for each in found))
+            out.write(receipts_json.dump(found))
         count = len(found)
     say(f"exported {count:,}; receipts are as they are, with any secrets")
 

@@ -17,7 +17,7 @@ from redrive.app import Redrive
 from redrive.core import codec
 from redrive.core.classify import fingerprint, type_name
 from redrive.core.filters import render
-from redrive.core.item import Item
+from redrive.core.item import Attempt, Failure, Instant, Item
 from redrive.core.quantity import shown
 from redrive.core.redact import redact_text
 from redrive.core.select import Ids, Match
@@ -30,6 +30,7 @@ from redrive.office.records import Record
 from redrive.receipts import receipts_json
 from redrive.receipts._inside import Inside
 from redrive.receipts._logs import say
+from redrive.receipts._tried import last_tries
 from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key
 from redrive.receipts.receipts_json import Contents, Entry, Fault
 from redrive.stores.base import PAGE_LIMIT, Store
@@ -43,7 +44,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DeadReceipt(Struct, frozen=True):
-    """`attempts` tries were made, the last one failed with `error`."""
+    """`attempts` tries were made, the last one failed with `error`, and so it became a letter.
+
+    `last_error`: what a recovery was told since, at `tried_at`; "" and None if none has tried it, or could not reach
+    the target.
+    """
 
     id: str
     receipt: Receipt
@@ -51,6 +56,8 @@ class DeadReceipt(Struct, frozen=True):
     attempts: int
     error: str
     tenant_id: str | None = None
+    last_error: str = ""
+    tried_at: datetime | None = None
 
     @property
     def entry(self) -> Entry:
@@ -201,11 +208,19 @@ class DeadLetterQueue:
 
     async def get_all(self) -> list[DeadReceipt]:
         """Those that wait for recovery, first failed first."""
+        return await self._all(last_errors=True)
+
+    async def entries(self) -> list[Entry]:
+        """The same, as they stand in a receipts.json."""
+        return [each.entry for each in await self._all()]
+
+    async def _all(self, *, last_errors: bool = False) -> list[DeadReceipt]:
         found: list[DeadReceipt | None] = []
         cursor = None
         while True:
             page = await self._app.letters.find(letters_of(self._queue), limit=PAGE_LIMIT, cursor=cursor)
-            found += [dead_receipt(item) for item in page]
+            tries = await last_tries(self._app, page) if last_errors else {}
+            found += [dead_receipt(item, tries.get(item.id)) for item in page]
             cursor = page.next
             if cursor is None:
                 break
@@ -222,7 +237,7 @@ class DeadLetterQueue:
                 f"{shown(key)} is none", field="key", hint="use the id of a dead receipt, or its lease id"
             )
         ids = [item.id for item in await self._items([key]) if item.letter is not None]
-        ids = ids or [each.id for each in await self.get_all() if each.receipt.lease_id == key]
+        ids = ids or [each.id for each in await self._all() if each.receipt.lease_id == key]
         if len(ids) > 1:
             raise Conflict(f"lease {key!r} has {len(ids)} receipts: {', '.join(ids)}", hint="remove one by its id")
         return bool(ids and (await self._app.letters.discard(ids, reason=reason)).changed)
@@ -306,8 +321,8 @@ def letters_of(queue: str) -> str:
     return render(Match("queue", "=", queue))
 
 
-def dead_receipt(item: Item) -> DeadReceipt | None:
-    """None for a letter that is no receipt."""
+def dead_receipt(item: Item, last: Attempt | None = None) -> DeadReceipt | None:
+    """None for a letter that is no receipt. `last`: see `last_tries`."""
     letter = item.letter
     try:
         envelope = Envelope.decode(item.payload)
@@ -316,10 +331,20 @@ def dead_receipt(item: Item) -> DeadReceipt | None:
         return None
     if letter is None:
         return None
-    failure = letter.failure
-    error = f"{failure.type}: {failure.text}" if failure.text else failure.type
-    failed_at = datetime.fromtimestamp(letter.died_at / 1000, UTC)
-    return DeadReceipt(item.id, receipt, failed_at, item.attempt, error, envelope.tenant_id)
+    died = DeadReceipt(
+        item.id, receipt, _moment(letter.died_at), item.attempt, _told(letter.failure), envelope.tenant_id
+    )
+    if last is None or last.failure is None:
+        return died
+    return replace(died, last_error=_told(last.failure), tried_at=_moment(last.started_at))
+
+
+def _told(failure: Failure) -> str:
+    return f"{failure.type}: {failure.text}" if failure.text else failure.type
+
+
+def _moment(at: Instant) -> datetime:
+    return datetime.fromtimestamp(at / 1000, UTC)
 
 
 def _repeats(record: Record, payload: bytes) -> bool:
