@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -195,7 +196,8 @@ def postgres_url(store_url: StoreUrl) -> str:
 @pytest.fixture
 def role() -> Iterator[str]:
     """Somebody who may connect with PASSWORD, and nothing else."""
-    name = "redrive_test_plain"
+    # Other processes of the run have one on the same server.
+    name = f"redrive_test_{secrets.token_hex(4)}"
     with psycopg.connect(shared.postgres().admin, autocommit=True) as admin:
         admin.execute(f"create role {name} login password '{PASSWORD}'".encode())
         try:

@@ -38,7 +38,7 @@ from redrive.testing.conformance.kit import (
     news,
 )
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.redis_office_kit import Server
+from tests.stores.redis_office_kit import Server, opened_in_haste, patiently
 
 LUA = Path(redrive.stores.__file__).parent / "lua"
 HOT = ("put", "lease", "settle", "extend", "reclaim", "due")
@@ -308,15 +308,14 @@ def test_a_store_that_was_opened_in_a_loop_that_has_ended_goes_on_in_the_next(ad
 
 
 async def test_a_wait_for_a_connection_ends(address: str) -> None:
-    store = store_from_url(f"{address}&pool=1&timeout=100ms")
-    await store.open()
-    assert isinstance(store, RedisStore)
+    store = await opened_in_haste(f"{address}&pool=1&timeout=100ms")
     session = await store._here()  # noqa: SLF001 - a connection that is not given back
     wire = await session.pool.take()
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         await store.put([new()])
     session.pool.give(wire)
-    await store.put([new()])
+    async with patiently(store):
+        await store.put([new()])
     await store.close()
 
 

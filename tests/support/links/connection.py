@@ -38,9 +38,13 @@ class Cut(Exception):
 
 @dataclass
 class Counts:
-    """What a link has seen. `pieces`: writes to either side. `cuts`: connections that a condition has ended."""
+    """What a link has seen. `pieces`: writes to either side. `cuts`: connections that a condition has ended.
+
+    `taken`: bytes that came from either side, whether they went on or not.
+    """
 
     connections: int = 0
+    taken: int = 0
     up: int = 0
     down: int = 0
     pieces: int = 0
@@ -141,6 +145,7 @@ class Flow:
         loop = asyncio.get_running_loop()
         while True:
             data = await loop.sock_recv(self._source, CHUNK)
+            self._connection.counts.taken += len(data)
             condition = self._connection.condition
             delay = condition.seconds if isinstance(condition, Latency) else 0.0
             await self._waiting.put((loop.time() + delay, data))
