@@ -22,7 +22,7 @@ async def test_concurrency_is_never_exceeded(lab: Lab, sync: bool) -> None:
     lock = threading.Lock()
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
-    barrier = threading.Barrier(3, timeout=5)
+    barrier = threading.Barrier(3, timeout=30)
 
     def enter() -> None:
         with lock:

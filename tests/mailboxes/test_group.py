@@ -44,7 +44,8 @@ def test_m40_all_are_told_to_stop_at_once_though_the_first_hangs() -> None:
         group.trigger_shutdown()
         until(lambda: not group.running)
         assert hangs.running
-        assert not any(loop.running for loop in others)
+        # They were told; how long they take is their affair.
+        until(lambda: not any(loop.running for loop in others))
         # One timeout for all of them, not one for each.
         assert all(timeout <= 0.3 for loop in (hangs, *others) for timeout in loop.timeouts)
     assert not raised
@@ -64,7 +65,7 @@ def test_m40_a_loop_that_cannot_even_be_told_keeps_nobody() -> None:
     with running(group, broken, other):
         group.trigger_shutdown()
         until(lambda: not group.running)
-        assert not other.running
+        until(lambda: not other.running)
     release.set()
 
 

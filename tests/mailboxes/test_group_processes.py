@@ -21,12 +21,21 @@ from redrive.mailboxes import DLQConsumer, LoopGroup, SQLiteMailbox
 path, threshold = sys.argv[1], float(sys.argv[2])
 dead_letters = SQLiteMailbox("requests-dlq", path)
 
+begun = threading.Event()
+
 def handler(letter):
+    begun.set()
     print("begun", flush=True)
     # Told to stop, it works on until somebody closes its input.
     sys.stdin.read()
 
+def beat():
+    # A machine that takes long to come to the handler is not what is stuck here.
+    while not begun.wait(0.02):
+        consumer.heartbeat.beat()
+
 consumer = DLQConsumer(mailbox=dead_letters, handler=handler)
+threading.Thread(target=beat, daemon=True).start()
 group = LoopGroup(loops=[consumer], watchdog_threshold=threshold, watchdog_interval=0.1, health_port=0)
 group.run(wait_time_seconds=0.1)
 print("ended", flush=True)

@@ -12,8 +12,8 @@ from redrive.mailboxes.life.heartbeat import Heartbeat
 from redrive.mailboxes.life.living import Life
 from redrive.testing import FakeClock
 
-SOON = 10.0
-"""Seconds after which a test that waits for another thread gives up."""
+SOON = 30.0
+"""Seconds after which a test that waits for another thread gives up: more than a busy machine ever takes."""
 
 
 class Loop:

@@ -1,4 +1,7 @@
-"""A process whose target refuses everything: `python -m tests.receipts.feeder URL NAME COUNT` makes dead receipts."""
+"""A process whose target refuses everything: `python -m tests.receipts.feeder URL NAME COUNT` makes dead receipts.
+
+It lives on until its input ends, so that a test can do something while it surely lives.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ async def feed(url: str, name: str, count: int) -> None:
         await asyncio.gather(
             *(client.send_receipt({"lease_id": lease(name, number), **said}) for number in range(count))
         )
+        await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,9 +59,11 @@ async def check(url: str, count: int) -> None:
         between = 0
         while not ended.done():
             between += len((await client.recover(concurrency=4)).delivered)
+            if between:  # while they live; now they may end when all is said
+                _let_end(feeders)
         assert await ended == [0, 0]
-        await client.recover(concurrency=4)
         assert between, "it was running in between"
+        await client.recover(concurrency=4)
         left = {each.id: each for each in await client.dead_letters.get_all()}
         assert len(left) + len(accepted) == 2 * count
         assert set(left) | set(accepted) == set(ids.values())
@@ -73,4 +75,10 @@ async def check(url: str, count: int) -> None:
 
 async def _feeder(url: str, name: str, count: int) -> asyncio.subprocess.Process:
     command = (sys.executable, "-m", "tests.receipts.feeder", url, name, str(count))
-    return await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=os.environ)
+    return await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=os.environ, stdin=asyncio.subprocess.PIPE)
+
+
+def _let_end(feeders: Sequence[asyncio.subprocess.Process]) -> None:
+    for feeder in feeders:
+        assert feeder.stdin is not None
+        feeder.stdin.close()

@@ -7,6 +7,7 @@ import pytest
 from redrive.errors import BadDuration, ConfigError
 from redrive.stores.clock import Clock
 from redrive.testing import FakeClock
+from tests.support.cli import PATIENCE
 
 
 async def sleepers(clock: FakeClock, *durations: int) -> tuple[list[int], list[asyncio.Task[None]]]:
@@ -155,9 +156,9 @@ def test_sleepers_of_another_thread_are_woken_in_their_own_loop() -> None:
 
     thread = threading.Thread(target=asyncio.run, args=(sleep(),))
     thread.start()
-    assert asleep.wait(10)
+    assert asleep.wait(PATIENCE)
     clock.advance(10)
-    thread.join(10)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -212,7 +213,7 @@ async def test_rest_waits_for_what_a_thread_does() -> None:
 
     async def work() -> None:
         with clock.busy("a thread"):
-            await asyncio.to_thread(gate.wait, 10)
+            await asyncio.to_thread(gate.wait, PATIENCE)
             ended.append(clock.monotonic())
             await clock.sleep(10)
         ended.append(clock.monotonic())
@@ -283,7 +284,7 @@ async def test_one_that_sleeps_is_not_taken_for_another_that_works() -> None:
 
     async def work() -> None:
         with clock.busy():
-            await asyncio.to_thread(gate.wait, 10)
+            await asyncio.to_thread(gate.wait, PATIENCE)
 
     tasks = [asyncio.create_task(sleep()), asyncio.create_task(work())]
     resting = asyncio.create_task(clock.rest())

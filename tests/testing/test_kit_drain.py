@@ -19,6 +19,7 @@ from redrive.testing import (
     assert_enqueued,
     drain,
 )
+from tests.support.cli import PATIENCE
 from tests.testing.conftest import HOUR, Shop, boom
 
 
@@ -84,18 +85,18 @@ async def test_time_stands_still_while_a_handler_works(shop: Shop) -> None:
 
     async def in_the_loop() -> None:
         entered.set()
-        await asyncio.to_thread(gate.wait, 10)
+        await asyncio.to_thread(gate.wait, PATIENCE)
 
     def in_a_thread() -> None:
         entered.set()
-        gate.wait(10)
+        gate.wait(PATIENCE)
 
     shop.app.handler("slow")(in_the_loop if shop.colour == "async" else in_a_thread)
     shop.handle("other", lambda: None)
     slow = await shop.app.enqueue("slow")
     await shop.app.enqueue("other", delay="1h")
     draining = asyncio.create_task(drain(shop.app))
-    await asyncio.to_thread(entered.wait, 10)
+    await asyncio.to_thread(entered.wait, PATIENCE)
     for _ in range(200):
         await asyncio.to_thread(lambda: None)  # turns of the loop, and real time for whoever would move the clock
     assert shop.clock.monotonic() == 0

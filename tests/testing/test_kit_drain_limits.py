@@ -12,6 +12,7 @@ from redrive.errors import ConfigError, StoreUnavailable, UnknownQueue
 from redrive.testing import FakeClock, Fault, FaultyStore, MemoryStore, drain
 from redrive.testing import clock as clocks
 from redrive.testing._inside import store_of
+from tests.support.cli import PATIENCE
 from tests.testing.conftest import HOUR, Shop, boom
 
 # -- the end of patience -----------------------------------------------------------------------------------------------
@@ -62,10 +63,10 @@ async def test_it_says_whom_it_waits_for(shop: Shop, monkeypatch: pytest.MonkeyP
                 gate.set()
 
     async def in_the_loop() -> None:
-        await asyncio.to_thread(gate.wait, 10)
+        await asyncio.to_thread(gate.wait, PATIENCE)
 
     def in_a_thread() -> None:
-        gate.wait(10)
+        gate.wait(PATIENCE)
 
     shop.app.handler("slow")(in_the_loop if shop.colour == "async" else in_a_thread)
     item_id = await shop.app.enqueue("slow")
@@ -151,7 +152,7 @@ async def test_two_apps_on_one_clock_do_not_run_away_from_each_other(clock: Fake
 
         @one.handler("slow")
         def slow() -> None:
-            gate.wait(10)
+            gate.wait(PATIENCE)
 
         @two.handler("quick", policy=Policy(constant("1h"), max_attempts=3))
         async def quick() -> None:
