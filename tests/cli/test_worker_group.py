@@ -32,7 +32,8 @@ from redrive import Policy, Redrive, constant
 app = Redrive()
 
 
-@app.handler("patient", policy=Policy(constant("10ms")), lease="2s", concurrency=1)
+# Long: a process that stands still for a moment loses nothing by it. Who is to die has a short one.
+@app.handler("patient", policy=Policy(constant("10ms")), lease=os.environ.get("LEASE", "1h"), concurrency=1)
 async def patient(name: str) -> None:
     # In one write: processes of a group share what they write to.
     print(f"begun {name} {os.getpid()}\\n", end="", flush=True)
@@ -105,7 +106,10 @@ def until_gone(*pids: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_is_replaced_and_its_work_knows_why(start: Start) -> None:
+def test_a_process_that_is_killed_is_replaced_and_its_work_knows_why(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASE", "2s")
     (item_id,) = put("one")
     group = start("--processes", "1")
     first = pid_in(group.until("begun one"))
