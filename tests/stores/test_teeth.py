@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from redrive.stores.memory import MemoryStore
-from redrive.testing.conformance import wait
+from redrive.testing.conformance import kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES
 from redrive.testing.conformance.machine import machine_of, run_machine
 from tests.stores import broken as b
@@ -268,12 +268,15 @@ BY_MACHINE = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug that makes a test wait for ever is found sooner."""
+    """A bug that makes a test wait for ever is found sooner. Without a bug nobody is in a hurry."""
     monkeypatch.setattr(wait, "PATIENCE", 0.2)
+    monkeypatch.setattr(wait, "BEGIN", 0.2)
+    monkeypatch.setattr(kit, "PATIENCE", 5.0)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("store", "name"), CAUGHT)
 async def test_a_planted_bug_is_caught_by_the_test_about_it(store: type[MemoryStore], name: str) -> None:
     assert await fails(name, world_of(store))

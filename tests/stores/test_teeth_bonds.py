@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from redrive.testing.conformance import wait
+from redrive.testing.conformance import kit, wait
 from tests.stores import broken_postgres, broken_redis, broken_sqlite
 from tests.stores.broken_bonds import BONDS
 from tests.stores.broken_office import OFFICE
@@ -48,6 +48,8 @@ async def test_a_planted_bug_is_caught_by_the_test_about_it(
     planted: Planted, bug: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait, "PATIENCE", 0.5)
+    monkeypatch.setattr(wait, "BEGIN", 0.5)
+    monkeypatch.setattr(kit, "PATIENCE", 5.0)
     assert await fails(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
 
 

@@ -12,7 +12,7 @@ from redrive.errors import StoreUnavailable
 from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
-from redrive.testing.conformance import wait
+from redrive.testing.conformance import kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES, World
 from redrive.testing.conformance.machine import machine_of, run_machine
 from redrive.testing.conformance.stage import MakeStore
@@ -126,6 +126,8 @@ async def test_a_planted_bug_is_caught_by_the_test_about_it(
 ) -> None:
     # A bug that makes a test wait for ever is found sooner.
     monkeypatch.setattr(wait, "PATIENCE", 0.5)
+    monkeypatch.setattr(wait, "BEGIN", 0.5)
+    monkeypatch.setattr(kit, "PATIENCE", 5.0)
     assert await fails(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
 
 
