@@ -13,6 +13,7 @@ from redrive.cli import completing
 from redrive.cli.completing_bash import Bash
 from redrive.cli.exits import Talk
 from redrive.cli.root import COMPLETING, cli
+from tests.support.bound import with_app
 from tests.support.cli import PATIENCE, environment, here, letters_in, made_in, on_sqlite, piped
 
 pytestmark = pytest.mark.usefixtures("on_store")
@@ -40,6 +41,15 @@ def test_names_are_those_of_the_store_in_force(tmp_path: Path) -> None:
     assert offered("queue show m") == ["mail"]
     assert offered(f"letters replay {dead[:3]}") == [dead]
     assert offered("queue show x") == []
+
+
+@on_sqlite
+@pytest.mark.usefixtures("patient")
+def test_ids_of_ones_own_may_have_signs(tmp_path: Path) -> None:
+    letters_in(tmp_path, "no address")
+    with_app(tmp_path, lambda app: app.enqueue("mail", id="order:17(a)"))
+    assert offered("item show order:1") == ["order:17(a)"]
+    assert offered("item show order:*") == []
 
 
 @on_sqlite

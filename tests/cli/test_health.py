@@ -1,6 +1,7 @@
 """`redrive health` and `redrive doctor`: what is wrong, and what to do about it."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,37 @@ def test_everything_that_is_wrong_is_told(tmp_path: Path, capsys: pytest.Capture
         ["gate_open", "smtp", piped[-2][2], "redrive gate show smtp"]
     ]
     assert "they asked" in piped[-2][2]
+
+
+@on_sqlite
+def test_what_helps_can_be_pasted_whatever_the_names_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "it's$(x);a*b,c"
+
+    async def troubled(app: Redrive) -> None:
+        app.route(odd, capacity=1)
+        app.gate(odd)
+        app.queue(odd, gate=odd, capacity=1)
+
+        @app.handler("lines", policy=Policy(never(), route=odd))
+        async def fail(n: int) -> None:
+            raise ValueError("no")
+
+        await app.enqueue("lines", 1, id=odd, order_key="k")
+        await app.run(until_idle=True)
+        await app.enqueue("lines", 2, order_key="k")
+        await app.enqueue(odd, 1)
+        await app.open_gate(odd, reason="they asked")
+
+    with_app(tmp_path, troubled)
+    found = {line.split("\t")[0]: line.split("\t")[3] for line in here(capsys, "health").out.splitlines()}
+    assert found.keys() == {"no_worker", "queue_full", "gate_open", "route_full", "held"}
+    assert shlex.split(found.pop("no_worker"))[-1] == odd
+    for do in found.values():
+        told = here(capsys, *shlex.split(do)[1:], "--json")
+        assert (told.code, told.err) == (Exit.DONE, "")
+        assert odd in json.loads(told.out.replace("\n", "").replace("[", "[")).__repr__().replace("\\'", "'")
+    explained = json.loads(here(capsys, "item", "explain", odd, "--json").out)
+    assert [shlex.split(line)[3] for line in explained["do"]] == [odd] * 3
 
 
 def test_work_behind_a_dead_letter_is_no_good_health(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

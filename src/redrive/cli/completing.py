@@ -107,7 +107,11 @@ async def _queues(app: Redrive, _typed: str) -> list[tuple[str, str]]:
 
 async def _ids(app: Redrive, typed: str) -> list[tuple[str, str]]:
     """Letters, and other items once something was typed."""
-    start = f"id:{typed}*" if typed.isalnum() else ""
+    from redrive.core.filters import render
+    from redrive.core.select import Match
+
+    # A star of theirs cannot stand beside ours.
+    start = render(Match("id", "glob", f"{typed}*")) if typed and "*" not in typed else ""
     page = await app.letters.find(start, limit=MOST)
     items = page.items or ((await app.find(start, limit=MOST)).items if start else ())
     return [(item.id, f"{item.queue} {item.letter.failure.type if item.letter else item.state}") for item in items]

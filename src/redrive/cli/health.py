@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,9 @@ from redrive.cli.access import HELP_NAMES, WholeNumber, json_option, store_optio
 from redrive.cli.exits import Exit
 from redrive.cli.output import brief, clean, counted, iso, on_terminal, red, tabbed, write, write_json
 from redrive.cli.watch import look, watch_option
+from redrive.core.filters import render
 from redrive.core.item import short_id
+from redrive.core.select import Match
 from redrive.office import doors
 
 if TYPE_CHECKING:
@@ -69,11 +72,11 @@ def problems(standing: Standing, longest: int, max_letters: int | None) -> Itera
     for gate in standing.gates:
         if gate.state != "closed":
             by = f" by {gate.by}" if gate.by else ""
-            do = f"redrive gate show {gate.name}"
+            do = f"redrive gate show {quote(gate.name)}"
             yield Problem("gate_open", gate.name, f"gate {gate.name} is {gate.state}{by}: {gate.why}", do)
     for route in standing.full_routes():
         text = f"route {route.route} is full: {route.open:,} of {route.capacity:,} open letters"
-        yield Problem("route_full", route.route, text, f"redrive letters list --where route:{route.route}")
+        yield Problem("route_full", route.route, text, _letters("route", route.route))
     for beat in standing.workers:
         if not beat.alive and not beat.facts.stopped and beat.facts.running:
             text = f"worker {beat.worker} was lost with {beat.facts.running:,} in hand"
@@ -85,6 +88,10 @@ def problems(standing: Standing, longest: int, max_letters: int | None) -> Itera
         yield Problem("letters", "", text, "redrive letters list --by cause")
 
 
+def _letters(field: str, name: str) -> str:
+    return f"redrive letters list --where {quote(render(Match(field, '=', name)))}"
+
+
 def _queues(standing: Standing, longest: int) -> Iterator[Problem]:
     for row in standing.queues:
         due = standing.due_for(row)
@@ -93,17 +100,17 @@ def _queues(standing: Standing, longest: int) -> Iterator[Problem]:
             yield Problem("no_worker", row.queue, text, doors.start(standing.doors.get(row.queue, ""), row.queue))
         elif due is not None and due > longest and not row.paused:
             text = f"queue {row.queue}: the oldest item has been due for {brief(due)}"
-            yield Problem("too_old", row.queue, text, f"redrive queue show {row.queue}")
+            yield Problem("too_old", row.queue, text, f"redrive queue show {quote(row.queue)}")
         if row.parked:
             text = f"queue {row.queue} has {row.parked:,} parked behind dead heads of their order keys"
-            yield Problem("parked", row.queue, text, f"redrive letters list --where queue:{row.queue}")
+            yield Problem("parked", row.queue, text, _letters("queue", row.queue))
         still = standing.stuck_in(row)
         if still is not None:
-            do = f"redrive letters show {short_id(still.letters[0])}"
+            do = f"redrive letters show {quote(short_id(still.letters[0]))}"
             yield Problem("held", row.queue, f"queue {row.queue}: {still}", do)
         if "FULL" in standing.reached(row):
             text = f"queue {row.queue} is at its capacity of {row.settings.capacity:,}: enqueue refuses"
-            yield Problem("queue_full", row.queue, text, f"redrive queue show {row.queue}")
+            yield Problem("queue_full", row.queue, text, f"redrive queue show {quote(row.queue)}")
 
 
 def _show(standing: Standing, found: list[Problem], *, as_json: bool) -> None:

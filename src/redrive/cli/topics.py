@@ -35,7 +35,7 @@ FILTERS = """Filters
   a b           both                        field:a,b   any of them
   a OR b        either                      field:a*    * is any run of characters, and the only wildcard
   -a            not                         field>=3    numbers, and durations as in age>2h
-  ( )           groups                      "a b"       protects blanks and signs
+  ( )           groups                      "a b"       protects blanks and signs, * too
 
 A bare word or phrase is looked for in the error and in the payload. payload.order.amount>100 reaches into the payload.
 The same text works in Python, app.letters.find("…"), and in --where. The fields: redrive help fields.

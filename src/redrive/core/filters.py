@@ -3,8 +3,8 @@
     queue:emails error:*Timeout age>1h -cause:c41f (attempts>=3 OR tag:eu,us) payload.order.amount>100 "card declined"
 
 Conditions are AND and bind tighter than OR; `-` negates; `field:a,b` is any of them; `*` is the only wildcard; quotes
-protect blanks and signs, and a backslash makes the next character literal. What has no field is looked for as it is, in
-errors and payloads.
+protect blanks and signs, also `*`, and a backslash makes the next character literal. What has no field is looked for as
+it is, in errors and payloads.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class _Parser:
             raise self._error(f"{name} stands alone", at=start, hint=_RESERVED[name.lower()])
         value, wild = self._raw()
         if wild:
-            hint = "a text is found wherever it stands: leave the * out; \\* is the character"
+            hint = 'a text is found wherever it stands: leave the * out; in quotes, "*" is the character'
             raise self._error("a wildcard needs a field, as in text:*declined", at=start, hint=hint)
         if not value:
             raise self._error("an empty text is in everything", at=start)
@@ -264,7 +264,7 @@ class _Parser:
             if "\ud800" <= char <= "\udfff":
                 raise self._error("this is half a character and stands in no item")
             if char == "*":
-                stars.add(escaped)
+                stars.add(escaped or bool(quote))
             found.append(char)
             self.at += 1
         if len(stars) > 1:

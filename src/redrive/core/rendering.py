@@ -14,7 +14,8 @@ ROOT = "payload"
 """What a path into the payload begins with."""
 RESERVED = frozenset({"and", "or", "not"})
 
-_PLAIN = re.compile(r"[^\s():=<>\"',]+")
+_PLAIN = re.compile(r"[^\s():=<>\"',*]+")
+_SPECIAL = re.compile(r"[\s():=<>\"',\\]")
 _STEP = re.compile(r"[^\s():=<>\"',.\\]+")
 _BARE = re.compile(r"\w[\w@./+-]*")
 _NOTHING = "(state:ready state:done)"
@@ -74,28 +75,26 @@ def _value(field: str, op: Op, value: str | int) -> str:
 
 
 def _quoted_if_needed(value: str, op: Op) -> str:
-    escaped = _escaped(value, op)
-    return escaped if _PLAIN.fullmatch(escaped) else _quoted(escaped)
-
-
-def _escaped(value: str, op: Op) -> str:
+    if op == "glob" and "*" in value:
+        # In quotes its * would be no wildcard.
+        return _SPECIAL.sub(r"\\\g<0>", value)
     escaped = value.replace("\\", "\\\\")
-    return escaped if op == "glob" else escaped.replace("*", "\\*")
+    return escaped if _PLAIN.fullmatch(escaped) else _quoted(value)
 
 
-def _quoted(escaped: str) -> str:
-    return '"' + escaped.replace('"', '\\"') + '"'
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _scalar(op: Op, value: Scalar) -> str:
     if not isinstance(value, str):
         return spelled(value)
     # In quotes, or it would come back as a number or a truth value.
-    return _quoted_if_needed(value, op) if read_scalar(value) == value else _quoted(_escaped(value, op))
+    return _quoted_if_needed(value, op) if read_scalar(value) == value else _quoted(value)
 
 
 def _step(step: str) -> str:
-    return step if _STEP.fullmatch(step) else _quoted(step.replace("\\", "\\\\"))
+    return step if _STEP.fullmatch(step) else _quoted(step)
 
 
 def _text(value: str) -> str:
@@ -103,4 +102,4 @@ def _text(value: str) -> str:
         # It is in everything.
         return f"-{_NOTHING}"
     is_name = value in FIELDS or value.lower() in RESERVED or value.partition(".")[0] == ROOT
-    return value if _BARE.fullmatch(value) and not is_name else _quoted(_escaped(value, "="))
+    return value if _BARE.fullmatch(value) and not is_name else _quoted(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Literal
 
 from redrive.core.verbs import DocumentWrite
@@ -29,8 +30,8 @@ def start(door: str, queue: str) -> str:
     """What serves such a queue."""
     match door:
         case "receipts":
-            return f"redrive receipts send --waiting --queue {queue}"
+            return f"redrive receipts send --waiting --queue {quote(queue)}"
         case "mailboxes":
             return f"start the process that receives from the mailbox {queue}"
         case _:
-            return f"redrive worker run MODULE:APP --queues {queue}"
+            return f"redrive worker run MODULE:APP --queues {quote(queue)}"

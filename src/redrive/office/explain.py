@@ -5,6 +5,7 @@ is in the Scene.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from redrive.core import rates
 from redrive.core.durations import brief
@@ -248,15 +249,15 @@ def _when(scene: Scene, why: tuple[Why, ...]) -> Instant | None:
 def _advice(scene: Scene, why: tuple[Why, ...]) -> tuple[str, ...]:
     kinds = {each.kind for each in why}
     dead = [each for each in scene.others if each.letter is not None and each.id in scene.history.blocked_by]
-    advice = [f"redrive letters replay {short_id(each.id)} --reason …" for each in dead[:1]]
+    advice = [f"redrive letters replay {quote(short_id(each.id))} --reason …" for each in dead[:1]]
     if dead and kinds & {"order", "parked"}:
-        advice.append(f"redrive letters skip {short_id(dead[0].id)} --reason …")
+        advice.append(f"redrive letters skip {quote(short_id(dead[0].id))} --reason …")
     if "paused" in kinds:
-        advice.append(f"redrive queue resume {scene.queue.queue}")
+        advice.append(f"redrive queue resume {quote(scene.queue.queue)}")
     if "gate" in kinds and scene.gate is not None:
-        advice.append(f"redrive gate close {scene.gate.name} --reason …")
+        advice.append(f"redrive gate close {quote(scene.gate.name)} --reason …")
     if "max_running" in kinds:
-        advice.append(f"redrive queue set {scene.queue.queue} --max-running N --reason …")
+        advice.append(f"redrive queue set {quote(scene.queue.queue)} --max-running N --reason …")
     if "no_worker" in kinds:
         advice.append(doors.start(scene.door, scene.queue.queue))
     if "route_full" in kinds:

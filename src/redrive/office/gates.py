@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from shlex import quote
 from typing import Literal
 
 from msgspec import Struct
@@ -119,7 +120,7 @@ async def remove_gate(store: Store, name: str, by: Act) -> None:
 def check_nothing_behind(name: str, queues: list[str]) -> None:
     """Raises Conflict."""
     if queues:
-        hint = f"take them away first: redrive queue set {queues[0]} --gate none --reason …"
+        hint = f"take them away first: redrive queue set {quote(queues[0])} --gate none --reason …"
         raise Conflict(f"gate {name!r} has queues behind it: {', '.join(queues)}", hint=hint)
 
 

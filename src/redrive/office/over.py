@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from shlex import quote
 
 from redrive.core.durations import brief
 from redrive.core.item import Instant, Item, Terms, short_id
@@ -44,9 +45,12 @@ def of_letter(scene: Scene) -> Explanation:
         why.append(_worked_on(item, now, item.lease_until))
         return answer(scene, "dead", text, tuple(why), _let_go(item, now, item.lease_until))
     next_ = f"nothing, until somebody acts; a replay {_replay(scene)}"
-    names = [f"redrive letters show {short_id(item.id)}", f"redrive letters replay {short_id(item.id)} --reason …"]
+    names = [
+        f"redrive letters show {quote(short_id(item.id))}",
+        f"redrive letters replay {quote(short_id(item.id))} --reason …",
+    ]
     if scene.behind:
-        names.append(f"redrive letters skip {short_id(item.id)} --reason …")
+        names.append(f"redrive letters skip {quote(short_id(item.id))} --reason …")
     return answer(scene, "dead", text, tuple(why), Then(next_, advice=tuple(names)))
 
 
@@ -60,7 +64,7 @@ def _worked_on(item: Item, now: Instant, until: Instant) -> Why:
 
 
 def _let_go(item: Item, now: Instant, until: Instant) -> Then:
-    show = f"redrive letters show {short_id(item.id)}"
+    show = f"redrive letters show {quote(short_id(item.id))}"
     if not item.worker:
         return Then("it can be worked on where it lies again; anybody may act on it before", until, (show,))
     what = f"{item.worker} ends it, or lets it go; without a sign it is free again in {brief(until - now)}"
@@ -88,7 +92,7 @@ def _in_trash(scene: Scene) -> Then:
     item, keep = scene.history.item, scene.queue.settings.keep_trash
     gone = None if item.ended_at is None else item.ended_at + keep
     when = "" if gone is None else f" in {brief(max(0, gone - scene.now))}"
-    advice = (f"redrive letters restore {short_id(item.id)} --reason …",)
+    advice = (f"redrive letters restore {quote(short_id(item.id))} --reason …",)
     return Then(f"it was discarded{done_by(scene, 'discard')}; it is removed for good{when}", gone, advice)
 
 
