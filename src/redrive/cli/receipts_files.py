@@ -67,7 +67,9 @@ def export(*, file: str, force: bool, queue: str | None, store: str) -> None:
     path = Path(file).absolute()
 
     async def read(app: Redrive) -> list[Entry]:
-        return await (await take_in(app, settings)).entries()
+        from redrive.receipts.dead_letters import entries_of
+
+        return await entries_of(await take_in(app, settings))
 
     async def copy(app: Redrive) -> int:
         from redrive.receipts import receipts_json

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from redrive.engine.forks import parent_only
+
 _ESCAPING = (SystemExit, KeyboardInterrupt, StopIteration)
 """The first two end a loop whose task raises them; the third cannot be handed from a thread to a loop."""
 
@@ -49,7 +51,8 @@ def raised_in(task: asyncio.Task[Any]) -> BaseException | None:
 
 def called(function: Callable[..., Any], *args: object) -> Any:
     try:
-        return function(*args)
+        with parent_only():
+            return function(*args)
     except _ESCAPING as error:
         raise Escaped from error
 
@@ -57,7 +60,8 @@ def called(function: Callable[..., Any], *args: object) -> Any:
 async def awaited(function: Callable[..., Awaitable[Any]], *args: object) -> Any:
     """Called in here: what cannot even be called with a job has failed at that job."""
     try:
-        return await function(*args)
+        with parent_only():
+            return await function(*args)
     except _ESCAPING as error:
         raise Escaped from error
 

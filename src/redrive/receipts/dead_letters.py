@@ -210,10 +210,6 @@ class DeadLetterQueue:
         """Those that wait for recovery, first failed first."""
         return await self._all(last_errors=True)
 
-    async def entries(self) -> list[Entry]:
-        """The same, as they stand in a receipts.json."""
-        return [each.entry for each in await self._all()]
-
     async def _all(self, *, last_errors: bool = False) -> list[DeadReceipt]:
         found: list[DeadReceipt | None] = []
         cursor = None
@@ -314,6 +310,11 @@ class DeadLetterQueue:
             bite = Ids(tuple(ids[start : start + PAGE_LIMIT]))
             found += (await self._app._store.find(bite, PAGE_LIMIT)).items  # noqa: SLF001 - see above
         return [item for item in found if item.queue == self._queue]
+
+
+async def entries_of(letters: DeadLetterQueue) -> list[Entry]:
+    """Those that wait for recovery, as they stand in a receipts.json."""
+    return [each.entry for each in await letters._all()]  # noqa: SLF001 - it is of this module
 
 
 def letters_of(queue: str) -> str:

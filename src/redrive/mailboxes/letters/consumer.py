@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, Generic, Literal, TypeVar
 
 from redrive.core.quantity import shown
+from redrive.engine.forks import parent_only
 from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, MailboxError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
@@ -147,9 +148,10 @@ class DLQConsumer(Beating, Generic[T]):
             logs.processing(
                 message_id=letter.message_id, request_id=letter.request_id, age_seconds=age, action=self._action
             )
-            verdict = self._handler(letter)
-            if inspect.isawaitable(verdict):
-                verdict = asyncio.run(_ended(verdict))
+            with parent_only():
+                verdict = self._handler(letter)
+                if inspect.isawaitable(verdict):
+                    verdict = asyncio.run(_ended(verdict))
         except Exception as error:  # noqa: BLE001 - the user's handler
             logs.handler_failed(message_id=message.id, error=error)
             self._end(message, lambda: message.nack(self._retry_after))
@@ -188,9 +190,10 @@ def safe(
     @wraps(handler)
     def guarded(letter: DeadLetter[T]) -> Keep | None:
         try:
-            verdict = handler(letter)
-            if inspect.isawaitable(verdict):
-                verdict = asyncio.run(_ended(verdict))
+            with parent_only():
+                verdict = handler(letter)
+                if inspect.isawaitable(verdict):
+                    verdict = asyncio.run(_ended(verdict))
         except Exception as error:  # noqa: BLE001 - the user's handler
             if not discard:
                 logs.kept(message_id=letter.message_id, error=error)
@@ -212,4 +215,6 @@ def _age(letter: DeadLetter[Any], now: int) -> float:
 
 
 async def _ended(awaitable: Awaitable[object]) -> object:
-    return await awaitable
+    # A child has no business with the loop either: the parent waits for the same events.
+    with parent_only():
+        return await awaitable

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from redrive.core.filters import parse
 from redrive.core.quantity import shown
 from redrive.core.verbs import Act, Skipped
+from redrive.engine.forks import parent_only
 from redrive.engine.ids import new_id
 from redrive.errors import InvalidParameterError, MailboxResolutionError
 from redrive.mailboxes import logs
@@ -167,7 +168,9 @@ class Replayer(Generic[T]):
                 continue
             letter = Candidate(each, self._dead_letters)
             try:
-                if judge(letter.told):
+                with parent_only():
+                    is_meant = judge(letter.told)
+                if is_meant:
                     chosen.append(letter)
             except Exception as error:  # noqa: BLE001 - a letter that cannot be judged is not lost for it
                 found.keep(letter, "it could not be judged", error)

@@ -9,6 +9,7 @@ from uuid import UUID
 from msgspec import Raw, structs
 
 from redrive.core.item import History, Item, NewItem, Priority
+from redrive.engine.forks import parent_only
 from redrive.errors import SerializationError
 from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, error_type
@@ -106,7 +107,7 @@ class Resending:
         return NewItem(new_id, target.name, payload, priority=self._priority or letter.item.priority)
 
     def body(self, letter: Candidate) -> object:
-        return letter.told.body if self._transform is None else self._transform(letter.told)
+        return letter.told.body if self._transform is None else self._changed(letter, self._transform)
 
     def reply_to(self, letter: Candidate) -> Mailbox[Any, Any] | None:
         """For somebody else's mailbox, which takes no names."""
@@ -121,7 +122,7 @@ class Resending:
         envelope = letter.envelope
         data, kind = bytes(envelope.body), envelope.type
         if self._transform is not None:
-            body = self._transform(letter.told)
+            body = self._changed(letter, self._transform)
             wrong = bodies.refusal(body, target.body_type)
             if wrong is not None:
                 raise SerializationError(wrong, hint=f"give what {target.name} was opened for")
@@ -140,6 +141,11 @@ class Resending:
             lineage=Lineage(letter.id if before is None else before.original, letter.id, letter.replays + 1),
         )
         return sealed(changed)
+
+    @staticmethod
+    def _changed(letter: Candidate, transform: Transform) -> object:
+        with parent_only():
+            return transform(letter.told)
 
     def _answers(self, letter: Candidate, target: StoreMailbox[Any, Any]) -> tuple[str, str]:
         """The name, and where that is unless it is with the target."""

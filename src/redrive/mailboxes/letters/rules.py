@@ -17,6 +17,7 @@ from redrive.core.item import Item, Millis
 from redrive.core.quantity import shown
 from redrive.core.select import Match, matches
 from redrive.core.verbs import Skipped
+from redrive.engine.forks import parent_only
 from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
@@ -223,7 +224,8 @@ class AutoReplay(Beating, Generic[T]):
     def _rule_for(self, letter: Candidate, now: Millis) -> int | None:
         """The rule by which it is replayed now, by its place."""
         try:
-            number = next((at for at, rule in enumerate(self._rules) if rule.fits(letter, now)), None)
+            with parent_only():
+                number = next((at for at, rule in enumerate(self._rules) if rule.fits(letter, now)), None)
         except Exception as error:  # noqa: BLE001 - a rule that raises decides nothing
             logs.kept(message_id=letter.id, error=error)
             return None

@@ -10,6 +10,7 @@ from contextvars import copy_context
 from inspect import isawaitable
 from typing import Any
 
+from redrive.engine.forks import parent_only
 from redrive.mailboxes.faults import DeadlineExceededError
 from redrive.mailboxes.loops.runs import Run
 
@@ -33,7 +34,13 @@ def ended(value: Any, run: Run | None = None) -> Any:
         return value
     runner: asyncio.Runner | None = getattr(_here, "runner", None)
     task = _in_time(value, run)
-    return asyncio.run(task) if runner is None else runner.run(task, context=copy_context())
+    return asyncio.run(task) if runner is None else runner.run(_at_home(task), context=copy_context())
+
+
+async def _at_home(value: Awaitable[Any]) -> Any:
+    """A child has no business with the loop's event loop either: the parent waits for the same events."""
+    with parent_only():
+        return await value
 
 
 async def _in_time(value: Awaitable[Any], run: Run | None) -> Any:

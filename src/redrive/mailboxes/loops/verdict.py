@@ -7,6 +7,7 @@ from typing import Any
 
 from redrive.core.item import Failure
 from redrive.engine.evidence import plain_failure
+from redrive.engine.forks import parent_only
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
@@ -76,7 +77,8 @@ def _lost(policy: Policy | None, message: Given) -> int:
 
 def _dies(policy: Policy, message: Given, error: BaseException) -> bool:
     try:
-        return bool(policy.should_dead_letter(message, error))  # type: ignore[arg-type]  # SystemExit is asked about, too
+        with parent_only():
+            return bool(policy.should_dead_letter(message, error))  # type: ignore[arg-type]  # SystemExit is asked about, too
     except Exception as broken:  # noqa: BLE001 - the user's own policy
         logs.say(logging.ERROR, "Policy failed, its threshold decides", message_id=message.id, error=logs.said(broken))
         return message.delivery_count >= policy.max_delivery_count

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from redrive.engine.evidence import hint_of
+from redrive.engine.forks import parent_only
 from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, SerializationError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
@@ -214,7 +215,8 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._unreadable(message, error)
             return
         try:
-            reply = self._work(message)
+            with parent_only():
+                reply = self._work(message)
             ended = self._steadily(lambda: self._ends.finish(message, reply), None)
         except KeyboardInterrupt:
             raise

@@ -1,0 +1,83 @@
+"""A child that a handler of a poller forks ends where the handler ends: the job and its receipt are its parent's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import PATIENCE
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import asyncio, json, os, signal, sys, warnings
+from redrive.receipts import ReceiptClient, WorkPoller
+
+os.register_at_fork(after_in_child=lambda: signal.alarm(30))  # a child that hangs ends
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+parent, told = os.getpid(), {}
+jobs = [{"lease_id": how, "task_id": how} for how in ("raise", "exit", "return", "interrupt")]
+
+def fork(job):
+    child = os.fork()
+    if child == 0:
+        if job.lease_id == "raise":
+            raise ValueError("in the child")
+        if job.lease_id == "exit":
+            sys.exit(3)
+        if job.lease_id == "interrupt":
+            raise KeyboardInterrupt
+        return "of the child"
+    return f"the child ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}"
+
+async def async_fork(job):
+    return fork(job)
+
+async def poll(most):
+    given, jobs[:] = jobs[:most], jobs[most:]
+    return given
+
+async def main():
+    ended = asyncio.Event()
+
+    async def deliver(receipt, key, tenant_id):
+        assert os.getpid() == parent
+        if receipt.final:
+            told[receipt.lease_id] = receipt.summary
+        if len(told) == 4:
+            ended.set()
+
+    async with ReceiptClient(None, sys.argv[1], transport=deliver) as client:
+        poller = WorkPoller(client, HANDLER, poll=poll, polling_interval=0.01)
+        running = asyncio.create_task(poller.run())
+        await ended.wait()
+        await poller.stop()
+        await running
+
+asyncio.run(main())
+print(json.dumps(told), flush=True)
+"""
+
+
+@pytest.mark.parametrize("handler", ["fork", "async_fork"])
+def test_a_child_of_a_handler_sends_no_receipt(handler: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT.replace("HANDLER", handler), f"sqlite:///{tmp_path}/redrive.db"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [json.loads(line) for line in ran.stdout.splitlines()] == [
+        {
+            "raise": "the child ended with 1",
+            "exit": "the child ended with 3",
+            "return": "the child ended with 0",
+            "interrupt": "the child ended with 1",
+        }
+    ]
