@@ -229,7 +229,7 @@ async def work_through(url: str) -> None:
     async with app:
         made = await app.enqueue("quick", {"name": "one"})
         await app.run(until_idle=True)
-        assert await app.wait(made, timeout="1s") == "one"
+        assert await app.wait(made, timeout="1m") == "one"
 
 
 def test_sql_fits_into_a_migration_of_alembic(missing: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,9 +120,8 @@ def test_a_killed_redis_comes_back_where_it_was(valkey: RedisServer) -> None:
 
 
 def test_a_paused_redis_does_not_answer(valkey: RedisServer) -> None:
+    valkey.pause()
     with redis.Redis.from_url(valkey.url(), socket_timeout=0.05, retry=None) as client:
-        client.ping()
-        valkey.pause()
         with pytest.raises(redis.TimeoutError):
             client.ping()
         valkey.resume()
