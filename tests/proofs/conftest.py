@@ -11,6 +11,16 @@ __all__ = ["lab", "memory_lab", "served", "shared"]
 
 SHARED = ("sqlite", "postgres", "redis")
 """Stores that several processes can share."""
+HANGS = 240
+"""Seconds after which a proof hangs, unless it says otherwise: what it waits for has limits of its own, and must be
+given up with a word on what did not happen."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    limit = max(HANGS, config.getoption("timeout") or 0)
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(limit))
 
 
 @pytest.fixture(params=SHARED)

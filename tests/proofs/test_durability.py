@@ -93,7 +93,7 @@ def _ignoring(execute: Callable[..., Any], ignored: str, answer: str | None) -> 
 
 def cut(folder: Path, mode: str, cuts: int, *, seed: int, binding: str = "auto") -> list[dict[str, Any]]:
     needs("disk")
-    results = drive("cuts", folder, mode, seed, cuts, binding, limit=60 + cuts)
+    results = drive("cuts", folder, mode, seed, cuts, binding, limit=200 + cuts)
     assert len(results) == cuts
     kept = {what: sum(result[what] for result in results) for what in ("accepted", "ended")}
     losses = [result for result in results if result["faults"]]
@@ -103,13 +103,11 @@ def cut(folder: Path, mode: str, cuts: int, *, seed: int, binding: str = "auto")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_r7_nothing_acknowledged_is_lost_with_the_power_smoke(folder: Path) -> None:
     assert cut(folder, "power-loss", CUTS[Size.SMOKE], seed=5) == []
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_r7_process_crash_keeps_the_file_sound_and_is_seen_to_lose_work(folder: Path) -> None:
     """Also the proof that these cuts cut."""
     losses = cut(folder, "process-crash", TEETH, seed=1)
@@ -118,7 +116,6 @@ def test_r7_process_crash_keeps_the_file_sound_and_is_seen_to_lose_work(folder: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_r7_a_disk_that_only_says_it_syncs_is_seen_to_lose_work(folder: Path) -> None:
     assert cut(folder, "lying", TEETH, seed=1)
 

@@ -55,7 +55,6 @@ def check(report: Report, size: LoopKills, *, crossing: bool = False) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", STORES)
 def test_loops_are_killed_smoke(chased: Chased, kind: str) -> None:
     size = LOOP_KILLS[Size.SMOKE]
@@ -63,7 +62,6 @@ def test_loops_are_killed_smoke(chased: Chased, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_loops_are_killed_across_stores_smoke(chased: Chased) -> None:
     size = LOOP_KILLS[Size.SMOKE]
     check(chased("sqlite", "sqlite", size), size, crossing=True)
@@ -95,7 +93,6 @@ def test_loops_that_stood_still_change_nothing_late(chased: Chased, kind: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_group_that_is_told_to_end_loses_nothing_and_repeats_nothing_smoke(chased: Chased) -> None:
     size = in_order(LOOP_KILLS[Size.SMOKE])
     check_ended(chased("sqlite", None, size, means="term"), size)

@@ -127,7 +127,6 @@ def outlive(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_m36_the_server_is_killed_smoke(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outlive(server, tmp_path, caplog, OUTAGES[Size.SMOKE], go=server.kill, come_back=server.start)
 

@@ -28,7 +28,6 @@ def check(report: Report, size: Kills) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_r4_random_worker_kills_smoke(shared: str, tmp_path: Path) -> None:
     size = KILLS[Size.SMOKE]
     check(await random_kills(shared, tmp_path, size, seed=4), size)

@@ -58,7 +58,6 @@ def check(report: Report) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_r6_the_server_dies_smoke(tmp_path: Path, server: Server) -> None:
     await outlive(tmp_path, server, DEATHS[Size.SMOKE])
 

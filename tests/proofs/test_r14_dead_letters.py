@@ -21,7 +21,7 @@ from tests.support.rig.patience import eventually
 from tests.support.rig.spoil import Mend, Spoil, spoilable
 from tests.support.rig.survey import survey
 
-LIMIT = 20.0
+LIMIT = 60.0
 """Seconds for what comes at once."""
 PAYLOAD = b'{"amount": 12345678901234567, "note": "\xc3\xa9 \\u0000"}'
 

@@ -248,7 +248,6 @@ async def live_twice(app: Redrive, batch: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
 async def test_r16_answers_lost_on_a_link_smoke(store_url: StoreUrl, kind: str) -> None:
     await over_a_link(store_url(kind), CUT_ANSWERS[Size.SMOKE])

@@ -28,7 +28,7 @@ SAID = {
 """What callers may be told, beside that nobody can tell."""
 OFFICES = ("office", "fresh-office")
 """The operator works with the store that met the full disk, or comes with a process of their own."""
-LIMIT = 60.0
+LIMIT = 200.0
 
 
 @pytest.fixture

@@ -44,7 +44,6 @@ async def limited(url: str, logs: Path, size: Size) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_r24_nobody_overtakes_when_workers_are_killed_smoke(shared: str, tmp_path: Path) -> None:
     await ordered(shared, tmp_path, Size.SMOKE)
 
@@ -56,7 +55,6 @@ async def test_r24_nobody_overtakes_when_workers_are_killed(shared: str, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_r24_limits_hold_when_workers_are_killed_smoke(shared: str, tmp_path: Path) -> None:
     await limited(shared, tmp_path, Size.SMOKE)
 
@@ -89,3 +87,16 @@ def test_too_many_at_once_are_seen() -> None:
 def test_who_was_killed_runs_no_longer() -> None:
     killed: list[r.Record] = [r.Start("a.1", 1, 1, 7, 0), r.Struck(7, "kill", 4), r.Start("a.2", 1, 1, 8, 6)]
     assert overtakes([*killed, r.End("a.2", 1, 1, 8, 9, "done")]) == []
+
+
+def test_who_was_taken_over_runs_no_longer() -> None:
+    """It may not know yet: what it says when its process wakes up is too late to count as an end."""
+    slow: list[r.Record] = [r.Start("a.1", 1, 1, 7, 0), r.Reclaimed("a.1", 2, "w", "slow", 4)]
+    again: list[r.Record] = [r.Start("a.1", 2, 3, 8, 5), r.End("a.1", 2, 3, 8, 6, "done")]
+    late: list[r.Record] = [
+        r.Start("a.2", 1, 1, 8, 7),
+        r.End("a.1", 1, 1, 7, 8, "cancelled"),
+        r.End("a.2", 1, 1, 8, 9, "done"),
+    ]
+    assert overtakes([*slow, *again, *late]) == []
+    assert overtakes([*slow[:1], *again, *late]) == ["a.2 began before a.1 was over"]

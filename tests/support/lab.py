@@ -37,8 +37,9 @@ E = TypeVar("E", bound=Event)
 LABS = tuple(kind if kind == "memory" else pytest.param(kind, marks=pytest.mark.slow) for kind in STORES)
 """The quick run tries the engine in memory only: what a store has to do for it is in the conformance suite."""
 TURNS = 40
-MOMENT = 1_000
-PATIENCE = 20_000
+MOMENT = 50_000
+"""Breaths for a message that is sure to come: even a server that stands still for a while has sent it by then."""
+PATIENCE = 60_000
 """Moments of real time in which something must happen that no fake time can bring about."""
 
 
@@ -151,7 +152,7 @@ class Lab:
         raise AssertionError("a verb does not end")
 
     async def noticed(self, check: Callable[[], bool]) -> None:
-        """Hold time until `check` says so, or for a moment of real time if it never does.
+        """Hold time until `check` says so, or for some seconds of real time if it never does.
 
         To be awaited while time passes: some stores tell those who wait by a message, which no verb waits for.
         """

@@ -4,7 +4,8 @@
 
 This process only forks: whoever sends, whoever works, and whoever looks at the end are children of it, one after the
 other. A child that works tells whenever a message is begun; some messages later, and a little after that, it is killed.
-Some messages kill it themselves. Prints one report (tests.support.mailbox_fates).
+It begins no more than those before that: else whoever kills, on a busy machine, would find nothing left to do. Some
+messages kill it themselves. Prints one report (tests.support.mailbox_fates).
 """
 
 from __future__ import annotations
@@ -134,13 +135,19 @@ class Loop(MainLoop[Ask, str]):
 
 
 class Adapter:
-    """Does to each request what its key says, and tells that it was begun: in the ledger, and to whoever may kill."""
+    """Does to each request what its key says, and tells that it was begun: in the ledger, and to whoever may kill.
 
-    def __init__(self, ledger: Path, teller: int) -> None:
+    `leave`: a pipe with a byte for each message that may be begun; at its end, all may.
+    """
+
+    def __init__(self, ledger: Path, teller: int, leave: int | None = None) -> None:
         self._ledger = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._teller = teller
+        self._leave = leave
 
     def evaluate(self, prompt: Ask) -> str:
+        if self._leave is not None:
+            os.read(self._leave, 1)
         os.write(self._ledger, f"{prompt.key}\n".encode())
         os.write(self._teller, b".")
         run = current_run()
@@ -199,14 +206,14 @@ def send_all(order: Order, boxes: Boxes) -> None:
         boxes.requests.send(body, reply_to=boxes.replies, message_id=key)
 
 
-def work(order: Order, clock: HastyClock, teller: int) -> None:
+def work(order: Order, clock: HastyClock, teller: int, leave: int) -> None:
     """Until nothing is left; or until it is killed, or told to stop."""
     if order.plant:
         plant(order.plant)
     with mailboxes(order, clock) as boxes:
         barred = frozenset({Barred})
         dlq: DLQPolicy[Any, Any] = DLQPolicy(boxes.dead, max_delivery_count=LIMIT, include_errors=barred)
-        adapter = Adapter(order.ledger, teller)
+        adapter = Adapter(order.ledger, teller, leave)
         loops = [Loop(adapter=adapter, requests=boxes.requests, config=config, dlq=dlq) for config in CONFIGS]
         group = LoopGroup(loops, clock=clock)
         threading.Thread(target=_watch, args=(boxes, group), daemon=True).start()
@@ -231,18 +238,32 @@ def _is_over(boxes: Boxes) -> bool:
 
 
 class Victim:
-    """A process that works."""
+    """A process that works. `most`: so many messages it may begin; None: as many as there are."""
 
-    def __init__(self, order: Order, clock: HastyClock) -> None:
+    def __init__(self, order: Order, clock: HastyClock, most: int | None) -> None:
         reader, teller = os.pipe()
+        leave, giver = os.pipe()
 
         def begin() -> None:
             os.close(reader)
-            work(order, clock, teller)
+            os.close(giver)
+            work(order, clock, teller, leave)
 
         self._child = Child(begin)
         os.close(teller)
+        os.close(leave)
         self._reader = reader
+        self._giver: int | None = giver
+        if most is None:
+            self.let_go()
+        else:
+            os.write(giver, b"." * most)
+
+    def let_go(self) -> None:
+        """It may begin all there is."""
+        if self._giver is not None:
+            os.close(self._giver)
+            self._giver = None
 
     def begins(self, count: int, until: float) -> bool:
         """Wait for so many messages; False if it ended before that."""
@@ -266,6 +287,7 @@ class Victim:
         return what is not None and what.si_code == os.CLD_STOPPED
 
     def end(self) -> int:
+        self.let_go()
         code, _ = self._child.wait()
         os.close(self._reader)
         return code
@@ -292,8 +314,9 @@ class Chase:
 
     def _one(self) -> bool:
         """One process, from its start to its end; False if it had nothing left to do."""
-        victim = Victim(self._order, self._clock)
-        if self.killed < self._order.kills and victim.begins(self._dice.randint(1, MOST_BEGUN), self._until):
+        count = self._dice.randint(1, MOST_BEGUN) if self.killed < self._order.kills else None
+        victim = Victim(self._order, self._clock, count)
+        if count is not None and victim.begins(count, self._until):
             time.sleep(self._dice.uniform(0, LATER))  # noqa: TID251 - real processes need real time
             self._strike(victim)
             return True

@@ -21,6 +21,8 @@ from tests.support.rig.patience import TooLong, eventually
 
 RECOVERY = 10.0
 """Seconds within which a store is itself again when its link is."""
+MARGIN = 10.0
+"""Seconds for a loaded machine."""
 STILL = 10
 """So many looks at the link at which nothing has moved: nothing is under way any more."""
 
@@ -125,7 +127,7 @@ async def quiet(link: Link) -> None:
         seen.append(counts)
         return len(seen) > STILL
 
-    await eventually(still, limit=RECOVERY, what="the link is quiet")
+    await eventually(still, limit=RECOVERY + MARGIN, what="the link is quiet")
 
 
 async def again(store: Store, game: Round, verbs: Iterable[str] | None = None) -> Heard:
@@ -139,7 +141,7 @@ async def again(store: Store, game: Round, verbs: Iterable[str] | None = None) -
         return heard.by_answer("ok") == heard.words.keys()
 
     try:
-        await eventually(through, limit=RECOVERY, what="every verb gets through", poll=0.1)
+        await eventually(through, limit=RECOVERY + MARGIN, what="every verb gets through", poll=0.1)
     except TooLong:
         return heard  # the words say which do not
     return heard

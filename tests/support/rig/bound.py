@@ -127,7 +127,10 @@ class Bound:
 
 
 def spans(records: Iterable[r.Record]) -> list[Span]:
-    """When each handler ran: until it ended, or its process was killed, or somebody else took the item over."""
+    """When each handler ran: until it ended, or its process was killed, or somebody else took the item over.
+
+    The records must be in the order of their times.
+    """
     starts: dict[tuple[str, int], r.Start] = {}
     ends: dict[tuple[str, int], int] = {}
     killed: dict[int, int] = {}
@@ -135,8 +138,9 @@ def spans(records: Iterable[r.Record]) -> list[Span]:
         match record:
             case r.Start():
                 starts[record.id, record.delivery] = record
+            # Whichever comes first: who was slow and lost its lease may end long after it was taken over.
             case r.End():
-                ends[record.id, record.delivery] = record.ns
+                ends.setdefault((record.id, record.delivery), record.ns)
             case r.Reclaimed():
                 ends.setdefault((record.id, record.delivery - 1), record.ns)
             case r.Struck(signal="kill"):

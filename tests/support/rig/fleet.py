@@ -16,7 +16,7 @@ from tests.support.rig.log import Log, Tail, now_ns
 from tests.support.rig.patience import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
-START_LIMIT = 20.0
+START_LIMIT = 60.0
 STOP_TRIES = 50
 
 
@@ -47,6 +47,15 @@ class Member:
             elif isinstance(record, r.End):
                 self._running.pop((record.id, record.delivery), None)
         return list(self._running.values())
+
+    def halt(self) -> bool:
+        """Returns when all its threads stand still; False if it died before."""
+        os.kill(self.pid, signal.SIGSTOP)
+        what = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return what is not None and what.si_code == os.CLD_STOPPED
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     @property
     def alive(self) -> bool:
@@ -124,23 +133,25 @@ class Fleet:
     def stop(self, member: Member) -> None:
         """Not in the middle of a write where that would stop everybody."""
         for _ in range(STOP_TRIES):
-            os.kill(member.pid, signal.SIGSTOP)
+            member.halt()
             if writable(self._url):
                 self._log(r.Struck(member.pid, "stop", now_ns()))
                 return
-            os.kill(member.pid, signal.SIGCONT)
+            member.go_on()
+            # Stopped again at once, it would still have what it had.
+            writable(self._url)
         raise AssertionError("the store is locked whenever the worker is stopped")
 
     def wake(self, member: Member) -> None:
         self._log(r.Struck(member.pid, "cont", now_ns()))
-        os.kill(member.pid, signal.SIGCONT)
+        member.go_on()
 
     def terminate(self, member: Member) -> None:
         self._struck.add(member.pid)
         self._log(r.Struck(member.pid, "term", now_ns()))
         member.process.terminate()
 
-    async def retire(self, *, limit: float = 10.0) -> None:
+    async def retire(self, *, limit: float = 30.0) -> None:
         """SIGTERM to all that live; they must leave by themselves, and without complaint."""
         leaving = self.alive
         await eventually(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 import zlib
+from pathlib import Path
 
 from redrive import Dead, Item, Policy, Redrive, Snooze, constant
 from redrive.stores.clock import Clock, SystemClock
@@ -99,14 +100,15 @@ def _flaky(scribe: Scribe, item: Item) -> None:
 
 
 def register_zombie(app: Redrive, scribe: Scribe, lease: float) -> None:
-    """`late`: the first delivery sleeps, whoever gets the item later is done at once."""
+    """`late`: the first delivery waits for the file `go`, or for ever; whoever gets the item later is done at once."""
 
     @app.handler("late", policy=Policy(backoff=constant("20ms"), max_crashes=1_000), lease=lease)
-    async def late(mode: str, seconds: float, item: Item) -> None:
+    async def late(mode: str, go: str, item: Item) -> None:
         scribe.start(item)
         if item.deliveries == 1:
             try:
-                await asyncio.sleep(seconds)  # noqa: TID251 - the process is stopped while it sleeps
+                while not (go and Path(go).exists()):  # noqa: ASYNC110 - the word comes from another process
+                    await asyncio.sleep(0.01)  # noqa: TID251 - as above; the process is stopped while it sleeps
             except asyncio.CancelledError:
                 scribe.end(item, "cancelled")
                 raise

@@ -20,12 +20,19 @@ class Nemesis:
         """Kill one worker in the middle of a handler and put another in its place."""
         found: list[Member] = []
 
-        def someone_works() -> bool:
+        def caught() -> bool:
             found[:] = [member for member in self._fleet.alive if member.look()]
-            return bool(found)
+            if not found:
+                return False
+            found[:] = [self._dice.choice(found)]
+            # Stopped first: on a busy machine whatever ran at the look has ended long before the kill.
+            if found[0].halt() and found[0].look():
+                return True
+            found[0].go_on()
+            return False
 
-        await eventually(someone_works, limit=limit, what="a handler that runs", poll=0.002)
-        victim = self._dice.choice(found)
+        await eventually(caught, limit=limit, what="a handler that runs", poll=0.002)
+        (victim,) = found
         self._fleet.kill(victim)
         self.last_ns = now_ns()
         self.open_runs += len(victim.look())

@@ -34,7 +34,7 @@ from tests.support.stores import fresh_store
 
 HOUR = 3_600_000
 ITEMS = 16
-PATIENCE = 20.0
+PATIENCE = 60.0
 AT_ONCE = 3
 
 

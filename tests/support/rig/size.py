@@ -170,7 +170,7 @@ class LoopKills:
 
 
 LOOP_KILLS = {
-    Size.SMOKE: LoopKills(messages=40, deadly=1, kills=5, limit=50),
+    Size.SMOKE: LoopKills(messages=40, deadly=1, kills=5, limit=100),
     Size.SHORT: LoopKills(messages=250, deadly=4, kills=30, limit=200),
     Size.FULL: LoopKills(messages=8_000, deadly=100, kills=1_000, limit=3_000),
 }

@@ -14,6 +14,7 @@ from redrive.core.terms import DEPENDENCY
 from tests.support.rig import records as r
 from tests.support.rig import runs
 from tests.support.rig.facts import ENDED, Facts
+from tests.support.rig.numbers import renumbered
 from tests.support.rig.survey import Survey
 
 Why = dict[str, str]
@@ -55,7 +56,7 @@ class Verdict:
 
 
 def judge(history: Iterable[r.Record], survey: Survey) -> Verdict:
-    facts = Facts(history)
+    facts = Facts(renumbered(list(history)))
     finals = survey.finals
     expected = _expected_follow_ups(facts, finals)
     wanted = facts.invoked | expected.keys()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tests.support.links.numbers import renumbered
 from tests.support.rig import records as r
+from tests.support.rig.numbers import renumbered
 
 WORKER = r.Worker("w", 7, 0)
 START = r.Start("i", 1, 1, 7, 1)

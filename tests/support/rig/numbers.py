@@ -1,7 +1,8 @@
 """Deliveries that changed their number while they ran.
 
-A lease that runs out during an outage is taken back by its own worker, under a new number, and its handler goes on.
-What the handler writes down has the number it was given; what the store has on record is the new one.
+A lease that runs out during an outage, or while the machine stands still, is taken back by its own worker, under a new
+number, and its handler goes on. What the handler writes down has the number it was given; what the store has on record
+is the new one.
 """
 
 from __future__ import annotations
