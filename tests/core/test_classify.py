@@ -290,6 +290,57 @@ def test_what_varies_does_not_split_a_cause(template: str, values: list[Any]) ->
     assert len({cause(template.format(value)) for value in values}) == 1
 
 
+STATUSES = [
+    "HTTP {}",
+    "the broker answered HTTP {}: try later",
+    "HTTP Error {}: <none>",
+    "HTTP/1.1 {} from 10.0.0.7",
+    "bad status: {}",
+    "request failed with status code {}",
+    "status_code={} id=17",
+    "failed (status={})",
+    "returned code {}.",
+    "Client error '{} Not Found' for url 'https://api.example.com/orders/17'",
+    'said "{} Service Unavailable"',
+]
+
+
+@pytest.mark.parametrize("template", STATUSES)
+def test_a_status_is_a_meaning_and_no_number(template: str) -> None:
+    some = [404, 410, 429, 500, 503]
+    assert len({cause(template.format(status)) for status in some}) == len(some)
+    assert cause(template.format(429)) == cause(template.format(429).replace("17", "4711"))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "order {} failed",
+        "order {} not found",
+        "took {} ms",
+        "the house '{} Main Street' is gone",
+        "GET http://10.0.0.7:{}/",
+        "https://api.example.com/status/{}",
+        "error code {}1",
+        "code {}-17-b",
+        "status {}.5",
+        "barcode {}",
+    ],
+)
+def test_numbers_that_are_no_status_do_not_split_a_cause(template: str) -> None:
+    assert len({cause(template.format(number)) for number in (404, 429, 503)}) == 1
+
+
+def test_the_status_that_an_error_carries_counts_before_its_text() -> None:
+    def carried(code: str | None, text: str = "it failed") -> str:
+        return fingerprint("app.Refused", text, FRAMES, code)
+
+    assert len({carried("404"), carried("429"), carried(None)}) == 3
+    # Codes of other kinds may be ids, and are in no cause of letters that are stored.
+    assert {carried(code) for code in ("17", "E42", "40001", "", "200")} == {carried(None)}
+    assert carried("404", "HTTP 500") == carried("404", "HTTP 500 ") != carried(None, "HTTP 500")
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

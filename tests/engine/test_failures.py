@@ -276,6 +276,24 @@ class Refused(Exception):
         self.response = self._Response(value)
 
 
+async def test_the_status_of_the_answer_that_an_error_carries_is_part_of_its_cause(lab: Lab) -> None:
+    app = await lab.app()
+
+    @app.handler("q", policy=ONCE)
+    async def handle(status: int) -> None:
+        error = Refused("1")
+        error.response.status_code = status
+        raise error
+
+    ids = await app.enqueue_many("q", [404, 404, 503, 500])
+    await lab.drain(app)
+    letters = [(await lab.item(item_id)).letter for item_id in ids]
+    causes = [letter.failure.cause for letter in letters if letter is not None]
+    assert len(causes) == 4
+    assert causes[0] == causes[1]
+    assert len(set(causes)) == 3
+
+
 NOW = datetime.fromtimestamp(START / 1000, UTC)
 POLICY_DELAY = 2_000
 """What junk is worth, and what is past: a server whose clock is behind must not burn all attempts at once."""

@@ -328,10 +328,41 @@ _VARIABLE = re.compile(
 _RUN = re.compile(r"#(?:[\s,;:./_+-]*#)+")
 
 
-def fingerprint(error_type_name: str, text: str, frames: Sequence[Frame]) -> str:
-    """The cause id: the same for failures that differ only in ids, numbers, addresses and line numbers."""
-    whole = f"{error_type_name}\n{_normalised(text[:_READ_TEXT])}\n{_place(tuple(frames))}"
+# What an answer says by its status is no number among others. Only where it can be nothing else: a house may have 404.
+_STATUS = re.compile(r"[45][0-9]{2}")
+_STATUS_IN = re.compile(
+    r"""
+      (?<![\w/]) (?: https? (?:/[0-9](?:\.[0-9])?)? | status | code )
+          (?: [ _-]? (?:status|error|code|response) ){0,3} (?: \s | [:=\#\[(] ){1,4}
+          (?P<after> [45][0-9]{2} ) (?! [\w.,:/-]*[0-9] )
+    | ['"] (?P<quoted> [45][0-9]{2} ) \s (?:
+          bad\ (?:request|gateway) | unauthori[sz]ed | payment\ required | forbidden | method\ not\ allowed
+        | not\ (?:found|acceptable|implemented) | (?:request|gateway)\ time-?out | conflict | gone | locked
+        | precondition\ failed | unprocessable | too\ many\ requests | internal\ server\ error | service\ unavailable
+      )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def fingerprint(error_type_name: str, text: str, frames: Sequence[Frame], code: str | None = None) -> str:
+    """The cause id: the same for failures that differ only in ids, numbers, addresses and line numbers.
+
+    An HTTP status of an error is a difference: `code` that the error has, else the one that its text speaks of.
+    """
+    read = text[:_READ_TEXT]
+    whole = f"{error_type_name}\n{_normalised(read)}\n{_place(tuple(frames))}"
+    status = code if code is not None and _STATUS.fullmatch(code) else _status_in(read)
+    if status:
+        whole += f"\n{status}"
     return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+@lru_cache(maxsize=1024)
+def _status_in(text: str) -> str:
+    # Most texts have no such number at all, and to see that is a hundred times as quick.
+    found = _STATUS_IN.search(text) if _STATUS.search(text) else None
+    return "" if found is None else found["after"] or found["quoted"]
 
 
 def normalise(text: str) -> str:
