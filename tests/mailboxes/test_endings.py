@@ -84,6 +84,47 @@ def test_a_process_that_ends_has_nothing_to_complain_of(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+ENDED_EARLY = """
+import asyncio, sys, threading
+from redrive.blocking._process import this_process
+from redrive.mailboxes import *
+from redrive.stores.memory import MemoryStore
+
+verb, asked = sys.argv[1], threading.Event()
+at_once = getattr(MemoryStore, verb)
+
+async def when_it_is_over(*args, **kwargs):
+    asked.set()
+    while not this_process().ending:
+        await asyncio.sleep(0.001)  # nobody tells that a process has begun to end
+    return await at_once(*args, **kwargs)
+
+setattr(MemoryStore, verb, when_it_is_over)
+
+class Echo:
+    def evaluate(self, prompt):
+        return prompt
+
+store = MemoryStore()
+box, dead, other = (StoreMailbox(name, store) for name in ("box", "dead", "other"))
+loop = MainLoop(adapter=Echo(), requests=box, dlq=DLQPolicy(dead))
+consumer = DLQConsumer(mailbox=dead, handler=print)
+receive = lambda: other.receive(wait_time_seconds=20)
+works = {"loop": loop.run, "consumer": consumer.run, "receive": receive}[sys.argv[2]]
+threading.Thread(target=works, daemon=True).start()
+asked.wait()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("works", ["loop", "consumer", "receive"])
+@pytest.mark.parametrize("verb", ["open", "configure", "lease"])
+def test_a_process_that_ends_in_the_middle_of_a_first_call_has_nothing_to_complain_of(verb: str, works: str) -> None:
+    command = [sys.executable, "-c", ENDED_EARLY, verb, works]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_copy_is_the_mailbox_itself(mailboxes: Openers) -> None:
     """Else one would close what the other uses; and a policy could not be told as a dict."""
     box = mailboxes("memory")("box")

@@ -66,7 +66,9 @@ def start(path: Path, threshold: float) -> subprocess.Popen[str]:
         text=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+    if (said := process.stdout.readline()) != "begun\n":
+        process.kill()
+        raise AssertionError((said, process.communicate()))
     return process
 
 

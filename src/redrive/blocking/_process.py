@@ -81,6 +81,11 @@ class Process:
         self._apps: set[Closable] = set()
         self._ending = False
 
+    @property
+    def ending(self) -> bool:
+        """What is opened while it ends is closed by nobody, and cut off."""
+        return self._ending
+
     def enter(self, guest: object) -> asyncio.AbstractEventLoop:
         """The loop, which will be there until the guest has left."""
         with self._lock:

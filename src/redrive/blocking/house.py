@@ -36,6 +36,11 @@ class House:
         self._lives = 0
         self._home: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def ending(self) -> bool:
+        """Whether this process ends, and all that lives in its loop."""
+        return this_process().ending
+
     def move_in(self, opening: Callable[[], Coroutine[Any, Any, object]]) -> None:
         with self._loop(opening) as (loop, leaving):
             Call(loop, "open", opening).result()

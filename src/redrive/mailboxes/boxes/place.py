@@ -98,7 +98,7 @@ class Place:
 
     @property
     def closed(self) -> bool:
-        return self._users < 1 or self.upkeep.ended
+        return self._users < 1 or self.upkeep.ended or self._house.ending
 
     def check_leaving(self) -> None:
         """Whoever leaves last waits for the store to be closed, which must not be refused halfway."""

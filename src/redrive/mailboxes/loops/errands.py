@@ -77,17 +77,20 @@ class Errands:
             return
         self._next = now + EACH
         source = self._requests
-        self._go("replies", lambda: outbox.forward(source, reply_type=self._replies_are()))
+        self._go(source.name, "replies", lambda: outbox.forward(source, reply_type=self._replies_are()))
         if not self._elsewhere:
             return
         # Most loops have their dead letters where the messages are.
         from redrive.mailboxes.letters import transfer
 
         for grave in self._elsewhere:
-            self._go(f"dead letters for {grave.name}", lambda grave=grave: transfer.move(source, grave))  # type: ignore[misc]
+            self._go(source.name, f"dead letters for {grave.name}", lambda grave=grave: transfer.move(source, grave))  # type: ignore[misc]
 
-    def _go(self, what: str, errand: Callable[[], int]) -> None:
+    def _go(self, source: str, what: str, errand: Callable[[], int]) -> None:
         try:
             errand()
         except Exception as error:  # noqa: BLE001 - a loop does not end because of another store
-            logs.say(logging.WARNING, f"Not delivered yet: {what}", error=logs.said(error))
+            if isinstance(error, MailboxError) and self._requests is not None and self._requests.closed:
+                return  # by another thread, or with the process: whoever comes next delivers it
+            text = f"Not delivered yet: {what}"
+            logs.say(logging.WARNING, text, source_mailbox=source, error=logs.said(error))

@@ -119,8 +119,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._errands.soon()
             rounds = 0
             try:
-                if not self._requests.closed:
-                    self._steadily(self._errands.announce, None)
+                self._announce()
                 while not self._stop.is_set() and not self._requests.closed and rounds != most:
                     rounds += 1
                     self._heartbeat.beat()
@@ -138,6 +137,16 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._requests.bind(kind)
             for grave in self.dead_letters:
                 grave.bind(given_for(DeadLetter, kind))
+
+    def _announce(self) -> None:
+        if self._requests.closed:
+            return
+        try:
+            self._steadily(self._errands.announce, None)
+        except MailboxClosedError:
+            # Closed by another thread, or with the process, before the first round.
+            if not self._requests.closed:
+                raise
 
     def _round(self, visibility: float, wait: float) -> None:
         def receive() -> Sequence[Message[BodyT, ReplyT]]:
@@ -258,7 +267,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
 
     def _give_up(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
         """One write: the letter, the end of the message, and the answer that says so."""
-        target = grave_of(self._dlq, grave.error)
+        target = grave_of(self._dlq, message, grave.error)
         if target is not None and not self._errands.has_room(target):
             kept = self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None)
             outcome = None if kept is None else "full" if kept else "lost"
