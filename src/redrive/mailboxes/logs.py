@@ -80,8 +80,8 @@ def replayed(*, message_id: str, request_id: object, to: str) -> None:
     say(logging.INFO, "Replayed dead letter", message_id=message_id, request_id=request_id, to=to)
 
 
-def duplicate(*, request_id: object) -> None:
-    say(logging.INFO, "Skipping duplicate replay", request_id=request_id)
+def duplicate(*, message_id: str, request_id: object, to: str) -> None:
+    say(logging.INFO, "Skipping duplicate replay", message_id=message_id, request_id=request_id, to=to)
 
 
 def mailbox_full(*, mailbox: str, message_id: str, source_mailbox: str, retry_in_seconds: float) -> None:

@@ -12,7 +12,7 @@ from redrive.errors import ConfigError
 from redrive.receipts._logs import say
 from redrive.receipts.jobs import Job
 
-STOPPED = "stopped while it asked for work: jobs that are given now are not begun, their leases run out"
+STOPPED = "the poller was stopped while it asked for work: jobs that are given now are not begun, their leases run out"
 SHAPE = '{"tasks": [{"lease_id": …, "task_id": …, "payload": …}, …]}'
 _MOST_KEYS = 6
 _MOST_SHAPES = 20

@@ -7,11 +7,18 @@ from typing import Any
 
 from msgspec import structs
 
+from redrive.core import durations
+from redrive.core.item import Millis, holder
 from redrive.core.verbs import Skipped
+from redrive.errors import NotFound
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.place import surely
 from redrive.mailboxes.letters import claims
 from redrive.mailboxes.letters.plans import Found, Message, Order, Plan, leaves
+from redrive.mailboxes.letters.resending import Candidate
+
+GRACE: Millis = 60 * 60 * 1000
+"""From a claim to the end of all that is done with it there are moments: a bite of letters, and their writes."""
 
 
 def claimed(order: Order, plans: list[Plan], found: Found) -> list[Plan]:
@@ -24,11 +31,14 @@ def claimed(order: Order, plans: list[Plan], found: Found) -> list[Plan]:
     owners = order.call(claim, order, wanted) if wanted else {}
     free: list[Plan] = []
     for plan, key in zip(plans, keys, strict=True):
-        owner = plan.letter.id if key is None else owners[key]
+        owner, pending = plan.letter.id if key is None else owners[key], ""
+        if key is not None and order.dedupe and owner not in (plan.letter.id, wanted[key]):
+            owner, pending = order.call(take_over, order, plan, key)
+            owners[key] = owner
         if owner == plan.letter.id:
             free.append(plan)
         elif order.dedupe or not isinstance(plan, Message):
-            found.twice(plan.letter, owner, plan.target)
+            found.twice(plan.letter, owner, plan.target, pending)
         else:
             free.append(as_its_own(plan))
     return free
@@ -56,6 +66,39 @@ async def claim(order: Order, wanted: dict[str, str]) -> dict[str, str]:
     store, now = order.place.store, order.place.clock.now()
     owners, _ = await surely(lambda: claims.claim(store, wanted, now, order.act.request_id))
     return owners
+
+
+async def take_over(order: Order, plan: Plan, key: str) -> tuple[str, str]:
+    """Who has the claim of another letter of the same request then, and when it may be had if it cannot be had yet.
+
+    Whoever claimed it for a letter that still lies there has died, or was killed, before anything was sent: after GRACE
+    it is free for the next. Not before, for that one may just be slow.
+    """
+    store, now = order.place.store, order.place.clock.now()
+    seen = await claims.found(store, key)
+    if seen is None:  # whoever had it has just withdrawn it
+        return (await claim(order, {key: plan.letter.id}))[key], ""
+    if not await _came_to_nothing(order, plan, key, seen.owner):
+        return seen.owner, ""
+    left = seen.since + GRACE - now
+    if left > 0:
+        return seen.owner, durations.brief(-(-left // 1000) * 1000)
+    new = claims.Claim(plan.letter.id, now, order.act.request_id, now)
+    owner, _ = await surely(lambda: claims.take_over(store, key, seen, new))
+    return owner, ""
+
+
+async def _came_to_nothing(order: Order, plan: Plan, key: str, owner: str) -> bool:
+    """It is a letter still, nobody has it in hand, it was not replayed since, and has not set out for elsewhere."""
+    store = order.place.store
+    try:
+        history = await store.get(owner)
+    except NotFound:
+        return False
+    if history.item.letter is None or holder(history.item, order.place.clock.now()):
+        return False
+    letter = Candidate(history, order.dead_letters)
+    return letter.claim_on(plan.target.name) == key and await claims.claimed(store, letter.way) is None
 
 
 async def give_up(order: Order, key: str) -> None:

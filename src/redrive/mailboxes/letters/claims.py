@@ -4,17 +4,19 @@ A letter takes the claim for its request before it is replayed to a mailbox, so 
 are told apart; and one that leaves the store claims its way, so that after a crash it is not sent another.
 
 Claims lie together on shelves, of which there are only so many: a document of its own for each claim would leave its
-version behind for ever. Whoever puts a claim on a shelf takes away those of which nobody has asked for long.
+version behind for ever. Whoever puts a claim on a shelf takes away those of which nobody has asked for long. Nobody may
+come to a shelf again, and so whoever replays many looks at some others as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 from collections import defaultdict
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from redrive.core import codec
 from redrive.core.item import Instant, Millis
@@ -27,17 +29,22 @@ DIGITS = 4
 """Of a claim's name, for its shelf: with a million claims a shelf still has no more than some twenty."""
 DAY: Millis = 24 * 60 * 60 * 1000
 KEPT = 90 * DAY
+SOME = 64
+"""Shelves that a sweep looks at: with one each minute, nearly all of them within a few days."""
 
 
-class _Claim(Struct, frozen=True, array_like=True):
-    """`at`: when somebody asked for it last, or up to a day before that. `by`: who claimed it for its owner last."""
+class Claim(Struct, frozen=True, array_like=True):
+    """`at`: when somebody asked for it last, or up to a day before that. `by`: who claimed it for its owner last, and
+    `since` when.
+    """
 
     owner: str
     at: Instant
     by: str
+    since: Instant = 0
 
 
-_Shelf = dict[str, _Claim]
+_Shelf = dict[str, Claim]
 
 
 def name_of(*parts: object) -> str:
@@ -71,8 +78,44 @@ async def claim(store: Store, wanted: Mapping[str, str], now: Instant, by: str) 
 
 async def claimed(store: Store, name: str) -> str | None:
     """Who has it, if anybody."""
+    known = await found(store, name)
+    return None if known is None else known.owner
+
+
+async def found(store: Store, name: str) -> Claim | None:
     _, claims = await _read(store, name[:DIGITS])
-    return claims[name].owner if name in claims else None
+    return claims.get(name)
+
+
+async def take_over(store: Store, name: str, seen: Claim, new: Claim) -> str:
+    """Who has it then: the new owner, unless it is not any more as it was seen."""
+    while True:
+        version, claims = await _read(store, name[:DIGITS])
+        known = claims.get(name)
+        if known is not None and known != seen:
+            return known.owner
+        claims[name] = new
+        try:
+            await store.write_documents([DocumentWrite(KIND, name[:DIGITS], codec.encode(claims), version)])
+        except Conflict:
+            continue
+        return new.owner
+
+
+async def sweep(store: Store, now: Instant) -> None:
+    """Take away what is over, on some of the shelves."""
+    some = {f"{random.randrange(16**DIGITS):0{DIGITS}x}" for _ in range(SOME)}  # noqa: S311 - any will do
+    await asyncio.gather(*[_swept(store, shelf, now) for shelf in some])
+
+
+async def _swept(store: Store, shelf: str, now: Instant) -> None:
+    version, claims = await _read(store, shelf)
+    after = _lasting(claims, now)
+    if after != claims:
+        try:
+            await store.write_documents([DocumentWrite(KIND, shelf, codec.encode(after), version)])
+        except Conflict:
+            return  # whoever is there sees to it
 
 
 async def withdraw(store: Store, name: str, by: str) -> None:
@@ -102,11 +145,15 @@ async def _read(store: Store, shelf: str) -> tuple[int, _Shelf]:
 
 def _taken(claims: _Shelf, wanted: Mapping[str, str], now: Instant, by: str) -> _Shelf:
     """The shelf with what is wanted, and without what is over. A claim that is asked for again goes on to hold."""
-    after = {name: kept for name, kept in claims.items() if now - kept.at < KEPT}
+    after = _lasting(claims, now)
     for name, owner in wanted.items():
         known = after.get(name)
         if known is None or (known.owner == owner and known.by != by):
-            after[name] = _Claim(owner, now, by)
+            after[name] = Claim(owner, now, by, now)
         elif now - known.at > DAY:
-            after[name] = _Claim(known.owner, now, known.by)
+            after[name] = structs.replace(known, at=now)
     return after
+
+
+def _lasting(claims: _Shelf, now: Instant) -> _Shelf:
+    return {name: kept for name, kept in claims.items() if now - kept.at < KEPT}

@@ -39,13 +39,14 @@ class Order:
 
 @dataclass
 class Found:
-    """What became of them so far: with each that is on its way, the mailbox and the id of the message.
+    """What became of them so far: with each that is on its way, the mailbox and the id of the message; with each of
+    which another was before, the mailbox and why.
 
     `unsent`: letters of which nothing can have arrived anywhere, so that they must not keep others of their request.
     """
 
     done: list[tuple[Candidate, str, str]] = field(default_factory=list)
-    duplicates: list[tuple[Candidate, str]] = field(default_factory=list)
+    duplicates: list[tuple[Candidate, str, str]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     kept: list[Skipped] = field(default_factory=list)
     unsent: set[str] = field(default_factory=set)
@@ -58,10 +59,15 @@ class Found:
     def keep(self, letter: Candidate, why: str, error: Exception) -> None:
         self.kept.append(Skipped(letter.id, f"{why}: {logs.type_of(error)}: {logs.said(error)}"))
 
-    def twice(self, letter: Candidate, other: str, target: Mailbox[Any, Any]) -> None:
-        self.duplicates.append(
-            (letter, f"{other}, of the same request, was replayed to {target.name}, or is about to be")
-        )
+    def twice(self, letter: Candidate, other: str, target: Mailbox[Any, Any], pending: str = "") -> None:
+        """`pending`: after which it may go in the other's place, if that is still a letter then."""
+        said = f"{other}, of the same request, was replayed to {target.name}, or is about to be"
+        if pending:
+            said = (
+                f"{other}, of the same request, is about to be replayed to {target.name}, or whoever wanted that has "
+                f"died: replay that one; or this one in {pending}, or with dedupe=False"
+            )
+        self.duplicates.append((letter, target.name, said))
 
 
 @dataclass

@@ -73,7 +73,7 @@ def replay_with_dedup(dead_letter: DeadLetter[Any], source: Anyone, seen: set[UU
     else:
         key = name_of(source.name, "request", request_id)
     if known or not _send(dead_letter, source, None, key):
-        logs.duplicate(request_id=request_id)
+        logs.duplicate(message_id=dead_letter.message_id, request_id=request_id, to=source.name)
         return False
     if seen is not None and request_id is not None:
         seen.add(request_id)

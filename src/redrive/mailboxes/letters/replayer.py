@@ -16,15 +16,17 @@ Letters of one request are replayed once to a mailbox, unless `dedupe=False`. Wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from redrive.core.filters import parse
+from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.core.verbs import Act, Skipped
 from redrive.engine.forks import parent_only
 from redrive.engine.ids import new_id
-from redrive.errors import InvalidParameterError, MailboxResolutionError
+from redrive.errors import InvalidParameterError, MailboxError, MailboxResolutionError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
@@ -32,7 +34,7 @@ from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox, Urgency
 from redrive.mailboxes.boxes.message import Message
 from redrive.mailboxes.boxes.place import Place
 from redrive.mailboxes.boxes.resolver import MailboxResolver
-from redrive.mailboxes.letters import replaying
+from redrive.mailboxes.letters import claims, replaying
 from redrive.mailboxes.letters.lens import LetterMessage
 from redrive.mailboxes.letters.plans import Found, Order
 from redrive.mailboxes.letters.resending import Candidate, Resending, Transform
@@ -46,6 +48,7 @@ Where = str | Callable[[DeadLetter[Any]], object]
 """A filter, as the command line takes it; or a function that is true for those that are meant."""
 REASON = "replayed"
 BITE = 50
+SWEEP: Millis = 60_000
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class Replayer(Generic[T]):
         self._source = source
         self._resolver = resolver
         self._metrics = default_metrics() if metrics is None else metrics
+        self._sweep_at: Millis = 0
 
     @property
     def dead_letters(self) -> StoreMailbox[Any, Any]:
@@ -158,6 +162,7 @@ class Replayer(Generic[T]):
                 break
             chosen = self._chosen(ids[start : start + BITE], judge, found)
             replaying.replay(order, chosen if limit is None else chosen[: limit - len(found.done)], found)
+        self._sweep()
         return self._told(found)
 
     def _chosen(self, ids: list[str], judge: Callable[[DeadLetter[Any]], object], found: Found) -> list[Candidate]:
@@ -182,6 +187,14 @@ class Replayer(Generic[T]):
         found = Found()
         replaying.replay(order, letters, found)
         return self._told(found)
+
+    def _sweep(self) -> None:
+        """Claims that are over, at most once a minute. What was replayed is told, also if this cannot be done."""
+        place, now = self._place, self._place.clock.monotonic()
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP
+            with suppress(MailboxError):
+                self._dead_letters._call(claims.sweep, place.store, place.clock.now())
 
     def _held(self, message: Message[Any, Any], order: Order) -> Replayed:
         if not isinstance(message, LetterMessage) or message._mailbox.name != self._dead_letters.name:
@@ -239,11 +252,11 @@ class Replayer(Generic[T]):
         for letter, target, _ in found.done:
             self._metrics.replayed(*letter.labels)
             logs.replayed(message_id=letter.told.message_id, request_id=letter.request_id, to=target)
-        for letter, _ in found.duplicates:
-            logs.duplicate(request_id=letter.request_id)
+        for letter, target, _ in found.duplicates:
+            logs.duplicate(message_id=letter.told.message_id, request_id=letter.request_id, to=target)
         return Replayed(
             tuple([message_id for _, _, message_id in found.done]),
-            tuple([Skipped(letter.id, why) for letter, why in found.duplicates]),
+            tuple([Skipped(letter.id, why) for letter, _, why in found.duplicates]),
             tuple(found.skipped),
             tuple(found.kept),
         )

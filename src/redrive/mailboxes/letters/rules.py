@@ -202,6 +202,7 @@ class AutoReplay(Beating, Generic[T]):
                 break
             self._heartbeat.beat()
             done += self._bite(new[start : start + BITE])
+        self._replayer._sweep()
         return joined(done)
 
     def _bite(self, ids: list[str]) -> list[Replayed]:

@@ -35,14 +35,15 @@ def verdict(policy: Policy | None, message: Given, error: BaseException) -> str 
     return _reason(policy, error) if _dies(policy, message, error) else None
 
 
-def grave_of(policy: Policy | None, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
+def grave_of(policy: Policy | None, message: Given, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
     """The mailbox for its letter; None if there is no policy: then it is a letter all the same, of no route."""
     if policy is None:
         return None
     try:
         return policy.mailbox_for(error if isinstance(error, Exception) else None)
     except Exception as broken:  # noqa: BLE001 - the user's own policy
-        logs.say(logging.ERROR, "Policy failed, the letter goes to its first mailbox", error=logs.said(broken))
+        text = "Policy failed, the letter goes to its first mailbox"
+        logs.say(logging.ERROR, text, message_id=message.id, mailbox=policy.mailbox.name, error=logs.said(broken))
         return policy.mailbox
 
 
