@@ -84,7 +84,9 @@ def test_status_on_a_terminal(
     assert told.out.startswith(f"{url}\n  engine     ")
     assert f"  schema     {boot.SCHEMA}, up to date\n  survives   power-loss\n  role       primary\n" in told.out
     client.hset(key(url, "boot"), "schema", "99")
-    assert "99, made by a newer redrive" in here(capsys, "db", "status").out
+    told = here(capsys, "db", "status")
+    assert "99, made by a newer redrive" in told.out
+    assert (told.code, "no app can work with it: schema 99, made by a newer redrive" in told.err) == (Exit.STORE, True)
 
 
 class Node(socketserver.ThreadingTCPServer):

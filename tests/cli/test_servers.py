@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
@@ -149,8 +149,28 @@ def test_a_url_that_cannot_be_read(url: str, refused: Refused) -> None:
 
 
 def test_a_port_that_cannot_be(refused: Refused) -> None:
-    refused("postgresql://u:s3cr3t@127.0.0.1:99999/db", Exit.STORE, "invalid port number", commands=(["status"],))
-    refused("redis://:s3cr3t@127.0.0.1:99999/0", Exit.USAGE, "the port is not a number", commands=(["status"],))
+    both = (["status"], ["db", "status"])
+    for port in ("99999", "0"):
+        words = f"store.port: '{port}' cannot be used", "a number from 1 to 65535"
+        refused(f"postgresql://u:s3cr3t@127.0.0.1:{port}/db", Exit.USAGE, *words, commands=both)
+        refused(f"redis://:s3cr3t@127.0.0.1:{port}/0", Exit.USAGE, "the port is not a number from 1", commands=both)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("sslmode=whatever", "store.sslmode: 'whatever' cannot be used"),
+        ("sslmode=", "store.sslmode: '' cannot be used"),
+        ("port=abc", "store.port: 'abc' cannot be used"),
+        ("keepalives=soon", "store.keepalives: 'soon' cannot be used"),
+        ("ssl_min_protocol_version=9", "store.ssl_min_protocol_version: '9' cannot be used"),
+        ("target_session_attrs=both", "store.target_session_attrs: 'both' cannot be used"),
+    ],
+)
+def test_an_option_whose_value_cannot_be(option: str, words: str, refused: Refused) -> None:
+    refused(
+        f"postgresql://u:s3cr3t@127.0.0.1:1/db?{option}", Exit.USAGE, words, commands=(["status"], ["db", "status"])
+    )
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "redis"])
@@ -280,7 +300,12 @@ def test_a_hot_standby(refused: Refused, capsys: pytest.CaptureFixture[str], tmp
         worker = run_worker(url, tmp_path)
         assert (worker.code, "is a read-only replica" in worker.err) == (Exit.STORE, True)
         told = here(capsys, "db", "status", "--store", url)
-        assert (told.code, "replica\tyes\n" in told.out) == (Exit.DONE, True)
+        assert (told.code, "replica\tyes\n" in told.out) == (Exit.STORE, True)
+        assert (
+            told.err == "redrive: no app can work with it: a read-only replica; use the address of the primary server\n"
+        )
+        doctor = here(capsys, "doctor", "--store", url)
+        assert (doctor.code, "bad\tstore\t" in doctor.out) == (Exit.UNSOUND, True)
         assert here(capsys, "db", "check", "--store", url).out == "checked\t0\n"
 
 
@@ -328,6 +353,12 @@ def test_a_redis_replica(
         told = here(capsys, "db", "status", "--store", server.url())
         assert (told.code, "role\treplica\n" in told.out) == (Exit.STORE, True)
         assert TRACE not in told.out + told.err
+
+
+def test_a_redis_database_that_the_server_does_not_have(store_url: StoreUrl, refused: Refused) -> None:
+    parts = urlsplit(store_url("redis"))
+    url = parts._replace(path="/9999").geturl()
+    refused(url, Exit.STORE, "no database of this number", "`databases`", "?namespace=NAME")
 
 
 def test_a_redis_that_is_too_old(

@@ -89,7 +89,7 @@ def _store(url: str) -> Iterator[Check]:
     try:
         status = asyncio.run(upkeep_of(url).status())
         yield from _ground(status)
-        if status.trouble or status.schema > status.known:
+        if status.unusable():
             return
         before = time.time() * 1000
         standing = visit(url, _read)
@@ -110,9 +110,13 @@ def _ground(status: StoreStatus) -> Iterator[Check]:
         yield Check("bad", "store", f"{status.location}: {status.trouble}", "redrive db check")
         return
     words = dict(status.words())
-    yield Check("ok", "store", f"{status.location}: {words['engine']}")
+    unusable, fits = status.unusable(), status.schema <= status.known and not status.changed
+    if unusable and fits:
+        yield Check("bad", "store", f"{status.location}: {unusable}", "set --store or REDRIVE_STORE")
+    else:
+        yield Check("ok", "store", f"{status.location}: {words['engine']}")
     schema = words.get("schema", "")
-    if status.schema > status.known or status.changed:
+    if not fits:
         yield Check("bad", "schema", schema, "upgrade this redrive: pip install --upgrade redrive")
     elif status.pending:
         yield Check("note", "schema", schema, "redrive db migrate")

@@ -49,6 +49,12 @@ class StoreStatus(Struct, frozen=True, kw_only=True):
         common = StoreStatus.__struct_fields__
         return {name: getattr(self, name) for name in self.__struct_fields__ if name not in common}
 
+    def unusable(self) -> str:
+        """Why no app can work with it, in words; empty if one can."""
+        if self.schema > self.known or self.changed:
+            return self.trouble or f"no app can work with it: schema {self._schema_in_words()}"
+        return self.trouble
+
     def words(self) -> list[tuple[str, str]]:
         """All of it for people to read: names, and what to know about them."""
         words = [("engine", self._engine_in_words())]

@@ -21,7 +21,8 @@ Examples:
   redrive db status --store postgresql://shop@localhost/shop --json | jq .dead_rows
 
 In a pipe each line is a name and a value, separated by a tab. Which there are besides the first depends on the engine.
-Exit 7 if it cannot be read; what is known of it is shown all the same.
+Exit 7 if it cannot be read, or no app can work with it: a replica, or a schema of a newer redrive. What is known of it
+is shown all the same.
 """
 
 
@@ -39,9 +40,10 @@ def status(*, as_json: bool, store: str) -> Exit:
             write(f"  {name:<11}{clean(value)}")
     else:
         tabbed(_lines(found))
-    if not found.trouble:
+    trouble = found.unusable()
+    if not trouble:
         return Exit.DONE
-    say(f"redrive: {found.trouble}")
+    say(f"redrive: {clean(trouble)}")
     return Exit.STORE
 
 
@@ -58,7 +60,7 @@ def _as_object(found: StoreStatus) -> dict[str, Any]:
         "changed": list(found.changed),
         "durability": found.durability,
         **found.facts(),
-        "trouble": found.trouble,
+        "trouble": found.unusable(),
     }
 
 

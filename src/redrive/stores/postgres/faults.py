@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import NamedTuple
 
@@ -120,6 +121,9 @@ def not_connected(error: BaseException, options: Options) -> Exception:
         # Its text may quote the URL.
         return BadStoreURL(f"{options.location}: libpq cannot read this URL", field="store", hint=f"use {FORM}")
     if isinstance(error, psycopg.Error):
+        unread = _unread(str(error), options)
+        if unread is not None:
+            return unread
         code = error.sqlstate or _guessed(str(error))
         if code in _SAID:
             said_for = _SAID[code]
@@ -132,6 +136,32 @@ def not_connected(error: BaseException, options: Options) -> Exception:
     if isinstance(error, OSError):
         return StoreUnavailable(f"no connection to {options.location}: {error}", hint=_UNHEARD)
     return error if isinstance(error, Exception) else StoreUnavailable(str(error))
+
+
+_UNREAD = re.compile(
+    r"""invalid\ (?:
+        integer\ value\ "(?P<number>[^"]*)"\ for\ connection\ option\ "(?P<option>\w+)"
+      | (?P<port>port)\ number:\ "(?P<digits>[^"]*)"
+      | "?(?P<name>\w+)"?\ value:\ "(?P<value>[^"]*)"
+    )""",
+    re.VERBOSE,
+)
+_CHOICES = {
+    "port": "a number from 1 to 65535",
+    "sslmode": "one of disable, allow, prefer, require, verify-ca, verify-full",
+    "target_session_attrs": "one of any, read-write, read-only, primary, standby, prefer-standby",
+}
+
+
+def _unread(text: str, options: Options) -> BadStoreURL | None:
+    """What libpq finds out about the URL before it asks anybody. Other languages fall through."""
+    found = _UNREAD.search(text)
+    if found is None:
+        return None
+    name = found["option"] or found["port"] or found["name"]
+    value = found["number"] or found["digits"] or found["value"] or ""
+    hint = f"use {_CHOICES[name]}" if name in _CHOICES else "see the connection parameters of libpq"
+    return BadStoreURL(f"{value!r} cannot be used: {options.location}", field=f"store.{name}", hint=hint)
 
 
 def _advice(text: str, options: Options) -> str:

@@ -40,6 +40,11 @@ class PostgresStatus(StoreStatus, frozen=True, kw_only=True):
     """Of the oldest snapshot that somebody holds, in transactions, as far as this user may see."""
     unfolded: int = 0
 
+    def unusable(self) -> str:
+        if self.replica:
+            return self.trouble or "no app can work with it: a read-only replica; use the address of the primary server"
+        return super().unusable()
+
     def _facts_in_words(self) -> list[tuple[str, str]]:
         names = ("fsync", "full_page_writes", "synchronous_commit")
         words = [("server", ", ".join(f"{name} {getattr(self, name)}" for name in names))]

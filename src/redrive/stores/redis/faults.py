@@ -57,6 +57,18 @@ _BY_WORD = {
     "MISCONF": _Said(StoreUnavailable, "the server refuses writes because it cannot save", "see its log and its disk"),
     "NOREPLICAS": _Said(StoreUnavailable, "the server has too few replicas to write", "see min-replicas-to-write"),
 }
+_DATABASE = _Said(
+    StoreUnavailable,
+    "the server has no database of this number",
+    "it has 0 to 15 unless its setting `databases` says otherwise; to keep apart what shares one, use ?namespace=NAME",
+)
+_CLUSTER = _Said(
+    StoreUnavailable,
+    "a cluster has no database but 0",
+    "end the URL with /0; to keep apart what shares one, use ?namespace=NAME",
+)
+_NO_DATABASE = "DB index is out of range"
+_ONE_DATABASE = "SELECT is not allowed in cluster mode"
 _CORRUPT = "REDRIVE CORRUPT "
 _IN_A_SCRIPT = "The user executing the script"
 _OF_A_PASSWORD = "ERR AUTH"  # noqa: S105 - how it begins to say that there is none
@@ -83,6 +95,10 @@ def refused(error: Exception, where: str) -> StoreError:
 
 
 def _said(text: str) -> _Said:
+    if _NO_DATABASE in text:
+        return _DATABASE
+    if _ONE_DATABASE in text:
+        return _CLUSTER
     if _IN_A_SCRIPT in text:
         return _NO_RIGHTS
     if _OF_A_PASSWORD in text:

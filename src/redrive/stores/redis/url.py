@@ -39,7 +39,9 @@ def _server(parts: SplitResult) -> dict[str, Any]:
     try:
         port = parts.port
     except ValueError:
-        raise BadStoreURL("the port is not a number from 0 to 65535", field="store", hint=_SECRETS) from None
+        port = 0
+    if port == 0:
+        raise BadStoreURL("the port is not a number from 1 to 65535", field="store", hint=_SECRETS)
     path = parts.path.strip("/")
     if path and not (path.isascii() and path.isdecimal()):
         raise BadStoreURL(
