@@ -399,6 +399,13 @@ def test_a_full_redis_still_shows_and_sends_again(
         assert here(capsys, "letters", "replay", one, "--reason", "x").out == f"{one}\n"
         assert here(capsys, "letters", "list", "-q").out == f"{two}\n"
         assert here(capsys, "db", "check").out == "checked\t2\n"
+        told = here(capsys, "health", "--oldest", "9d")
+        assert told.code == Exit.UNSOUND
+        kinds = {line.split("\t")[0]: line.split("\t")[2] for line in told.out.splitlines()}
+        assert " of 1,048,576 bytes of the server's memory are used; a full server refuses" in kinds["memory"]
+        with redis.Redis.from_url(server.url()) as client:
+            client.config_set("maxmemory", "1gb")
+        assert "memory\t" not in here(capsys, "health").out
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------

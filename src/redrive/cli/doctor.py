@@ -135,11 +135,11 @@ def _ground(status: StoreStatus) -> Iterator[Check]:
 
 def memory(facts: Mapping[str, object]) -> Iterator[Check]:
     """Of a server that has its data there, and refuses work when it is full."""
+    from redrive.cli.standing import scarce
+
     used, most = facts.get("used_memory"), facts.get("maxmemory")
-    if not isinstance(used, int) or not isinstance(most, int) or not 0 < most * 9 // 10 <= used:
-        return
-    text = f"{used:,} of {most:,} bytes are used; a full server refuses what is enqueued"
-    yield Check("bad" if used >= most else "note", "memory", text, "raise maxmemory, or redrive queue prune")
+    if isinstance(used, int) and isinstance(most, int) and (text := scarce(used, most)):
+        yield Check("bad" if used >= most else "note", "memory", text, "raise maxmemory, or redrive queue prune")
 
 
 def _clocks(before: float, at: int, after: float) -> Iterator[Check]:

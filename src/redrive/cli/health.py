@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from redrive.cli.standing import Standing
 
 ABOUT = """Say what is wrong: work without a worker, waiting too long or standing still behind dead letters, lost
-workers, open gates, full routes. Exit 10 if there is anything, 0 if not, 7 if the store cannot be asked.
+workers, open gates, full routes, a Redis with hardly any memory left. Exit 10 if there is anything, 0 if not, 7 if the
+store cannot be asked.
 
 \b
 Examples:
@@ -53,7 +54,7 @@ class Problem:
 @store_option
 @verbose_option
 def health(*, oldest: str, max_letters: int | None, as_json: bool, watch: int | None, store: str) -> int:
-    from redrive.cli.standing import read
+    from redrive.cli.standing import read_with_memory
     from redrive.core import durations
 
     longest = durations.parse(oldest, field="--oldest")
@@ -63,7 +64,7 @@ def health(*, oldest: str, max_letters: int | None, as_json: bool, watch: int | 
         found[:] = problems(standing, longest, max_letters)
         _show(standing, found, as_json=as_json)
 
-    ended = look(store, read, draw, watch)
+    ended = look(store, read_with_memory, draw, watch)
     return Exit.UNSOUND if found and ended is Exit.DONE else ended
 
 
@@ -82,6 +83,8 @@ def problems(standing: Standing, longest: int, max_letters: int | None) -> Itera
             text = f"worker {beat.worker} was lost with {beat.facts.running:,} in hand"
             said = f"{text}; last heard of {brief(standing.at - beat.seen_at)} ago"
             yield Problem("worker_lost", beat.worker, said, "redrive worker list")
+    if standing.scarce:
+        yield Problem("memory", "", standing.scarce, "raise maxmemory, or redrive queue prune")
     letters = sum(row.open for row in standing.queues)
     if max_letters is not None and letters > max_letters:
         text = f"{letters:,} open letters, {max_letters:,} are borne"

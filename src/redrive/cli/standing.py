@@ -16,6 +16,7 @@ from redrive.core.redact import redact_text
 from redrive.core.verbs import TRASH_KEPT, CauseTally, QueueSettings, QueueTally, RouteTally, StoreInfo, WorkerBeat
 from redrive.office.doors import doors
 from redrive.office.gates import GateView
+from redrive.stores.upkeep import InMemory
 
 TOP_CAUSES = 5
 
@@ -30,6 +31,8 @@ class Standing(Struct, frozen=True):
     workers: tuple[WorkerBeat, ...]
     stuck: tuple[Stuck, ...] = ()
     doors: Mapping[str, str] = {}
+    scarce: str = ""
+    """What is to be said of the memory of a server that has its data there."""
 
     def live(self) -> Counter[str]:
         """Live workers by queue."""
@@ -81,6 +84,19 @@ async def read(app: Redrive) -> Standing:
     if any(standing.unattended(row) for row in standing.queues):
         return replace(standing, doors=await doors(app._store))  # noqa: SLF001 - documents have no public face
     return standing
+
+
+async def read_with_memory(app: Redrive) -> Standing:
+    """One question more to a server that has its data there."""
+    standing, store = await read(app), app._store  # noqa: SLF001 - an app does not care where its store has the data
+    return replace(standing, scarce=scarce(*await store.memory())) if isinstance(store, InMemory) else standing
+
+
+def scarce(used: int, most: int) -> str:
+    """Nothing while there is enough, or no bound."""
+    if not 0 < most * 9 // 10 <= used:
+        return ""
+    return f"{used:,} of {most:,} bytes of the server's memory are used; a full server refuses what is enqueued"
 
 
 def limits(settings: QueueSettings) -> dict[str, str]:

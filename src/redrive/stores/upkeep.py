@@ -123,3 +123,11 @@ class Remote(Protocol):
 
     async def open_existing(self) -> Self:
         """As `open`, but nothing is made: StoreUnavailable if there is nothing of redrive's."""
+
+
+@runtime_checkable
+class InMemory(Protocol):
+    """A store whose server has its data in memory, and refuses what is put when that is full."""
+
+    async def memory(self) -> tuple[int, int]:
+        """Bytes that are used, and how many may be; 0 where there is no bound."""

@@ -171,6 +171,10 @@ class RedisStore:
             self._info = StoreInfo("redis", self._options.location, server.durability, server.library, boot.SCHEMA)
         return self._info
 
+    async def memory(self) -> tuple[int, int]:
+        """Bytes that the server uses, and its maxmemory (0: no bound)."""
+        return await self.upkeep().memory()
+
     async def _here(self) -> Session:
         """The session of this loop. A store that was open before a fork goes on in the child with its own."""
         if not self._open:

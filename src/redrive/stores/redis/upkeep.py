@@ -105,6 +105,11 @@ class RedisUpkeep:
                 return replace(found, trouble=str(error))
             return replace(found, durability=server.durability, trouble="; ".join(server.trouble))
 
+    async def memory(self) -> tuple[int, int]:
+        async with self._wire() as wire:
+            facts = boot.facts_of(await self._in_time(wire.ask("INFO", "memory")))
+        return int(facts.get("used_memory", 0)), int(facts.get("maxmemory", 0))
+
     async def pending(self) -> tuple[Migration, ...]:
         """The layouts that come after the one it has. Refuses one that is newer."""
         async with self._session() as session:
