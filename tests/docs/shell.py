@@ -89,7 +89,7 @@ class Shell:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE")}
         environment |= {
             "PYTHONPATH": str(ROOT / "src"),
-            "COLUMNS": "200",  # nothing is cut, whatever the widths of this run
+            "COLUMNS": "300",  # nothing is cut, whatever the widths of this run
             "NO_COLOR": "1",
             "LOGNAME": "ada",
             **{name: self._addresses.real(value) for name, value in command.environment.items()},
