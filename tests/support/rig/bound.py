@@ -44,6 +44,8 @@ class Bound:
         self._size = size
         self._dice = random.Random(seed)
         self._seed = seed
+        self._numbers = itertools.count()
+        self._total = 0
         self.blocked_seen = 0
         self.records: list[r.Record] = []
         self.survey = Survey()
@@ -58,11 +60,11 @@ class Bound:
                     fleet.start()
                 await self._put(store)
                 nemesis = Nemesis(fleet, self._seed)
-                total = self._size.keys * self._size.items
+                total = self._total
                 for number in range(1, self._size.kills + 1):
                     await self._until_ended(store, fleet, total * number // (self._size.kills + 2), limit)
-                    await self._meanwhile(store, nemesis.strike(limit=limit))
-                await self._until_ended(store, fleet, total, limit)
+                    await self._meanwhile(store, nemesis.strike(lambda: self._more(store), limit=limit))
+                await self._until_ended(store, fleet, self._total, limit)
                 await fleet.retire()
             self.survey = await survey(store)
             findings = (await store.check()).findings
@@ -72,12 +74,19 @@ class Bound:
         faults = judge(self.records, self.survey).faults
         return faults | ({"damaged": {one.kind: one.text for one in findings}} if findings else {})
 
+    async def _more(self, store: Store) -> None:
+        """The same again, behind the first, once all of that has ended."""
+        if await self._ended(store) >= self._total:
+            await self._put(store)
+
     async def _put(self, store: Store) -> None:
         log = Log(self._logs / "producer.log")
         keys = [f"key-{number:03}" for number in range(self._size.keys) for _ in range(self._size.items)]
         self._dice.shuffle(keys)
-        numbers = itertools.count()
-        items = [NewItem(f"{key}.{next(numbers):06}", self._queue, b"null", terms=self._terms(key)) for key in keys]
+        items = [
+            NewItem(f"{key}.{next(self._numbers):06}", self._queue, b"null", terms=self._terms(key)) for key in keys
+        ]
+        self._total += len(items)
         for start in range(0, len(items), 500):
             chunk = items[start : start + 500]
             for item in chunk:
@@ -95,10 +104,13 @@ class Bound:
         async def ended() -> bool:
             fleet.check()
             await self._operate(store)
-            (row,) = [row for row in (await store.tally()).queues if row.queue == self._queue]
-            return row.done + row.trash >= count
+            return await self._ended(store) >= count
 
         await eventually(ended, limit=limit, what=f"{count} items ended", poll=0.02)
+
+    async def _ended(self, store: Store) -> int:
+        (row,) = [row for row in (await store.tally()).queues if row.queue == self._queue]
+        return row.done + row.trash
 
     async def _meanwhile(self, store: Store, strike: Coroutine[Any, Any, object]) -> None:
         """Where every head is dead nobody runs, until somebody looks after the letters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 
 from tests.support.rig.fleet import Fleet, Member
 from tests.support.rig.log import now_ns
@@ -16,13 +17,17 @@ class Nemesis:
         self.open_runs = 0
         self.last_ns = 0
 
-    async def strike(self, *, limit: float) -> Member:
-        """Kill one worker in the middle of a handler and put another in its place."""
+    async def strike(self, more: Callable[[], Awaitable[None]], *, limit: float) -> Member:
+        """Kill one worker in the middle of a handler and put another in its place.
+
+        `more` is called while nobody works: all there was to do may have been done before we came to look.
+        """
         found: list[Member] = []
 
-        def caught() -> bool:
+        async def caught() -> bool:
             found[:] = [member for member in self._fleet.alive if member.look()]
             if not found:
+                await more()
                 return False
             found[:] = [self._dice.choice(found)]
             # Stopped first: on a busy machine whatever ran at the look has ended long before the kill.
