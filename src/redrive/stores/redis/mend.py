@@ -79,7 +79,7 @@ class Mender:
             state, mended = await self._session.run("reconcile", [SCHEMA, self._run, self._me, STEP, CLAIM])
         except StoreError as error:
             # Also with an outcome that nobody knows: a step may be repeated.
-            _log.warning("its items are looked through later: %s", error)
+            _log.warning("%s: its items are looked through later: %s", self._session.pool.where, error)
             return _ELSEWHERE
         if state == _DONE:
             self._tell(mended)
