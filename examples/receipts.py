@@ -5,6 +5,7 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
+from uuid import uuid4
 
 from redrive.receipts import ReceiptClient
 
@@ -44,7 +45,8 @@ class Broker:
 
 
 def finished(task: str) -> dict[str, str]:
-    return {"lease_id": f"lease of {task}", "task_id": task, "worker_id": "w1", "status": "complete"}
+    # A broker gives a new lease each time. The receipt of an old one would be known, and not be sent again.
+    return {"lease_id": f"lease-{uuid4()}", "task_id": task, "worker_id": "w1", "status": "complete"}
 
 
 async def main() -> None:
