@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import pytest
 
+from redrive.cli import worker_list
 from redrive.cli.exits import Exit
-from redrive.core.verbs import WorkerFacts
+from redrive.core.verbs import WorkerBeat, WorkerFacts
 from redrive.engine import orders
 from redrive.engine.orders import Order
 from redrive.stores.base import Store
@@ -87,6 +88,14 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         50,
         11,
     )
+
+
+def test_people_see_how_long_ago_a_worker_was_heard_of() -> None:
+    """One that was killed is called alive for as long as it may only be late."""
+    killed = WorkerBeat("web-11-aaaa", WorkerFacts(("emails",), "web", 11), 1_000, alive=True)
+    header, (cells,) = worker_list.listing(13_000).table([killed])
+    shown = dict(zip(header, cells, strict=True))
+    assert (shown["STATE"], shown["SEEN"]) == ("alive", "12s ago")
 
 
 def test_list_of_nobody(on_store: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,9 @@ Examples:
   redrive worker list --json | jq '.[] | select(.state == "lost")'
 
 A worker is alive, draining or stopping (an operator asked it to end), stopped (in good order, shown with --all) or
-lost: it was not heard of for 30s, and what it held comes back by itself. In a pipe the columns are WORKER STATE RUNNING
-SLOTS UP SEEN HOST PID RELEASE QUEUES, separated by tabs; SEEN is how long ago it was heard of.
+lost: it was not heard of for 30s, and what it held comes back by itself. SEEN is how long ago it was heard of, which is
+every 10s: one that was killed a moment ago is called alive still, and SEEN grows. In a pipe the columns are WORKER STATE
+RUNNING SLOTS UP SEEN HOST PID RELEASE QUEUES, separated by tabs.
 """
 
 STATES = {"drain": "draining", "stop": "stopping"}
@@ -46,7 +47,7 @@ def list_workers(*, everybody: bool, shape: Shape, watch: int | None, store: str
 
     def draw(answer: tuple[Instant, tuple[WorkerBeat, ...]]) -> None:
         now, beats = answer
-        show_list(_listing(now), beats, shape)
+        show_list(listing(now), beats, shape)
 
     return look(store, ask, draw, watch)
 
@@ -59,7 +60,7 @@ def state_of(beat: WorkerBeat) -> str:
     return STATES.get(beat.facts.order, "alive")
 
 
-def _listing(now: Instant) -> Listing[WorkerBeat]:
+def listing(now: Instant) -> Listing[WorkerBeat]:
     def table(beats: Sequence[WorkerBeat]) -> tuple[list[str], list[list[str]]]:
         header = ["WORKER", "STATE", "RUNNING", "SLOTS", "UP", "SEEN", "RELEASE", "QUEUES"]
         return header, [_cells(beat, now) for beat in beats]
@@ -76,7 +77,7 @@ def _listing(now: Instant) -> Listing[WorkerBeat]:
 
 def _cells(beat: WorkerBeat, now: Instant) -> list[str]:
     worker, state, running, slots, up, seen, _, _, release, queues = _line(beat, now)
-    return [worker, state, running, slots, up, seen, release, queues]
+    return [worker, state, running, slots, up, f"{seen} ago", release, queues]
 
 
 def _line(beat: WorkerBeat, now: Instant) -> list[str]:
