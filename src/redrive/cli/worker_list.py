@@ -27,8 +27,8 @@ Examples:
 
 A worker is alive, draining or stopping (an operator asked it to end), stopped (in good order, shown with --all) or
 lost: it was not heard of for 30s, and what it held comes back by itself. SEEN is how long ago it was heard of, which is
-every 10s: one that was killed a moment ago is called alive still, and SEEN grows. In a pipe the columns are WORKER STATE
-RUNNING SLOTS UP SEEN HOST PID RELEASE QUEUES, separated by tabs.
+every 10s: one that was killed a moment ago is called alive still, and SEEN grows. In a pipe the columns are WORKER
+STATE RUNNING SLOTS UP SEEN HOST PID RELEASE QUEUES, separated by tabs.
 """
 
 STATES = {"drain": "draining", "stop": "stopping"}
