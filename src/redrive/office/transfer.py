@@ -13,7 +13,8 @@ from redrive.core.item import History, Instant
 from redrive.core.select import Ids
 from redrive.core.verbs import Act, PutResult
 from redrive.errors import BadImport, ConfigError
-from redrive.office.records import Record, faults_of, history_of, instant, record_from
+from redrive.office.record_reading import faults_of, history_of
+from redrive.office.records import Record, instant, record_from
 from redrive.stores.base import Store
 from redrive.stores.imports import check_imports
 
