@@ -17,7 +17,7 @@ given up with a word on what did not happen."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    limit = max(HANGS, config.getoption("timeout") or 0)
+    limit = max(HANGS, config.getoption("timeout", None) or 0)
     for item in items:
         if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(limit))

@@ -6,10 +6,11 @@ nobody is told of it, but whoever looks often finds a gap between two looks.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
+PROC = Path("/proc")
 GAP = 0.1
 """Seconds between two looks that nobody meant to let pass."""
 
@@ -18,14 +19,14 @@ class OwnTime:
     """Of one process, from now on. Look at it all the time."""
 
     def __init__(self, pid: int) -> None:
-        self._threads = Path(f"/proc/{pid}/task")
-        self._began = self._looked = time.monotonic()
+        self._threads = PROC / str(pid) / "task"
+        self._began = self._looked = monotonic()
         self._before = self._after = self._waits()
         self._stood = 0.0
 
     def look(self) -> float:
         """Seconds of its own so far."""
-        now = time.monotonic()
+        now = monotonic()
         self._stood += now - self._looked if now - self._looked > GAP else 0.0
         self._looked = now
         self._after = self._after | self._waits()  # who has ended meanwhile had waited too
