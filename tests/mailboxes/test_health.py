@@ -16,6 +16,7 @@ from redrive.mailboxes.boxes.depth import Depth, ask_all
 from redrive.mailboxes.life.group import LoopGroup
 from redrive.mailboxes.life.health import HealthServer, dlq_health
 from redrive.testing import FakeClock
+from tests.mailboxes.conftest import Openers
 from tests.mailboxes.foreign import Deep
 from tests.mailboxes.threads import SOON, Loop, running, until
 
@@ -40,6 +41,18 @@ def test_m21_dead_letters_are_healthy_below_the_threshold(depth: int, status: st
     assert dlq_health(Deep(lambda: depth)) == {
         "status": status,
         "dlq": {"name": "requests-dlq", "depth": depth, "threshold": 100},
+    }
+
+
+def test_m21_on_every_store(kind: str, mailboxes: Openers) -> None:
+    dead = mailboxes(kind)("requests-dlq", dead_letters=True)
+    for number in range(99):
+        dead.send(number)
+    assert dlq_health(dead)["status"] == "healthy"
+    dead.send(99)
+    assert dlq_health(dead) == {
+        "status": "degraded",
+        "dlq": {"name": "requests-dlq", "depth": 100, "threshold": 100},
     }
 
 

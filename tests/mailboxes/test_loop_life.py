@@ -152,7 +152,11 @@ def test_a_shutdown_ends_the_waiting_for_the_store(bench: Bench, faulty: FaultyS
     assert not bench.loop.running
 
 
-def test_at_a_shutdown_the_rest_of_the_batch_is_visible_at_once(bench: Bench) -> None:
+def test_m32_at_a_shutdown_the_rest_of_the_batch_is_visible_at_once(
+    kind: str, mailboxes: Openers, clock: FakeClock
+) -> None:
+    bench = Bench(mailboxes(kind), clock)
+
     class Stopping(Adapter):
         def evaluate(self, prompt: Ask) -> Told:
             assert not loop.shutdown(timeout=0), "it is still at work"

@@ -129,8 +129,8 @@ def test_m28_out_of_range_is_said_so(mailboxes: Openers, asked: dict[str, float]
     assert isinstance(caught.value, ValueError)
 
 
-def test_m28_so_is_it_for_a_message_in_hand(mailboxes: Openers) -> None:
-    requests = mailboxes("memory")("requests")
+def test_m28_so_is_it_for_a_message_in_hand(kind: str, mailboxes: Openers) -> None:
+    requests = mailboxes(kind)("requests")
     requests.send("work")
     [message] = requests.receive(visibility_timeout=43_200)
     for wrong in (message.nack, message.extend_visibility):
@@ -141,8 +141,8 @@ def test_m28_so_is_it_for_a_message_in_hand(mailboxes: Openers) -> None:
 
 
 @pytest.mark.parametrize(("asked", "given"), [(-3, 1), (0, 1), (1, 1), (10, 10), (50, 10)])
-def test_m29_how_many_is_between_1_and_10(mailboxes: Openers, asked: int, given: int) -> None:
-    requests = mailboxes("memory")("requests")
+def test_m29_how_many_is_between_1_and_10(kind: str, mailboxes: Openers, asked: int, given: int) -> None:
+    requests = mailboxes(kind)("requests")
     for n in range(12):
         requests.send(n)
     assert len(requests.receive(max_messages=asked)) == given

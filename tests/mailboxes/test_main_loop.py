@@ -49,9 +49,9 @@ def test_a_request_is_answered_and_gone(kind: str, mailboxes: Openers, clock: Fa
 
 @pytest.mark.parametrize(("count", "delay"), [(1, 60), (2, 120), (14, 840), (15, 900), (20, 900)])
 def test_m07_below_the_threshold_it_comes_back_later_and_nobody_is_told(
-    mailboxes: Openers, clock: FakeClock, count: int, delay: int
+    kind: str, mailboxes: Openers, clock: FakeClock, count: int, delay: int
 ) -> None:
-    bench = Bench(mailboxes("memory"), clock, max_delivery_count=21)
+    bench = Bench(mailboxes(kind), clock, max_delivery_count=21)
     bench.send()
     for _ in range(count - 1):
         bench.requests.receive()[0].nack()
@@ -114,8 +114,8 @@ def test_m09_a_dead_letter_says_all(kind: str, mailboxes: Openers, clock: FakeCl
     ]
 
 
-def test_m11_without_a_reply_address(mailboxes: Openers, clock: FakeClock) -> None:
-    bench = Bench(mailboxes("memory"), clock, max_delivery_count=1)
+def test_m11_without_a_reply_address(kind: str, mailboxes: Openers, clock: FakeClock) -> None:
+    bench = Bench(mailboxes(kind), clock, max_delivery_count=1)
     bench.requests.send(MainLoopRequest(Ask("why")), attributes={"trace_id": "t-9"})
     bench.run()
     assert bench.counts == (0, 1)
@@ -176,8 +176,8 @@ def test_m13_without_a_policy_the_first_failure_is_the_last(kind: str, mailboxes
     assert (letter.reason, letter.route, letter.failure.text) == ("no_retry", "", "no such city"), "nothing is lost"
 
 
-def test_m14_an_included_error_is_a_letter_at_once(mailboxes: Openers, clock: FakeClock) -> None:
-    bench = Bench(mailboxes("memory"), clock, include_errors=frozenset({ValueError}))
+def test_m14_an_included_error_is_a_letter_at_once(kind: str, mailboxes: Openers, clock: FakeClock) -> None:
+    bench = Bench(mailboxes(kind), clock, include_errors=frozenset({ValueError}))
     bench.send()
     bench.run()
     assert bench.counts == (0, 1)

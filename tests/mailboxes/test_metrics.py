@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,10 +12,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Counter as Prometheus
 
 from redrive.errors import InvalidParameterError, MailboxConnectionError, MissingExtra
-from redrive.mailboxes import StoreMailbox, logs
+from redrive.mailboxes import DeadLetter, DLQConsumer, Replayer, StoreMailbox, logs, safe
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
+from tests.mailboxes.bench import Bench
+from tests.mailboxes.conftest import Openers
 from tests.mailboxes.foreign import Deep
 
 
@@ -44,6 +47,39 @@ def test_m22_counters_move_by_source_and_error_type() -> None:
         'agents_dlq_messages_sent_total{error_type="builtins.TimeoutError",source="evals"} 1.0',
         'agents_dlq_messages_sent_total{error_type="builtins.ValueError",source="requests"} 2.0',
     ]
+
+
+def test_m22_on_every_store_by_those_who_do_it(kind: str, mailboxes: Openers, clock: FakeClock) -> None:
+    """A loop gives up three, one is replayed, one processed, one discarded."""
+    bench = Bench(mailboxes(kind), clock, max_delivery_count=1)
+    for text in ("replayed", "processed", "discarded"):
+        bench.send(text)
+        bench.run()
+        clock.advance("1s")
+    metrics = bench.metrics
+    metrics.watch(bench.letters)
+    labels = 'error_type="builtins.ValueError",source="requests"'
+    assert told(metrics) == [
+        f"redrive_dlq_messages_sent_total{{{labels}}} 3.0",
+        'redrive_dlq_queue_depth{mailbox="requests-dlq"} 3.0',
+    ]
+    assert len(Replayer(bench.letters, metrics=metrics).matching(limit=1).replayed) == 1
+
+    def handle(letter: DeadLetter[Any]) -> None:
+        clock.advance("2s")
+
+    def fail(letter: DeadLetter[Any]) -> None:
+        raise ValueError("cannot be helped")
+
+    for handler in (handle, safe(fail, discard=True, metrics=metrics)):
+        consumer = DLQConsumer(mailbox=bench.letters, handler=handler, metrics=metrics)
+        consumer.run(max_iterations=1, wait_time_seconds=0)
+    lines = told(metrics)
+    for what, count in (("sent", 3), ("replayed", 1), ("discarded", 1), ("processed", 2)):
+        assert f"redrive_dlq_messages_{what}_total{{{labels}}} {count}.0" in lines
+    assert 'redrive_dlq_queue_depth{mailbox="requests-dlq"} 0.0' in lines
+    assert f"redrive_dlq_processing_duration_ms_sum{{{labels}}} 2000.0" in lines
+    assert f"redrive_dlq_message_age_seconds_sum{{{labels}}} 5.0" in lines, "2 seconds, and 3 of the last"
 
 
 def test_m22_a_processed_letter_has_an_age_and_a_duration() -> None:
