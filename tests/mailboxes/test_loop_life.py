@@ -275,7 +275,7 @@ class BrokenPolicy(DLQPolicy[Any, Any]):
         raise LookupError("no such mailbox")
 
 
-def test_a_policy_that_fails_is_replaced_by_its_threshold(bench: Bench) -> None:
+def test_a_policy_that_fails_is_replaced_by_its_threshold(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.adapter.error = ValueError("boom")
     bench.loop = bench.another(dlq=BrokenPolicy(bench.letters, max_delivery_count=2))
     bench.send()
@@ -284,6 +284,9 @@ def test_a_policy_that_fails_is_replaced_by_its_threshold(bench: Bench) -> None:
     bench.clock.advance("60s")
     bench.run()
     assert bench.counts == (0, 1)
+    failed = [each.__dict__["redrive"] for each in caplog.records if each.getMessage().startswith("Policy failed")]
+    assert [each["error"] for each in failed] == ["no such rule", "no such rule", "no such mailbox"]
+    assert {each["message_id"] for each in failed} == {bench.letters.receive()[0].body.message_id}
 
 
 def test_an_output_that_cannot_be_sent_is_a_failure(bench: Bench) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import sys
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -267,3 +269,20 @@ def test_an_error_that_cannot_be_printed_is_logged_by_its_type() -> None:
             raise RuntimeError("no")
 
     assert "Mute that cannot be printed" in logs.said(Mute())
+
+
+SUBJECTS = {"message_id", "request_id", "mailbox", "source_mailbox", "loop", "loops", "path"}
+
+
+def test_every_line_says_whom_it_is_about() -> None:
+    """By a field, so that whoever has many mailboxes can find out."""
+    folder = Path(logs.__file__).parent
+    calls = [
+        (f"{path.relative_to(folder)}:{node.lineno}", {each.arg for each in node.keywords})
+        for path in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "say"
+    ]
+    assert len(calls) > 15
+    # None: whoever calls passes the fields on.
+    assert [where for where, fields in calls if not fields & {None, *SUBJECTS}] == []

@@ -186,7 +186,7 @@ class LoopGroup(Living):
     def _listen(self, after: ExitStack) -> None:
         if threading.current_thread() is not threading.main_thread():
             text = "Signals are not listened to: the group does not run in the main thread"
-            logs.say(logging.WARNING, text)
+            logs.say(logging.WARNING, text, loops=", ".join(member.name for member in self._members))
             return
         if ShutdownCoordinator.get() is None:
             after.callback(ShutdownCoordinator.reset)
