@@ -12,6 +12,7 @@ from tests.support.folders import prefer_memory
 from tests.support.places import leave_all
 from tests.support.quick import (
     QUICK,
+    know_handlers,
     pytest_collection,
     pytest_configure,
     pytest_generate_tests,
@@ -32,6 +33,7 @@ __all__ = [
 # In the first process of a run, before xdist starts its workers: they share the servers.
 announce()
 prefer_memory()
+know_handlers()
 
 # No deadline: a busy machine is not a failing example. In CI the same examples every time, so a red run is a change.
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)

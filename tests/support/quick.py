@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import signal
+import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -16,6 +18,22 @@ from hypothesis import settings
 SLOW = "slow"
 QUICK = "quick"
 """The profile of hypothesis for a run without slow tests."""
+
+
+def know_handlers() -> None:
+    """As Python 3.12 does: what is no number cannot be the number of a handler.
+
+    Before, each question for a handler failed to make a number of it, and wrote out why, with all that it holds. A loop
+    asks four times whenever it runs something, and a test has it run up to five things: a tenth of what it takes.
+    """
+    if sys.version_info >= (3, 12):
+        return
+    convert: Any = vars(signal)["_int_to_enum"]
+
+    def quickly(value: object, kind: type) -> object:
+        return convert(value, kind) if isinstance(value, int) else value
+
+    vars(signal)["_int_to_enum"] = quickly
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import StoreUnavailable
-from redrive.stores.aside import aside, tell
+from redrive.stores.aside import tell
 from redrive.stores.clock import StoreTime
 from redrive.stores.sqlite import faults
 from redrive.stores.sqlite.binding import Connection
@@ -125,15 +125,17 @@ class Lane(ABC):
         self._thread.start()
         await started.future
 
-    async def stop(self) -> None:
-        """Returns when all that was accepted is served and the connection is closed."""
-        thread = self._thread
+    def shut(self) -> None:
+        """From now on nothing is accepted."""
         with self._door:
             if self._open:
                 self._open = False
                 self._queue.put(None)
-        if thread is not None:
-            await aside(thread.join)
+
+    def wait(self) -> None:
+        """After `shut`: until all that was accepted is served and the connection is closed. Not in a loop."""
+        if self._thread is not None:
+            self._thread.join()
 
     async def submit(self, work: Callable[[Tx], T]) -> T:
         return await self.accept(Job(work))

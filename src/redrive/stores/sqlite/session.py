@@ -55,13 +55,18 @@ class Session:
 
     async def close(self) -> None:
         self.waiters.wake()
-        # The reader first: the last connection to close also cleans up the log, and that should be the writer's.
-        await self.reader.stop()
-        await self.writer.stop()
         self._bell.mute()
-        await aside(self._bell.close)
+        await aside(self._end)
         if self._claim is not None:
             self._claim.release()
+
+    def _end(self) -> None:
+        """In one thread: each would take longer to start than what it waits for."""
+        # The reader first: the last connection to close also cleans up the log, and that should be the writer's.
+        for lane in (self.reader, self.writer):
+            lane.shut()
+            lane.wait()
+        self._bell.close()
 
     def abandon(self) -> None:
         """In a child, which has none of its parent's connections (forks.py): its copy of the parent's socket goes."""

@@ -87,7 +87,7 @@ from redrive.stores.sqlite import (
 )
 from redrive.stores.sqlite import ballast as reserve
 from redrive.stores.sqlite.ballast import BallastSize
-from redrive.stores.sqlite.binding import BindingName, check_name, choose
+from redrive.stores.sqlite.binding import Binding, BindingName, check_name, choose
 from redrive.stores.sqlite.compile import MOST_IDS
 from redrive.stores.sqlite.connect import Durability, Settings
 from redrive.stores.sqlite.search import Asked, Oldest, Search
@@ -160,11 +160,7 @@ class SqliteStore:
     async def _begin(self) -> Session:
         if self._session is not None:
             self._session.abandon()
-        # Now and not later: a change of directory must not lead the connections to different files.
-        path = self._path = await aside(lambda: os.path.realpath(self._path))
-        await aside(lambda: ground.check_names(path, self._network))
-        await aside(lambda: ground.check(path, self._network))
-        binding = await aside(lambda: choose(self._binding, path))
+        path, binding = await aside(self._look)
         settings = Settings(path, self._durability, self._busy_timeout, binding, self._ballast)
         session = Session(settings, self._clock)
         await session.open()
@@ -172,6 +168,14 @@ class SqliteStore:
         self._library = f"sqlite {binding.version} ({binding.name})"
         self._was_open = True
         return session
+
+    def _look(self) -> tuple[str, Binding]:
+        """Where the file really is, and by which library: all that is asked of the disk before, in one thread."""
+        # Now and not later: a change of directory must not lead the connections to different files.
+        path = self._path = os.path.realpath(self._path)
+        ground.check_names(path, self._network)
+        ground.check(path, self._network)
+        return path, choose(self._binding, path)
 
     def info(self) -> StoreInfo:
         session = self._session
