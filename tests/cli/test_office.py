@@ -279,6 +279,25 @@ def test_an_audit_that_was_changed_is_10(tmp_path: Path, run: Callable[..., Told
     database.close()
     told = run("audit", "verify")
     assert (told.code, told.err) == (Exit.UNSOUND, "the entries under seal 1 are not those that were sealed\n")
+    assert (
+        told.out == "0 entries under 0 seals fit; what was sealed after them was not looked at; 0 are not sealed yet\n"
+    )
+    with sqlite3.connect(tmp_path / "redrive.db") as database:
+        database.execute("delete from journal")
+    database.close()
+    told = run("audit", "verify")
+    assert (told.code, told.err) == (Exit.UNSOUND, "seal 1 is over 1 entry, and there are 0\ngone: 1\n")
+
+
+@on_sqlite
+def test_a_name_that_looks_like_an_option_goes_after_two_dashes(tmp_path: Path, run: Callable[..., Told]) -> None:
+    with_app(tmp_path, lambda app: app.enqueue("-mail", id="-x"))
+    told = run("queue", "show", "-mail")
+    assert told.code == Exit.USAGE
+    assert "see redrive queue show -h; a name that begins with - goes after --)" in told.err
+    assert run("queue", "show", "--", "-mail").code == Exit.DONE
+    assert run("item", "show", "--", "-x").code == Exit.DONE
+    assert "goes after" not in run("queue", "list", "-mail").err
 
 
 # -- export and import -----------------------------------------------------------------------------------------------

@@ -175,6 +175,16 @@ def test_the_nearest_file_upwards_is_meant(folder: Path, monkeypatch: pytest.Mon
     assert load(environ={}).settings.actor == "nearer"
 
 
+@pytest.mark.parametrize("how", ["a link to nothing", "a folder"])
+def test_a_file_that_was_meant_and_is_none_is_not_passed_over(folder: Path, how: str) -> None:
+    """As a missing mount leaves it: work must not go to a store that nobody named."""
+    file = folder / "redrive.toml"
+    file.mkdir() if how == "a folder" else file.symlink_to("nowhere")
+    (fault,) = faults_of()
+    why = "Is a directory" if how == "a folder" else "No such file or directory"
+    assert fault == f"{file}: it cannot be read: {why} (check where it leads and its rights)"
+
+
 def test_a_relative_path_in_a_file_starts_at_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = folder / "a b%"
     (home / "below").mkdir(parents=True)

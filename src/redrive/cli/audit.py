@@ -9,7 +9,7 @@ import msgspec
 
 from redrive.cli.access import HELP_NAMES, json_option, limit_option, since_option, store_option, verbose_option, visit
 from redrive.cli.exits import Exit
-from redrive.cli.output import MISSING, brief, iso, say, write, write_json
+from redrive.cli.output import MISSING, brief, counted, iso, say, write, write_json
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.watch import look, watch_option
@@ -157,7 +157,9 @@ def verify(*, known: str | None, as_json: bool, store: str) -> int:
 
 def _tell(found: AuditCheck) -> None:
     rest = "" if found.sound else "; what was sealed after them was not looked at"
-    write(f"{found.entries:,} entries under {found.seals:,} seals fit{rest}; {found.unsealed:,} are not sealed yet")
+    entries = f"{found.entries:,} {'entry' if found.entries == 1 else 'entries'} under {counted(found.seals, 'seal')}"
+    unsealed = f"{found.unsealed:,} {'is' if found.unsealed == 1 else 'are'} not sealed yet"
+    write(f"{entries} {'fits' if found.entries == 1 else 'fit'}{rest}; {unsealed}")
     if found.seals:
         write(f"hash of seal {found.seals:,}: {found.hash}")
     if not found.sound:

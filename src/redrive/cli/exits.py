@@ -120,6 +120,12 @@ def _discreet(text: str) -> str:
     return PASSWORD.sub(r"\1…@", text)
 
 
+def _dashed(error: click.UsageError) -> str:
+    """For a command that takes names: one of them may look like an option."""
+    takes = () if error.ctx is None else [each for each in error.ctx.command.params if isinstance(each, click.Argument)]
+    return "; a name that begins with - goes after --" if isinstance(error, click.NoSuchOption) and takes else ""
+
+
 def _words(error: BaseException, word: str) -> tuple[str, str]:
     if isinstance(error, BadFilter):
         return error.message.partition("\n")[0], error.hint
@@ -127,7 +133,7 @@ def _words(error: BaseException, word: str) -> tuple[str, str]:
         return error.message, error.hint
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx is not None else "redrive"
-        return error.format_message(), f"see {path} -h"
+        return error.format_message(), f"see {path} -h{_dashed(error)}"
     if word == "interrupted":
         return "interrupted", ""
     return f"this is a bug in redrive: {type(error).__name__}: {error}", "REDRIVE_DEBUG=1 shows where"

@@ -99,7 +99,9 @@ class Audit:
             return _Fault(f"seal {number} does not follow the one before it", number)
         chain, positions = await self._chained(last, kept.upto)
         if chain.count != kept.count:
-            words = f"seal {number} is over {kept.count:,} entries, and there are {chain.count:,}"
+            entries = "entry" if kept.count == 1 else "entries"
+            there = "is" if chain.count == 1 else "are"
+            words = f"seal {number} is over {kept.count:,} {entries}, and there {there} {chain.count:,}"
             return _Fault(words, number, _gone(kept, positions))
         if chain.seal() != kept:
             return _Fault(f"the entries under seal {number} are not those that were sealed", number)

@@ -14,13 +14,17 @@ NAMES = ("redrive.toml", "redrive.yaml", "redrive.yml")
 
 
 def find(start: str | None = None) -> Path | None:
-    """The nearest one, upwards from `start` or the current directory. Costs a few looks where there is none."""
+    """The nearest one, upwards from `start` or the current directory. Costs a few looks where there is none.
+
+    Also a link that leads nowhere, or the folder that a container's mount makes of a missing file: whoever put it there
+    means it, and must not work with a store that nobody named.
+    """
     try:
         folder = os.path.realpath(start or os.getcwd())  # noqa: PTH109 - this is on the way of every command
     except OSError:
         return None  # the current directory is gone
     while True:
-        found = [path for name in NAMES if os.path.isfile(path := os.path.join(folder, name))]  # noqa: PTH113, PTH118
+        found = [path for name in NAMES if os.path.lexists(path := os.path.join(folder, name))]  # noqa: PTH118
         if len(found) > 1:
             both = " and ".join(os.path.basename(path) for path in found)  # noqa: PTH119
             raise ConfigError(f"{folder} has {both}", field="settings", hint="keep one of them")
@@ -51,7 +55,9 @@ def read(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError("it is not UTF-8", field=str(file), hint="save it as UTF-8") from None
     except OSError as error:
-        raise ConfigError(f"it cannot be read: {error.strerror}", field=str(file), hint="check its rights") from None
+        raise ConfigError(
+            f"it cannot be read: {error.strerror}", field=str(file), hint="check where it leads and its rights"
+        ) from None
     said = _toml(text, file) if file.suffix == ".toml" else _yaml(text, file)
     if said is None:
         return {}
