@@ -391,21 +391,27 @@ async def test_a_namespace_is_found_on_whichever_node_has_it_and_followed_when_i
         slot = first.execute_command("CLUSTER KEYSLOT", "{redrive}:")
         second.execute_command("CLUSTER", "RESET", "HARD")
         first.execute_command("CLUSTER", "MEET", "127.0.0.1", two.port)
-        await _until(lambda: _knows(first, 2) and _knows(second, 2))
         here, there = (client.execute_command("CLUSTER", "MYID") for client in (first, second))
+        await _until(lambda: _has_met(first, there) and _has_met(second, here))
 
-        def give(owner: bytes) -> None:
-            for client in (first, second):
-                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", owner)
+        def give(owner: Any, old: Any, *slots: int) -> None:
+            """As who moves slots does it: the new owner's word is then the newer one, whatever is still on its way."""
+            nodes = {here: first, there: second}
+            for each in slots:
+                nodes[owner].execute_command("CLUSTER", "SETSLOT", each, "IMPORTING", old)
+                nodes[old].execute_command("CLUSTER", "SETSLOT", each, "MIGRATING", owner)
+                for node in (owner, old):
+                    nodes[node].execute_command("CLUSTER", "SETSLOT", each, "NODE", owner)
 
-        give(there)
+        # One more, which it keeps: who has lost all becomes a replica.
+        give(there, here, slot, (slot + 1) % 16384)
         await _until(lambda: all(_is_well(client) for client in (first, second)))
         store = await opened(one.url())
         made = news(2)
         await store.put(made)
         assert second.exists("{redrive}:item")
         second.flushall()
-        give(here)
+        give(here, there, slot)
         await store.put(made)
         assert first.exists("{redrive}:item")
 
@@ -464,6 +470,11 @@ def _is_busy(client: Any) -> bool:
     except redis.ResponseError as error:
         return "busy" in str(error).lower()
     return False
+
+
+def _has_met(client: Any, node: bytes) -> bool:
+    """Knows it by its name: it has another one until they have shaken hands."""
+    return node in client.execute_command("CLUSTER", "NODES")
 
 
 def _knows(client: Any, count: int) -> bool:

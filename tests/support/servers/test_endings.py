@@ -20,6 +20,8 @@ from tests.support.servers.server import wait_until
 
 pytestmark = pytest.mark.slow
 
+PATIENCE = 120
+"""Seconds. Only a failing test waits so long; an inner run starts a dozen processes, and the machine may be busy."""
 CONFTEST = "from tests.support.servers.run import announce\nannounce()\n"
 
 # Each of two tests tells what it uses, and then never ends.
@@ -77,14 +79,18 @@ class Inner:
 
     def wait_for(self, count: int) -> list[Facts]:
         """What so many tests tell, as soon as they do."""
-        wait_until(lambda: self.process.poll() is not None or len(self.told()) == count, f"{count} inner tests")
+
+        def is_over() -> bool:
+            return self.process.poll() is not None or len(self.told()) == count
+
+        wait_until(is_over, f"{count} inner tests", PATIENCE)
         told = self.told()
         assert len(told) == count, (self._folder / "output").read_text()
         return told
 
     def end(self, by: signal.Signals) -> None:
         self.process.send_signal(by)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -138,7 +144,7 @@ def test_a_run_leaves_nothing_behind(start: Callable[..., Inner], by: signal.Sig
     assert len(users_of(facts.folder)) > 7
     assert processes.alive(facts.private)
     inner.end(by)
-    wait_until(lambda: nothing_is_left(facts.folder), "all servers, guards and folders are gone")
+    wait_until(lambda: nothing_is_left(facts.folder), "all servers, guards and folders are gone", PATIENCE)
 
 
 def test_workers_share_servers_that_end_with_the_controller(start: Callable[..., Inner]) -> None:
@@ -149,12 +155,12 @@ def test_workers_share_servers_that_end_with_the_controller(start: Callable[...,
     # A worker that is killed takes its private server along, and no shared one, even if it was the one to start it.
     starter = one if starter_of_postgres(one.folder) == one.test else two
     processes.send(starter.test, signal.SIGKILL)
-    wait_until(lambda: not processes.alive(starter.private), "a private server ends with its test")
+    wait_until(lambda: not processes.alive(starter.private), "a private server ends with its test", PATIENCE)
     psycopg.connect(starter.postgres).close()
     inner.end(signal.SIGKILL)
     for facts in (one, two):
         processes.send(facts.test, signal.SIGKILL)
-    wait_until(lambda: nothing_is_left(one.folder), "all servers, guards and folders are gone")
+    wait_until(lambda: nothing_is_left(one.folder), "all servers, guards and folders are gone", PATIENCE)
 
 
 def test_a_server_does_not_outlive_its_guard() -> None:
@@ -164,4 +170,4 @@ def test_a_server_does_not_outlive_its_guard() -> None:
         (guard,) = processes.children(os.getpid())[-1:]
         assert pid in processes.children(guard)
         os.kill(guard, signal.SIGKILL)
-        wait_until(lambda: not processes.alive(pid), "the server is gone")
+        wait_until(lambda: not processes.alive(pid), "the server is gone", PATIENCE)
