@@ -20,7 +20,7 @@ from redrive.core.states import Disposition, State
 from redrive.core.verbs import Cancel, DocumentWrite, GateWrite, NewEntry, QueueChange, Want, WorkerFacts
 from redrive.errors import NotFound, OutcomeUnknown, StoreError
 from redrive.stores.base import Store
-from redrive.testing.conformance.kit import TTL, act, asking, dead, failure, finished, held, new
+from redrive.testing.conformance.kit import act, asking, dead, failure, finished, held, new
 
 Call = Callable[[], Awaitable[object]]
 
@@ -29,6 +29,8 @@ GIVEN = ("lease", "settle", "extend", "reclaim", "amend", "prune", *LETTERS)
 """Verbs that need an item; each has one of its own, in a queue of its own."""
 WAIT = 100
 """Milliseconds that the verb `wait` is asked to wait."""
+TTL = 600_000
+"""Milliseconds: nothing lapses while a busy machine gets through all of it."""
 OVER = 1.0
 """Seconds by which a call may outlast its deadline."""
 
