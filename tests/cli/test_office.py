@@ -291,7 +291,11 @@ def test_an_audit_that_was_changed_is_10(tmp_path: Path, run: Callable[..., Told
 
 @on_sqlite
 def test_a_name_that_looks_like_an_option_goes_after_two_dashes(tmp_path: Path, run: Callable[..., Told]) -> None:
-    with_app(tmp_path, lambda app: app.enqueue("-mail", id="-x"))
+    async def make(app: Redrive) -> None:
+        app.queue("-mail")
+        await app.enqueue("-mail", id="-x")
+
+    with_app(tmp_path, make)
     told = run("queue", "show", "-mail")
     assert told.code == Exit.USAGE
     assert "see redrive queue show -h; a name that begins with - goes after --)" in told.err
