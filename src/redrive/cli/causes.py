@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -13,9 +14,10 @@ from redrive.cli.output import MISSING, brief, iso, say, write_json
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
 from redrive.cli.watch import look, watch_option
-from redrive.core.filters import parse
+from redrive.core.filters import parse, render
 from redrive.core.item import Instant
 from redrive.core.redact import redact_text
+from redrive.core.select import Match
 from redrive.office.causes import CauseView
 from redrive.office.facets import LOOKED_AT
 
@@ -148,6 +150,6 @@ def show(*, name: str, as_json: bool, store: str) -> None:
         ("last", f"{iso(row.last_at)} ({brief(now - row.last_at)} ago)"),
         ("queues", ", ".join(row.queues)),
         ("sample", row.sample or MISSING),
-        ("letters of it", f"redrive letters list --where cause:{row.cause}"),
+        ("letters of it", f"redrive letters list --where {quote(render(Match('cause', '=', row.cause)))}"),
     ]
     show_facts(f"cause {row.cause}", facts)
