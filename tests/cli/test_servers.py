@@ -95,10 +95,11 @@ def http() -> Iterator[int]:
 
 
 @pytest.fixture
-def nobody() -> int:
-    """A port at which nobody is."""
-    with socket.create_server((HOST, 0)) as server:
-        return int(server.getsockname()[1])
+def nobody() -> Iterator[int]:
+    """A port at which nobody listens, and nobody else will meanwhile."""
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        yield taken.getsockname()[1]
 
 
 # --- URLs ------------------------------------------------------------------------------------------------------------

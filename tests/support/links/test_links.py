@@ -141,14 +141,11 @@ async def test_a_server_that_is_not_there_resets_its_clients() -> None:
         finally:
             writer.close()
 
-    with Link((LOOPBACK, nobody())) as lonely, pytest.raises(ConnectionResetError):
-        await ask(lonely.port)
-
-
-def nobody() -> int:
-    """A port at which nobody listens."""
-    with socket.create_server((LOOPBACK, 0)) as taken:
-        return int(taken.getsockname()[1])
+    with socket.socket() as taken:
+        # Nobody listens at it, and nobody else will meanwhile.
+        taken.bind((LOOPBACK, 0))
+        with Link((LOOPBACK, taken.getsockname()[1])) as lonely, pytest.raises(ConnectionResetError):
+            await ask(lonely.port)
 
 
 async def test_latency_delays_both_ways_and_keeps_the_pace(link: Link, call: Dial) -> None:
