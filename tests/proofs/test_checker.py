@@ -68,6 +68,13 @@ def rescued(at: int, *, blows: tuple[r.Record, ...] = ()) -> list[r.Record]:
     return [*asked(), *taken, *ran(3, "done", pid=2, number=2), settled(3, "done", "done", worker=B)]
 
 
+def found_by_b(blow: r.Record) -> list[r.Record]:
+    """A lapse of a living worker, which the one who found it did not tell of."""
+    late: list[r.Record] = [r.End("i", 1, 1, 1, 50, "done"), r.Refused("i", 1, A, 51)]
+    again = [*ran(3, "done", pid=2, number=2), settled(3, "done", "done", worker=B)]
+    return [*asked(), r.Start("i", 1, 1, 1, 10), blow, *again, *late]
+
+
 def killed(pid: int, at: int) -> r.Record:
     return r.Struck(pid, "kill", at)
 
@@ -85,6 +92,9 @@ ONCE = History(item())
 RETRIED = History(item(deliveries=2, attempt=2, errors=1), (attempt(1, Ending.FAILED), attempt(2, Ending.DONE)))
 CRASHED = History(
     item(deliveries=3, attempt=2, crashes=1), (attempt(2, Ending.CRASHED, number=1), attempt(3, Ending.DONE, number=2))
+)
+FOUND = replace(
+    CRASHED, attempts=(replace(CRASHED.attempts[0], note=f"found by {B}; max_crashes"), *CRASHED.attempts[1:])
 )
 DEAD = History(item(State.DEAD, errors=1, letter=letter()), (attempt(1, Ending.FAILED),))
 RELEASED = History(item(deliveries=2), (attempt(1, Ending.RELEASED), attempt(2, Ending.DONE, number=1)))
@@ -123,6 +133,11 @@ CLEAN: dict[str, Callable[[], tuple[list[r.Record], History | None]]] = {
         [*asked(), killed(1, 12), *ran(3, "done", pid=2, number=2), settled(3, "done", "done", worker=B)],
         CRASHED,
     ),
+    "a crash whose finder never heard that its word was taken": lambda: (
+        found_by_b(r.Trouble(2, "reaper", "", 21)),
+        FOUND,
+    ),
+    "a crash whose finder was killed before it could tell": lambda: (found_by_b(killed(2, 40)), FOUND),
     "dead after its last attempt": lambda: ([*asked(), *ran(1, "failed"), settled(1, "failed", "dead")], DEAD),
     "released by a worker that stops": lambda: (
         [
@@ -232,6 +247,14 @@ PLANTED: dict[str, tuple[str, Callable[[], tuple[list[r.Record], History | None]
     "a crash charged to a worker that did not crash": (
         "wrong_attempts",
         lambda: ([*asked(), *ran(3, "done", pid=2, number=2), settled(3, "done", "done", worker=B)], CRASHED),
+    ),
+    "a crash whose finder was in other trouble": (
+        "wrong_attempts",
+        lambda: (found_by_b(r.Trouble(2, "pump", "", 21)), FOUND),
+    ),
+    "a crash of which another was told": (
+        "wrong_attempts",
+        lambda: (found_by_b(r.Trouble(1, "reaper", "", 21)), FOUND),
     ),
     "dead and no letter": (
         "half_moved",

@@ -125,10 +125,19 @@ def _fabricated(facts: Facts, final: History) -> str | None:
         if said is not None and (end is None or end.how not in said):
             ran = "never ended" if end is None else end.how
             return f"delivery {attempt.delivery} is on record as {attempt.ending}, its handler {ran}"
-        crashed = attempt.ending is Ending.CRASHED
-        if crashed and not (facts.was_struck(attempt.worker) or facts.lapsed(item_id, attempt.worker)):
+        if attempt.ending is Ending.CRASHED and not _is_known(facts, item_id, attempt):
             return f"a crash of {attempt.worker} is on record, which was neither killed nor stopped nor slow"
     return None
+
+
+def _is_known(facts: Facts, item_id: str, crash: Attempt) -> bool:
+    if facts.was_struck(crash.worker) or facts.lapsed(item_id, crash.worker):
+        return True
+    # Who found it tells of it once the store has answered: not if it was killed before, or if the answer was lost and
+    # the item had gone on when it asked again.
+    finder = crash.note.partition(";")[0].removeprefix("found by ")
+    troubles = facts.troubles.get(facts.pids.get(finder, -1), ())
+    return facts.was_struck(finder) or any(trouble.part == "reaper" for trouble in troubles)
 
 
 def _forgotten(facts: Facts, final: History) -> str | None:
