@@ -30,7 +30,7 @@ PROGRAMS = {
     "python": [],
 }
 FILE_TOOLS = ("cp", "mv", "rm")
-TIMEOUT = 50
+TIMEOUT = 120
 
 
 @dataclass(frozen=True)

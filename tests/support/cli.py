@@ -22,7 +22,7 @@ from tests.support.servers import processes
 from tests.support.stores import EACH, StoreUrl
 from tests.support.templates import prepared
 
-PATIENCE = 45
+PATIENCE = 120
 """Seconds. Only a failing test waits so long; the machine may be busy."""
 COMMAND = (sys.executable, "-m", "redrive")
 
