@@ -1,8 +1,10 @@
-"""How the process ends. A handler's thread that hangs cannot be killed, and Python would wait for it for ever."""
+"""How the process ends. A handler's thread that hangs cannot be killed, and Python would wait for it for ever.
+
+Nothing is imported in order to end: what nobody has imported has left nothing behind.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -10,7 +12,6 @@ import time
 from typing import NoReturn, TextIO
 
 from redrive.cli.output import say
-from redrive.engine.threads import NAME
 
 PATIENCE = 1.0
 """Seconds for threads that were told to end and are only slow to hear it."""
@@ -33,7 +34,8 @@ def leave(code: int) -> NoReturn:
 
 def leave_now(code: int) -> NoReturn:
     """Without waiting for anything. What was accepted is durable; leases expire by themselves."""
-    logging.shutdown()
+    if (logging := sys.modules.get("logging")) is not None:
+        logging.shutdown()
     _flushed()
     os._exit(code)
 
@@ -55,4 +57,5 @@ def _flushed() -> bool:
 def _lingering() -> list[threading.Thread]:
     """Threads that Python would wait for, and those of handlers: it would not, but the operator should know."""
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
-    return [thread for thread in others if not thread.daemon or thread.name.startswith(NAME)]
+    handlers = sys.modules.get("redrive.engine.threads")
+    return [t for t in others if not t.daemon or (handlers is not None and t.name.startswith(handlers.NAME))]

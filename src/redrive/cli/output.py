@@ -6,9 +6,7 @@ can clear a screen, forge a line or turn text around.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -138,6 +136,8 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool 
     cells = [[clean(cell) for cell in row] for row in rows]
     widths = [max(width(row[at]) for row in [list(header), *cells]) for at in range(len(header))]
     right = [all(row[at].isdecimal() for row in cells) for at in range(len(header))]
+    import shutil  # here, like json below: most that is shown needs neither, and --version waits for what is imported
+
     room = shutil.get_terminal_size().columns
     last = widths[-1] if wide else max(12, room - sum(widths[:-1]) - 2 * (len(widths) - 1))
     write(bold(_aligned(header, widths, right, last)))
@@ -164,6 +164,8 @@ def tabbed(rows: Iterable[Sequence[str]]) -> None:
 
 def as_json(value: object, *, indent: int | None = 2) -> str:
     """JSON with every unprintable character escaped: valid for programs, harmless on a terminal."""
+    import json
+
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if text.isprintable():
         return text

@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -75,6 +74,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in self.lazy and not word.startswith("-"):
+            from difflib import get_close_matches  # only for a word that is wrong
+
             near = get_close_matches(word, self.lazy, n=1)
             known = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.lazy)}"
             raise click.UsageError(f"no command {word!r}; {known}", ctx=ctx)
