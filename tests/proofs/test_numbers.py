@@ -19,6 +19,26 @@ def test_a_lease_that_was_taken_back() -> None:
     assert renumbered([WORKER, START, END, FOLLOW, SETTLED]) == [WORKER, *changed, SETTLED]
 
 
+def test_a_word_that_was_refused_and_said_again_under_the_new_number() -> None:
+    told: list[r.Record] = [r.Refused("i", 1, "w", 3), r.Settled("i", 2, "w", "done", "done", 4)]
+    assert renumbered([WORKER, START, *told]) == [WORKER, replace(START, delivery=2), *told]
+
+
+def test_a_word_that_counted_and_was_refused_when_it_was_said_again() -> None:
+    told: list[r.Record] = [r.Refused("i", 1, "w", 3), r.Refused("i", 2, "w", 4)]
+    assert renumbered([WORKER, START, *told]) == [WORKER, replace(START, delivery=2), *told]
+
+
+def test_what_was_taken_and_lost_before_it_had_begun_is_another_run() -> None:
+    records: list[r.Record] = [WORKER, START, r.Refused("i", 1, "w", 3), r.Lost("i", 3, "w", 9)]
+    assert renumbered(records) == records
+
+
+def test_what_another_process_was_refused_stays() -> None:
+    records: list[r.Record] = [WORKER, replace(START, pid=8), r.Refused("i", 2, "w", 3)]
+    assert renumbered(records) == records
+
+
 def test_what_another_process_settled_stays() -> None:
     records: list[r.Record] = [WORKER, replace(START, pid=8), replace(END, pid=8), SETTLED]
     assert renumbered(records) == records

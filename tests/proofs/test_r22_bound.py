@@ -138,6 +138,7 @@ async def effort_of(url: str, effort: Effort, step: Step) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("case", CASES)
 async def test_r22_what_is_bound_is_found_without_a_scan_smoke(tmp_path: Path, kind: str, case: str) -> None:

@@ -94,6 +94,7 @@ async def ratio_with_so_many_waiting(url: str, effort: Effort, count: int) -> fl
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", SHARED)
 async def test_r22_a_lease_does_not_look_at_what_waits_smoke(tmp_path: Path, kind: str) -> None:
     with quick_folder(tmp_path) as folder, measured(kind, folder) as (url, effort):
@@ -109,6 +110,7 @@ async def test_r22_a_lease_does_not_look_at_what_waits(tmp_path: Path, kind: str
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 async def test_r22_a_lease_whose_plan_is_left_to_the_statistics_would_be_seen_to_cost(tmp_path: Path) -> None:
     """The proof that on PostgreSQL this measure begins with bad ones, and measures what they do."""
     with measured("postgres", tmp_path) as (url, effort):

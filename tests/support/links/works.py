@@ -18,6 +18,7 @@ from redrive.stores.url import store_from_url
 from tests.support.rig.fleet import Fleet
 from tests.support.rig.handlers import MIX
 from tests.support.rig.log import Log, read_all
+from tests.support.rig.opening import opened
 from tests.support.rig.patience import eventually
 from tests.support.rig.producer import Producer
 from tests.support.rig.survey import Survey, survey
@@ -130,11 +131,15 @@ async def at_work(setting: Setting) -> AsyncIterator[Works]:
     """Workers that have started; they must leave in good order in the end."""
     logs = setting.folder / "logs"
     store = await store_from_url(setting.direct).open()
-    app = Redrive(setting.url, log=False)
-    for queue in (*MIX, "leaf"):
-        app.queue(queue)
+
+    def make() -> Redrive:
+        made = Redrive(setting.url, log=False)
+        for queue in (*MIX, "leaf"):
+            made.queue(queue)
+        return made
+
     try:
-        async with app:
+        async with opened(make) as app:
             with Fleet(setting.url, logs, lease=setting.lease, handlers="mix") as fleet:
                 for _ in range(setting.workers):
                     fleet.start()

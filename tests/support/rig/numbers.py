@@ -7,6 +7,7 @@ is the new one.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -19,26 +20,27 @@ Run = tuple[str, int]
 
 
 def renumbered(records: Sequence[r.Record]) -> list[r.Record]:
-    """Each run under the number under which its own process settled it, if nobody ran under that number."""
+    """Each run under the number under which its own process said its last word, if nobody ran under that number."""
     moved = _moved(records)
     return [_moved_record(record, moved) for record in records]
 
 
 def _moved(records: Sequence[r.Record]) -> dict[Run, int]:
     pids = {record.name: record.pid for record in records if isinstance(record, r.Worker)}
-    settled = {(record.id, record.delivery): record for record in records if isinstance(record, r.Settled)}
-    last: dict[str, list[r.Start]] = {}
+    settled = {(one.id, one.delivery): one for one in records if isinstance(one, r.Settled)}
+    accepted = {run: pids.get(one.worker) for run, one in settled.items() if one.ending in BY_HANDLER}
+    # An answer may be lost, and the item have gone on when the word is said again: then what counted is refused.
+    refused = {(one.id, one.delivery): pids.get(one.worker) for one in records if isinstance(one, r.Refused)}
+    starts: defaultdict[str, dict[int, r.Start]] = defaultdict(dict)
     for record in records:
         if isinstance(record, r.Start):
-            last.setdefault(record.id, []).append(record)
+            starts[record.id][record.delivery] = record
     moved: dict[Run, int] = {}
-    for (item_id, delivery), end in settled.items():
-        before = [start for start in last.get(item_id, ()) if start.delivery <= delivery]
-        start = max(before, key=lambda one: one.delivery, default=None)
-        if start is None or start.delivery == delivery or end.ending not in BY_HANDLER:
-            continue
-        if start.pid == pids.get(end.worker) and (item_id, start.delivery) not in settled:
-            moved[item_id, start.delivery] = delivery
+    for words in (refused, accepted):
+        for (item_id, delivery), pid in sorted(words.items()):
+            start = starts[item_id].get(max((one for one in starts[item_id] if one <= delivery), default=0))
+            if start is not None and start.pid == pid and (item_id, start.delivery) not in settled:
+                moved[item_id, start.delivery] = delivery
     return moved
 
 

@@ -22,6 +22,7 @@ from redrive.stores.clock import Clock, SystemClock
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe, register_bound, register_mix, register_poison, register_zombie
 from tests.support.rig.log import Log, now_ns
+from tests.support.rig.opening import opened
 
 PULSE = 0.02
 
@@ -85,10 +86,15 @@ def die_with_parent() -> None:
 async def main(options: argparse.Namespace) -> None:
     folder = Path(options.logs)
     pid = os.getpid()
-    app = Redrive(options.url, log=False)
-    app.events.subscribe(transcriber(Log(folder / f"events-{pid}.log")))
-    SETS[options.set](app, Scribe(Log(folder / f"runs-{pid}.log")), options.lease)
-    async with app:
+    events, runs = Log(folder / f"events-{pid}.log"), Log(folder / f"runs-{pid}.log")
+
+    def make() -> Redrive:
+        made = Redrive(options.url, log=False)
+        made.events.subscribe(transcriber(events))
+        SETS[options.set](made, Scribe(runs), options.lease)
+        return made
+
+    async with opened(make) as app:
         stopping: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: stopping.add(asyncio.create_task(app.stop())))
