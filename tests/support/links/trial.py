@@ -23,6 +23,8 @@ RECOVERY = 10.0
 """Seconds within which a store is itself again when its link is."""
 MARGIN = 10.0
 """Seconds for a loaded machine."""
+WARM = 60.0
+"""Seconds for what comes before the trouble, and proves nothing."""
 STILL = 10
 """So many looks at the link at which nothing has moved: nothing is under way any more."""
 
@@ -92,7 +94,7 @@ async def attempt(name: str, store: Store, direct: Store, link: Link, deadline: 
     # Connections are there then, and statements are known: what follows is sent and not merely refused.
     healthy = Round(f"{name}:healthy", direct)
     await healthy.prepare()
-    before = await again(store, healthy)
+    before = await again(store, healthy, limit=WARM)
     assert before.by_answer("ok") == before.words.keys(), before.words
     game = Round(name, direct)
     await game.prepare()
@@ -130,7 +132,9 @@ async def quiet(link: Link) -> None:
     await eventually(still, limit=RECOVERY + MARGIN, what="the link is quiet")
 
 
-async def again(store: Store, game: Round, verbs: Iterable[str] | None = None) -> Heard:
+async def again(
+    store: Store, game: Round, verbs: Iterable[str] | None = None, *, limit: float = RECOVERY + MARGIN
+) -> Heard:
     """The same calls on the same store, until they get through: nobody may have to open it anew."""
     heard = Heard()
 
@@ -141,7 +145,7 @@ async def again(store: Store, game: Round, verbs: Iterable[str] | None = None) -
         return heard.by_answer("ok") == heard.words.keys()
 
     try:
-        await eventually(through, limit=RECOVERY + MARGIN, what="every verb gets through", poll=0.1)
+        await eventually(through, limit=limit, what="every verb gets through", poll=0.1)
     except TooLong:
         return heard  # the words say which do not
     return heard
