@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from redrive.core.item import NewItem
+from redrive.core.decide import ToDone
+from redrive.core.item import NewItem, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Selection, glob_match, matches
-from redrive.core.verbs import Archive, Tag
+from redrive.core.verbs import Archive, LeaseRequest, Settlement, Tag, Want
 from redrive.stores.postgres import PostgresStore, find, named
+from redrive.stores.postgres.live import WALKED
 from redrive.stores.postgres.session import Session
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
+from tests.stores import postgres_plans_kit
 from tests.stores.postgres_hot_kit import session_of
-from tests.stores.postgres_kit import DEAD, OPEN, act, execute, failure, letters
+from tests.stores.postgres_kit import DEAD, OPEN, act, failure, letters
+from tests.stores.postgres_plans_kit import LOOKED, MANY, Planned, of_act, of_page
 from tests.support.stores import fresh_store
 
 
@@ -70,11 +73,45 @@ async def test_pages_by_name_leave_nothing_out(store: PostgresStore, names: tupl
     assert (await store.ids(And(names), oldest=True)).ids == tuple(expected[::-1])
 
 
-async def _paged(store: PostgresStore, selection: Selection, *, oldest: bool) -> list[str]:
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("walked", [1, 10_000])
+async def test_pages_of_live_items_leave_nothing_out(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, walked: int
+) -> None:
+    """Whether they are met on the way, or read by their own indexes and sorted."""
+    monkeypatch.setattr(find, "WALKED", walked)
+    ids = [f"i{number:02}" for number in range(40)]
+    terms = [Terms(order_key=f"k{number % 3}") if number % 4 == 0 else None for number in range(40)]
+    queues = ["idle" if number % 3 else "q" for number in range(40)]
+    made = zip(ids, queues, terms, strict=True)
+    await store.put([NewItem(item_id, queue, b"", terms=term) for item_id, queue, term in made])
+    await store.amend(Ids(tuple(ids[::5])), Tag(add=("live",)), act("tags"))
+    wanted = (Want("idle", 12, 30_000, 3), Want("q", 4, 30_000, 3))
+    items = (await store.lease(LeaseRequest("w1", wanted, "n"))).items
+    await store.settle([Settlement(item.id, item.deliveries, ToDone()) for item in items[::2]])
+    now = (await store.tally()).at
+    session = await session_of(store)
+    everything = (await store.find(EVERYTHING)).items
+    assert {item.state for item in everything} == {"ready", "leased", "done"}
+    for name, selection in (case for case in SERVED.items() if case[0].startswith("live: ")):
+        expected = [item.id for item in everything if matches(selection, item, now)]
+        assert await _paged(store, selection, oldest=False, limit=7) == expected, name
+        assert await _paged(store, selection, oldest=True, limit=7) == expected[::-1], name
+        acted = await _acted_on(session, selection)
+        assert acted == sorted(item.seq for item in everything if item.id in expected), name
+    assert len(await _paged(store, LIVE["waiting for their turn"], oldest=True)) > 3
+
+
+async def _acted_on(session: Session, selection: Selection) -> list[int]:
+    return await session.write(lambda tx: find.oldest(session, tx, selection, 100))
+
+
+async def _paged(store: PostgresStore, selection: Selection, *, oldest: bool, limit: int = 3) -> list[str]:
     found: list[str] = []
     cursor = None
     while True:
-        page = await store.find(selection, 3, cursor, oldest=oldest)
+        page = await store.find(selection, limit, cursor, oldest=oldest)
         found += [item.id for item in page.items]
         cursor = page.next
         if cursor is None:
@@ -104,32 +141,45 @@ async def test_ids_by_how_they_begin(
 
 # --- indexes ----------------------------------------------------------------------------------------------------------
 
-MANY = 60_000
 FEW = 5_000
 """Rows to look at for a page of 100: each is in up to four tables, and an error is looked for by its short name."""
-MADE = (
-    "insert into item select g, md5(g::text), 'q' || g % 10, g, 0, 0, '' from generate_series(1, 60000) g",
-    """
-    insert into course (seq, queue, state, due_at, renewed_at, ended_at)
-    select g, 'q' || g % 10, 'dead', g, g, g from generate_series(1, 60000) g
-    """,
-    """
-    insert into letter
-    select g, case when g % 3 = 0 and g < 30000 then 'past' else 'q' || g % 10 end, 'max_attempts', g / 10,
-           case when g % 9 = 0 then 'archived' else 'open' end,
-           case when g < 500 then 'old' when g < 30000 then 'past' else 'c' || g % 100 end,
-           'app.' || case when g < 30000 then 'Past' else 'E' || g % 20 end,
-           case when g < 30000 then 'Past' else 'E' || g % 20 end,
-           case when g < 500 then 'rare' when g < 30000 then 'past' else 'timeout' end, 'default', '',
-           case when g % 2 = 0 and g < 30000 then 'past' when g % 2 = 0 then 'new' else '' end
-    from generate_series(1, 60000) g
-    """,
-    "insert into tag select 'rare', g from (values (5), (77)) tagged (g)",
-    "insert into tag select 'past', g from generate_series(1, 5000) g",
-    "insert into tag select 'half', g from generate_series(2, 60000, 2) g",
-    "update course set ties = 128",
-)
+PAST = 5_000
+"""Have the tag `past`, which is few: they are looked up and sorted, wherever they lie."""
+NAMED = 30_001
+"""Letters of the most frequent name. An act takes them in another order than indexes have them, and looks at all of one
+name before it would look at all there are."""
+BEFORE = 2 * WALKED + FEW
+"""To know where to look: whether few have a tag, and whether a walk is short, with what else is asked on the way."""
 TAGS = ("rare", "past", "half", "nobody's")
+READY = Match("state", "=", "ready")
+LEASED = Match("state", "=", "leased")
+LIVE: dict[str, Selection] = {
+    "ready": READY,
+    "leased": LEASED,
+    "ready or leased": Or((READY, LEASED)),
+    "ready and leased": And((READY, LEASED)),
+    "waiting for their turn": Match("hold", "=", "order"),
+    "of a parked line": Match("hold", "=", "parked"),
+    "waiting for others": Match("hold", "=", "after"),
+    "with any hold": Match("hold", "glob", "*"),
+    "with one of two": Or((Match("hold", "=", "order"), Match("hold", "=", "limit"))),
+    "with no hold": And((READY, Not(Match("hold", "glob", "*")))),
+    "of an order key": And((READY, Match("key", "=", "k7"))),
+    "due": And((READY, Match("due_at", "<=", 90_000))),
+    "enqueued since": And((READY, Match("enqueued_at", ">=", 91_000))),
+    "of a worker": And((LEASED, Match("worker", "=", "w1"))),
+    "of no worker": And((LEASED, Match("worker", "=", "nobody"))),
+    "tried before": And((READY, Match("errors", ">", 0))),
+    "with a tag": And((READY, Match("tag", "=", "live"))),
+    "with a tag of many others": And((Match("tag", "=", "half"), LEASED)),
+    "with nobody's tag": And((READY, Match("tag", "=", "nobody's"))),
+    "with a tag like this": And((READY, Match("tag", "glob", "li*"))),
+    "with a tag like that": And((READY, Match("tag", "glob", "ha*"))),
+    "by their ids": And((READY, Ids(("0c4d6d0b5ac3ba5f3fd0b8ab8d43b3e7", "c4ca4238a0b923820dcc509a6f75849b")))),
+    "by how their ids begin": And((Match("id", "glob", "c4*"), READY)),
+}
+"""Items that are still to be worked on. They lie among 60,000 others of which nearly all are done."""
+IN_A_QUEUE = ("ready", "leased", "ready or leased", "waiting for their turn", "with a tag of many others")
 SERVED: dict[str, Selection] = {
     "open": And((DEAD, OPEN)),
     "queue": And((DEAD, OPEN, Match("queue", "=", "q3"))),
@@ -167,52 +217,64 @@ SERVED: dict[str, Selection] = {
     "a letter's id": And((DEAD, OPEN, Ids(("c4ca4238a0b923820dcc509a6f75849b",)))),
     "an id": Ids(("c4ca4238a0b923820dcc509a6f75849b",)),
     "all": EVERYTHING,
-    "ready": Match("state", "=", "ready"),
+    **{f"live: {name}": selection for name, selection in LIVE.items()},
+    **{f"live: {name}, in a queue": And((LIVE[name], Match("queue", "=", "idle"))) for name in IN_A_QUEUE},
+    **{f"live: {name}, in none": And((Match("queue", "=", "none"), LIVE[name])) for name in IN_A_QUEUE},
 }
 
 
-GUESSED = {"past of a cause"}
-"""Reads all that have the tag, 5,000 of 60,000, when the planner looked while there were none: a known miss."""
+@pytest.fixture(scope="module")
+def planned() -> Iterator[Planned]:
+    with postgres_plans_kit.planned() as planned:
+        yield planned
+
+
+@pytest.fixture
+async def session(planned: Planned) -> AsyncIterator[Session]:
+    store = store_from_url(planned.url, clock=FakeClock())
+    assert isinstance(store, PostgresStore)
+    await store.open()
+    yield await session_of(store)
+    await store.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("looked", ["at all", "never", "when it was empty"])
-async def test_pages_are_served_by_an_index(url: str, store: PostgresStore, looked: str) -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("looked", LOOKED)
+async def test_pages_are_served_by_an_index(
+    planned: Planned, session: Session, monkeypatch: pytest.MonkeyPatch, looked: str
+) -> None:
     """Counted in rows that the server looks at: a walk through all is far beyond, whatever the machine.
 
-    Also before the server has its first statistics of the tables, and when it has taken them after the last row was
-    deleted: it must not make them by itself meanwhile.
+    Also before the server has its first statistics of the tables, and when it has made them at the worst of times.
     """
-    tables = ("item", "course", "letter", "tag")
-    # An emptied table may still have pages and statistics of the test before.
-    await execute(url, *[f"truncate {table}" for table in tables])
-    await execute(url, *[f"alter table {table} set (autovacuum_enabled = false)" for table in tables])
-    if looked == "when it was empty":
-        await execute(url, *[statement.replace("60000", "600") for statement in MADE])
-        await execute(url, *[f"delete from {table}" for table in tables], *[f"analyze {table}" for table in tables])
-    await execute(url, *MADE)
-    if looked == "at all":
-        await execute(url, *[f"analyze {table}" for table in tables])
-    session = await session_of(store)
-    assert await _looked_at(session, "select count(reason) from {schema}.letter") >= MANY
+    planned.believe(looked)
     for (name, selection), oldest in product(SERVED.items(), (False, True)):
-        if looked == "when it was empty" and name in GUESSED:
-            continue
-        search = await find.search_for(session, selection, 100, None, oldest=oldest)
-        statement = session.sql("get", "whole").replace("{found}", search.statement)
-        rows_read = await _looked_at(session, statement, search.values)
-        assert rows_read < FEW, f"{name}, {'oldest' if oldest else 'latest'} first: {rows_read} rows"
+        rows = await of_page(session, monkeypatch, selection, 100, oldest=oldest)
+        bound = FEW + (PAST if name == "letters with the tag past" else 0)
+        told = f"{name}, {'oldest' if oldest else 'latest'} first: {rows.counts} rows"
+        assert rows.page < bound, told
+        assert rows.before < BEFORE, told
+    planned.still_believe()
 
 
-async def _looked_at(session: Session, statement: str, values: tuple[Any, ...] = ()) -> int:
-    ((plan,),) = await session.page("explain (analyze, format json) " + find.filled(session, statement), values)
-    return _rows_in(plan[0]["Plan"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "looked", ["never", "when all were ready", "when all were done", "when all letters were replayed"]
+)
+async def test_acts_find_the_first_by_an_index(planned: Planned, session: Session, looked: str) -> None:
+    planned.believe(looked)
+    for name, selection in SERVED.items():
+        rows = await of_act(session, selection, 100)
+        assert rows.page < FEW + NAMED, f"{name}: {rows.counts} rows"
+        assert rows.before < BEFORE, f"{name}: {rows.counts} rows"
+    planned.still_believe()
 
 
-def _rows_in(plan: dict[str, Any]) -> int:
-    """Of all tables, with those that were looked at for nothing."""
-    looked = 0
-    if "Relation Name" in plan:
-        kinds = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
-        looked = sum(int(plan.get(kind, 0)) for kind in kinds) * int(plan["Actual Loops"])
-    return looked + sum(_rows_in(part) for part in plan.get("Plans", ()))
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_walk_through_all_is_seen(planned: Planned, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no index serves: done ones of a worker whom nobody knows."""
+    nobodys = And((Match("state", "=", "done"), Match("worker", "=", "nobody")))
+    assert (await of_page(session, monkeypatch, nobodys, 100, oldest=False)).page >= MANY
+    assert (await of_act(session, nobodys, 100)).page >= MANY

@@ -2,7 +2,8 @@
 
 To make all tables takes longer than many a test. So a schema whose test is over is emptied and given to the next one.
 Where somebody may still be at work for the old test it gets a new name, under which they find nothing. Only the catalog
-is asked about what is in it. A schema that a test has altered is dropped.
+is asked about what is in it. A schema that a test has altered is dropped, and so is one of which the server has made
+statistics.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from redrive.core import select
 from redrive.core.item import Instant
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Disposition, State
@@ -33,10 +32,9 @@ from redrive.core.verbs import (
 from redrive.errors import Conflict
 from redrive.stores import audit
 from redrive.stores.base import PAGE_LIMIT
-from redrive.stores.postgres import bonds, labels
+from redrive.stores.postgres import bonds, find, labels
 from redrive.stores.postgres.arrays import bigints, texts
 from redrive.stores.postgres.compile import compiled, storable, tables
-from redrive.stores.postgres.find import filled, matching
 from redrive.stores.postgres.named import by_ids
 from redrive.stores.postgres.rows import DISPOSITIONS, STATES, Row
 from redrive.stores.postgres.shelf import append_acts
@@ -146,9 +144,9 @@ async def _meant(
         places, missing = await named(session, tx, selection, joined)
         _expect(len(places), expect)
         return places, missing
-    selection = await by_ids(session, tx.execute, selection)
     if expect is None:
         return await oldest(session, tx, selection, PAGE_LIMIT, joined), ()
+    selection = await by_ids(session, tx.execute, selection)
     return await _expected(session, tx, selection, expect, joined), ()
 
 
@@ -165,16 +163,14 @@ async def named(session: Session, tx: Tx, selection: Ids, joined: str = "") -> t
 
 async def oldest(session: Session, tx: Tx, selection: Selection, limit: int, joined: str = "") -> list[Place]:
     """The first that match, of those that still do when they are locked."""
-    way = "oldest_letters" if select.pins_dead(selection) else "oldest_items"
-    statement, values = matching(session, selection, tx.now, way)
-    seqs = [seq for (seq,) in await tx.execute(statement, (*values, limit))]
+    seqs = await find.oldest(session, tx, selection, limit)
     if not seqs:
         return []
     await tx.execute(session.sql("amend", "lock_lines"), (bigints(seqs), joined))
     await tx.execute(session.sql("amend", "lock"), (bigints(seqs),))
     where = compiled(selection, tx.now, letters=False)
     statement = _where(session, "places", selection, where.text)
-    return [place_of(row) for row in await tx.execute(statement, (bigints(seqs), *where.values))]
+    return [place_of(row) for row in await tx.in_order(statement, (bigints(seqs), *where.values))]
 
 
 async def _expected(session: Session, tx: Tx, selection: Selection, expect: int, joined: str) -> list[Place]:
@@ -196,7 +192,7 @@ async def _expected(session: Session, tx: Tx, selection: Selection, expect: int,
 def _where(session: Session, name: str, selection: Selection, condition: str) -> str:
     """A statement of amend.sql for this selection."""
     joins = session.sql("find", "items_join_terms") if "t" in tables(selection, letters=False) else ""
-    return session.sql("amend", name).replace("{joins}", joins).replace("{where}", filled(session, condition))
+    return session.sql("amend", name).replace("{joins}", joins).replace("{where}", find.filled(session, condition))
 
 
 def place_of(row: Row) -> Place:

@@ -63,17 +63,24 @@ _COLUMNS = {
 }
 _OF_LETTERS = {**_COLUMNS, "queue": "l.queue", "state": "'dead'", "tag": "l.seq"}
 _PARKED = (
-    "exists (select 1 from {schema}.terms p join {schema}.line n on n.queue = c.queue and n.key = p.order_key"
-    " where p.seq = c.seq and p.order_key <> '' and n.status = {parked})"
+    "(select n.status = {parked}"
+    " from (select * from {schema}.terms p where p.seq = c.seq and p.order_key <> '' offset 0) p"
+    " cross join lateral (select * from {schema}.line n where n.queue = c.queue and n.key = p.order_key offset 0) n)"
 ).replace("{parked}", str(PARKED))
 """Of one with a hold: whatever else it waits for, people see that its line is parked (rows.py)."""
-_TAGGED = "exists (select 1 from {schema}.tag g where g.seq = {seq} and g.tag {like} %b)"
-_PROBED = "(select true from {schema}.tag g where g.seq = l.seq and g.tag = %b)"
-"""Asked of each letter on the way: an `exists` may be turned into a join that reads all that have the tag."""
+_TAGGED = "(select true from {schema}.tag g where g.seq = {seq} and g.tag = %b)"
+"""Asked of each on the way, here and above: an `exists` may be turned into a join that reads all there are."""
+_TAGGED_LIKE = (
+    "(select true from ("
+    "select g.tag from {schema}.tag g where g.seq >= {seq} and g.seq <= {seq} order by g.seq offset 0"
+    ") g where g.tag like %b limit 1)"
+)
+"""By a range of one number, in its order: only one index has that, and none is tempted by how the tags begin."""
 _NAMED = "{seq} = any(array(select n.seq from {schema}.item n where n.id = any(%b::text[])))"
 """Looked up once, and then found by their numbers."""
 _INDEXED = frozenset({"cause", "category", "route"})
 _ALIAS = re.compile(r"\b([a-z])\.")
+_NUMBERS = [number for number, word in enumerate(HOLDS) if word]
 _FLIPPED: dict[Op, Op] = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "glob": "glob"}
 
 
@@ -173,19 +180,30 @@ def _glob(field: str, column: str, pattern: str) -> Compiled:
 
 
 def _tagged(seq: str, like: str) -> str:
-    if seq == "l.seq" and like == "=":
-        return _PROBED
-    return _TAGGED.replace("{seq}", seq).replace("{like}", like)
+    return (_TAGGED if like == "=" else _TAGGED_LIKE).replace("{seq}", seq)
 
 
 def _hold(op: Op, value: str) -> Compiled:
     """Who is parked has the holds `parked` and `order` besides the one that is kept."""
-    kept = [str(place) for place, word in enumerate(HOLDS) if word and _fits(op, value, word)]
-    parked = _fits(op, value, "parked") or _fits(op, value, "order")
+    kept = [str(number) for number in _kept(op, value)]
+    parked = _fits_parked(op, value)
     if not kept:
         return Compiled(f"(c.hold <> 0 and {_PARKED})") if parked else _FALSE
     listed = f"c.hold in ({', '.join(kept)})"
     return Compiled(f"({listed} or (c.hold <> 0 and {_PARKED}))" if parked else listed)
+
+
+def holds_of(op: Op, value: str) -> list[int]:
+    """The numbers that the hold of whoever matches may have."""
+    return _NUMBERS if _fits_parked(op, value) else _kept(op, value)
+
+
+def _kept(op: Op, value: str) -> list[int]:
+    return [number for number in _NUMBERS if _fits(op, value, HOLDS[number])]
+
+
+def _fits_parked(op: Op, value: str) -> bool:
+    return _fits(op, value, "parked") or _fits(op, value, "order")
 
 
 def _fits(op: Op, value: str, word: str) -> bool:

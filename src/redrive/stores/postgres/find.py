@@ -20,13 +20,15 @@ from redrive.stores.cursor import Place, order_of
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
 from redrive.stores.postgres.compile import Compiled, Value, compiled, storable, tables
-from redrive.stores.postgres.named import by_ids
+from redrive.stores.postgres.live import WALKED, Source, live_of
+from redrive.stores.postgres.named import Ask, by_ids, ids_in
 from redrive.stores.postgres.rows import Row, item_of, settings_of, tombstone_of
 from redrive.stores.postgres.walk import Walk, walk_of
 from redrive.stores.tagged import FEW_TAGGED, tagged_of
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
+    from redrive.stores.postgres.tx import Tx
 
 _FIRST, _LAST = -1, 2**63 - 1
 """Before and behind all places."""
@@ -34,8 +36,15 @@ _PLACE = 35
 """Where get.whole has the place, after what item_of reads; get.history has `omitted` there."""
 
 
-Asked = tuple[str, tuple[Value, ...]]
-"""A statement and its values, without how many are wanted."""
+_NO_SOURCE = Source("")
+
+
+class Asked(NamedTuple):
+    """A statement and its values, without how many are wanted. `guessed`: how it is run is left to the planner."""
+
+    statement: str
+    values: tuple[Value, ...]
+    guessed: bool = False
 
 
 async def get(session: Session, item_id: str) -> History:
@@ -66,6 +75,7 @@ class Search(NamedTuple):
 
     statement: str
     values: tuple[Value, ...]
+    guessed: bool
     order: str
     limit: int
     oldest: bool
@@ -82,6 +92,17 @@ class Search(NamedTuple):
         return write_cursor(self.order, (last[place], last[seq]))
 
 
+class Look(NamedTuple):
+    """How to ask, and for which page. `end`: "first_" if it begins with the oldest."""
+
+    session: Session
+    ask: Ask
+    pinned: Instant | None
+    place: Place
+    end: str
+    limit: int
+
+
 async def search_for(
     session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool = False
 ) -> Search:
@@ -89,62 +110,133 @@ async def search_for(
     order = order_of(letters=letters, oldest=oldest)
     end, first = ("first_", _FIRST) if oldest else ("", _LAST)
     place = read_cursor(order, cursor) or (first, first)
-    selection = await by_ids(session, session.page, selection)
-    statement, values = await (_letters if letters else _items)(session, selection, place, end)
-    return Search(statement, (*values, limit + 1), order, limit, oldest)
+    look = Look(session, session.page, session.pinned(), place, end, limit + 1)
+    selection = await by_ids(session, look.ask, selection)
+    statement, values, guessed = await (_letters if letters else _items)(look, selection)
+    return Search(statement, (*values, limit + 1), guessed, order, limit, oldest)
 
 
-async def _letters(session: Session, selection: Selection, place: Place, end: str) -> Asked:
-    tagged, walk = tagged_of(selection), walk_of(selection)
-    few = None if tagged is None else await _few(session, tagged.tag)
-    if tagged is not None and few is not None:
-        statement, values = matching(session, tagged.rest, session.pinned(), f"{end}letters", few)
-    elif walk is not None:
-        return _walked(session, walk, place, end)
-    else:
-        statement, values = matching(session, selection, session.pinned(), f"{end}letters")
-    return statement, (*values, *place)
+async def oldest(session: Session, tx: Tx, selection: Selection, limit: int) -> list[int]:
+    """Numbers of those that match, first enqueued first: for amend and prune."""
+    look = Look(session, tx.in_order, tx.now, (_FIRST, _FIRST), "first_", limit)
+    selection = await by_ids(session, look.ask, selection)
+    asked = await (_oldest_letters if select.pins_dead(selection) else _items)(look, selection)
+    run = tx.execute if asked.guessed else tx.in_order
+    return [seq for _, seq in await run(asked.statement, (*asked.values, limit))]
 
 
-async def _items(session: Session, selection: Selection, place: Place, end: str) -> Asked:
+async def _letters(look: Look, selection: Selection) -> Asked:
+    walk = walk_of(selection)
+    known = await _known_letters(look, selection, walk)
+    if known is not None:
+        asked = matching(look, known.rest, f"{look.end}sourced_letters", source=known.source)
+        return Asked(asked.statement, (*asked.values, *look.place))
+    if walk is not None:
+        asked = matching(look, walk.rest, f"{look.end}walked_letters", *walk.also)
+        bounds: tuple[Value, ...] = (*walk.values, look.place[0], _bound(look), *walk.values)
+        return Asked(_by(walk, asked.statement), (*bounds, *asked.values))
+    asked = matching(look, selection, f"{look.end}letters")
+    return Asked(asked.statement, (*asked.values, *look.place), guessed=True)
+
+
+async def _oldest_letters(look: Look, selection: Selection) -> Asked:
+    walk = walk_of(selection)
+    known = await _known_letters(look, selection, walk)
+    if known is not None:
+        return matching(look, known.rest, "oldest_sourced_letters", source=known.source)
+    if walk is None:
+        return matching(look, selection, "oldest_letters")._replace(guessed=True)
+    source = Source(look.session.sql("find", "source_oldest_letters"))
+    if await _meets(look, selection, source, letters=True):
+        return matching(look, selection, "oldest_sourced_letters", source=source)
+    also = [value for one in walk.also for value in one.values]
+    source = Source(_by(walk, look.session.sql("find", "source_letters_by")), (*walk.values, *walk.values, *also))
+    return matching(look, walk.rest, "oldest_sourced_letters", source=source)
+
+
+async def _items(look: Look, selection: Selection) -> Asked:
+    named = ids_in(selection)
+    if named is not None:
+        source = Source(look.session.sql("find", "source_items_named"), (storable(named.ids),))
+        return _from(look, named.rest, source)
+    live, tagged = live_of(selection), tagged_of(selection)
+    walk = Source(look.session.sql("find", f"source_{look.end}walk"), (look.place[1],))
+    if tagged is not None:
+        tag = (tagged.tag, _bound(look), tagged.tag)
+        walk = Source(look.session.sql("find", f"source_{look.end}tagged_walk"), tag)
+    if live is not None and not await _meets(look, selection, walk, letters=False):
+        return _from(look, selection, live)
+    if tagged is None:
+        return _from(look, selection, walk)
+    asked = matching(look, tagged.rest, f"{look.end}tagged_items")
+    return Asked(asked.statement, (*walk.values, *asked.values))
+
+
+def _from(look: Look, selection: Selection, source: Source) -> Asked:
+    asked = matching(look, selection, f"{look.end}items", source=source)
+    return Asked(asked.statement, (*asked.values, look.place[1]))
+
+
+class Known(NamedTuple):
+    """Letters of which all are known that can match, and what is still to be asked of them."""
+
+    source: Source
+    rest: Selection
+
+
+async def _known_letters(look: Look, selection: Selection, walk: Walk | None) -> Known | None:
+    """None where they are many: they are met on the way. Whichever are fewer, those with a tag or those by names."""
+    named = ids_in(selection)
+    if named is not None:
+        return Known(Source(look.session.sql("find", "source_letters_named"), (storable(named.ids),)), named.rest)
     tagged = tagged_of(selection)
-    if tagged is None or select.ids_of(selection) is not None or {"id", "state"} & select.fields_of(selection):
-        # Of those with such an id, or of those that are leased, there may be fewer than have the tag.
-        statement, values = matching(session, selection, session.pinned(), f"{end}items")
-        return statement, (*values, place[1])
-    statement, values = matching(session, tagged.rest, session.pinned(), f"{end}tagged_items")
-    return statement, (tagged.tag, _bound(place, end), tagged.tag, *values)
+    if tagged is None:
+        return None
+    rows = await look.ask(look.session.sql("find", "tagged"), (tagged.tag, tagged.tag, FEW_TAGGED + 1))
+    if len(rows) > FEW_TAGGED:
+        return None
+    if walk is not None and len(rows) > look.limit:
+        fewer = _by(walk, look.session.sql("find", "fewer_by"))
+        also = [value for one in walk.also for value in one.values]
+        ((walked,),) = await look.ask(fewer, (len(rows), *walk.values, *walk.values, *also, len(rows)))
+        if walked:
+            return None
+    numbers = [row[0] for row in rows]
+    return Known(Source(look.session.sql("find", "source_letters_numbered"), (numbers,)), tagged.rest)
 
 
-def _bound(place: Place, end: str) -> int:
+async def _meets(look: Look, selection: Selection, source: Source, *, letters: bool) -> bool:
+    """Whether a walk is short: it finds enough, or ends, among the first WALKED."""
+    asked = matching(look, selection, "meets_letters" if letters else "meets", source=source)
+    behind = asked.values[len(source.values) :]
+    values = (*source.values, WALKED, *behind, look.limit, look.limit, WALKED)
+    ((met,),) = await look.ask(asked.statement, values)
+    return bool(met)
+
+
+def _bound(look: Look) -> int:
     """With <= or >= the planner counts in what equals the bound, and expects no fewer than there are."""
-    return place[1] + 1 if end else place[1] - 1
+    return look.place[1] + 1 if look.end else look.place[1] - 1
 
 
-async def _few(session: Session, tag: str) -> Compiled | None:
-    """Those that have the tag, by their numbers; None if they are many."""
-    rows = await session.page(session.sql("find", "tagged"), (tag, FEW_TAGGED + 1))
-    return None if len(rows) > FEW_TAGGED else Compiled("l.seq = any(%b::bigint[])", ([row[0] for row in rows],))
-
-
-def _walked(session: Session, walk: Walk, place: Place, end: str) -> Asked:
-    text, values = matching(session, walk.rest, session.pinned(), f"{end}walked_letters", *walk.also)
+def _by(walk: Walk, text: str) -> str:
     text = text.replace("{columns}", ", ".join(walk.columns)).replace("{values}", ", ".join(["%b"] * len(walk.values)))
-    text = text.replace("{descending}", ", ".join([f"{column} desc" for column in walk.columns]))
-    return text, (*walk.values, place[0], _bound(place, end), *walk.values, *values)
+    text = text.replace("{also}", " and ".join([one.text for one in walk.also]) or "true")
+    return text.replace("{descending}", ", ".join([f"{column} desc" for column in walk.columns]))
 
 
-def matching(session: Session, selection: Selection, pinned: int | None, name: str, *also: Compiled) -> Asked:
-    """A statement of find.sql for this selection, and the selection's values."""
+def matching(look: Look, selection: Selection, name: str, *also: Compiled, source: Source = _NO_SOURCE) -> Asked:
+    """A statement of find.sql for this selection, and the values of the source and of the selection."""
     letters = name.endswith("letters")
     way = "letters" if letters else "items"
-    asked = (compiled(selection, pinned, letters=letters), *also)
+    asked = (compiled(selection, look.pinned, letters=letters), *also)
     read = tables(selection, letters=letters)
     joined = [("i", "item"), ("c", "course") if letters else ("l", "letter"), ("t", "terms")]
-    joins = " ".join(session.sql("find", f"{way}_join_{table}") for alias, table in joined if alias in read)
-    where = filled(session, " and ".join(one.text for one in asked))
-    text = session.sql("find", name).replace("{joins}", joins).replace("{where}", where)
-    return text, tuple(value for one in asked for value in one.values)
+    joins = " ".join(look.session.sql("find", f"{way}_join_{table}") for alias, table in joined if alias in read)
+    where = " and ".join(one.text for one in asked)
+    text = look.session.sql("find", name).replace("{source}", source.text)
+    text = filled(look.session, text.replace("{joins}", joins).replace("{where}", where))
+    return Asked(text, (*source.values, *[value for one in asked for value in one.values]))
 
 
 def filled(session: Session, text: str) -> str:
@@ -167,7 +259,7 @@ def _looks(session: Session, *, oldest: bool) -> residue.Looks:
 async def _find(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> Page:
     search = await search_for(session, selection, limit, cursor, oldest=oldest)
     whole = session.sql("get", "whole").replace("{found}", search.statement)
-    rows = search.in_order(await session.page(whole, search.values))
+    rows = search.in_order(await session.page(whole, search.values, guessed=search.guessed))
     items = await bodies.whole(tuple([item_of(row) for row in rows[:limit]]))
     return Page(items, search.next(rows, 3, _PLACE), len(rows))
 
@@ -175,7 +267,7 @@ async def _find(session: Session, selection: Selection, limit: int, cursor: str 
 async def _ids(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> IdPage:
     search = await search_for(session, selection, limit, cursor, oldest=oldest)
     names = session.sql("get", "names").replace("{found}", search.statement)
-    rows = search.in_order(await session.page(names, search.values))
+    rows = search.in_order(await session.page(names, search.values, guessed=search.guessed))
     return IdPage(tuple([row[0] for row in rows[:limit]]), search.next(rows, 1, 2))
 
 

@@ -7,7 +7,7 @@ them on the way through all, or so few that it never does. Where they are more t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.core import select
 from redrive.core.select import And, Ids, Match, Selection, glob_match
@@ -37,6 +37,21 @@ async def by_ids(session: Session, ask: Ask, selection: Selection) -> Selection:
         if len(rows) <= FEW_NAMED:
             ids = tuple([item_id for (item_id,) in rows if glob_match(pattern, item_id)])
     return selection if ids is None else And((Ids(ids), *parts))
+
+
+class Named(NamedTuple):
+    """Ids that whatever matches has one of, and what else is asked of it."""
+
+    ids: tuple[str, ...]
+    rest: Selection
+
+
+def ids_in(selection: Selection) -> Named | None:
+    parts = list(select.conjuncts(selection))
+    for part in parts:
+        if isinstance(part, Ids):
+            return Named(part.ids, And(tuple([one for one in parts if one is not part])))
+    return None
 
 
 def _span(part: Selection) -> tuple[str, str, str] | None:

@@ -48,7 +48,8 @@ _FOR_FEW = "; ".join([f"set local enable_{plan} = off" for plan in _PLANS_FOR_MA
 _BEGIN = "begin"
 _BEGIN_ACT = f"begin; {_FOR_FEW}"
 _BEGIN_LOOK = "begin isolation level repeatable read read only"
-_BEGIN_PAGE = f"begin read only; {_FOR_FEW}"
+_BEGIN_GUESS = f"begin read only; {_FOR_FEW}"
+_BEGIN_PAGE = f"{_BEGIN_GUESS}; set local enable_sort = off"
 
 
 def _yes() -> bool:
@@ -124,15 +125,18 @@ class Session:
     async def read(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
         return await through(self._again(lambda: self._visit(lambda wire: wire.rows(statement, params), wrote=_no)))
 
-    async def page(self, statement: str, params: Sequence[Any] = ()) -> list[Row]:
+    async def page(self, statement: str, params: Sequence[Any] = (), *, guessed: bool = False) -> list[Row]:
         """A read of a few rows among any number, in the order of an index.
 
         The planner guesses how many there are; before its first statistics, or long after its last, it may take plans
-        that read them all to give a hundred. Those are switched off for this transaction alone.
+        that read them all to give a hundred. Those are switched off for this transaction alone. So is sorting: where it
+        can do without, the statement is in the words of the index that has the order; it is still done where it must
+        be. `guessed`: the statement has no such words, and the planner may know a better way than in order.
         """
+        begin = _BEGIN_GUESS if guessed else _BEGIN_PAGE
 
         async def paged(wire: Wire) -> list[Row]:
-            await wire.cursor().execute(_BEGIN_PAGE.encode(), prepare=False)
+            await wire.cursor().execute(begin.encode(), prepare=False)
             rows = await wire.rows(statement, params)
             await wire.rows("commit")
             return rows

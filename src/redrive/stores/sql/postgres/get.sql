@@ -16,13 +16,17 @@ select seq, 0::bigint as place from {schema}.item where id = %b
 -- :name whole
 -- `{found}` gives numbers of items and their places in the order. They are found first, whatever the planner thinks, and
 -- then each row by its key: the offset keeps it from walking a table that it believes to be empty. Every index of letters
--- has the number somewhere; only the key has it in this order.
+-- has the number somewhere; only the key has it in this order. With tags it is the same.
 with found as materialized ({found})
 select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed_at, c.deliveries, c.attempt,
        c.errors, c.crashes, c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until, c.ended_at,
        r.body, i.crc, l.reason, l.died_at, l.disposition, l.failure, i.packing, r.packing, l.route, c.priority, c.hold,
        n.status, t.body, t.gap, t.cancel,
-       case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end,
+       case when c.ties & 128 <> 0 then array(
+           select g.tag from (
+               select g.tag from {schema}.tag g where g.seq >= c.seq and g.seq <= c.seq order by g.seq offset 0
+           ) g order by g.tag
+       ) end,
        found.place
 from found
 cross join lateral (select * from {schema}.item i where i.seq = found.seq offset 0) i
