@@ -9,10 +9,11 @@ import sys
 import pytest
 
 from redrive.mailboxes import MainLoopResult, open_mailbox
-from tests.support.cli import PATIENCE
 from tests.support.stores import STORES, StoreUrl
 
 pytestmark = pytest.mark.slow
+HANGS = 150
+"""Seconds. A child that hangs is ended before, and then its parent tells of it."""
 OUTSIDE = [kind for kind in STORES if kind != "memory"]
 """A store in the memory of the parent has nothing that a child could end."""
 
@@ -21,7 +22,7 @@ import asyncio, json, os, signal, sys, warnings
 from redrive.mailboxes import AutoReplay, DLQConsumer, DLQPolicy, EvalLoop, EvalRequest, Experiment, MainLoop
 from redrive.mailboxes import MainLoopRequest, Replayer, ReplayRule, Sample, Score, open_mailbox, safe
 
-os.register_at_fork(after_in_child=lambda: signal.alarm(30))  # a child that hangs ends
+os.register_at_fork(after_in_child=lambda: signal.alarm(60))  # a child that hangs ends
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 url = sys.argv[1]
 requests, replies, dead = (open_mailbox(name, url) for name in ("requests", "replies", "dead"))
@@ -66,7 +67,7 @@ say(ends=ENDS, requests=requests.approximate_count(), dead=dead.approximate_coun
 
 def run(script: str, url: str) -> dict[str, object]:
     ran = subprocess.run(
-        [sys.executable, "-c", PRELUDE + script, url], capture_output=True, text=True, timeout=PATIENCE, check=False
+        [sys.executable, "-c", PRELUDE + script, url], capture_output=True, text=True, timeout=HANGS, check=False
     )
     assert ran.returncode == 0, ran.stderr
     assert len(ran.stdout.splitlines()) == 1, "only the parent came to the end"
@@ -158,7 +159,7 @@ def test_a_child_of_whatever_else_is_called_goes_no_further(store_url: StoreUrl)
         [sys.executable, "-c", PRELUDE + ELSEWHERE, store_url("sqlite")],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=HANGS,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
