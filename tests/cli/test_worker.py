@@ -54,6 +54,27 @@ async def quick(name: str) -> None:
         raise ValueError("no \\x1b[2J such\\nforged line")
 """
 
+ENDS_WHEN_IT_IS_SAID = """
+import logging
+
+said = asyncio.Event()
+
+
+class Hearing(logging.Handler):
+    def emit(self, record):
+        if "stopping" in record.getMessage():
+            said.set()
+
+
+logging.getLogger("redrive.cli").addHandler(Hearing())
+
+
+@app.handler("hearing", lease=lease, concurrency=1)
+async def hearing(name: str) -> None:
+    print("begun", name, flush=True)
+    await said.wait()
+"""
+
 STORE_GOES_AWAY = """
 from redrive.errors import StoreUnavailable
 
@@ -265,6 +286,18 @@ def test_one_signal_drains(number: signal.Signals, code: int, start: Start) -> N
     assert worker.end() == code
     assert [each.item.state for each in histories(first, second)] == [State.DONE, State.READY]
     assert "begun two" not in worker.seen
+
+
+@pytest.mark.slow
+def test_a_worker_that_says_it_stops_begins_nothing_more(tmp_path: Path, start: Start) -> None:
+    """However soon after it has said so its slot is free."""
+    (tmp_path / "tasks.py").write_text(f"{TASKS}\n{ENDS_WHEN_IT_IS_SAID}")
+    first, second = put("hearing", "one", "two")
+    worker = start("--queues", "hearing")
+    worker.until("begun one")
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == Exit.DONE
+    assert [each.item.state for each in histories(first, second)] == [State.DONE, State.READY]
 
 
 @pytest.mark.slow

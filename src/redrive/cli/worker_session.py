@@ -24,6 +24,8 @@ LAST_WORDS: Millis = 10_000
 HEAR_AGAIN = 0.1
 LINGER = 0.25
 """Seconds for tasks that were cancelled long ago."""
+TURNS = 3
+"""Of the loop, in which workers that are told to stop have heard it."""
 
 
 class Session:
@@ -35,6 +37,8 @@ class Session:
         self._line = line
         self._signals: list[signal.Signals] = []
         self._asked = asyncio.Event()
+        self._announcing: asyncio.Task[None] | None = None
+        self._announced = False
         self._failing: dict[str, str] = {}
         app.events.subscribe(self._watch)
 
@@ -104,16 +108,30 @@ class Session:
                 await self._app.stop(grace=0 if len(self._signals) > 1 else None)
         await asyncio.wait({running}, timeout=HEAR_AGAIN)
 
+    async def _announce(self) -> None:
+        """Said when it is so: whoever reads it may count on it that nothing new is begun."""
+        stopping = asyncio.ensure_future(self._app.stop())
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        self._say_stopping()
+        await stopping
+
+    def _say_stopping(self) -> None:
+        if not self._announced:
+            self._announced = True
+            logger.warning(
+                "%s: stopping; running handlers may finish within %s, a second signal stops them at once",
+                self._signals[0].name,
+                format_duration(self._grace),
+            )
+
     def _hear(self, number: signal.Signals) -> None:
         self._signals.append(number)
         self._asked.set()
         if len(self._signals) == 1:
-            logger.warning(
-                "%s: stopping; running handlers may finish within %s, a second signal stops them at once",
-                number.name,
-                format_duration(self._grace),
-            )
+            self._announcing = asyncio.ensure_future(self._announce())
         elif len(self._signals) == 2:
+            self._say_stopping()
             logger.warning("%s again: stopping at once; items in hand are released", number.name)
         else:
             logger.error("%s once more: leaving now", number.name)
