@@ -45,6 +45,7 @@ def test_a_callback_that_fails_keeps_nobody_from_beating(caplog: pytest.LogCaptu
     heartbeat.beat()
     assert called == ["broken", "other"]
     assert "boom" in caplog.text
+    assert caplog.records[0].getMessage().endswith("<locals>.broken"), "it says which"
     heartbeat.remove_callback(broken)
     heartbeat.remove_callback(broken)
     heartbeat.beat()

@@ -111,6 +111,11 @@ def type_of(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def name_of(function: object) -> str:
+    """With its class, as in `LoopGroup.trigger_shutdown`; some objects that can be called have no name."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
 def said(error: BaseException) -> str:
     """The text of an error, also of one that cannot even be printed."""
     try:

@@ -132,7 +132,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return self.server.readiness()
         except Exception:  # noqa: BLE001 - a probe gets an answer in any case
-            logger.exception("readiness could not be told")
+            logger.exception(
+                "readiness could not be told by the health probe on port %s", self.server.server_address[1]
+            )
             return {"status": UNHEALTHY}
 
     def _answer(self, status: HTTPStatus, report: Report) -> None:

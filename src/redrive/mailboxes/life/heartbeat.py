@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from redrive.mailboxes.logs import logger
+from redrive.mailboxes.logs import logger, name_of
 from redrive.stores.clock import Clock, SystemClock
 
 Callback = Callable[[], None]
@@ -30,7 +30,7 @@ class Heartbeat:
             try:
                 callback()
             except Exception:  # noqa: BLE001 - it is not about the work
-                logger.exception("a callback of a heartbeat failed")
+                logger.exception("a callback of a heartbeat failed: %s", name_of(callback))
 
     def elapsed(self) -> float:
         """Seconds since the last beat."""

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import ClassVar
 
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.logs import logger
+from redrive.mailboxes.logs import logger, name_of
 
 Callback = Callable[[], object]
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -124,4 +124,4 @@ def _call(callback: Callback) -> None:
     try:
         callback()
     except Exception:  # noqa: BLE001 - the others must stop all the same
-        logger.exception("a callback of the shutdown failed; the others are called")
+        logger.exception("a callback of the shutdown failed, the others are called: %s", name_of(callback))
