@@ -1,5 +1,6 @@
 """A run leaves out what its marks say, and nothing else is left out before it is seen."""
 
+import signal
 from dataclasses import dataclass
 from typing import cast
 
@@ -46,3 +47,23 @@ def test_marks_are_left_out_only_where_no_test_with_them_can_run(expression: str
 def test_a_test_that_is_asked_for_by_name_is_made() -> None:
     """So that pytest says that its marks leave it out, and not that there is none."""
     assert left_out(asked("not slow and not prove", "tests/stores/test_redis.py::test_put")) == frozenset()
+
+
+class Handler:
+    """What it holds is nobody's concern."""
+
+    def __call__(self, *_: object) -> None: ...
+
+    def __repr__(self) -> str:
+        raise AssertionError("nobody has to write it out in order to know that it is no number")
+
+
+def test_a_handler_is_told_from_a_number_without_a_look_at_it() -> None:
+    handler = Handler()
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        assert signal.getsignal(signal.SIGUSR2) is handler
+    finally:
+        assert signal.signal(signal.SIGUSR2, before) is handler
+    assert signal.getsignal(signal.SIGUSR2) is before
+    assert isinstance(signal.getsignal(signal.SIGTERM), signal.Handlers), "a number still becomes its name"
