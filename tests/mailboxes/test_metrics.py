@@ -21,6 +21,7 @@ from redrive.testing import FakeClock
 from tests.mailboxes.bench import Bench
 from tests.mailboxes.conftest import Openers
 from tests.mailboxes.foreign import Deep
+from tests.support.logs import ours
 
 
 def told(*metrics: MailboxMetrics, registry: CollectorRegistry | None = None) -> list[str]:
@@ -236,7 +237,7 @@ def test_log_events_have_the_text_and_the_fields_of_the_seed(caplog: pytest.LogC
         error_message="boom",
     )
     logs.processing(message_id="m", request_id=None, age_seconds=1.5, action="replay")
-    first, second = caplog.records
+    first, second = ours(caplog)
     assert (first.levelname, first.getMessage().startswith("Message dead-lettered ")) == ("WARNING", True)
     assert first.__dict__["redrive"] == {
         "event": "Message dead-lettered",
@@ -257,7 +258,7 @@ def test_log_events_have_the_text_and_the_fields_of_the_seed(caplog: pytest.LogC
 def test_logs_tell_no_secrets_and_stay_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
     error = ValueError("password=hunter2\nCRITICAL forged")
     logs.handler_failed(message_id="m", error=error)
-    (record,) = caplog.records
+    (record,) = ours(caplog)
     assert "hunter2" not in record.getMessage()
     assert "hunter2" not in str(record.__dict__["redrive"])
     assert "\n" not in record.getMessage()

@@ -8,6 +8,7 @@ import pytest
 
 from redrive import events as ev
 from redrive.observe.logs import log_event
+from tests.support.logs import ours
 
 DEAD = ev.Finished(
     worker="w",
@@ -26,7 +27,7 @@ DEAD = ev.Finished(
 
 def test_a_death_is_an_error_with_all_its_fields(caplog: pytest.LogCaptureFixture) -> None:
     log_event(DEAD)
-    (record,) = caplog.records
+    (record,) = ours(caplog)
     assert (record.levelno, record.name) == (logging.ERROR, "redrive")
     assert "dead letter: max_attempts, cause c41f" in record.getMessage()
     fields = record.__dict__["redrive"]
@@ -35,7 +36,7 @@ def test_a_death_is_an_error_with_all_its_fields(caplog: pytest.LogCaptureFixtur
 
 def test_untrusted_text_cannot_forge_lines_or_speak_to_a_terminal(caplog: pytest.LogCaptureFixture) -> None:
     log_event(DEAD)
-    message = caplog.records[0].getMessage()
+    message = ours(caplog)[0].getMessage()
     assert "\n" not in message
     assert "\x1b" not in message
     assert "line one\\nERROR forged\\x1b[31m" in message

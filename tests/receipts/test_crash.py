@@ -86,7 +86,6 @@ def shot(broker: Broker) -> Broker:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 async def test_receipts_outlive_a_process_that_is_killed_smoke(folder: Path, shot: Broker) -> None:
     results = await tried(folder, "sqlite", shot, "verb", "some:3", "sql", "some:2", "target", "3,8,17")
     check_run(results[0])
@@ -94,7 +93,6 @@ async def test_receipts_outlive_a_process_that_is_killed_smoke(folder: Path, sho
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("store", SERVED)
 async def test_receipts_outlive_a_process_that_is_killed_with_a_server_smoke(
     folder: Path, shot: Broker, store: str

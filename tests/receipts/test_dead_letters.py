@@ -18,6 +18,7 @@ from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore, SimulatedCrash
 from tests.receipts.test_json import SEED, entry, written
+from tests.support.logs import ours
 from tests.support.stores import EACH, StoreUrl
 
 LASTING = [kind for kind in EACH if kind != "memory"]
@@ -196,7 +197,7 @@ async def test_a_damaged_file_is_kept_aside_and_what_can_be_read_is_imported(
     caplog.clear()
     async with DeadLetterQueue(url, storage_path=path) as queue:
         assert await queue.size() == 1
-    assert caplog.text == ""
+    assert not ours(caplog)
 
 
 async def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

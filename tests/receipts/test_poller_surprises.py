@@ -17,6 +17,7 @@ from redrive.receipts import blocking
 from redrive.receipts.jobs import Job
 from tests.receipts.shop import Shop, code_of, giving, shop
 from tests.support.broker import Broker
+from tests.support.logs import ours
 
 __all__ = ["shop"]
 
@@ -25,7 +26,7 @@ LATE_JOB = {"lease_id": "lease-late", "task_id": "task-late"}
 
 
 def told(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
-    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+    return [record.getMessage() for record in ours(caplog) if text in record.getMessage()]
 
 
 # --- answers ---

@@ -16,6 +16,7 @@ from redrive.receipts.model import NAME_LIMIT, RECEIPT_LIMIT, SUMMARY_LIMIT
 from tests.receipts.shop import Shop, code_of, giving, shop
 from tests.receipts.target import Mute
 from tests.receipts.test_poller_surprises import told
+from tests.support.logs import ours
 
 __all__ = ["shop"]
 
@@ -218,8 +219,8 @@ async def test_what_others_say_forges_no_lines_and_tells_no_secrets(
     assert f"  ValueError: {PLAIN}" in trace
     assert all(line.startswith("  ") and line.isprintable() for line in trace)
     assert "hunter2" not in caplog.text
-    assert {record.name for record in caplog.records} == {"redrive.receipts"}
-    assert {record.filename for record in caplog.records} == {"poller.py"}, "and not where all of it is written"
+    assert {record.name for record in ours(caplog)} == {"redrive.receipts"}
+    assert {record.filename for record in ours(caplog)} == {"poller.py"}, "and not where all of it is written"
 
 
 async def test_an_endless_text_is_cut(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,6 +229,6 @@ async def test_an_endless_text_is_cut(shop: Shop, caplog: pytest.LogCaptureFixtu
     failed = await shop.end_of("a")
     assert failed.error_metadata is not None
     assert failed.error_metadata["message"].endswith("x… (1000000 characters)")
-    (record,) = caplog.records
+    (record,) = ours(caplog)
     assert record.levelno == logging.ERROR
     assert len(record.getMessage()) < 10_000
