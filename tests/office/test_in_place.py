@@ -64,18 +64,53 @@ async def test_what_returns_is_done_with_its_result_and_what_raises_stays_a_lett
     assert (await work.app.check()).findings == ()
 
 
-async def test_it_is_in_the_audit_once_and_told_to_subscribers(work: Work) -> None:
-    ids = await work.letters(2)
+async def audited(app: Redrive) -> list[tuple[str, str, list[str], list[str], dict[str, int]]]:
+    """Who, why, which letter, whether it is one no more, and what became of it; of each entry about work in place."""
+    entries = [each for each in await app.audit.list() if b'"work"' in each.body]
+    bodies = [json.loads(each.body) for each in entries]
+    assert {body["change"] for body in bodies} <= {"work"}
+    assert len({each.request_id for each in entries}) <= 1, "one call is one request"
+    said = zip(entries, bodies, strict=True)
+    return [
+        (each.actor, each.reason, body["selection"]["ids"], body["changed"], body["settings"]) for each, body in said
+    ]
+
+
+async def test_each_letter_is_in_the_audit_once_and_told_to_subscribers(work: Work) -> None:
+    ids = await work.letters(4)
     told: list[Event] = []
     work.app.events.subscribe(told.append)
-    await work.app.letters.work(ids, answer, reason=WHY, actor="ann")
-    (entry,) = [each for each in await work.app.audit.list() if b'"work"' in each.body]
-    body = json.loads(entry.body)
-    assert (entry.actor, entry.reason, body["change"], body["changed"]) == ("ann", WHY, "work", ids)
-    assert body["settings"] == {"done": 2, "kept": 0, "cancelled": 0, "skipped": 0, "left": 0}
-    assert [event.state for event in told if isinstance(event, Finished)] == ["done", "done"]
+
+    async def deliver(item: Item) -> str:
+        if item.id == ids[2]:
+            raise LookupError("still no address")
+        if item.id == ids[3]:
+            raise Cancel("it was told already")
+        return await answer(item)
+
+    await work.app.letters.work(ids, deliver, reason=WHY, actor="ann")
+    assert await audited(work.app) == [
+        ("ann", WHY, [ids[0]], [ids[0]], {"done": 1}),
+        ("ann", WHY, [ids[1]], [ids[1]], {"done": 1}),
+        ("ann", WHY, [ids[2]], [], {"kept": 1}),
+        ("ann", WHY, [ids[3]], [ids[3]], {"cancelled": 1}),
+    ]
+    assert [event.state for event in told if isinstance(event, Finished)] == ["done", "done", "cancelled"]
     (amended,) = [event for event in told if isinstance(event, Amended)]
-    assert (amended.change, amended.changed, amended.skipped) == ("work", 2, 0)
+    assert (amended.change, amended.changed, amended.skipped) == ("work", 3, 1)
+
+
+async def test_what_is_done_is_in_the_audit_while_the_work_goes_on(work: Work) -> None:
+    """So that a process that is killed leaves no deed without its entry."""
+    ids = await work.letters(3)
+    seen: list[list[str]] = []
+
+    async def deliver(item: Item) -> str:
+        seen.append([one for _, _, meant, _, _ in await audited(work.app) for one in meant])
+        return await answer(item)
+
+    await work.app.letters.work(ids, deliver, reason=WHY)
+    assert seen == [[], ids[:1], ids[:2]]
 
 
 async def test_nothing_there_is_nothing_done(work: Work) -> None:
@@ -233,8 +268,7 @@ async def test_being_cancelled_lets_go_of_what_is_in_hand(lab: Lab) -> None:
         await working
     assert (await lab.app.get(ids[0])).state is State.DONE
     assert (await lab.app.letters.replay(ids[1:], reason="again")).changed == tuple(ids[1:])
-    (entry,) = [each for each in await lab.app.audit.list() if b'"work"' in each.body]
-    assert json.loads(entry.body)["settings"]["left"] == 2
+    assert [(meant, became) for _, _, meant, _, became in await audited(lab.app)] == [([ids[0]], {"done": 1})]
 
 
 async def test_being_cancelled_while_letters_are_lent_gives_them_back(lab: Lab) -> None:

@@ -198,6 +198,25 @@ class FollowsUpOnlyTheDone(Bent):
         return await super().settle_letters([one if isinstance(one.decision, ToDone) else less for one, less in pairs])
 
 
+class AuditsALetterApart(Bent):
+    """Who dies between the two writes has ended a letter, and nobody can say who it was."""
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        answers = await super().settle_letters([structs.replace(one, audit=None) for one in settlements])
+        pairs = zip(settlements, answers, strict=True)
+        await self._clock.sleep(0)
+        await self.append([one.audit for one, said in pairs if one.audit and said.verdict is Verdict.APPLIED])
+        return answers
+
+
+class AuditsWhatWasNotDone(Bent):
+    """A repeat, or one that came too late, is in the audit as if it had been somebody's deed."""
+
+    async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
+        await self.append([one.audit for one in settlements if one.audit is not None])
+        return await super().settle_letters([structs.replace(one, audit=None) for one in settlements])
+
+
 class OldestByEnqueueing(Bent):
     """Whoever died first waits behind those who were only put before it."""
 

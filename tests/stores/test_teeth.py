@@ -235,6 +235,8 @@ TEETH = (
     ),
     Tooth(o.FollowsUpTheCancelled, ("test_cancel_instead_of_what_was_decided_puts_no_follow_ups",)),
     Tooth(o.FollowsUpOnlyTheDone, ("test_letter_over_puts_its_follow_ups",)),
+    Tooth(o.AuditsALetterApart, ("test_letter_settle_cut_off_is_all_or_none",)),
+    Tooth(o.AuditsWhatWasNotDone, ("test_letter_s_audit_says_nothing_of_what_was_not_done",), machine=True),
     Tooth(o.OldestByEnqueueing, ("test_oldest_gives_the_first_died_first",)),
     Tooth(o.TurnsRoundAtAnyPlace, ("test_oldest_and_latest_share_no_cursors",)),
     Tooth(

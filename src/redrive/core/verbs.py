@@ -66,13 +66,17 @@ class Held(Struct, frozen=True, gc=False):
 
 
 class Settlement(Struct, frozen=True, gc=False):
-    """The end of one delivery. `attempt` is None only for a first-try success."""
+    """The end of one delivery. `attempt` is None only for a first-try success.
+
+    `audit`, of a letter's alone: what the journal says of it, in the same write and only if it is applied.
+    """
 
     id: str
     delivery: int
     decision: Decision
     attempt: Attempt | None = None
     follow_ups: tuple[NewItem, ...] = ()
+    audit: NewEntry | None = None
 
 
 class Verdict(StrEnum):
@@ -401,6 +405,10 @@ class WorkerFacts(Struct, frozen=True):
     stopped: bool = False
     slots: int = 0
     order: str = ""
+
+    def lasts(self, ttl: Millis) -> Millis:
+        """For how long whoever says this is alive: not at all, once it has stopped. Every store asks here."""
+        return 0 if self.stopped else ttl
 
 
 class WorkerBeat(Struct, frozen=True):

@@ -249,7 +249,8 @@ class Shift:
         )
 
     async def _ended(self, hand: _Hand, decision: Decision, attempt: Attempt | None, why: str) -> None:
-        settlement = Settlement(hand.item.id, hand.item.deliveries, decision, attempt)
+        entry = None if attempt is None else self._entry(hand.item.id, decision)
+        settlement = Settlement(hand.item.id, hand.item.deliveries, decision, attempt, audit=entry)
         # What was done for the letter is told to the store, also if somebody stops us just now.
         answer = await asyncio.shield(self._settled(settlement))
         if answer.verdict is Verdict.REFUSED:
@@ -265,6 +266,13 @@ class Shift:
         if self._events and isinstance(decision, ToDone | ToCancelled):
             ran = 0 if attempt is None else attempt.ran
             self._events.emit(end_event(self._worker, hand.item.queue, settlement, answer, ran=ran))
+
+    def _entry(self, item_id: str, decision: Decision) -> NewEntry:
+        """One for each letter: whoever is killed after the first thousand leaves a thousand of them."""
+        word = "done" if isinstance(decision, ToDone) else "cancelled" if isinstance(decision, ToCancelled) else "kept"
+        changed = () if word == "kept" else (item_id,)
+        act, body = self._job.act, codec.encode(WorkRecord(WORD, Ids((item_id,)), changed, {word: 1}))
+        return NewEntry(TOPIC, body, act.actor, act.reason, act.request_id)
 
     async def _settled(self, settlement: Settlement) -> Answer:
         return (await self._surely(lambda: self._store.settle_letters([settlement])))[0]
@@ -294,7 +302,7 @@ class Shift:
         self._events.emit(LeaseLost(self._worker, hand.item.queue, hand.item.id, hand.item.deliveries))
 
     async def _end(self) -> None:
-        """Let go of what is in hand, and put on record what was done."""
+        """Let go of what is in hand, and tell what was done."""
         stopped = [hand for hand in self._hands.values() if not hand.over]
         tasks = [hand.task for hand in self._hands.values() if hand.task is not None]
         for hand in stopped:
@@ -308,21 +316,13 @@ class Shift:
             if held:
                 await self._surely(lambda: self._store.settle_letters(held))
         finally:
-            await self._record()
+            self._emit()
 
-    async def _record(self) -> None:
-        worked, act = self._worked(), self._job.act
-        changed = (*worked.done, *[each.id for each in worked.cancelled])
-        if not changed and not worked.kept:
-            return
-        counts = {name: len(getattr(worked, name)) for name in ("done", "kept", "cancelled", "skipped", "left")}
-        bites = [changed[start : start + PAGE_LIMIT] for start in range(0, len(changed) or 1, PAGE_LIMIT)]
-        bodies = [codec.encode(WorkRecord(WORD, Ids(()), bite, counts)) for bite in bites]
-        entries = [NewEntry(TOPIC, body, act.actor, act.reason, act.request_id) for body in bodies]
-        await self._surely(lambda: self._store.append(entries))
-        if self._events:
-            left = len(worked.kept) + len(worked.skipped)
-            self._events.emit(Amended(WORD, act.actor, act.reason, act.request_id, len(changed), left))
+    def _emit(self) -> None:
+        act, changed = self._job.act, len(self._done) + len(self._cancelled)
+        if self._events and (changed or self._kept):
+            left = len(self._kept) + len(self._skipped)
+            self._events.emit(Amended(WORD, act.actor, act.reason, act.request_id, changed, left))
 
     # --- telling ---
 

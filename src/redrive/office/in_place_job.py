@@ -60,7 +60,7 @@ class Job(Struct, frozen=True):
 
 
 class WorkRecord(Struct, frozen=True):
-    """What the audit says of it: an AuditRecord with the counts beside those that are letters no more."""
+    """What the audit says of one letter: an AuditRecord, with what became of it. `changed`: it is a letter no more."""
 
     change: str
     selection: Ids

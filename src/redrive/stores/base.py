@@ -155,7 +155,7 @@ class Store(Protocol):
         """
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
-        """End leases of letters, in one atomic write with attempts and follow-ups, as `settle` does for items.
+        """End leases of letters, in one atomic write with attempts, follow-ups and audit entries, as `settle` does.
 
         Each is applied only if its delivery is the current one of a leased letter (an expired lease that nobody took
         over still counts as held). `already`: that delivery, still the last one given, has ended. `refused`: given out
@@ -268,7 +268,7 @@ class Store(Protocol):
         """
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
-        """Say that a worker is alive for `ttl`. Leases do not depend on it."""
+        """Say that a worker is alive for `ttl`; one that says it stopped is not. Leases do not depend on it."""
 
     async def workers(self) -> tuple[WorkerBeat, ...]:
         """Workers heard of within the last day, alive ones first."""

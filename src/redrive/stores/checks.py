@@ -106,6 +106,8 @@ def check_letter_settlements(settlements: Sequence[Settlement]) -> None:
             raise ConfigError(f"only a letter that is over has any (item {one.id})", field="follow_ups", hint=hint)
         if one.follow_ups:
             check_follow_ups(one.follow_ups)
+        if one.audit is not None:
+            check_entries((one.audit,))
 
 
 def check_dedupe(dedupe: Dedupe) -> None:

@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- settle_letters: ends leases of letters. They are over, or stay the letters they are.
--- Inputs:    as settle.lua says, in its long form
+-- Inputs:    as settle.lua says, in its long form; where that has the next leases, by place the audit entry or false:
+--            topic, and the places of meta and body among the bodies
 -- Outputs:   [place, verdict, current delivery or state, …] of those not applied: 1 ended already, 2 given away, 3 no such
 --            item, 6 it is not a letter
 -- Atomicity: judged and checked as a whole before the first write. Ending work is let through when memory is full.
--- Uses: bonds(ledger lines ties binding) putting settling ending(ending)
+-- Uses: bonds(ledger lines ties binding) putting settling ending(ending) entering
 
 local LIVES = 6
 local FIRST_ATTEMPTS = 20
+local entries = ARGV[3] ~= '' and cmsgpack.unpack(ARGV[3]) or {}
 
 -- Out of its sets and those of its line, for all that wait for it. If it is done, it has the dedupe key of one that ran.
 local function unbind(id, m)
@@ -69,6 +71,10 @@ for index, kept in ipairs(fetch(sound(ITEM, 'hash'), ids)) do
     otherwise(index, ALREADY, 0)
   else
     settle(one[1], m, one)
+    local entry = entries[index]
+    if entry then
+      enter(entry[1], ARGV[entry[2] + 3], ARGV[entry[3] + 3], time)
+    end
   end
 end
 if bonds_made then

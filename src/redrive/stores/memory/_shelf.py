@@ -79,7 +79,7 @@ class Presence:
         self._leaders: dict[str, tuple[str, Instant]] = {}
 
     def beat(self, worker: str, facts: WorkerFacts, ttl: Millis, now: Instant) -> None:
-        self._beats[worker] = (facts, now, now + ttl)
+        self._beats[worker] = (facts, now, now + facts.lasts(ttl))
 
     def workers(self, now: Instant) -> tuple[WorkerBeat, ...]:
         self._beats = {worker: beat for worker, beat in self._beats.items() if beat[1] > now - DAY}

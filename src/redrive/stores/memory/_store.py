@@ -187,7 +187,11 @@ class MemoryStore(Beside):
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
         async with self._verb() as now:
-            return self._in_place.settle(settlements, now)
+            answers = self._in_place.settle(settlements, now)
+            for one, answer in zip(settlements, answers, strict=True):
+                if one.audit is not None and answer.verdict is Verdict.APPLIED:
+                    self._journal.append(one.audit, now)
+            return answers
 
     # --- acts ---
 

@@ -22,6 +22,7 @@ from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints,
 from redrive.stores.postgres.compile import storable
 from redrive.stores.postgres.put import columns, packing_of
 from redrive.stores.postgres.rows import item_of
+from redrive.stores.postgres.shelf import append_acts
 from redrive.stores.postgres.tx import Tx
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ async def _apply(session: Session, tx: Tx, endings: Sequence[Ending]) -> None:
         await tx.execute(session.sql("settle_letters", "free"), (tx.now, _seqs(stays), delays))
     if over:
         await _end(session, tx, over)
+    entries = [each.settlement.audit for each in endings if each.settlement.audit is not None]
+    if entries:  # last, as in amend: whoever has the journal waits for nobody
+        await append_acts(session, tx, entries, "")
 
 
 def _delay(settlement: Settlement) -> Millis:

@@ -31,17 +31,17 @@ class Plan:
     def args(self, then: bytes) -> list[bytes]:
         return [packed(self._heads), then, *self.bodies]
 
-    def _body(self, body: bytes) -> int:
+    def body(self, body: bytes) -> int:
         self.bodies.append(body)
         return len(self.bodies)
 
     def _head(self, one: Settlement) -> tuple[object, ...]:
         decision = one.decision
-        attempt = 0 if one.attempt is None else self._body(codec.encode(one.attempt))
-        bodies = [(new, self._body(packed_body(new.payload))) for new in one.follow_ups]
+        attempt = 0 if one.attempt is None else self.body(codec.encode(one.attempt))
+        bodies = [(new, self.body(packed_body(new.payload))) for new in one.follow_ups]
         follow_ups = [entry(new, body) for new, body in bodies] or False
         if isinstance(decision, ToDone):
-            result = 0 if decision.result is None else self._body(packed_result(decision.result))
+            result = 0 if decision.result is None else self.body(packed_result(decision.result))
             return one.id, one.delivery, _DONE, attempt, follow_ups, result
         if isinstance(decision, ToCancelled):
             return one.id, one.delivery, _CANCELLED, attempt, follow_ups
@@ -50,7 +50,7 @@ class Plan:
             return one.id, one.delivery, _READY, attempt, follow_ups, decision.delay, charge
         why = decision.failure
         error = why.type.rpartition(".")[2]
-        evidence = self._body(codec.encode(why))
+        evidence = self.body(codec.encode(why))
         letter = (decision.reason, charge, evidence, why.cause, error, why.category, decision.route, decision.otherwise)
         return one.id, one.delivery, _DEAD, attempt, follow_ups, *letter
 

@@ -18,7 +18,7 @@ _LENGTH = 8
 
 
 async def beat(session: Session, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
-    if not await session.run("beat", [worker, codec.encode(facts), ttl, DAY]):
+    if not await session.run("beat", [worker, codec.encode(facts), facts.lasts(ttl), DAY]):
         session.emptied()
 
 

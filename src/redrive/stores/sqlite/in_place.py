@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from redrive.core import codec
 from redrive.core.decide import ToCancelled, ToDone, ToReady
 from redrive.core.item import Item, Millis
-from redrive.core.verbs import Answer, Settlement, Verdict
-from redrive.stores.sqlite import bonds, settle, tied
+from redrive.core.verbs import Answer, NewEntry, Settlement, Verdict
+from redrive.stores.sqlite import bonds, settle, shelf, tied
 from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.rows import item_of
 from redrive.stores.sqlite.tied import BINDING, Tied
@@ -61,6 +61,7 @@ class _Plan:
         self._let_go: list[tuple[int]] = []
         self._held_back: list[tuple[int, int]] = []
         self._attempts: list[tuple[int, int, bytes]] = []
+        self._entries: list[NewEntry] = []
         self._settled: set[int] = set()
 
     def judge(self, settlement: Settlement, letter: _Held | None) -> Answer:
@@ -89,6 +90,8 @@ class _Plan:
             self._let_go.append((seq,))
         if settlement.attempt is not None:
             self._attempts.append((seq, settlement.delivery, codec.encode(settlement.attempt)))
+        if settlement.audit is not None:
+            self._entries.append(settlement.audit)
 
     def write(self) -> None:
         tx = self._tx
@@ -99,6 +102,7 @@ class _Plan:
             settle.add_attempts(tx, self._attempts)
         if self._over:
             self._end()
+        shelf.append(tx, self._entries)
 
     def _end(self) -> None:
         tx = self._tx

@@ -65,7 +65,7 @@ def journal(tx: Tx, topic: str, after: int, limit: int) -> tuple[Entry, ...]:
 
 
 def beat(tx: Tx, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
-    tx.execute(_BEAT["beat"], (worker, codec.encode(facts), tx.now, tx.now + ttl))
+    tx.execute(_BEAT["beat"], (worker, codec.encode(facts), tx.now, tx.now + facts.lasts(ttl)))
     tx.execute(_BEAT["forget"], (tx.now - DAY,))
     tx.execute(_BEAT["forget_nonces"], (tx.now - DAY,))
 

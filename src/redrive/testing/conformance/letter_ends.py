@@ -11,7 +11,9 @@ from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import (
     Archive,
+    Entry,
     Extended,
+    NewEntry,
     QueueChange,
     Replay,
     Settlement,
@@ -136,14 +138,16 @@ async def test_letter_settle_cut_off_is_all_or_none(world: World, turns: int) ->
     """Done with its follow-up and its line going on, or the letter it was, in the hands of whoever had it."""
     one, two, _ = await broken_line(world, BLOCK)
     (given,) = await leased(world, one)
-    batch = [over(given, follow_ups=[new(queue="replies", item_id="child")])]
+    batch = [audited(over(given, follow_ups=[new(queue="replies", item_id="child")]))]
     await cut_off(world, world.store.settle_letters(batch), turns)
     done = (await world.item(one.id)).state is State.DONE
+    assert len(await world.store.journal("audit")) == done, "who did it is known whenever it is done"
     assert await world.holds(two) == ["" if done else "order"]
     assert (await world.history("child") is not None) is done
     await world.sound()
     assert await settle(world, *batch) == [Verdict.ALREADY if done else Verdict.APPLIED]
     assert (await world.count("replies")).ready == 1
+    assert len(await world.store.journal("audit")) == 1
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 4, 8])
@@ -219,6 +223,55 @@ async def test_letter_has_follow_ups_only_when_over(world: World, decision: Deci
         await world.store.settle_letters([over(given, decision, [new()])])
     assert caught.value.field == "follow_ups"
     assert await world.item(letter.id) == given
+
+
+# --- who did it ---
+
+
+def audited(settlement: Settlement, said: str = "worked") -> Settlement:
+    return structs.replace(settlement, audit=NewEntry("audit", said.encode(), "ada", "a reason ☃", "r-1"))
+
+
+async def test_letter_s_audit_is_in_the_journal_with_its_end(world: World) -> None:
+    """Of each that is applied, in their order, whether it is over or stays a letter."""
+    letters = await world.letters(4)
+    one, two, three, four = await leased(world, *letters)
+    world.tick(SECOND)
+    kept = ToDead("rule", Charge.ERROR, failure())
+    await applied(
+        world,
+        audited(over(one), "\x00 one"),
+        over(two),
+        audited(over(three, kept), "three"),
+        audited(over(four, ToCancelled()), "four"),
+    )
+    found = await world.store.journal("audit")
+    now, places = world.clock.now(), [entry.position for entry in found]
+    assert places == sorted(set(places))
+    assert found == tuple(
+        [
+            Entry(place, now, "audit", said, "ada", "a reason ☃", "r-1")
+            for place, said in zip(places, (b"\x00 one", b"three", b"four"), strict=True)
+        ]
+    )
+    assert await (await world.another()).journal("audit") == found
+    await world.sound()
+
+
+async def test_letter_s_audit_says_nothing_of_what_was_not_done(world: World) -> None:
+    """A repeat, one that came too late, and one that nobody knows leave no entry."""
+    one, two = await leased(world, *await world.letters(2))
+    world.tick(TTL)
+    await leased(world, two, worker="other")
+    batch = [audited(over(one), "one"), audited(over(two), "two"), audited(Settlement("nobody", 1, ToDone()), "nobody")]
+    assert await settle(world, *batch, batch[0]) == [
+        Verdict.APPLIED,
+        Verdict.REFUSED,
+        Verdict.REFUSED,
+        Verdict.ALREADY,
+    ]
+    assert await settle(world, *batch) == [Verdict.ALREADY, Verdict.REFUSED, Verdict.REFUSED]
+    assert [entry.body for entry in await world.store.journal("audit")] == [b"one"]
 
 
 # --- what waits for it ---

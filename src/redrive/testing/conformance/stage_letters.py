@@ -9,7 +9,7 @@ from msgspec import structs
 from redrive.core.decide import Decision, ToCancelled, ToDone
 from redrive.core.item import Ending, History, Item, NewItem, Terms
 from redrive.core.states import State, Verb
-from redrive.core.verbs import Act, Answer, PutResult, Settlement, Verdict
+from redrive.core.verbs import Act, Answer, NewEntry, PutResult, Settlement, Verdict
 from redrive.testing.conformance.kit import ended
 from redrive.testing.conformance.stage import Stage
 from redrive.testing.conformance.strategies import WORKERS, decisions, picks
@@ -44,7 +44,9 @@ class LetterRules(Stage):
         child = [NewItem(f"i-{len(self.known):03d}", "b", b"child", terms=Terms(order_key="o"))] if follow else []
         items = [self._given(pick) for pick in picked]
         settlements = [
-            Settlement(item.id, item.deliveries, decision, ended(item, Ending.FAILED), _only(child, decision))
+            Settlement(
+                item.id, item.deliveries, decision, ended(item, Ending.FAILED), _only(child, decision), _by(item)
+            )
             for item, decision in zip(items, chosen, strict=False)
         ]
         answers: tuple[Answer, ...] = self.both(lambda store: store.settle_letters(settlements), Verb.SETTLE_LETTERS)
@@ -77,3 +79,7 @@ class LetterRules(Stage):
 def _only(child: list[NewItem], decision: Decision) -> tuple[NewItem, ...]:
     """Follow-ups are for what is over."""
     return tuple(child) if isinstance(decision, ToDone | ToCancelled) else ()
+
+
+def _by(item: Item) -> NewEntry:
+    return NewEntry("audit", f"{item.id} {item.deliveries}".encode(), "ada", "because")

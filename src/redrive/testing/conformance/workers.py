@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from redrive.core.verbs import WorkerBeat, WorkerFacts
 from redrive.testing.conformance.kit import QUEUE, SECOND, TTL, World
 
@@ -35,6 +37,18 @@ async def test_beat_lasts_for_its_ttl(world: World) -> None:
     assert await world.store.workers() == (WorkerBeat("w-1", FACTS, seen, alive=False),)
     await world.store.beat("w-1", FACTS, TTL)
     assert [beat.alive for beat in await world.store.workers()] == [True]
+
+
+async def test_beat_of_a_worker_that_stopped_is_no_sign_of_life(world: World) -> None:
+    await world.store.beat("w-1", FACTS, TTL)
+    await world.store.beat("w-2", FACTS, TTL)
+    farewell = replace(FACTS, stopped=True)
+    await world.store.beat("w-1", farewell, TTL)
+    now = world.clock.now()
+    expected = (WorkerBeat("w-2", FACTS, now, alive=True), WorkerBeat("w-1", farewell, now, alive=False))
+    assert await (await world.another()).workers() == expected
+    await world.store.beat("w-1", FACTS, TTL)
+    assert [beat.alive for beat in await world.store.workers()] == [True, True]
 
 
 async def test_beat_is_forgotten_after_a_day(world: World) -> None:
