@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from redrive import Policy, Redrive, never
 from redrive.cli.doctor import memory
 from redrive.cli.exits import Exit
+from redrive.mailboxes import open_mailbox
 from redrive.office import doors
 from tests.support.bound import lease_in, line_in, with_app
 from tests.support.cli import here, letters_in, on_sqlite
@@ -99,6 +101,41 @@ def test_work_behind_a_dead_letter_is_no_good_health(tmp_path: Path, capsys: pyt
     assert row["behind_letters"] == 2
     here(capsys, "letters", "skip", head, "--reason", "need not wait")
     assert "held" not in health(capsys)[1]
+
+
+def by_a_mailbox(url: str, _folder: Path) -> None:
+    with open_mailbox("inbox", url) as inbox:
+        inbox.receive()
+        inbox.send(1)
+
+
+def by_a_worker(_url: str, folder: Path) -> None:
+    async def work(app: Redrive) -> None:
+        @app.handler("inbox")
+        async def take(n: int) -> None: ...
+
+        await app.run(until_idle=True)
+        await app.enqueue("inbox", 1)
+
+    with_app(folder, work)
+
+
+@pytest.mark.parametrize("served", [by_a_mailbox, by_a_worker])
+def test_who_said_that_it_stopped_serves_nothing_from_that_moment_on(
+    on_store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], served: Callable[[str, Path], None]
+) -> None:
+    """Its last beat is a moment old, as a sign of life would be."""
+    served(on_store, tmp_path)
+    assert health(capsys) == (Exit.UNSOUND, {"no_worker": "inbox"})
+    status = json.loads(here(capsys, "status", "--json").out)
+    assert [(row["queue"], row["workers"]) for row in status["queues"]] == [("inbox", 0)]
+    assert [beat["alive"] for beat in status["workers"]] == [False]
+    assert here(capsys, "worker", "list", "--json").out.strip() == "[]"
+    (gone,) = json.loads(here(capsys, "worker", "list", "--all", "--json").out)
+    assert gone["state"] == "stopped"
+    item = here(capsys, "item", "list", "-q").out.strip()
+    explained = json.loads(here(capsys, "item", "explain", item, "--json").out)
+    assert [why["kind"] for why in explained["why"]] == ["no_worker"]
 
 
 @on_sqlite

@@ -28,7 +28,7 @@ from redrive.stores.url import store_from_url
 from redrive.testing import FakeClock
 from redrive.testing.faults import Fault, FaultyStore
 from tests.mailboxes.conftest import Openers
-from tests.support.stores import StoreUrl
+from tests.support.stores import EACH, StoreUrl
 
 
 @pytest.fixture
@@ -189,6 +189,19 @@ def test_whoever_receives_is_seen_among_the_workers(mailboxes: Openers, clock: F
     requests.close()
     other.close()
     assert isinstance(store, MemoryStore)
+
+
+@pytest.mark.parametrize("kind", [each for each in EACH if each != "memory"])
+def test_whoever_has_closed_its_last_mailbox_is_no_worker_any_more(kind: str, mailboxes: Openers) -> None:
+    """No time passes: the last beat is as young as can be."""
+    witness = mailboxes(kind)("other")  # another clock is another place, and this one receives nothing
+    requests = mailboxes(kind)("requests", clock=FakeClock())
+    requests.receive()
+    [before] = beats(requests)
+    assert (before.alive, before.facts.stopped) == (True, False)
+    requests.close()
+    [after] = beats(witness)
+    assert (after.alive, after.facts.stopped, after.seen_at) == (False, True, before.seen_at)
 
 
 def beats(mailbox: StoreMailbox[Any, Any]) -> tuple[WorkerBeat, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from redrive.core.select import Ids, Match
-from redrive.core.verbs import Act, Cancel
+from redrive.core.verbs import Act, Cancel, WorkerFacts
 from redrive.errors import StoreFull, StoreUnavailable
 from redrive.stores.sqlite import SqliteStore, ballast, checkpoint
 from redrive.stores.sqlite.binding import Connection
@@ -81,7 +81,7 @@ async def test_nobody_elses_work_uses_it(store: SqliteStore, disk: Disk, reserve
         store.put([new("one")]),
         store.lease(asking()),
         store.settle([], asking()),
-        store.beat("w", {}, 1000),  # type: ignore[arg-type]  # refused before anybody looks at it
+        store.beat("w", WorkerFacts(()), 1000),
     ):
         with pytest.raises(StoreFull):
             await work

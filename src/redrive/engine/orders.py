@@ -55,7 +55,7 @@ async def forget(store: Store, worker: str) -> None:
 
 
 def can_hear(beat: WorkerBeat) -> bool:
-    return beat.alive and not beat.facts.stopped
+    return beat.alive
 
 
 async def _left_behind(store: Store) -> list[DocumentWrite]:

@@ -317,7 +317,7 @@ class PostgresStore:
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         check_text("worker", worker)
         session = await self._here()
-        params = (session.pinned(), worker, codec.encode(facts), ttl, DAY)
+        params = (session.pinned(), worker, codec.encode(facts), facts.lasts(ttl), DAY)
         await session.call(session.sql("beat", "call"), params)
 
     async def workers(self) -> tuple[WorkerBeat, ...]:
