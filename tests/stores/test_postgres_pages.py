@@ -20,7 +20,7 @@ from redrive.testing.clock import FakeClock
 from tests.stores import postgres_plans_kit
 from tests.stores.postgres_hot_kit import session_of
 from tests.stores.postgres_kit import DEAD, OPEN, act, failure, letters
-from tests.stores.postgres_plans_kit import LOOKED, MANY, Planned, of_act, of_page
+from tests.stores.postgres_plans_kit import LOOKED, MANY, OFTEN, Planned, of_act, of_page
 from tests.support.stores import fresh_store
 
 
@@ -240,7 +240,9 @@ async def session(planned: Planned) -> AsyncIterator[Session]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("looked", LOOKED)
+@pytest.mark.parametrize(
+    "looked", [pytest.param(looked, marks=() if looked in OFTEN else pytest.mark.prove) for looked in LOOKED]
+)
 async def test_pages_are_served_by_an_index(
     planned: Planned, session: Session, monkeypatch: pytest.MonkeyPatch, looked: str
 ) -> None:

@@ -7,21 +7,26 @@ still works on, and then take more.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from redrive.engine.threads import leave
 
 
-@contextmanager
-def parent_only() -> Iterator[None]:
-    """What is called in the block may fork: a child ends where the block does, as a program would."""
-    process = os.getpid()
-    try:
-        yield
-    except BaseException as error:
-        if os.getpid() != process:
+class _ParentOnly:
+    """No generator: it stands around every call of a handler."""
+
+    __slots__ = ("_process",)
+
+    def __enter__(self) -> None:
+        self._process = os.getpid()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if os.getpid() != self._process:
             leave(error)
-        raise
-    if os.getpid() != process:
-        leave(None)
+
+
+def parent_only() -> _ParentOnly:
+    """What is called in the block may fork: a child ends where the block does, as a program would."""
+    return _ParentOnly()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import os
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
@@ -18,9 +17,10 @@ from redrive.core.item import Item, Millis, NewItem
 from redrive.core.policy import Policy
 from redrive.engine import signals
 from redrive.engine.evidence import failure_of, hint_of, plain_failure, text_of
+from redrive.engine.forks import parent_only
 from redrive.engine.policies import Choice, Policies
 from redrive.engine.registry import Handler
-from redrive.engine.threads import Threads, leave
+from redrive.engine.threads import Threads
 from redrive.errors import PayloadError
 from redrive.stores.clock import Clock
 
@@ -160,7 +160,8 @@ class Runner:
                 return await self._useless(run, error, "payload")
             current.set(run)
             if handler.is_async:
-                value = await handler.function(**arguments)
+                with parent_only():
+                    value = await handler.function(**arguments)
                 return o.Done() if value is None else await self._returned(run, value)
             return await self._in_thread(run, arguments)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises, SystemExit included, is its failure
@@ -268,14 +269,11 @@ class Runner:
 
 def _call(function: Callable[..., object], arguments: dict[str, Any]) -> tuple[object, BaseException | None]:
     """Exceptions travel as values: a StopIteration cannot be set on a future."""
-    process = os.getpid()
     try:
-        value, error = function(**arguments), None
+        with parent_only():
+            return function(**arguments), None
     except BaseException as raised:  # noqa: BLE001 - see Runner.handle
-        value, error = None, raised
-    if os.getpid() != process:
-        leave(error)
-    return value, error
+        return None, raised
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[object], None], argument: object) -> None:

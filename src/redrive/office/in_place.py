@@ -21,6 +21,7 @@ from redrive.core.select import Ids
 from redrive.core.verbs import Answer, Held, NewEntry, Settlement, Skipped, Verdict
 from redrive.engine import signals
 from redrive.engine.evidence import failure_of, text_of
+from redrive.engine.forks import parent_only
 from redrive.engine.ids import new_id
 from redrive.engine.report import end_event
 from redrive.engine.steady import PAUSES
@@ -178,7 +179,8 @@ class Shift:
             return None, PayloadUndecodable(f"the payload cannot be used: {item.flaw}")
         try:
             if inspect.iscoroutinefunction(function):
-                value = await function(item)
+                with parent_only():
+                    value = await function(item)
             else:
                 value, error = await self._in_thread(function, item)
                 if error is not None:
@@ -354,7 +356,8 @@ class Shift:
 def _caught(function: Function, item: Item) -> tuple[Any, BaseException | None]:
     """Exceptions travel as values: a StopIteration cannot be set on a future."""
     try:
-        return function(item), None
+        with parent_only():
+            return function(item), None
     except BaseException as error:  # noqa: BLE001 - it is judged in the loop
         return None, error
 
