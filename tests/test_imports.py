@@ -57,6 +57,7 @@ def test_the_bare_import_is_next_to_nothing() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_modules_of_the_api_need_no_import_of_their_own() -> None:
     names = ("errors.NotFound", "events.Finished", "blocking.Redrive", "testing.drain")
     code = "import redrive; " + "; ".join(f"redrive.{name}" for name in names)

@@ -50,6 +50,7 @@ async def furnished(app: Redrive) -> None:
     await app.audit.seal()
 
 
+@pytest.mark.slow
 def test_what_a_command_did_is_sealed_when_it_ends(tmp_path: Path, run: Callable[..., Told]) -> None:
     with_app(tmp_path, furnished)
     before = 1

@@ -132,6 +132,7 @@ def state(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [json.dumps([status["queues"][at]["dead"] for at in range(len(status["queues"]))]), *answers[1:]]
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("args", DESTRUCTIVE, ids=lambda args: " ".join(args[:2]))
 def test_what_cannot_be_undone_asks_first(
@@ -189,6 +190,7 @@ def test_cancelling_many_asks_first(
         assert here(capsys, "queue", "list", "--fields", "ready").out == left
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_many_need_the_number_typed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -331,6 +333,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 PRUNE = ["queue", "prune", "mail", "--reason", "x", "--yes"]
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_an_interrupt_ends_a_clean_up_after_its_bite(
     resolved: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,7 @@ async def shelves(store: Store) -> list[int]:
     return [each.body.count(b'":[') for each in await store.documents(claims.KIND)]
 
 
+@pytest.mark.slow
 def test_claims_that_nobody_asks_for_are_taken_away_by_whoever_comes_next(
     kind: str, mailboxes: Openers, clock: FakeClock
 ) -> None:
@@ -59,6 +60,7 @@ def test_claims_that_nobody_asks_for_are_taken_away_by_whoever_comes_next(
     assert place.call(asked, two, "bob") == "bob"
 
 
+@pytest.mark.slow
 async def test_claims_of_many_at_once_have_one_owner_each(clock: FakeClock) -> None:
     """Also where they meet on the same shelves, all of them in one call or each in its own."""
     store = MemoryStore(clock)

@@ -149,6 +149,7 @@ def die_everywhere(world: World, store: int, *, crossing: bool) -> None:
     world.process(checked("-0", *names, crossing=crossing))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [stores(kind) for kind in STORES])
 def test_m37_a_crash_at_each_step_of_dead_lettering(kinds: tuple[str, ...], world: Callable[..., World]) -> None:
     die_everywhere(world(*kinds), 0, crossing=False)
@@ -161,6 +162,7 @@ CROSSINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [0, 1], ids=["source", "target"])
 @pytest.mark.parametrize("kinds", CROSSINGS)
 def test_limitation_no_cross_backend_dlq(kinds: tuple[str, ...], store: int, world: Callable[..., World]) -> None:
@@ -245,6 +247,7 @@ def counted(*names: str, into: Counts) -> Act:
     return act
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [0, 1], ids=["source", "dead"])
 @pytest.mark.parametrize("kinds", [stores("memory", "sqlite"), stores("redis", "postgres")])
 def test_a_replay_that_died_on_its_way_is_not_sent_another_way(

@@ -275,6 +275,7 @@ def test_an_error_that_cannot_be_printed_is_logged_by_its_type() -> None:
 SUBJECTS = {"message_id", "request_id", "mailbox", "source_mailbox", "loop", "loops", "path"}
 
 
+@pytest.mark.slow
 def test_every_line_says_whom_it_is_about() -> None:
     """By a field, so that whoever has many mailboxes can find out."""
     folder = Path(logs.__file__).parent

@@ -48,6 +48,7 @@ async def test_r18_what_was_stored_before_a_restart_is_there_after_the_next(kind
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["insert", "remove"])
 async def test_r19_a_crash_at_any_point_leaves_the_old_or_the_new(act: str, tmp_path: Path) -> None:
     """At every point before and after a verb of the store, each of which is itself all or nothing."""

@@ -167,6 +167,7 @@ async def test_what_a_target_does_to_a_plain_post(
     await http.deliver(Receipt.of(receipt()), "k", None)
 
 
+@pytest.mark.slow
 async def test_a_target_that_hangs_is_left_after_the_timeout(broker: Broker) -> None:
     broker.script(hang())
     wire = Mcp(f"{broker.url}/mcp", "", SHORT, 5)
@@ -420,6 +421,7 @@ async def test_a_name_that_no_server_has_is_unreachable(monkeypatch: pytest.Monk
     await wire.close()
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_packed_unasked_is_not_unpacked(broker: Broker, mcp: Mcp) -> None:
     bomb = gzip.compress(b"[" + b" " * 50_000_000 + b"]")
     broker.script(status(200, bomb, headers={"Content-Encoding": "gzip", "Content-Type": "application/json"}))

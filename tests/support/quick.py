@@ -9,11 +9,13 @@ import functools
 import gc
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.support.families import Call
 
 SLOW = "slow"
 QUICK = "quick"
@@ -75,8 +77,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
     """Of its parameters only those that are not left out. A last one stays, or pytest would make a test without any."""
     yield
     calls: list[Any] = metafunc._calls  # noqa: SLF001 - what was made can be had in no other way
+    if metafunc.module.__name__.split(".")[:2] != ["tests", "stores"]:
+        spare_twins(calls)
     if calls and (out := left_out(metafunc.config)):
         calls[:] = [call for call in calls if not any(mark.name in out for mark in call.marks)] or calls[:1]
+
+
+def spare_twins(calls: Sequence[Call]) -> None:
+    """What is tried in memory with the same values need not be tried on a file as well, in a quick run.
+
+    That both stores are alike is for the conformance suite to say, which a quick run has for both.
+    """
+    tried = [call.params for call in calls if SLOW not in {mark.name for mark in call.marks}]
+    for call in calls:
+        on_file = [name for name, value in call.params.items() if value == "sqlite"]
+        if any({**call.params, name: "memory"} in tried for name in on_file):
+            call.marks.append(pytest.mark.slow.mark)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,12 +1,12 @@
 """A run leaves out what its marks say, and nothing else is left out before it is seen."""
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
 
-from tests.support.quick import left_out
+from tests.support.quick import left_out, spare_twins
 
 
 @dataclass(eq=False)
@@ -47,6 +47,27 @@ def test_marks_are_left_out_only_where_no_test_with_them_can_run(expression: str
 def test_a_test_that_is_asked_for_by_name_is_made() -> None:
     """So that pytest says that its marks leave it out, and not that there is none."""
     assert left_out(asked("not slow and not prove", "tests/stores/test_redis.py::test_put")) == frozenset()
+
+
+@dataclass
+class Given:
+    params: dict[str, object]
+    marks: list[pytest.Mark] = field(default_factory=list)
+
+
+def spared(*calls: Given) -> list[dict[str, object]]:
+    spare_twins(calls)
+    return [call.params for call in calls if [mark.name for mark in call.marks] == ["slow"]]
+
+
+def test_what_is_tried_in_memory_is_slow_on_a_file() -> None:
+    calls = [Given({"kind": kind, "n": n}) for kind in ("memory", "sqlite", "redis") for n in (1, 2)]
+    assert spared(*calls) == [{"kind": "sqlite", "n": 1}, {"kind": "sqlite", "n": 2}]
+    assert spared(Given({"kind": "sqlite", "n": 1}), Given({"kind": "memory", "n": 2})) == []
+    both = Given({"here": "memory", "there": "sqlite"}), Given({"here": "sqlite", "there": "memory"})
+    assert spared(*both) == []
+    slow = pytest.mark.slow.mark
+    assert spared(Given({"kind": "memory"}, [slow]), Given({"kind": "sqlite"})) == [{"kind": "memory"}]
 
 
 class Handler:
