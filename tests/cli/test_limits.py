@@ -4,10 +4,14 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import pytest
+from click.core import ParameterSource
 
 from redrive import Policy, Redrive, never
-from redrive.cli.exits import Exit
+from redrive.cli.exits import Exit, Talk, tell
+from redrive.cli.route import set_route
+from redrive.errors import ConfigError
 from tests.support.bound import lease_in, with_app
 from tests.support.cli import here, on_sqlite, on_terminal
 
@@ -52,6 +56,60 @@ def test_the_room_of_a_route_is_changed(tmp_path: Path, capsys: pytest.CaptureFi
     assert (told.code, told.out, told.err) == (Exit.DONE, "", "route network has room for 10,000\n")
     told = here(capsys, "route", "set", "network", "--capacity", "none", "--reason", "no limit", "--json")
     assert json.loads(told.out) == {"route": "network", "open": 2, "capacity": None, "full": False}
+
+
+NO_LIMIT = "must be between 1 and 1,000,000,000, not 99999999999 (use none for no limit)"
+RATES = "(use a rate such as 100/s, 100/min, '5 per 10s' or '100/min burst 20')"
+TIMES = "(use a number of seconds, or 200ms, 30s, 5m, 1h30m, 7d or PT1H30M)"
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("route", "set", "network", "--capacity", "99999999999"), f"--capacity: {NO_LIMIT}"),
+        (("queue", "set", "calls", "--capacity", "99999999999"), f"--capacity: {NO_LIMIT}"),
+        (("queue", "set", "calls", "--max-per-key", "99999999999"), f"--max-per-key: {NO_LIMIT}"),
+        (("queue", "set", "calls", "--rate", "soon"), f"--rate: 'soon' is not a rate: … {RATES}"),
+        (("letters", "replay", "abcd", "--pace", "soon"), f"--pace: 'soon' is not a rate: … {RATES}"),
+        (("receipts", "recover", "--pace", "soon"), f"--pace: 'soon' is not a rate: … {RATES}"),
+        (("queue", "set", "calls", "--keep", "soon"), f"--keep: 'soon' is not a duration: … {TIMES}"),
+        (("queue", "set", "calls", "--keep-trash", "soon"), f"--keep-trash: 'soon' is not a duration: … {TIMES}"),
+        (
+            ("queue", "set", "calls", "--order", "any"),
+            "--order: 'any' is none of block, park, skip (block is what a new queue has)",
+        ),
+        (
+            ("queue", "set", "calls", "--order", "blocks"),
+            "--order: 'blocks' is none of block, park, skip (did you mean block?)",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_refused_is_told_in_the_words_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], args: tuple[str, ...], said: str
+) -> None:
+    """The option as it was typed, and nothing that only Python knows."""
+    with_app(tmp_path, routed)
+    told = here(capsys, *args, "--reason", "x")
+    before, _, after = f"redrive: {said}\n".partition("…")
+    assert (told.code, told.out) == (Exit.USAGE, "")
+    assert told.err.startswith(before)
+    assert told.err.endswith(after)
+    error = json.loads(here(capsys, *args, "--reason", "x", "--json").err)["error"]
+    assert error["details"] == {"field": args[-2]}
+
+
+@on_sqlite
+def test_an_option_that_nobody_typed_is_not_blamed(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the library says of a parameter may come from the settings or from users' code."""
+    context = click.Context(set_route)
+    error = ConfigError("cannot be used", field="capacity", hint="use None for no limit")
+    tell(error, Talk(context=context))
+    assert capsys.readouterr().err == "redrive: capacity: cannot be used (use None for no limit)\n"
+    context.set_parameter_source("capacity", ParameterSource.COMMANDLINE)
+    tell(error, Talk(context=context))
+    assert capsys.readouterr().err == "redrive: --capacity: cannot be used (use none for no limit)\n"
 
 
 async def gated(app: Redrive) -> None:

@@ -147,6 +147,7 @@ def _talk(context: click.Context) -> Talk:
 
 
 def _speak_up(context: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's call
+    _talk(context).context = context
     if value:
         _talk(context).debug = True
 

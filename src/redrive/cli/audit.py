@@ -109,6 +109,13 @@ def _act(entry: Entry) -> tuple[str, list[str]]:
     return str(body.get("change", entry.topic)), [str(one) for one in changed] if isinstance(changed, list) else []
 
 
+def _meant(entry: Entry) -> list[str]:
+    """What it was about, if it changed nothing: a letter that was worked on, and stayed one."""
+    selection = _body(entry).get("selection")
+    ids = selection.get("ids") if isinstance(selection, dict) else None
+    return [str(one) for one in ids] if isinstance(ids, list) else []
+
+
 def _as_object(entry: Entry) -> dict[str, Any]:
     word, changed = _act(entry)
     body = _body(entry)
@@ -132,13 +139,15 @@ def _about(changed: list[str]) -> str:
 def _row(entry: Entry, now: Instant) -> list[str]:
     word, changed = _act(entry)
     at = f"{brief(now - entry.at)} ago"
-    return [at, entry.actor, word, str(len(changed)), _about(changed), redact_text(entry.reason)]
+    about = _about(changed or _meant(entry))
+    return [at, entry.actor, word, str(len(changed)), about, redact_text(entry.reason)]
 
 
 def _line(entry: Entry) -> list[str]:
     word, changed = _act(entry)
     facts = [str(entry.position), iso(entry.at) or MISSING, entry.actor, word, str(len(changed))]
-    return [*facts, redact_text(entry.reason), entry.request_id or MISSING, _about(changed) or MISSING]
+    about = _about(changed or _meant(entry))
+    return [*facts, redact_text(entry.reason), entry.request_id or MISSING, about or MISSING]
 
 
 @click.command("verify", help=ABOUT_VERIFY, context_settings=HELP_NAMES)

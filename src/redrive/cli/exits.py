@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 import click
+from click.core import ParameterSource
 
 from redrive import errors
 from redrive.cli.output import Unwritten, as_json, clean, say, unwritten
@@ -17,6 +18,7 @@ from redrive.errors import BadFilter, ConfigError, QueueFull, RedriveError
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """What a disk or a closed stream says, and no fault of the program."""
+NONE = re.compile(r"\bNone\b")
 PASSWORD = re.compile(r"""(://[^\s'"/@:]*:)[^'"\n]*@""")
 
 
@@ -80,6 +82,8 @@ class Talk:
     colour: bool = True
     ask: bool = True
     config: str | None = None
+    context: click.Context | None = None
+    """Of the command, as soon as there is one."""
 
 
 def tell(error: BaseException, talk: Talk) -> Exit:
@@ -89,6 +93,7 @@ def tell(error: BaseException, talk: Talk) -> Exit:
     code, word = next(((code, word) for kind, code, word in TABLE if isinstance(error, kind)), (Exit.FAILED, "bug"))
     if talk.debug:
         say(_discreet("".join(traceback.format_exception(error)).rstrip()), keep="\n")
+    error = _as_typed(error, talk.context)
     message, hint = _words(error, word)
     if talk.json:
         told = {"code": word, "message": message, "hint": hint, "details": _details(error)}
@@ -102,6 +107,18 @@ def tell(error: BaseException, talk: Talk) -> Exit:
         before = clean(error.text[: error.column - 1])
         say(f"  {clean(error.text)}\n  {' ' * len(before)}^", keep="\n")
     return code
+
+
+def _as_typed(error: BaseException, context: click.Context | None) -> BaseException:
+    """The library names its parameters: whoever typed an option is told of the option, and None is typed as none."""
+    if context is None or not isinstance(error, ConfigError) or isinstance(error, BadFilter):
+        return error
+    for option in context.command.params:
+        said = isinstance(option, click.Option) and option.name == error.field
+        if said and context.get_parameter_source(error.field) is ParameterSource.COMMANDLINE:
+            message = error.message.removeprefix(f"{error.field}: ")
+            return ConfigError(message, field=max(option.opts, key=len), hint=NONE.sub("none", error.hint))
+    return error
 
 
 def _details(error: BaseException) -> dict[str, object]:

@@ -15,7 +15,7 @@ from redrive.cli.covered import covered_payload
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
-from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item, Priority
+from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Priority
 from redrive.core.redact import redact_text
 from redrive.core.states import State
 
@@ -57,7 +57,7 @@ def page(history: History, now: Instant) -> Iterator[str]:
     """The lines, harmless to a terminal whatever the letter holds."""
     item = history.item
     yield bold(f"{'letter' if item.letter else 'item'} {clean(item.id)}")
-    for name, value in (*_header(item, now), *bonds(history)):
+    for name, value in (*_header(history, now), *bonds(history)):
         yield f"  {name:<10}{clean(value)}"
     if history.attempts or history.omitted:
         yield ""
@@ -79,8 +79,8 @@ def page(history: History, now: Instant) -> Iterator[str]:
             yield f"  {clean(redact_text(said))}"
 
 
-def _header(item: Item, now: Instant) -> Iterator[tuple[str, str]]:
-    letter = item.letter
+def _header(history: History, now: Instant) -> Iterator[tuple[str, str]]:
+    item, letter = history.item, history.item.letter
     yield "queue", item.queue
     yield "state", f"{item.state}, {letter.disposition}" if letter else str(item.state)
     if letter:
@@ -99,13 +99,20 @@ def _header(item: Item, now: Instant) -> Iterator[tuple[str, str]]:
         yield "priority", item.priority
     if item.tags:
         yield "tags", ", ".join(item.tags)
-    counters = {"attempt": item.attempt, "errors": item.errors, "crashes": item.crashes}
-    counters |= {"deliveries": item.deliveries, "replays": item.replays}
+    counters: dict[str, object] = {"attempt": item.attempt, "errors": item.errors, "crashes": item.crashes}
+    counters |= {"deliveries": _deliveries(history), "replays": item.replays}
     yield "counters", ", ".join(f"{name} {count}" for name, count in counters.items())
     if letter:
         yield "cause", letter.failure.cause
         yield "error", _error(letter.failure)
         yield "class", _class(letter.failure)
+
+
+def _deliveries(history: History) -> str:
+    """Each is a lease, and not always a try: of a letter that was lent out and let go there is nothing to read."""
+    count = history.item.deliveries
+    untold = count - len(history.attempts) - history.omitted
+    return f"{count} ({untold} without a record)" if history.item.letter and untold > 0 else str(count)
 
 
 def _when(at: Instant, now: Instant) -> str:

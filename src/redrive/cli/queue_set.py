@@ -14,11 +14,13 @@ from redrive.cli.output import on_terminal, say, tabbed, write_json
 from redrive.cli.queue import row_of
 from redrive.cli.standing import limits
 from redrive.cli.status import settings_object
+from redrive.core import durations, rates
 from redrive.core.verbs import QueueSettings
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
 from redrive.office.policies import declared_policies
 from redrive.office.settings import QueueOptions, queue_change
+from redrive.stores.checks import ORDERS
 
 NONE = "none"
 ABOUT_SET = """Change what limits a queue, for every worker, from their next lease on. `none` lifts a limit.
@@ -67,18 +69,36 @@ def _text(text: str, _option: str) -> str:
     return text
 
 
+def _duration(text: str, option: str) -> str:
+    durations.parse(text, field=option)
+    return text
+
+
+def _rate(text: str, option: str) -> str:
+    rates.parse(text, field=option)
+    return text
+
+
+def _order(text: str, option: str) -> str:
+    if text not in ORDERS:
+        near = get_close_matches(text, ORDERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else ALWAYS["order"]
+        raise ConfigError(f"{text!r} is none of {', '.join(ORDERS)}", field=option, hint=hint)
+    return text
+
+
 # Option, what it reads, and what it says of itself.
 OPTIONS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
     "max_running": ("N", _count, "How many run at once, over all workers."),
     "max_per_key": ("N", _count, "How many run at once for each limit key."),
-    "rate": ("RATE", _text, "How fast they are given out, as in 100/min or 5 per 10s."),
+    "rate": ("RATE", _rate, "How fast they are given out, as in 100/min or 5 per 10s."),
     "capacity": ("N", _count, "How many may wait or run before enqueue refuses."),
-    "order": ("WORD", _text, "Behind a dead head of an order key: block, park or skip."),
+    "order": ("WORD", _order, "Behind a dead head of an order key: block, park or skip."),
     "policy": ("NAME", _text, "The policy by this name in the workers' code; app.policy declares it."),
     "gate": ("NAME", _text, "The gate it stands behind."),
-    "keep": ("DURATION", _text, "How long finished items are kept, as in 7d."),
-    "keep_results": ("DURATION", _text, "How long results are kept."),
-    "keep_trash": ("DURATION", _text, "How long a discarded letter can be brought back, as in 30d."),
+    "keep": ("DURATION", _duration, "How long finished items are kept, as in 7d."),
+    "keep_results": ("DURATION", _duration, "How long results are kept."),
+    "keep_trash": ("DURATION", _duration, "How long a discarded letter can be brought back, as in 30d."),
     "retry_share": ("SHARE", _share, "Of a worker's slots, what retries may take while first attempts wait."),
 }
 

@@ -19,7 +19,15 @@ from redrive.cli.access import (
     visit,
 )
 from redrive.cli.output import bold, brief, clean, iso, write, write_json
-from redrive.cli.receipts_target import chosen, queue_option, say_waiting, take_in, tenant_option, waiting_in
+from redrive.cli.receipts_target import (
+    check_there,
+    chosen,
+    queue_option,
+    say_waiting,
+    take_in,
+    tenant_option,
+    waiting_in,
+)
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.watch import look, watch_option
@@ -107,6 +115,7 @@ def list_receipts(
     most = how_many(limit, every=every)
 
     async def ask(app: Redrive) -> Callable[[], None]:
+        await check_there(app, queue)
         await take_in(app, settings)
         found, more = await _found(app, settings.queue, most, cursor)
         tally = await app.tally()
@@ -208,6 +217,7 @@ def show(*, id: str, queue: str | None, tenant: str | None, as_json: bool, store
     settings = chosen(queue=queue, tenant=tenant)
 
     async def ask(app: Redrive) -> tuple[History, Instant]:
+        await check_there(app, queue)
         return await _history(app, settings, id), (await app.tally()).at
 
     history, now = visit(store, ask)

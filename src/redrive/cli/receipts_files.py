@@ -20,7 +20,15 @@ from redrive.cli.access import (
 from redrive.cli.acts import DONE_ALL_THE_SAME
 from redrive.cli.exits import Exit
 from redrive.cli.output import Unwritten, clean, on_terminal, raw_output, say, write, write_json
-from redrive.cli.receipts_target import FAULTS, chosen, queue_option, say_faults, take_in, tenant_option
+from redrive.cli.receipts_target import (
+    FAULTS,
+    check_there,
+    chosen,
+    queue_option,
+    say_faults,
+    take_in,
+    tenant_option,
+)
 from redrive.errors import ConfigError
 from redrive.office.letters import check_reason
 from redrive.stores.upkeep import StoreAbsent
@@ -69,6 +77,7 @@ def export(*, file: str, force: bool, queue: str | None, store: str) -> None:
     async def read(app: Redrive) -> list[Entry]:
         from redrive.receipts.dead_letters import entries_of
 
+        await check_there(app, queue)
         return await entries_of(await take_in(app, settings))
 
     async def copy(app: Redrive) -> int:

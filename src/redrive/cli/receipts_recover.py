@@ -26,7 +26,16 @@ from redrive.cli.asking import Progress
 from redrive.cli.exits import Exit
 from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import Unwritten, clean, counted, on_terminal, say, write, write_json
-from redrive.cli.receipts_target import chosen, row_of, say_waiting, target_options, waiting_in, with_client
+from redrive.cli.receipts_target import (
+    check_endpoint,
+    check_there,
+    chosen,
+    row_of,
+    say_waiting,
+    target_options,
+    waiting_in,
+    with_client,
+)
 from redrive.core.redact import redact_text
 from redrive.core.verbs import Skipped
 from redrive.errors import StoreError
@@ -89,6 +98,10 @@ def recover_receipts(
     if pace is not None:
         rates.parse(pace, field="--pace")
     settings = chosen(**target)
+    if not dry_run:
+        check_endpoint(settings)
+    if target["queue"] is not None:  # before there is a client, which makes the queue that it is for
+        visit(store, lambda app: check_there(app, target["queue"]))
     if dry_run:
         return _report(
             *visit(store, lambda app: _would(app, settings.queue, why, limit)), as_json=as_json, dry_run=True
@@ -243,11 +256,13 @@ def _code(done: Recovery, *, dry_run: bool) -> int:
     if dry_run:
         return Exit.DONE
     if done.stopped:
-        say(f"interrupted: {counted(len(done.left), 'receipt')} were not reached; say it again to go on")
+        were = "was" if len(done.left) == 1 else "were"
+        say(f"interrupted: {counted(len(done.left), 'receipt')} {were} not reached; say it again to go on")
         return Exit.INTERRUPTED
     if done.unreachable:
         said = redact_text(done.unreachable)
-        say(f"redrive: {said}; {counted(len(done.left), 'receipt')} left as they were (run it again when it is back)")
+        left = f"{counted(len(done.left), 'receipt')} left as {'it was' if len(done.left) == 1 else 'they were'}"
+        say(f"redrive: {said}; {left} (run it again when it is back)")
         return Exit.STORE
     return Exit.PARTLY if done.kept or done.skipped or done.left else Exit.DONE
 

@@ -19,7 +19,15 @@ from redrive.cli.asking import Progress
 from redrive.cli.exits import Exit
 from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import MISSING, counted, say, tabbed, write_json
-from redrive.cli.receipts_target import check_endpoint, chosen, row_of, take_in, target_options, with_client
+from redrive.cli.receipts_target import (
+    check_endpoint,
+    check_there,
+    chosen,
+    row_of,
+    take_in,
+    target_options,
+    with_client,
+)
 from redrive.core.quantity import shown
 from redrive.errors import ConfigError, Conflict, InvalidReceipt, PayloadUndecodable
 
@@ -81,7 +89,7 @@ def send(*, file: str | None, waiting: bool, as_json: bool, store: str, **target
     check_endpoint(settings)
     some = [] if file is None else _receipts(file, settings.tenant)
     # Before there is a client, which delivers as soon as it is open: what it is quick with would never be told.
-    before = visit(store, lambda app: _waiting(app, settings)) if waiting else []
+    before = visit(store, lambda app: _waiting(app, settings, target["queue"])) if waiting else []
 
     async def ask(client: ReceiptClient) -> list[Ended]:
         await _check_runs(client.app, settings.queue)
@@ -92,12 +100,13 @@ def send(*, file: str | None, waiting: bool, as_json: bool, store: str, **target
     return _report(ended, len(some or before) - len(ended), waiting=waiting, as_json=as_json)
 
 
-async def _waiting(app: Redrive, settings: ReceiptSettings) -> list[Sent]:
+async def _waiting(app: Redrive, settings: ReceiptSettings, named: str | None) -> list[Sent]:
     from redrive.core.filters import render
     from redrive.core.select import And, Match, Or
     from redrive.core.states import State
     from redrive.stores.base import PAGE_LIMIT
 
+    await check_there(app, named)
     await take_in(app, settings)
     states = Or((Match("state", "=", State.READY), Match("state", "=", State.LEASED)))
     where = render(And((Match("queue", "=", settings.queue), states)))

@@ -116,6 +116,14 @@ def with_client(
     return asyncio.run(asked())
 
 
+async def check_there(app: Redrive, queue: str | None) -> None:
+    """Raises UnknownQueue for one that --queue names: nothing to do in a queue that is not there is no good news."""
+    if queue is not None:
+        from redrive.cli.queue import row_of as known
+
+        known((await app.tally()).queues, queue)
+
+
 async def take_in(app: Redrive, receipts: ReceiptSettings) -> DeadLetterQueue:
     """The dead letter queue, with what a configured receipts.json has that was not taken in before."""
     from redrive.receipts.dead_letters import DeadLetterQueue

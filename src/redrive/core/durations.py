@@ -22,7 +22,7 @@ MAX: Millis = 100 * 365 * 86_400 * 1000
 
 _ACCEPTED = 'use seconds, a timedelta, or text such as "200ms", "30s", "5m", "1h30m", "7d" or "PT1H30M"'
 _TYPED = "use a number of seconds, or 200ms, 30s, 5m, 1h30m, 7d or PT1H30M"
-"""Where it is an option of a command."""
+"""Where it is an option of a command, or a setting in a file or a variable, as in worker.grace."""
 
 _SIZES = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _SUFFIXES = {
@@ -47,7 +47,7 @@ _ISO = re.compile(
 
 def parse(value: Duration, *, field: str = "duration") -> Millis:
     """Milliseconds, or BadDuration that names `field`, the value and what is accepted."""
-    accepted = _TYPED if field.startswith("--") else _ACCEPTED
+    accepted = _TYPED if field.startswith("--") or "." in field else _ACCEPTED
     try:
         millis = _exact(value)
     except ValueError as error:

@@ -12,6 +12,8 @@ from redrive.errors import BadDuration, ConfigError
 RateText = Rate | str
 
 _ACCEPTED = 'use text such as "100/s", "100/min", "5 per 10s" or "100/min burst 20", or Rate(count, per)'
+_TYPED = "use a rate such as 100/s, 100/min, '5 per 10s' or '100/min burst 20'"
+"""Where it is an option of a command."""
 _TEXT = re.compile(r"(?P<count>[0-9][0-9,_]*)\s*(?:/|\bper\b)\s*(?P<per>.+?)(?:,?\s+burst\s+(?P<burst>[0-9][0-9,_]*))?")
 _MOST = 1_000_000_000
 """More than a microsecond clock can tell apart is no rate."""
@@ -24,7 +26,8 @@ def parse(value: RateText, *, field: str = "rate") -> Rate:
         rate = value if isinstance(value, Rate) else _from_text(value)
         _check(rate)
     except ValueError as error:
-        raise ConfigError(f"{shown(value)} is not a rate: {error}", field=field, hint=_ACCEPTED) from None
+        accepted = _TYPED if field.startswith("--") else _ACCEPTED
+        raise ConfigError(f"{shown(value)} is not a rate: {error}", field=field, hint=accepted) from None
     return rate
 
 

@@ -96,6 +96,11 @@ def job(
 def why_not(item: Item, now: Instant, *, early: bool) -> str | None:
     """Why nobody can have this letter now, or None. `early`: that it was put off is no reason."""
     disposition = None if item.letter is None else item.letter.disposition
-    refused = refusal(Replay(), item.state, disposition, holder=holder(item, now))
+    held = holder(item, now)
+    refused = refusal(Replay(), item.state, disposition, holder=held)
+    if held and refused:
+        # Whoever has it may have died since: until when is all that can be said.
+        whole = -(-((item.lease_until or 0) - now) // 1000) * 1000
+        return f"{refused} for another {durations.brief(whole)}; repeat this if it is a letter then"
     put_off = not early and item.lease_until is not None and item.lease_until > now
     return refused or ("it was put off and is not due yet" if put_off else None)
