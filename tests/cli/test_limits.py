@@ -81,7 +81,7 @@ TIMES = "(use a number of seconds, or 200ms, 30s, 5m, 1h30m, 7d or PT1H30M)"
         ),
         (
             ("queue", "set", "calls", "--order", "blocks"),
-            "--order: 'blocks' is none of block, park, skip (did you mean block?)",
+            "--order: 'blocks' is none of block, park, skip (did you mean 'block'?)",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

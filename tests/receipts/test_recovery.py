@@ -115,7 +115,7 @@ async def test_r13_what_is_accepted_goes_and_what_is_refused_stays(
         assert (await client.app.history(ids[0])).item.state is State.DONE
         entries = [each for each in await client.app.audit.list() if b'"work"' in each.body]
         assert {entry.reason for entry in entries} == {"the broker is back"}
-        assert [json.loads(entry.body)["changed"] for entry in entries] == [[ids[0]], [], [ids[2]]]
+        assert [json.loads(entry.body)["changed"] for entry in entries] == [[ids[0]], [ids[2]], []]
 
 
 async def test_what_a_recovery_was_told_last_is_told_beside_what_it_died_of(each_url: str, target: Target) -> None:

@@ -109,13 +109,6 @@ def _act(entry: Entry) -> tuple[str, list[str]]:
     return str(body.get("change", entry.topic)), [str(one) for one in changed] if isinstance(changed, list) else []
 
 
-def _meant(entry: Entry) -> list[str]:
-    """What it was about, if it changed nothing: a letter that was worked on, and stayed one."""
-    selection = _body(entry).get("selection")
-    ids = selection.get("ids") if isinstance(selection, dict) else None
-    return [str(one) for one in ids] if isinstance(ids, list) else []
-
-
 def _as_object(entry: Entry) -> dict[str, Any]:
     word, changed = _act(entry)
     body = _body(entry)
@@ -139,15 +132,13 @@ def _about(changed: list[str]) -> str:
 def _row(entry: Entry, now: Instant) -> list[str]:
     word, changed = _act(entry)
     at = f"{brief(now - entry.at)} ago"
-    about = _about(changed or _meant(entry))
-    return [at, entry.actor, word, str(len(changed)), about, redact_text(entry.reason)]
+    return [at, entry.actor, word, str(len(changed)), _about(changed), redact_text(entry.reason)]
 
 
 def _line(entry: Entry) -> list[str]:
     word, changed = _act(entry)
     facts = [str(entry.position), iso(entry.at) or MISSING, entry.actor, word, str(len(changed))]
-    about = _about(changed or _meant(entry))
-    return [*facts, redact_text(entry.reason), entry.request_id or MISSING, about or MISSING]
+    return [*facts, redact_text(entry.reason), entry.request_id or MISSING, _about(changed) or MISSING]
 
 
 @click.command("verify", help=ABOUT_VERIFY, context_settings=HELP_NAMES)

@@ -82,7 +82,7 @@ def _rate(text: str, option: str) -> str:
 def _order(text: str, option: str) -> str:
     if text not in ORDERS:
         near = get_close_matches(text, ORDERS, n=1)
-        hint = f"did you mean {near[0]}?" if near else ALWAYS["order"]
+        hint = f"did you mean {near[0]!r}?" if near else ALWAYS["order"]
         raise ConfigError(f"{text!r} is none of {', '.join(ORDERS)}", field=option, hint=hint)
     return text
 

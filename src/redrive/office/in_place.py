@@ -251,7 +251,10 @@ class Shift:
         )
 
     async def _ended(self, hand: _Hand, decision: Decision, attempt: Attempt | None, why: str) -> None:
-        entry = None if attempt is None else self._entry(hand.item.id, decision)
+        over = isinstance(decision, ToDone | ToCancelled)
+        word = "done" if isinstance(decision, ToDone) else "cancelled"
+        # One for each letter: whoever is killed after the first thousand leaves a thousand of them.
+        entry = self._entry((hand.item.id,), {word: 1}) if over else None
         settlement = Settlement(hand.item.id, hand.item.deliveries, decision, attempt, audit=entry)
         # What was done for the letter is told to the store, also if somebody stops us just now.
         answer = await asyncio.shield(self._settled(settlement))
@@ -265,15 +268,12 @@ class Shift:
             self._cancelled.append(Skipped(settlement.id, why))
         else:
             self._kept.append(Skipped(settlement.id, why))
-        if self._events and isinstance(decision, ToDone | ToCancelled):
+        if self._events and over:
             ran = 0 if attempt is None else attempt.ran
             self._events.emit(end_event(self._worker, hand.item.queue, settlement, answer, ran=ran))
 
-    def _entry(self, item_id: str, decision: Decision) -> NewEntry:
-        """One for each letter: whoever is killed after the first thousand leaves a thousand of them."""
-        word = "done" if isinstance(decision, ToDone) else "cancelled" if isinstance(decision, ToCancelled) else "kept"
-        changed = () if word == "kept" else (item_id,)
-        act, body = self._job.act, codec.encode(WorkRecord(WORD, Ids((item_id,)), changed, {word: 1}))
+    def _entry(self, changed: tuple[str, ...], counts: dict[str, int]) -> NewEntry:
+        act, body = self._job.act, codec.encode(WorkRecord(WORD, Ids(()), changed, counts))
         return NewEntry(TOPIC, body, act.actor, act.reason, act.request_id)
 
     async def _settled(self, settlement: Settlement) -> Answer:
@@ -318,10 +318,14 @@ class Shift:
             if held:
                 await self._surely(lambda: self._store.settle_letters(held))
         finally:
-            self._emit()
+            await self._conclude()
 
-    def _emit(self) -> None:
+    async def _conclude(self) -> None:
+        """What stayed a letter is only counted: it has one attempt more, and that names who and why."""
         act, changed = self._job.act, len(self._done) + len(self._cancelled)
+        if self._kept:
+            entry = self._entry((), {"kept": len(self._kept)})
+            await self._surely(lambda: self._store.append([entry]))
         if self._events and (changed or self._kept):
             left = len(self._kept) + len(self._skipped)
             self._events.emit(Amended(WORD, act.actor, act.reason, act.request_id, changed, left))

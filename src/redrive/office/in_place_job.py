@@ -60,7 +60,7 @@ class Job(Struct, frozen=True):
 
 
 class WorkRecord(Struct, frozen=True):
-    """What the audit says of one letter: an AuditRecord, with what became of it. `changed`: it is a letter no more."""
+    """What the audit says: an AuditRecord, with what became of those in `changed`, or how many stayed letters."""
 
     change: str
     selection: Ids
