@@ -111,7 +111,9 @@ def test_a_missing_database_is_not_made(tmp_path: Path, capsys: pytest.CaptureFi
     ):
         told = here(capsys, *args)
         assert (told.code, told.out) == (Exit.STORE, "")
-        assert f"no database at {tmp_path}/redrive.db (set --store or REDRIVE_STORE)" in told.err
+        assert (
+            f"no database at {tmp_path}/redrive.db (set --store or REDRIVE_STORE; an app makes a new one)" in told.err
+        )
     assert list(tmp_path.iterdir()) == []
 
 

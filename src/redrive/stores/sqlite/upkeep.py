@@ -111,7 +111,7 @@ class SqliteUpkeep:
             raise StoreUnavailable(f"{path} cannot be reached: {error.strerror}") from error
         if found is None or not stat.S_ISREG(found.st_mode) or not found.st_size:
             absent = StoreAbsent if found is None else StoreUnavailable
-            raise absent(f"no database at {path}", hint="set --store or REDRIVE_STORE")
+            raise absent(f"no database at {path}", hint="set --store or REDRIVE_STORE; an app makes a new one")
         return Settings(path, self._durability, self._busy_timeout, choose(self._binding, path))
 
     @contextmanager
