@@ -191,6 +191,26 @@ def test_m43_lineage_and_audit_tell_where_a_message_comes_from(boxes: Boxes) -> 
     assert history.attempts[-1].note == f"replayed to requests as {new} by bob: fixed better"
 
 
+def test_a_letter_that_is_over_is_in_the_audit_in_the_same_write(
+    kind: str, mailboxes: Openers, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no crash can come in between: nothing is appended by itself."""
+    boxes = boxes_of(mailboxes(kind), clock)
+    sent, kept, seen = [boxes.die(Order(number)) for number in range(3)]
+    store, written = boxes.dead._place.store, len(audit_of(boxes.dead))  # noqa: SLF001
+    monkeypatch.setattr(store, "append", None)
+    Replayer(boxes.dead).one(sent, reason="fixed", actor="ann", priority="high")
+    held = {message.id: message for message in boxes.dead.receive(2)}
+    held[kept].nack()
+    held[seen].acknowledge()
+    monkeypatch.undo()
+    worker = boxes.dead._place.worker  # noqa: SLF001
+    assert audit_of(boxes.dead)[written:] == [
+        ("replay", "ann", "fixed", (sent,)),
+        ("acknowledge", worker, "acknowledged in dead", (seen,)),
+    ]
+
+
 def test_limitation_no_message_transformation(boxes: Boxes) -> None:
     died = boxes.die(Order(1), reply_to=boxes.answers)
     done = Replayer(boxes.dead).one(died, transform=lambda letter: Order(letter.body.number + 10))

@@ -8,10 +8,13 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
-from redrive.core.decide import Charge, ToCancelled, ToReady
+from msgspec import structs
+
+from redrive.core.decide import Charge, Decision, ToCancelled, ToReady
 from redrive.core.item import Ending, History, Item, Millis
-from redrive.core.select import Match, Selection
-from redrive.core.verbs import Answer, Settlement
+from redrive.core.select import Ids, Match, Selection
+from redrive.core.verbs import Act, Answer, NewEntry, Settlement
+from redrive.engine.ids import new_id
 from redrive.errors import SerializationError
 from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, dead_letter_of, moment
@@ -20,6 +23,7 @@ from redrive.mailboxes.boxes.limits import visibility
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import born
 from redrive.mailboxes.letters.lending import Letters, at_death, open_letters
+from redrive.stores.audit import AuditRecord, entry
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import StoreMailbox
@@ -97,12 +101,24 @@ class LetterMessage(StoreMessage[Any, R]):
         # Nobody did what the message asked for: so it is not done.
         return ToCancelled(f"acknowledged in {self._mailbox.name}")
 
+    def _settlement(self, decision: Decision, ending: Ending, **more: Any) -> Settlement:
+        settlement = super()._settlement(decision, ending, **more)
+        if not isinstance(decision, ToCancelled):
+            return settlement
+        act = Act(self._place.worker, decision.reason, new_id())
+        return structs.replace(settlement, audit=over("acknowledge", self._item.id, act))
+
     async def _store_settle(self, settlement: Settlement) -> Answer:
         try:
             return (await self._place.store.settle_letters([settlement]))[0]
         finally:
             if self._mailbox._lens is not None:
                 self._mailbox._lens.look_again()
+
+
+def over(word: str, letter_id: str, act: Act) -> NewEntry:
+    """What the audit says of a letter that is none any more: in the write that ends it."""
+    return entry(AuditRecord(word, Ids((letter_id,)), (letter_id,)), act)
 
 
 def dead_letter_from(history: History, envelope: Envelope, body_type: Any) -> DeadLetter[Any]:

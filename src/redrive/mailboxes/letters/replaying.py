@@ -20,9 +20,9 @@ from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.place import Place, surely
 from redrive.mailboxes.letters import claiming, claims
 from redrive.mailboxes.letters.lending import open_letters
+from redrive.mailboxes.letters.lens import over
 from redrive.mailboxes.letters.plans import Body, Found, Itself, Message, Order, Plan, leaves
 from redrive.mailboxes.letters.resending import Candidate
-from redrive.stores.audit import AuditRecord, entry
 from redrive.stores.base import IDS_LIMIT
 
 TTL: Millis = 60_000
@@ -230,7 +230,8 @@ def _end(order: Order, item: Item, target: Mailbox[Any, Any], key: str, follow_u
     note = f"replayed to {target.name} as {key} by {order.act.actor}: {order.act.reason}"
     worker, began = order.place.worker, item.leased_at or 0
     attempt = Attempt(item.deliveries, item.attempt, worker, began, 0, Ending.DONE, failure=None, note=note)
-    return Settlement(item.id, item.deliveries, ToDone(), attempt, () if follow_up is None else (follow_up,))
+    follow_ups = () if follow_up is None else (follow_up,)
+    return Settlement(item.id, item.deliveries, ToDone(), attempt, follow_ups, over("replay", item.id, order.act))
 
 
 def _settle(order: Order, ends: list[Settlement], sent: list[tuple[Candidate, str, str]], found: Found) -> None:
@@ -239,9 +240,6 @@ def _settle(order: Order, ends: list[Settlement], sent: list[tuple[Candidate, st
     others = [each for each, answer in zip(sent, answers, strict=True) if answer.verdict is not Verdict.APPLIED]
     found.done += done
     found.skipped += [Skipped(letter.id, TAKEN) for letter, _, _ in others]
-    if done:
-        changed = tuple([letter.id for letter, _, _ in done])
-        order.call(_append, order.place, AuditRecord("replay", Ids(changed), changed), order.act)
 
 
 async def _settled(order: Order, ends: list[Settlement]) -> tuple[Answer, ...]:
@@ -254,8 +252,3 @@ async def _settled(order: Order, ends: list[Settlement]) -> tuple[Answer, ...]:
 
 def _ours(answer: Answer) -> Answer:
     return Answer(answer.id, Verdict.APPLIED) if answer.verdict is Verdict.ALREADY else answer
-
-
-async def _append(place: Place, record: AuditRecord, act: Act) -> None:
-    """A write of its own: the letter's history says the same in the one that ended it. Rather twice than not at all."""
-    await surely(lambda: place.store.append([entry(record, act)]))

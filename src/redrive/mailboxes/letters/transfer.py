@@ -22,7 +22,7 @@ from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.place import Place, surely
 from redrive.mailboxes.letters.lending import at_death
-from redrive.mailboxes.letters.lens import Lens, dead_letter_from
+from redrive.mailboxes.letters.lens import Lens, dead_letter_from, over
 
 BITE = 20
 TTL: Millis = 60_000
@@ -128,6 +128,8 @@ async def _end(place: Place, letters: list[History], decision: Decision, note: s
         attempt = Attempt(
             item.deliveries, item.attempt, place.worker, item.leased_at or 0, 0, ending, failure=None, note=note
         )
-        settlements.append(Settlement(item.id, item.deliveries, decision, attempt))
+        gone = isinstance(decision, ToCancelled)
+        audit = over("move", item.id, Act(place.worker, note, new_id())) if gone else None
+        settlements.append(Settlement(item.id, item.deliveries, decision, attempt, audit=audit))
     if settlements:
         await surely(lambda: place.store.settle_letters(settlements))
