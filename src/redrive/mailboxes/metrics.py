@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError, MissingExtra
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.depth import Depth, ask_all
 from redrive.mailboxes.boxes.mailbox import Mailbox
 
@@ -132,6 +133,7 @@ class MailboxMetrics:
 
     def watch(self, mailbox: Mailbox[Any, Any]) -> None:
         """Tell how deep it is, until it is closed. The last of a name is asked."""
+        limits.kind(mailbox, Mailbox, field="mailbox", hint="use open_mailbox")
         with self._lock:
             known = self._depths.get(mailbox.name)
             if known is None or known[1].mailbox is not mailbox:
@@ -139,6 +141,9 @@ class MailboxMetrics:
 
     def total(self, name: str) -> int:
         """Over all sources and error types."""
+        if name not in tuple(COUNTERS):
+            said = f"{shown(name)} is not counted"
+            raise InvalidParameterError(said, field="name", hint=f"use one of {', '.join(COUNTERS)}")
         with self._lock:
             return sum(self.counts[name].values())
 

@@ -153,7 +153,8 @@ class FakeMailbox(InMemoryMailbox[T, R]):
         message_id: str | None = None,
     ) -> str:
         """Send, also while a connection error is set, what is received as its `delivery_count`-th delivery."""
-        if delivery_count < 1:
+        given: object = delivery_count
+        if not isinstance(given, int) or given < 1:
             raise InvalidParameterError(f"{delivery_count} is none", field="delivery_count", hint="use 1 or more")
         error, self._error = self._error, None
         try:

@@ -20,6 +20,7 @@ LEAST_TO_WORK = 1
 """Seconds. What is received with less comes again while it is worked on, and no end of it would ever count."""
 MOST_MESSAGES = 10
 LONGEST = durations.MAX // 1000
+_TEXTS = "give texts by name, as {'tenant': 'acme'}"
 
 
 def kind(given: object, wanted: type, *, field: str, hint: str) -> None:
@@ -32,6 +33,40 @@ def able(given: object, *methods: str, field: str, hint: str) -> None:
     """As `kind`, where anything will do that has these methods."""
     if not all(callable(getattr(given, method, None)) for method in methods):
         raise InvalidParameterError(f"{shown(given)} has no {' or '.join(methods)}", field=field, hint=hint)
+
+
+def options(**given: tuple[object, type, str]) -> None:
+    """By its name: what was given, of which kind it must be unless it is None, and what to do instead."""
+    for field, (value, wanted, hint) in given.items():
+        if value is not None:
+            kind(value, wanted, field=field, hint=hint)
+
+
+def function(given: object, *, field: str, hint: str) -> None:
+    if not callable(given):
+        raise InvalidParameterError(f"{shown(given)} is no function", field=field, hint=hint)
+
+
+def clock(given: object) -> None:
+    if given is not None:
+        able(given, "now", "monotonic", field="clock", hint="leave it out, or use FakeClock()")
+
+
+def resolver(given: object, method: str, *, field: str = "resolver") -> None:
+    if given is not None:
+        able(given, method, field=field, hint="use MailboxResolver")
+
+
+def metrics(given: object) -> None:
+    if given is not None:
+        able(given, "sent", "watch", field="metrics", hint="leave it out, or use MailboxMetrics()")
+
+
+def patience(seconds: object) -> None:
+    """Of a shutdown; less than nothing is nothing."""
+    if not is_number(seconds) or seconds > LONGEST:
+        hint = f"give seconds, at most {LONGEST:,}"
+        raise InvalidParameterError(f"{shown(seconds)} is no time", field="timeout", hint=hint)
 
 
 def visibility(seconds: float, *, field: str = "visibility_timeout") -> Millis:
@@ -101,7 +136,7 @@ def attributes(given: object) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(one, str) for pair in given.items() for one in pair):
-        raise InvalidParameterError(f"{shown(given)} is no mapping of texts to texts", field="attributes")
+        raise InvalidParameterError(f"{shown(given)} is no mapping of texts to texts", field="attributes", hint=_TEXTS)
     try:
         "".join([one for pair in given.items() for one in pair]).encode()
     except UnicodeEncodeError:

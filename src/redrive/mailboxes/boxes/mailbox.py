@@ -88,8 +88,8 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._name = limits.name(name)
         if not isinstance(store, str):
             limits.able(store, "info", "open", field="store", hint="give a URL, such as sqlite:///redrive.db")
-        if clock is not None:
-            limits.able(clock, "now", "monotonic", field="clock", hint="leave it out, or use FakeClock()")
+        limits.clock(clock)
+        limits.resolver(resolver, "resolve_optional")
         self._body_type = bodies.check_type(body_type)
         self.resolver = resolver
         self.default_ttl: Millis = 0 if default_ttl is None else limits.seconds(default_ttl, field="default_ttl")

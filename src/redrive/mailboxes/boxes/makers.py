@@ -9,7 +9,7 @@ from urllib.parse import quote
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import clients
+from redrive.mailboxes.boxes import clients, limits
 from redrive.mailboxes.boxes.mailbox import StoreMailbox
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.stores.base import Store
@@ -20,6 +20,24 @@ R = TypeVar("R")
 
 DEFAULT_TTL = 259_200
 """Seconds: three days."""
+_FOR = {
+    "memory": "InMemoryMailbox",
+    "sqlite": "SQLiteMailbox",
+    **dict.fromkeys(("postgresql", "postgres"), "PostgresMailbox"),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), "RedisMailbox"),
+}
+"""Which mailbox a URL is for, by its scheme."""
+
+
+def _check_url(url: object, own: str, such: str, *, field: str = "url") -> None:
+    """Of another store than the mailbox is called after. A scheme that nobody knows is told of by who reads URLs."""
+    limits.kind(url, str, field=field, hint=f"give {such}")
+    scheme = str(url).partition(":")[0].lower()
+    other = _FOR.get(scheme, own)
+    if other != own:
+        # Not the URL itself: it may have a password.
+        hint = f"use {other} for it, or give {such}"
+        raise InvalidParameterError(f"a {own} cannot be at {scheme}:", field=field, hint=hint)
 
 
 class Options(TypedDict, total=False):
@@ -56,6 +74,8 @@ class SQLiteMailbox(StoreMailbox[T, R]):
         if not isinstance(path, str | os.PathLike):
             raise InvalidParameterError(f"{shown(path)} is no path", field="path", hint="give the name of a file")
         said = os.fspath(path)
+        if "://" in said or said == "memory:":
+            _check_url(said, "SQLiteMailbox", "the name of a file", field="path")
         super().__init__(name, said if said.startswith("sqlite:") else f"sqlite:///{quote(said)}", **options)
 
 
@@ -63,6 +83,7 @@ class PostgresMailbox(StoreMailbox[T, R]):
     """`url` as in postgresql://user@host/database"""
 
     def __init__(self, name: str, url: str, **options: Unpack[Options]) -> None:
+        _check_url(url, "PostgresMailbox", "a URL such as postgresql://user@host/database")
         super().__init__(name, url, **options)
 
 
@@ -83,4 +104,7 @@ class RedisMailbox(StoreMailbox[T, R]):
         **options: Unpack[Options],
     ) -> None:
         options.setdefault("default_ttl", DEFAULT_TTL)
+        limits.options(namespace=(namespace, str, "give a text, or leave it out"))
+        if url is not None:
+            _check_url(url, "RedisMailbox", "a URL such as redis://host:6379/0")
         super().__init__(name, clients.url_of(client, url, namespace), **options)

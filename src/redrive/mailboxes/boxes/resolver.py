@@ -25,11 +25,15 @@ class MailboxResolver:
     ) -> None:
         if registry is not None:
             limits.kind(registry, Mapping, field="registry", hint="give mailboxes by name")
+        if factory is not None:
+            limits.function(factory, field="factory", hint="give one that makes a mailbox for a name")
         self._registry = dict(registry or {})
         self._factory = factory
 
     def register(self, mailbox: Mailbox[Any, Any], name: str | None = None) -> None:
         """Under its own name, if no other is given."""
+        limits.able(mailbox, "send", field="mailbox", hint="use open_mailbox")
+        limits.options(name=(name, str, "give the name of a mailbox"))
         self._registry[mailbox.name if name is None else name] = mailbox
 
     def resolve(self, name: str) -> Mailbox[Any, Any]:

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Generic, Literal, TypeVar
 
-from redrive.core.quantity import shown
 from redrive.engine.forks import parent_only
-from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, MailboxError
+from redrive.errors import MailboxClosedError, MailboxConnectionError, MailboxError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
@@ -62,17 +61,15 @@ class DLQConsumer(Beating, Generic[T]):
         lease_extender: LeaseExtenderConfig | None = None,
     ) -> None:
         limits.kind(mailbox, Mailbox, field="mailbox", hint="use open_mailbox")
-        if not callable(handler):
-            raise InvalidParameterError(
-                f"{shown(handler)} is no function", field="handler", hint="give one of a DeadLetter"
-            )
+        limits.function(handler, field="handler", hint="give one of a DeadLetter")
+        limits.metrics(metrics)
         super().__init__("consumer", mailbox.clock)
         self._mailbox = mailbox
         self._handler = handler
         self._action = str(getattr(handler, "__name__", type(handler).__name__))
         self._visibility = limits.working_visibility(visibility_timeout)
-        self._max_messages = max_messages
-        self._retry_after = retry_after
+        self._max_messages = limits.how_many(max_messages)
+        self._retry_after = limits.visibility(retry_after, field="retry_after") / 1000
         self._metrics = default_metrics() if metrics is None else metrics
         self._extender = LeaseExtender(lease_extender, clock=mailbox.clock)
         self._outage = Outage(mailbox.name)
@@ -96,6 +93,7 @@ class DLQConsumer(Beating, Generic[T]):
         """Until it is told to stop, the mailbox is closed, or it has received so many times."""
         most = limits.rounds(max_iterations)
         visibility = self._visibility if visibility_timeout is None else limits.working_visibility(visibility_timeout)
+        limits.wait_time(wait_time_seconds)
         self._metrics.watch(self._mailbox)
         rounds = 0
         with self._life.running() as stop:
@@ -186,6 +184,8 @@ def safe(
 
     A consumer that is given KEEP leaves the letter where it is; others may do as they like with it.
     """
+    limits.function(handler, field="handler", hint="give one of a DeadLetter")
+    limits.metrics(metrics)
 
     @wraps(handler)
     def guarded(letter: DeadLetter[T]) -> Keep | None:

@@ -15,6 +15,7 @@ from msgspec import structs
 from redrive.core.item import NewItem
 from redrive.errors import ReceiptHandleExpiredError
 from redrive.mailboxes import logs
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import Lineage, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
@@ -30,6 +31,8 @@ Anyone = Mailbox[Any, Any]
 
 def replay_handler(dead_letter: DeadLetter[Any], *, source: Anyone, reply_resolver: MailboxResolver) -> None:
     """Send it back to its source, with the answer to whoever waited for it. Raises MailboxResolutionError."""
+    _check(dead_letter, source)
+    limits.resolver(reply_resolver, "resolve", field="reply_resolver")
     reply_to = reply_resolver.resolve(dead_letter.reply_to) if dead_letter.reply_to else None
     _send(dead_letter, source, reply_to, name_of(source.name, dead_letter.message_id, dead_letter.dead_lettered_at))
     _tell(dead_letter, source)
@@ -43,6 +46,10 @@ def selective_replay(
     reply_resolver: MailboxResolver,
 ) -> int:
     """Replay all dead letters for which the predicate is true; how many. The others are as they were."""
+    limits.kind(dlq, Mailbox, field="dlq", hint="use open_mailbox")
+    limits.kind(source, Mailbox, field="source", hint="use open_mailbox")
+    limits.function(predicate, field="predicate", hint="give one of a DeadLetter")
+    limits.resolver(reply_resolver, "resolve", field="reply_resolver")
     if isinstance(dlq, StoreMailbox):
         return len(Replayer(dlq, source, reply_resolver).matching(predicate, dedupe=False).replayed)
     replayed, kept = 0, list[Message[DeadLetter[Any], Any]]()
@@ -66,6 +73,7 @@ def replay_with_dedup(dead_letter: DeadLetter[Any], source: Anyone, seen: set[UU
 
     `seen` are requests that count as replayed as well, and this one is added to them.
     """
+    _check(dead_letter, source)
     request_id = dead_letter.request_id
     known = seen is not None and request_id in seen
     if request_id is None:
@@ -79,6 +87,11 @@ def replay_with_dedup(dead_letter: DeadLetter[Any], source: Anyone, seen: set[UU
         seen.add(request_id)
     _tell(dead_letter, source)
     return True
+
+
+def _check(dead_letter: object, source: object) -> None:
+    limits.kind(dead_letter, DeadLetter, field="dead_letter", hint="give the body of a message of dead letters")
+    limits.kind(source, Mailbox, field="source", hint="use open_mailbox")
 
 
 def _send(dead_letter: DeadLetter[Any], source: Anyone, reply_to: Anyone | None, key: str) -> bool:

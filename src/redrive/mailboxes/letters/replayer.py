@@ -98,6 +98,9 @@ class Replayer(Generic[T]):
             raise InvalidParameterError(
                 f"a {type(dead_letters).__name__} is on no store", field="dead_letters", hint=hint
             )
+        limits.options(source=(source, Mailbox, "use open_mailbox, or leave it out: letters then go back home"))
+        limits.resolver(resolver, "resolve")
+        limits.metrics(metrics)
         self._dead_letters = dead_letters
         self._source = source
         self._resolver = resolver

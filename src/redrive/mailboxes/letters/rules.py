@@ -6,7 +6,7 @@ LoopGroup(loops=[main_loop, AutoReplay(dead_letters, rules)]).run()
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -56,7 +56,7 @@ class ReplayRule:
     """
 
     where: Where | None = None
-    errors: Iterable[type[BaseException] | str] | None = None
+    errors: Collection[type[BaseException] | str] | None = None
     after: Duration = "10m"
     max_replays: int = 3
     to: Mailbox[Any, Any] | str | None = None
@@ -70,6 +70,10 @@ class ReplayRule:
         check_where(self.where)
         check_target(self.to)
         check_transform(self.transform)
+        _check_errors(self.errors)
+        if self.priority is not None:
+            limits.urgency(self.priority)
+        limits.kind(self.name, str, field="name", hint="give a text, or leave it out")
         if isinstance(self.where, str):
             parse(self.where)
         most: object = self.max_replays
@@ -77,6 +81,18 @@ class ReplayRule:
             raise InvalidParameterError(
                 f"{shown(most)} is no number of replays", field="max_replays", hint="use 1 or more"
             )
+
+
+def _check_errors(errors: object) -> None:
+    hint = "give exception classes or their names, such as {TimeoutError, 'shop.errors.Busy'}"
+    if errors is None:
+        return
+    # Of something that can be gone through only once, nothing would be left for the letters.
+    if isinstance(errors, str) or not isinstance(errors, Collection):
+        raise InvalidParameterError(f"{shown(errors)} is no set of errors", field="errors", hint=hint)
+    for error in errors:
+        if not isinstance(error, str) and not (isinstance(error, type) and issubclass(error, BaseException)):
+            raise InvalidParameterError(f"{shown(error)} is no exception class", field="errors", hint=hint)
 
 
 class _Rule:

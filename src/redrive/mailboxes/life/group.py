@@ -60,9 +60,11 @@ class LoopGroup(Living):
         clock: Clock | None = None,
         kill: Callable[[], None] = kill_this_process,
     ) -> None:
-        if not limits.is_number(shutdown_timeout) or not shutdown_timeout >= 0:
-            hint = "give seconds; 0 does not wait"
+        if not limits.is_number(shutdown_timeout) or not 0 <= shutdown_timeout <= limits.LONGEST:
+            hint = f"give seconds, at most {limits.LONGEST:,}; 0 does not wait"
             raise InvalidParameterError(f"{shown(shutdown_timeout)} is no time", field="shutdown_timeout", hint=hint)
+        limits.clock(clock)
+        limits.function(kill, field="kill", hint="leave it out: it then kills this process")
         super().__init__("group")
         self._members = members_of(loops)
         self._shutdown_timeout = shutdown_timeout
@@ -94,6 +96,7 @@ class LoopGroup(Living):
     ) -> None:
         """Run all loops, and return when all have stopped, or would not within the timeout."""
         visibility = limits.working_visibility(visibility_timeout)
+        limits.wait_time(wait_time_seconds)
         if self._threshold is not None and wait_time_seconds >= self._threshold:
             said = f"{wait_time_seconds:g} s without a beat, while the watchdog bears {self._threshold:g} s"
             raise InvalidParameterError(said, field="wait_time_seconds", hint="make it less than watchdog_threshold")
@@ -127,6 +130,8 @@ class LoopGroup(Living):
 
     def shutdown(self, *, timeout: float | None = None) -> bool:
         """Tell it to stop, and wait; True if every loop has stopped. By default it waits for `shutdown_timeout`."""
+        if timeout is not None:
+            limits.patience(timeout)
         if not self._life.alive:
             return self._stopped
         self.trigger_shutdown()

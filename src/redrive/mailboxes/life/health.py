@@ -63,6 +63,8 @@ class HealthServer:
         if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= LAST_PORT:
             hint = f"use 1 to {LAST_PORT}; 0 takes any that is free"
             raise InvalidParameterError(f"{shown(port)} is no port", field="health_port", hint=hint)
+        limits.function(readiness, field="readiness", hint="give one that gives the report")
+        limits.kind(host, str, field="health_host", hint=f"give an address, such as {LOOPBACK}")
         self._readiness = readiness
         self._wanted = (host, port)
         self._server: _Server | None = None

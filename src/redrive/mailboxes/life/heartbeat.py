@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.logs import logger, name_of
 from redrive.stores.clock import Clock, SystemClock
 
@@ -18,6 +19,7 @@ class Heartbeat:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
+        limits.clock(clock)
         self._clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
         self._callbacks: tuple[Callback, ...] = ()
@@ -37,6 +39,7 @@ class Heartbeat:
         return (self._clock.monotonic() - self._last) / 1000
 
     def add_callback(self, callback: Callback) -> None:
+        limits.function(callback, field="callback", hint="give one without parameters")
         with self._lock:
             self._callbacks = (*self._callbacks, callback)
 

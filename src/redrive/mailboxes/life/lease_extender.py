@@ -51,6 +51,9 @@ class LeaseExtenderConfig:
             if not limits.is_number(value) or not value > 0:
                 raise InvalidParameterError(f"{shown(value)} is no time", field=field, hint="give seconds, more than 0")
         most = LONGEST if self.extension is None else self.extension
+        if most > limits.LONGEST_VISIBILITY:
+            hint = f"give at most {limits.LONGEST_VISIBILITY}"
+            raise InvalidParameterError(f"nothing is kept for {most:g} s", field="extension", hint=hint)
         if most <= self.interval:
             said = f"{most:g} s would be over before the next one, in {self.interval:g} s"
             raise InvalidParameterError(said, field="extension", hint="make it two intervals at least")
@@ -85,6 +88,7 @@ class LeaseExtender:
     def __init__(self, config: LeaseExtenderConfig | None = None, *, clock: Clock | None = None) -> None:
         if config is not None:
             limits.kind(config, LeaseExtenderConfig, field="lease_extender", hint="use LeaseExtenderConfig")
+        limits.clock(clock)
         self.config = LeaseExtenderConfig() if config is None else config
         self._clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()

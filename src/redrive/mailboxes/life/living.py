@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.stop import Stop
 from redrive.mailboxes.life.heartbeat import Heartbeat
@@ -77,6 +78,7 @@ class Living(Handle):
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Tell it to stop, and wait; True if it has stopped by then. The message under way is finished first."""
+        limits.patience(timeout)
         return self._life.shutdown(timeout)
 
     def __enter__(self) -> Self:

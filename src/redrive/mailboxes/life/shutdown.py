@@ -15,6 +15,7 @@ from types import FrameType
 from typing import ClassVar
 
 from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.logs import logger, name_of
 
 Callback = Callable[[], object]
@@ -67,6 +68,7 @@ class ShutdownCoordinator:
             made._give_back()
 
     def register(self, callback: Callback) -> None:
+        limits.function(callback, field="callback", hint="give one without parameters")
         with self._lock:
             if not self._triggered:
                 self._callbacks.append(callback)

@@ -52,6 +52,10 @@ class Watchdog:
             if not limits.is_number(value) or not value > 0:
                 hint = "give seconds, more than 0; without a threshold (None) there is no watchdog"
                 raise InvalidParameterError(f"{shown(value)} is no time to wait", field=field, hint=hint)
+        if not callable(heartbeats):
+            limits.kind(heartbeats, Mapping, field="heartbeats", hint="give them by name, or a function that does")
+        limits.clock(clock)
+        limits.function(kill, field="kill", hint="leave it out: it then kills this process")
         self._heartbeats = heartbeats if callable(heartbeats) else lambda: heartbeats
         self._threshold = threshold
         self._interval = min(interval, threshold / 3)

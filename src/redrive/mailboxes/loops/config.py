@@ -13,8 +13,9 @@ from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.life.lease_extender import LeaseExtenderConfig
-from redrive.mailboxes.loops.requests import Budget, Deadline
+from redrive.mailboxes.loops.requests import BUDGET, RESOURCES, Budget, Deadline
 
 MOST_MESSAGES = 10
 LONGEST_WAIT = 43_200.0
@@ -52,6 +53,15 @@ class MainLoopConfig:
         _check("max_expansions", self.max_expansions, 0, 1000, whole=True)
         if self.deadline is not None and not isinstance(self.deadline, Deadline):
             durations.parse(self.deadline, field="deadline")
+        limits.options(
+            budget=(self.budget, Budget, BUDGET),
+            resources=(self.resources, Mapping, RESOURCES),
+            lease_extender=(self.lease_extender, LeaseExtenderConfig, "use LeaseExtenderConfig"),
+        )
+        folder: object = self.debug_bundles
+        if folder is not None and not isinstance(folder, str | PathLike):
+            hint = "give the name of a folder"
+            raise InvalidParameterError(f"{shown(folder)} is no path", field="debug_bundles", hint=hint)
 
     def backoff(self, delivery_count: int) -> float:
         """Seconds until a message that failed at this delivery is visible again."""

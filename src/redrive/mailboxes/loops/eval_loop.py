@@ -11,6 +11,7 @@ from uuid import UUID
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
@@ -53,6 +54,7 @@ class EvalLoop(MailboxWorker[EvalRequest[InputT, ExpectedT], EvalResult], Generi
         if not callable(given):
             hint = "give a function of (output, expected), or of (output, expected, session)"
             raise InvalidParameterError(f"{shown(evaluator)} cannot judge", field="evaluator", hint=hint)
+        limits.kind(loop, MainLoop, field="loop", hint="give the MainLoop that is judged")
         self._loop = loop
         super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
         self._judge = judging(evaluator)

@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.loops.requests import Experiment, RunContext, utc_now
+from redrive.mailboxes.boxes import limits
+from redrive.mailboxes.loops.requests import CONTEXT, EXPERIMENT, Experiment, RunContext, check_request, utc_now
 from redrive.mailboxes.loops.runs import Session
 
 InputT = TypeVar("InputT")
@@ -27,6 +28,9 @@ class Sample(Generic[InputT, ExpectedT]):
     input: InputT
     expected: ExpectedT
 
+    def __post_init__(self) -> None:
+        limits.kind(self.id, str, field="id", hint="give a text")
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -40,6 +44,8 @@ class Score:
         value: object = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise InvalidParameterError(f"{shown(value)} is no score", field="value", hint="use a number from 0 to 1")
+        limits.kind(self.passed, bool, field="passed", hint="use True or False")
+        limits.kind(self.reason, str, field="reason", hint="give a text")
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,12 @@ class EvalRequest(Generic[InputT, ExpectedT]):
     request_id: UUID = field(default_factory=uuid4)
     created_at: datetime = field(default_factory=utc_now)
     run_context: RunContext | None = None
+
+    def __post_init__(self) -> None:
+        limits.kind(self.sample, Sample, field="sample", hint="use Sample(id, input, expected)")
+        limits.kind(self.experiment, Experiment, field="experiment", hint=EXPERIMENT)
+        check_request(self.request_id, self.created_at)
+        limits.options(run_context=(self.run_context, RunContext, CONTEXT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
 from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
@@ -31,7 +32,18 @@ from redrive.mailboxes.loops.bundle import written
 from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.generics import arguments_of, given_for
 from redrive.mailboxes.loops.policy import DLQPolicy
-from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, MainLoopRequest, MainLoopResult, RunContext
+from redrive.mailboxes.loops.requests import (
+    BUDGET,
+    DEADLINE,
+    EXPERIMENT,
+    RESOURCES,
+    Budget,
+    Deadline,
+    Experiment,
+    MainLoopRequest,
+    MainLoopResult,
+    RunContext,
+)
 from redrive.mailboxes.loops.runs import Run, Session, under_way, usage_of
 from redrive.mailboxes.loops.worker import MailboxWorker
 from redrive.mailboxes.metrics import MailboxMetrics
@@ -72,6 +84,7 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         if not callable(getattr(adapter, "evaluate", None)):
             hint = "give an object with evaluate(prompt)"
             raise InvalidParameterError(f"a {type(adapter).__name__} cannot evaluate", field="adapter", hint=hint)
+        limits.options(resources=(resources, Mapping, RESOURCES))
         super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
         self._adapter = adapter
         self._resources = resources
@@ -96,6 +109,12 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         experiment: Experiment | None = None,
     ) -> tuple[OutputT, Session]:
         """Work on one request here and now, without a mailbox. Raises what the work raises."""
+        limits.options(
+            budget=(budget, Budget, BUDGET),
+            deadline=(deadline, Deadline, DEADLINE),
+            resources=(resources, Mapping, RESOURCES),
+            experiment=(experiment, Experiment, EXPERIMENT),
+        )
         asked: MainLoopRequest[Any] = request if isinstance(request, MainLoopRequest) else MainLoopRequest(request)
         asked = replace(
             asked,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -117,7 +117,7 @@ def _check_errors(field: str, errors: object) -> None:
     if errors is None:
         return
     hint = "give exception classes, such as frozenset({TimeoutError})"
-    if not isinstance(errors, Iterable):
+    if isinstance(errors, str) or not isinstance(errors, Collection):
         raise InvalidParameterError(f"{shown(errors)} is no set of errors", field=field, hint=hint)
     for kind in errors:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):

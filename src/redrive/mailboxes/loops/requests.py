@@ -6,6 +6,7 @@ with them, `MainLoopRequest[MyRequest](...)` fails in Python 3.11, which wants t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -15,9 +16,19 @@ from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
+from redrive.mailboxes.boxes import limits
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+BUDGET = "use Budget(max_total_tokens=…)"
+DEADLINE = "use Deadline.after('5m')"
+RESOURCES = "give plain data by name, as {'region': 'eu'}"
+CONTEXT = "use RunContext"
+EXPERIMENT = "use Experiment(name=…)"
+_ID = "use uuid4()"
+_INSTANT = "give a datetime with a time zone"
 
 
 def utc_now() -> datetime:
@@ -31,22 +42,25 @@ class Deadline:
     expires_at: datetime
 
     def __post_init__(self) -> None:
-        at: object = self.expires_at
-        if not isinstance(at, datetime) or at.tzinfo is None:
-            hint = "give a datetime with a time zone, or use Deadline.after"
-            raise InvalidParameterError(f"{shown(at)} is no instant", field="expires_at", hint=hint)
+        _check_instant(self.expires_at, "expires_at", hint=f"{_INSTANT}, or use Deadline.after")
 
     @classmethod
     def after(cls, duration: Duration, *, since: datetime | None = None) -> Deadline:
         """So long from now (or from `since`): seconds, a timedelta or a text such as "5m"."""
         millis = durations.parse(duration, field="deadline")
+        if since is not None:
+            _check_instant(since, "since")
         return cls((since or utc_now()) + timedelta(milliseconds=millis))
 
     def remaining(self, *, now: datetime | None = None) -> timedelta:
         """Nothing once it has passed, never less."""
+        if now is not None:
+            _check_instant(now, "now")
         return max(timedelta(0), self.expires_at - (now or utc_now()))
 
     def passed(self, *, now: datetime | None = None) -> bool:
+        if now is not None:
+            _check_instant(now, "now")
         return (now or utc_now()) >= self.expires_at
 
 
@@ -65,6 +79,7 @@ class Budget:
             if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
                 hint = "use a whole number of tokens, or None for no limit"
                 raise InvalidParameterError(f"{shown(limit)} cannot be used", field=name, hint=hint)
+        limits.options(deadline=(self.deadline, Deadline, DEADLINE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,17 @@ class RunContext:
     trace_id: str | None = None
     span_id: str | None = None
 
+    def __post_init__(self) -> None:
+        limits.kind(self.run_id, UUID, field="run_id", hint=_ID)
+        limits.kind(self.attempt, int, field="attempt", hint="use a whole number")
+        limits.kind(self.worker_id, str, field="worker_id", hint="give a text")
+        limits.options(
+            request_id=(self.request_id, UUID, _ID),
+            session_id=(self.session_id, UUID, _ID),
+            trace_id=(self.trace_id, str, "give a text"),
+            span_id=(self.span_id, str, "give a text"),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -90,6 +116,11 @@ class Experiment:
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     description: str = ""
+
+    def __post_init__(self) -> None:
+        limits.kind(self.name, str, field="name", hint="give a text")
+        limits.kind(self.settings, Mapping, field="settings", hint="give plain data by name")
+        limits.kind(self.description, str, field="description", hint="give a text")
 
 
 @dataclass(frozen=True)
@@ -108,6 +139,28 @@ class MainLoopRequest(Generic[T]):
     run_context: RunContext | None = None
     experiment: Experiment | None = None
     debug_bundle: bool = False
+
+    def __post_init__(self) -> None:
+        check_request(self.request_id, self.created_at)
+        limits.options(
+            budget=(self.budget, Budget, BUDGET),
+            deadline=(self.deadline, Deadline, DEADLINE),
+            resources=(self.resources, Mapping, RESOURCES),
+            run_context=(self.run_context, RunContext, CONTEXT),
+            experiment=(self.experiment, Experiment, EXPERIMENT),
+        )
+        limits.kind(self.debug_bundle, bool, field="debug_bundle", hint="use True or False")
+
+
+def check_request(request_id: object, created_at: object) -> None:
+    """What every request has."""
+    limits.kind(request_id, UUID, field="request_id", hint=_ID)
+    limits.kind(created_at, datetime, field="created_at", hint=_INSTANT)
+
+
+def _check_instant(at: object, name: str, *, hint: str = _INSTANT) -> None:
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise InvalidParameterError(f"{shown(at)} is no instant", field=name, hint=hint)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             limits.kind(config, MainLoopConfig, field="config", hint="use MainLoopConfig")
         if dlq is not None:
             limits.kind(dlq, DLQPolicy, field="dlq", hint="use DLQPolicy(mailbox=…)")
+        limits.metrics(metrics)
         super().__init__(self._what, requests.clock)
         self._requests = requests
         self._config = MainLoopConfig() if config is None else config
@@ -112,6 +113,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         """Until it is told to stop, the mailbox is closed, or it has received so many times."""
         most = limits.rounds(max_iterations)
         visibility = limits.working_visibility(visibility_timeout)
+        limits.wait_time(wait_time_seconds)
         self._bind(late=True)
         for grave in self.dead_letters:
             self._metrics.watch(grave)
