@@ -59,6 +59,22 @@ async def test_jobs_that_outlive_the_drain_are_cancelled_at_once_and_durable(sho
         }
 
 
+@pytest.mark.parametrize(("again", "ended"), [(0, 15), (2, 17), (None, 310), (600, 615)])
+async def test_a_second_stop_says_how_long_from_then_on(shop: Shop, again: int | None, ended: int) -> None:
+    async def handle(job: Job) -> None:
+        await shop.passing(3600)
+
+    shop.add("a")
+    poller = shop.start(handle, job_timeout="2h", drain_timeout=300)
+    await shop.passing(10)
+    first = asyncio.create_task(poller.stop())
+    await shop.passing(5)
+    await poller.stop(drain_timeout=again)
+    await first
+    assert ended <= shop.time < ended + 1
+    assert code_of(await shop.end_of("a")) == "SHUTDOWN_CANCELLED"
+
+
 async def test_a_handler_that_does_not_listen_does_not_hold_up_the_end(shop: Shop) -> None:
     enough = asyncio.Event()
 

@@ -82,7 +82,8 @@ class WorkPoller:
     def stop(self, *, drain_timeout: Duration | None = None) -> None:
         """Ask for no more work, let jobs finish within `drain_timeout`, cancel the others, and wait for all that.
 
-        A handler that calls it is not waited for.
+        Whoever calls it again may say how long from then on: 0 cancels them at once. A handler that calls it is not
+        waited for.
         """
         if getattr(self._inside, "handler", False):
             self._house.begin(partial(self._poller.stop, drain_timeout=drain_timeout))

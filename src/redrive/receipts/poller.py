@@ -105,6 +105,7 @@ class WorkPoller:
         self._beat = positive(heartbeat_interval, "heartbeat_interval")
         self._timeout = positive(job_timeout, "job_timeout")
         self._drain = parse(drain_timeout, field="drain_timeout")
+        self._drained_at: Millis = 0
         self._ttl = None if lease_ttl is None else positive(lease_ttl, "lease_ttl")
         self._asks = {
             "capabilities": words(capabilities, "capabilities"),
@@ -141,7 +142,8 @@ class WorkPoller:
             await self._ask_for_work()
             for job in self._places.waiting:  # it has not begun: somebody else may have it at once
                 self._cancel(job, SHUTDOWN_CANCELLED)
-            await self._all_done(self._drain)
+            self._drained_at = self._clock.monotonic() + self._drain
+            await self._all_done()
         finally:
             try:
                 await self._end()
@@ -151,10 +153,12 @@ class WorkPoller:
     async def stop(self, *, drain_timeout: Duration | None = None) -> None:
         """Ask for no more work, let jobs finish within `drain_timeout`, cancel the others, and wait for all that.
 
-        A handler that calls it is not waited for.
+        Whoever calls it again may say how long from then on: 0 cancels them at once. A handler that calls it is not
+        waited for.
         """
         if drain_timeout is not None:
             self._drain = parse(drain_timeout, field="drain_timeout")
+            self._drained_at = self._clock.monotonic() + self._drain
         self._stopping.set()
         self._stirred.set()
         if asyncio.current_task() not in {work.task for work in self._works.values()}:
@@ -354,12 +358,12 @@ class WorkPoller:
 
     # --- the end ---
 
-    async def _all_done(self, patience: Millis) -> None:
-        """Until no job is left, for at most so long."""
-        until = self._clock.monotonic() + patience
+    async def _all_done(self) -> None:
+        """Until no job is left, or nobody waits for them any more."""
         while self._active:
             self._stirred.clear()
-            if not self._active or not await self._clock.wait(self._stirred, until - self._clock.monotonic()):
+            left = self._drained_at - self._clock.monotonic()
+            if not self._active or not await self._clock.wait(self._stirred, left):
                 return
 
     async def _end(self) -> None:
