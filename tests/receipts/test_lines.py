@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -14,10 +14,9 @@ from redrive.receipts import _lines
 from redrive.receipts._http import CutOff, Garbled, Reply
 from redrive.receipts._lines import Lines
 from tests.stores.test_redis_wire import Certificate
+from tests.support.listening import HOST, Talk, listening
 
-HOST = "127.0.0.1"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Server:
@@ -48,11 +47,8 @@ class Server:
 @asynccontextmanager
 async def serving(context: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server()
-    listening = await asyncio.start_server(server.serve, HOST, 0, ssl=context)
-    server.port = listening.sockets[0].getsockname()[1]
-    yield server
-    listening.close()
-    await listening.wait_closed()
+    async with listening(server.serve, context) as server.port:
+        yield server
 
 
 @asynccontextmanager
@@ -224,13 +220,10 @@ async def test_an_answer_before_all_was_sent() -> None:
         await over.wait()
         writer.transport.abort()
 
-    listening = await asyncio.start_server(early, HOST, 0)
-    async with lines_to(f"http://{HOST}:{listening.sockets[0].getsockname()[1]}") as lines:
+    async with listening(early) as port, lines_to(f"http://{HOST}:{port}") as lines:
         for _ in range(2):
             assert (await ask(lines, b"x" * 20_000_000)).status == 413
         over.set()
-    listening.close()
-    await listening.wait_closed()
     assert asked == 2, "what was half sent would be the beginning of the next question"
 
 

@@ -30,6 +30,7 @@ from redrive.receipts.transports import Http, Mcp, Own, check_endpoint, check_to
 from tests.receipts.target import receipt
 from tests.support.broker import Broker, Step, error_text, garbage, half, hang, limited, reset, rpc_error, sse, status
 from tests.support.broker import tool_error as flagged
+from tests.support.listening import HOST, listening
 
 TOKEN = "s3cret-t0ken-of-ours"  # noqa: S105 - not one of anybody's
 TIMEOUT = 20_000
@@ -199,11 +200,9 @@ async def server(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], 
             await writer.wait_closed()
         over.set()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    await over.wait()
-    listening.close()
-    await listening.wait_closed()
+    async with listening(serve) as port:
+        yield f"http://{HOST}:{port}"
+        await over.wait()
 
 
 async def test_a_stream_that_stays_open_after_its_answer_is_left() -> None:

@@ -29,6 +29,7 @@ from redrive.stores.base import Store
 from redrive.stores.redis import RedisStore, boot, mend
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import PATIENCE, QUEUE, asking, dead, failed, finished, ids, new, news
+from tests.support.listening import listening
 from tests.support.servers.redis import RedisServer, flavours, private_redis
 
 pytestmark = pytest.mark.slow
@@ -136,8 +137,7 @@ async def test_an_old_server_is_refused(opened: Open) -> None:
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(old, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
+    async with listening(old) as port:
         with pytest.raises(ConfigError, match=r"Redis 6\.2\.14, 7\.0 is needed"):
             await opened(f"redis://127.0.0.1:{port}")
 

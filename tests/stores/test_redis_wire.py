@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,33 +21,9 @@ from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import new
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.redis_office_kit import Server
+from tests.support.listening import HOST, Talk, listening
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-HOST = "127.0.0.1"
 PING = b"*1\r\n$4\r\nPING\r\n"
-
-
-@asynccontextmanager
-async def listening(talk: Talk, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """The port of somebody who talks so."""
-    talks: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        talks.add(task)
-        with suppress(OSError, asyncio.CancelledError):
-            await talk(reader, writer)
-        writer.transport.abort()
-
-    server = await asyncio.start_server(serve, HOST, 0, ssl=context)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in talks:
-            task.cancel()
-        await asyncio.gather(*talks)
 
 
 @asynccontextmanager

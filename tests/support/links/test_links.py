@@ -24,6 +24,7 @@ from tests.support.links.conditions import (
 )
 from tests.support.links.connection import RESET_ON_CLOSE
 from tests.support.links.link import LOOPBACK, Link
+from tests.support.listening import listening
 from tests.support.rig.patience import eventually
 
 LIMIT = 10.0
@@ -37,10 +38,6 @@ class Server:
         self.heard: list[bytes] = []
         self.gone: list[str] = []
         self.port = 0
-        self.talks: set[asyncio.Task[None]] = set()
-
-    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.talks.add(asyncio.create_task(self.talk(reader, writer)))
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -58,11 +55,8 @@ class Server:
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     made = Server()
-    async with await asyncio.start_server(made.accept, LOOPBACK, 0) as listening:
-        made.port = listening.sockets[0].getsockname()[1]
+    async with listening(made.talk) as made.port:
         yield made
-    for task in made.talks:
-        task.cancel()
 
 
 @pytest.fixture
@@ -241,8 +235,8 @@ async def test_slices_arrive_one_by_one() -> None:
             pieces.append(piece)
         writer.close()
 
-    async with await asyncio.start_server(listen, LOOPBACK, 0) as listening:
-        with Link((LOOPBACK, listening.sockets[0].getsockname()[1])) as slicing:
+    async with listening(listen) as port:
+        with Link((LOOPBACK, port)) as slicing:
             slicing.set(Sliced())
             _, writer = await asyncio.open_connection(LOOPBACK, slicing.port)
             writer.write(b"x" * 1000)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from functools import partial
 from typing import Any, get_type_hints
 
 from redrive.core import codec
@@ -15,6 +16,7 @@ from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing._relay import Answer, P, Relay
 from tests.support.links.link import LOOPBACK
+from tests.support.listening import listening
 
 
 class Manners(StrEnum):
@@ -64,16 +66,8 @@ class WireStore(Relay):
 @asynccontextmanager
 async def wire_server(store: Store) -> AsyncIterator[int]:
     """Serves a store at a port."""
-    talks: set[asyncio.Task[None]] = set()
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.add(asyncio.create_task(_talk(store, reader, writer)))
-
-    async with await asyncio.start_server(accept, LOOPBACK, 0) as listening:
-        yield int(listening.sockets[0].getsockname()[1])
-        for talk in talks:
-            talk.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
+    async with listening(partial(_talk, store)) as port:
+        yield port
 
 
 async def _talk(store: Store, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
