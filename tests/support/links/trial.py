@@ -132,9 +132,7 @@ async def quiet(link: Link) -> None:
     await eventually(still, limit=RECOVERY + MARGIN, what="the link is quiet")
 
 
-async def again(
-    store: Store, game: Round, verbs: Iterable[str] | None = None, *, limit: float = RECOVERY + MARGIN
-) -> Heard:
+async def again(store: Store, game: Round, verbs: Iterable[str] | None = None, *, limit: float = RECOVERY) -> Heard:
     """The same calls on the same store, until they get through: nobody may have to open it anew."""
     heard = Heard()
 
