@@ -19,8 +19,6 @@ from tests.support.rig.patience import breathe, eventually
 
 RESUME = 10.0
 """Seconds in which everything must go on after the trouble is over."""
-MARGIN = 30.0
-"""Seconds for a loaded machine."""
 REFUSALS = 12
 CLIENTS = 4
 BIG = {"text": incompressible(random.Random(19), 20_000)}
@@ -67,16 +65,16 @@ class Callers:
         try:
             yield
             self._enough = True
-            await asyncio.wait_for(asyncio.gather(*tasks), RESUME + MARGIN)
+            await asyncio.wait_for(asyncio.gather(*tasks), RESUME)
         finally:
             for task in tasks:
                 task.cancel()
 
     async def until_accepted(self, accepted: int) -> None:
-        await eventually(lambda: len(self.promises.accepted) >= accepted, limit=MARGIN, what="work is accepted")
+        await eventually(lambda: len(self.promises.accepted) >= accepted, limit=RESUME, what="work is accepted")
 
     async def until_refused(self) -> None:
-        await eventually(lambda: self.refusals.total() >= REFUSALS, limit=MARGIN, what="work is refused")
+        await eventually(lambda: self.refusals.total() >= REFUSALS, limit=RESUME, what="work is refused")
 
 
 @contextlib.asynccontextmanager
@@ -85,7 +83,7 @@ async def working(app: Redrive) -> AsyncIterator[None]:
     worker = await _started(app)
     yield
     await eventually(
-        lambda: over(app) if not worker.done() else True, limit=RESUME + MARGIN, what="the worker goes on by itself"
+        lambda: over(app) if not worker.done() else True, limit=RESUME, what="the worker goes on by itself"
     )
     assert not worker.done(), f"the worker has gone: {worker}"
     await app.stop(grace=1)

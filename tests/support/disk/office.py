@@ -9,7 +9,7 @@ from typing import Any
 
 from redrive import Redrive
 from redrive.errors import StoreError
-from tests.support.disk.callers import BIG, MARGIN, RESUME
+from tests.support.disk.callers import BIG
 from tests.support.disk.load import DATABASE, build, url
 from tests.support.disk.look import Promises, look
 from tests.support.disk.troubles import Trouble, prepared
@@ -88,6 +88,6 @@ async def _goes_on(app: Redrive, promises: Promises) -> None:
     item_id = str(await app.enqueue("ok", BIG))
     promises.asked.add(item_id)
     promises.accepted.add(item_id)
-    async with asyncio.timeout(RESUME + MARGIN):
+    async with asyncio.timeout(10):
         await app.run(until_idle=True)
     promises.ended[item_id] = "done"
