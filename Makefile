@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The variable pins the build backend too, which -c does not reach.
 PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet -c constraints.txt
 SETUP := pyproject.toml constraints.txt src/redrive/_version.py
-TYPED := $(wildcard src tests examples bench)
+TYPED := $(wildcard src tests proofs conftest.py examples bench)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast check prove docs bench clean
@@ -39,8 +39,8 @@ check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the 
 	$(PY) -m mypy $(TYPED)
 	$(VENV)/bin/lint-imports --no-logo
 
-prove: $(VENV)/dev.stamp ## The long proofs: crashes, soak, many processes
-	$(PY) -m pytest -m prove -n 2 --dist worksteal --timeout 300
+prove: $(VENV)/dev.stamp ## The proofs: real kills, outages, power cuts, races of processes; a summary per promise
+	$(PY) -m pytest proofs -m "" -n 2 --dist worksteal
 
 docs: $(VENV)/docs.stamp ## The pages of docs/ as a site: build/site/index.html; fails on a link that leads nowhere
 	$(VENV)/bin/zensical build --clean --strict --config-file mkdocs.yml
@@ -50,7 +50,7 @@ bench: $(VENV)/bench.stamp ## Measure redrive beside its peers; STORE=postgres o
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.*
-	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests proofs examples bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(VENV)/created:
 	@command -v "$(PYTHON)" >/dev/null || { echo "redrive: '$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }

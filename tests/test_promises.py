@@ -1,7 +1,7 @@
 """The eight promises of the README, each by its name, as a user of the app sees them.
 
 What the stores promise below is in tests/stores/test_promises.py; the same under random kills, stopped processes and a
-kill at every step is in tests/proofs (R3, R4, R8, R10).
+kill at every step is in proofs (R3, R4, R8, R10).
 """
 
 from __future__ import annotations

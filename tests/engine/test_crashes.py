@@ -1,6 +1,6 @@
 """The crash rule: counted at lease time, never at a neighbour's cost. The worker is a ghost: it leases and is gone.
 
-With real processes: tests/proofs/test_r10_poison.py.
+With real processes: proofs/test_r10_poison.py.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from proofs.conftest import SHARED
 from redrive.core.item import NewItem
 from redrive.core.verbs import QueueChange
 from redrive.stores.base import Store
@@ -25,7 +26,6 @@ from redrive.stores.postgres.lease import Floors
 from redrive.stores.statements import load
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import asking, finished
-from tests.proofs.conftest import SHARED
 from tests.support.folders import quick_folder
 from tests.support.rig.effort import Effort, measured, still_believe_empty
 from tests.support.rig.size import PINNED, WAITING, Size, proof_size

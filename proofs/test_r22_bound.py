@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from proofs.conftest import SHARED
+from proofs.test_r22_waiting import MOST, opened
 from redrive.core.item import Dedupe, NewItem, Terms
 from redrive.core.verbs import QueueChange
 from redrive.stores.base import Store
 from redrive.testing.conformance.kit import asking, finished
-from tests.proofs.conftest import SHARED
-from tests.proofs.test_r22_waiting import MOST, opened
 from tests.support.folders import quick_folder
 from tests.support.rig.effort import Effort, measured
 from tests.support.rig.size import WAITING, Size, proof_size

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from proofs.test_r29_one_scheduler import ticks
 from redrive.core.schedule import KIND, Schedule, tick_id
 from redrive.core.verbs import DocumentWrite
 from redrive.engine.schedule import Scheduler
 from redrive.events import Events
 from redrive.office.schedules import declare_schedules
 from redrive.testing.faults import FaultyStore, SimulatedCrash
-from tests.proofs.test_r29_one_scheduler import ticks
 from tests.support.lab import Lab
 from tests.support.rig.crash import spread
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.conftest import SHARED
+from proofs.conftest import SHARED
 from tests.support.rig.fleet import ROOT, environment
 
 NAMED = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from proofs.test_r24_limits import MOST, PER_KEY, no_leaks
 from redrive.core.verbs import QueueChange
 from redrive.stores.url import store_from_url
-from tests.proofs.test_r24_limits import MOST, PER_KEY, no_leaks
 from tests.support.rig import records as r
 from tests.support.rig.bound import Bound, most_at_once, overtakes
 from tests.support.rig.size import LIMITED, LINES, Lines, Size, proof_size
