@@ -7,7 +7,7 @@ from tests.support.folders import quick_folder
 from tests.support.lab import lab, memory_lab
 from tests.support.stores import fresh_store
 
-__all__ = ["lab", "memory_lab", "served", "shared"]
+__all__ = ["lab", "memory_lab", "shared"]
 
 SHARED = ("sqlite", "postgres", "redis")
 """Stores that several processes can share."""
@@ -26,14 +26,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(params=SHARED)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a fresh store for several processes."""
-    with quick_folder(tmp_path) as folder, fresh_store(request.param, folder) as url:
-        yield url
-
-
-@pytest.fixture(
-    params=["sqlite", *(pytest.param(kind, marks=pytest.mark.prove) for kind in SHARED if kind != "sqlite")]
-)
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The same for what depends little on the store: servers come with the long proofs only."""
     with quick_folder(tmp_path) as folder, fresh_store(request.param, folder) as url:
         yield url

@@ -19,7 +19,7 @@ from tests.support.mailbox_fates import ENDS_WELL, Report, decoded, faults
 from tests.support.mailbox_kills import Means, Order
 from tests.support.mailbox_plants import PLANTS
 from tests.support.rig.fleet import ROOT, environment
-from tests.support.rig.size import LOOP_KILLS, LoopKills, Size, proof_size
+from tests.support.rig.size import LOOP_KILLS, LoopKills, proof_size
 from tests.support.stores import fresh_store
 
 Chased = Callable[..., Report]
@@ -54,20 +54,6 @@ def check(report: Report, size: LoopKills, *, crossing: bool = False) -> None:
     assert len(well) > size.messages / 2, "who is killed too often is given up, but that is the exception"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", STORES)
-def test_loops_are_killed_smoke(chased: Chased, kind: str) -> None:
-    size = LOOP_KILLS[Size.SMOKE]
-    check(chased(kind, None, size), size)
-
-
-@pytest.mark.slow
-def test_loops_are_killed_across_stores_smoke(chased: Chased) -> None:
-    size = LOOP_KILLS[Size.SMOKE]
-    check(chased("sqlite", "sqlite", size), size, crossing=True)
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", STORES)
 def test_loops_are_killed(chased: Chased, kind: str) -> None:
@@ -75,7 +61,6 @@ def test_loops_are_killed(chased: Chased, kind: str) -> None:
     check(chased(kind, None, size), size)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("source", "target"), CROSSINGS)
 def test_loops_are_killed_across_stores(chased: Chased, source: str, target: str) -> None:
@@ -83,7 +68,6 @@ def test_loops_are_killed_across_stores(chased: Chased, source: str, target: str
     check(chased(source, target, size), size, crossing=True)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", STORES)
 def test_loops_that_stood_still_change_nothing_late(chased: Chased, kind: str) -> None:
@@ -92,13 +76,6 @@ def test_loops_that_stood_still_change_nothing_late(chased: Chased, kind: str) -
     check(chased(kind, None, size, means="stop"), size)
 
 
-@pytest.mark.slow
-def test_a_group_that_is_told_to_end_loses_nothing_and_repeats_nothing_smoke(chased: Chased) -> None:
-    size = in_order(LOOP_KILLS[Size.SMOKE])
-    check_ended(chased("sqlite", None, size, means="term"), size)
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("source", "target"), [*CROSSINGS, ("postgres", None)])
 def test_a_group_that_is_told_to_end_loses_nothing_and_repeats_nothing(
@@ -120,7 +97,6 @@ def check_ended(report: Report, size: LoopKills, *, crossing: bool = False) -> N
     assert [fate for fate in report.fates if fate.lost or fate.crashes] == []
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_loop_that_writes_twice_is_found(chased: Chased, plant: str) -> None:

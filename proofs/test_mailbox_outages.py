@@ -20,7 +20,7 @@ from redrive.mailboxes import DLQPolicy, MainLoopConfig, MainLoopRequest
 from redrive.stores.clock import SystemClock
 from tests.support.mailbox_fates import LIMIT, Report, faults, keys_of, look, request_id
 from tests.support.mailbox_kills import Adapter, Ask, Barred, Boxes, Loop, Order, send_all
-from tests.support.rig.size import OUTAGES, Size, proof_size
+from tests.support.rig.size import OUTAGES, proof_size
 from tests.support.servers.postgres import PostgresServer, private_postgres
 from tests.support.servers.redis import RedisServer, private_redis
 from tests.support.servers.server import wait_until
@@ -131,18 +131,15 @@ def was_said(caplog: pytest.LogCaptureFixture, words: str) -> bool:
     return any(record.getMessage().startswith(words) for record in list(caplog.records))
 
 
-@pytest.mark.slow
-def test_m36_the_server_is_killed_smoke(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    outlive(server, tmp_path, caplog, OUTAGES[Size.SMOKE], go=server.kill, come_back=server.start)
+def test_m36_the_server_is_killed(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outlive(server, tmp_path, caplog, OUTAGES[proof_size()], go=server.kill, come_back=server.start)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_m36_the_server_is_stopped(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outlive(server, tmp_path, caplog, OUTAGES[proof_size()], go=server.stop, come_back=server.start)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_m36_the_server_stands_still(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No connection ends, and nobody answers: every call needs its deadline."""

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support.folders import quick_folder
-from tests.support.rig.crash import SOME, spread
+from tests.support.rig.crash import spread
 from tests.support.rig.fleet import ROOT, environment
-from tests.support.rig.size import CRASH_ITEMS, Size, proof_size
+from tests.support.rig.size import CRASH_ITEMS, CRASH_POINTS, proof_size
 
 SIDE_BY_SIDE = 4
 POINTS = [("sqlite", "sql"), ("sqlite", "verb"), ("postgres", "wire"), ("redis", "wire")]
@@ -46,35 +46,16 @@ async def crash(folder: Path, store: str, kind: str, items: int, points: str) ->
     return results
 
 
-async def crash_everywhere(folder: Path, store: str, kind: str, size: Size) -> None:
-    items = CRASH_ITEMS[size]
-    if size is Size.SMOKE:
-        _, clean, *results = await crash(folder, store, kind, items, "some")
-    else:
-        _, clean = await crash(folder, store, kind, items, "count")
-        parts = [range(start, clean["passed"] + 1, SIDE_BY_SIDE) for start in range(1, SIDE_BY_SIDE + 1)]
-        done = await asyncio.gather(*(crash(folder, store, kind, items, ",".join(map(str, part))) for part in parts))
-        results = [result for part in done for result in part]
+@pytest.mark.timeout(3600)  # all thousand points on PostgreSQL, each with a scenario and a drain, in the full size
+@pytest.mark.parametrize(("store", "kind"), POINTS)
+async def test_r3_killed_at_each_point(folder: Path, store: str, kind: str) -> None:
+    _, clean = await crash(folder, store, kind, CRASH_ITEMS, "count")
     assert clean["status"] == 0
+    chosen = spread(clean["passed"], CRASH_POINTS[proof_size()])
+    parts = [chosen[start::SIDE_BY_SIDE] for start in range(SIDE_BY_SIDE)]
+    done = await asyncio.gather(*(crash(folder, store, kind, CRASH_ITEMS, ",".join(map(str, part))) for part in parts))
+    results = [result for part in done for result in part]
     killed = sum(result["status"] == -9 for result in results)
     print(f"{store}, {kind}: {clean['passed']} points, {len(results)} tried, {killed} killed, 0 faults")  # noqa: T201 - by -s
     # How often a worker looks for work depends on time, so a point near the end may not be reached.
-    assert killed >= (SOME[kind] if size is Size.SMOKE else len(results)) * 0.8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("store", "kind"), POINTS)
-async def test_r3_killed_at_some_points_smoke(folder: Path, store: str, kind: str) -> None:
-    await crash_everywhere(folder, store, kind, Size.SMOKE)
-
-
-@pytest.mark.prove
-@pytest.mark.timeout(3600)  # a thousand points on PostgreSQL, each with a scenario and a drain
-@pytest.mark.parametrize(("store", "kind"), POINTS)
-async def test_r3_killed_at_every_point(folder: Path, store: str, kind: str) -> None:
-    await crash_everywhere(folder, store, kind, proof_size())
-
-
-def test_points_are_spread_with_both_ends() -> None:
-    assert spread(100, 3) == [1, 51, 100]
-    assert spread(3, 10) == [1, 2, 3]
+    assert killed >= len(results) * 0.8

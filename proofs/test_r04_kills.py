@@ -8,7 +8,7 @@ import pytest
 
 from redrive.core.states import State
 from tests.support.rig.kills import Report, random_kills
-from tests.support.rig.size import KILLS, Kills, Size, proof_size
+from tests.support.rig.size import KILLS, Kills, proof_size
 
 MARGIN = 10.0
 """Seconds for a loaded machine. The drain time itself is printed; here it is only kept from being absurd."""
@@ -27,13 +27,6 @@ def check(report: Report, size: Kills) -> None:
     assert report.drain <= 2 * size.lease + 2 * reaper_period + MARGIN
 
 
-@pytest.mark.slow
-async def test_r4_random_worker_kills_smoke(shared: str, tmp_path: Path) -> None:
-    size = KILLS[Size.SMOKE]
-    check(await random_kills(shared, tmp_path, size, seed=4), size)
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1])
 async def test_r4_random_worker_kills(shared: str, tmp_path: Path, seed: int) -> None:

@@ -16,7 +16,7 @@ from redrive.stores.url import store_from_url
 from tests.support.links.deaths import Report, server_dies
 from tests.support.links.sizes import DEATHS, Deaths
 from tests.support.links.works import Setting
-from tests.support.rig.size import Size, proof_size
+from tests.support.rig.size import proof_size
 from tests.support.servers.postgres import PostgresServer, private_postgres
 from tests.support.servers.redis import RedisServer, private_redis
 
@@ -57,18 +57,11 @@ def check(report: Report) -> None:
         assert report.pace_back_after <= BACK_WITHIN + MARGIN, str(report)
 
 
-@pytest.mark.slow
-async def test_r6_the_server_dies_smoke(tmp_path: Path, server: Server) -> None:
-    await outlive(tmp_path, server, DEATHS[Size.SMOKE])
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 async def test_r6_the_server_dies(tmp_path: Path, server: Server) -> None:
     await outlive(tmp_path, server, DEATHS[proof_size()])
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 async def test_r6_the_server_stands_still(tmp_path: Path, server: Server) -> None:
     """It is there and does not answer: no connection ends, and every call needs its deadline."""

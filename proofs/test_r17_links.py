@@ -24,7 +24,7 @@ from tests.support.links.rides import ride
 from tests.support.links.sizes import RIDES, TRIALS, Rides
 from tests.support.links.trial import HARMLESS, TROUBLES, attempt
 from tests.support.links.works import Setting
-from tests.support.rig.size import Size, proof_size
+from tests.support.rig.size import proof_size
 from tests.support.servers.server import with_options
 from tests.support.stores import fresh_store
 
@@ -44,8 +44,6 @@ MARGIN = 10.0
 
 POOLS = (40, 2, 8)
 """Connections: one for every verb, or so few that most of them wait for one."""
-SMOKE = ("reset", "refuse", "black-hole", "half-closed", "cut-down-40")
-WRITES = ("put", "lease", "settle")
 VERBS = Round("all", MemoryStore()).calls(MemoryStore()).keys()
 
 
@@ -94,20 +92,12 @@ async def try_every_verb(site: Site, trouble: str, times: int) -> None:
             assert trial.faults == {}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("trouble", [*SMOKE, "sliced"])
-async def test_r17_every_verb_on_a_bad_link_smoke(site: Site, trouble: str) -> None:
-    await try_every_verb(site, trouble, TRIALS[Size.SMOKE])
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_r17_every_verb_on_a_bad_link(site: Site, trouble: str) -> None:
     await try_every_verb(site, trouble, TRIALS[proof_size()])
 
 
-@pytest.mark.slow
 async def test_r17_open_close_and_the_first_wait_keep_their_deadline(site: Site) -> None:
     """The first wait makes a connection of its own; the others are no verbs, but who starts or stops waits for them."""
     async with site.stores(DEADLINE) as (store, _):
@@ -132,13 +122,6 @@ async def lose_answers(site: Site, cut: Cut, *verbs: str) -> None:
             assert trips > 0, f"there was nothing to cut in {verb}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", WRITES)
-async def test_r16_an_answer_is_lost_on_the_link_smoke(site: Site, verb: str) -> None:
-    await lose_answers(site, CutReply, verb)
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cut", [CutReply, CutRequest])
 async def test_r16_any_answer_is_lost_on_the_link(site: Site, cut: Cut) -> None:
@@ -159,19 +142,12 @@ async def work_on(folder: Path, site: Site, size: Rides, troubles: Iterable[str]
     assert max(seconds for _, seconds in report.recoveries) <= BACK_WITHIN + MARGIN, str(report)
 
 
-@pytest.mark.slow
-async def test_r17_workers_on_a_bad_link_smoke(tmp_path: Path, site: Site) -> None:
-    await work_on(tmp_path, site, RIDES[Size.SMOKE], ["reset", "black-hole", "half-closed"], HURRIED)
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(1800)
 async def test_r17_workers_on_a_bad_link(tmp_path: Path, site: Site) -> None:
     """One trouble after the other, and the same workers all the time."""
     await work_on(tmp_path, site, RIDES[proof_size()], [name for name in TROUBLES if name not in HARMLESS])
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(1800)
 async def test_r17_workers_on_a_slow_link(tmp_path: Path, site: Site) -> None:
     """They go on all the time."""

@@ -15,7 +15,7 @@ import pytest
 from tests.support.disk.drive import drive, needs
 from tests.support.disk.office import LETTERS
 from tests.support.folders import quick_folder
-from tests.support.rig.size import FAILED_SYNCS, FAILED_WRITES, Size, proof_size
+from tests.support.rig.size import FAILED_SYNCS, FAILED_WRITES, proof_size
 
 BINDINGS = ("stdlib", "apsw")
 NEEDS = {"full": "disk", "read-only": "disk", "memory": "memory"}
@@ -55,13 +55,6 @@ def in_trouble(folder: Path, kind: str, binding: str) -> None:
     assert told["readable"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["limit", "full", "read-only"])
-def test_r19_trouble_during_load_smoke(folder: Path, kind: str) -> None:
-    in_trouble(folder, kind, "auto")
-
-
-@pytest.mark.prove
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("kind", SAID)
 def test_r19_trouble_during_load(tmp_path: Path, kind: str, binding: str) -> None:
@@ -87,19 +80,12 @@ def fail_syncs(folder: Path, numbers: Iterable[int], binding: str) -> None:
         assert told["failed_syncs"], "it was never in trouble"
 
 
-@pytest.mark.slow
-def test_r19_failed_syncs_smoke(folder: Path) -> None:
-    fail_syncs(folder, FAILED_SYNCS[Size.SMOKE], "auto")
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_r19_failed_syncs(folder: Path, binding: str) -> None:
     fail_syncs(folder, FAILED_SYNCS[proof_size()], binding)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_r19_failed_writes(folder: Path, binding: str) -> None:
@@ -110,14 +96,6 @@ def test_r19_failed_writes(folder: Path, binding: str) -> None:
         assert told["refusals"].keys() <= {"StoreFull", "StoreUnavailable", "OutcomeUnknown"}
 
 
-@pytest.mark.slow
-def test_r19_killed_after_a_failed_sync_smoke(folder: Path) -> None:
-    """What the next process finds in the log is in the kernel's memory, and not on the disk."""
-    needs("disk")
-    play(folder, "killed", "20", "auto")
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_r19_killed_after_a_failed_sync(folder: Path, binding: str) -> None:
@@ -125,7 +103,6 @@ def test_r19_killed_after_a_failed_sync(folder: Path, binding: str) -> None:
     play(folder, "killed", listed(range(1, 25)), binding, limit=300)
 
 
-@pytest.mark.prove
 @pytest.mark.parametrize("binding", BINDINGS)
 def test_r19_killed_after_a_failed_sync_and_read_before_it_is_written(folder: Path, binding: str) -> None:
     """Whoever reads keeps the log, and with it the place at which it is not on the disk."""
@@ -133,7 +110,6 @@ def test_r19_killed_after_a_failed_sync_and_read_before_it_is_written(folder: Pa
     play(folder, "killed-reader", listed(range(10, 25)), binding, limit=120)
 
 
-@pytest.mark.prove
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("beside", ["nobody", "reader"])
 def test_r19_what_was_synced_is_not_told_as_not_written(folder: Path, beside: str, binding: str) -> None:
@@ -153,13 +129,6 @@ def throw_away(folder: Path, scene: str, kind: str, binding: str) -> None:
     assert told["thrown away"] == LETTERS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scene", OFFICES)
-def test_r19_letters_can_be_thrown_away_while_the_disk_is_full_smoke(folder: Path, scene: str) -> None:
-    throw_away(folder, scene, "full", "auto")
-
-
-@pytest.mark.prove
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("kind", ["full", "memory"])
 @pytest.mark.parametrize("scene", OFFICES)
@@ -172,7 +141,6 @@ def test_r19_letters_can_be_thrown_away_while_the_disk_is_full(
 # -- rights ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_r19_a_folder_turned_read_only(folder: Path) -> None:
     (told,) = play(folder, "rights", "", "auto")
     assert told["told"] == {"open": "accepted", "new": "StoreForbidden", "file too": "StoreForbidden"}

@@ -19,7 +19,7 @@ from redrive.stores.base import Store
 from redrive.testing.conformance.kit import asking, finished
 from tests.support.folders import quick_folder
 from tests.support.rig.effort import Effort, measured
-from tests.support.rig.size import WAITING, Size, proof_size
+from tests.support.rig.size import WAITING, proof_size
 
 ROUNDS = 40
 FEW = 50
@@ -137,16 +137,6 @@ async def effort_of(url: str, effort: Effort, step: Step) -> int:
     return all_of_it - opening
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", SHARED)
-@pytest.mark.parametrize("case", CASES)
-async def test_r22_what_is_bound_is_found_without_a_scan_smoke(tmp_path: Path, kind: str, case: str) -> None:
-    with quick_folder(tmp_path) as folder, measured(kind, folder) as (url, effort):
-        await blind_to(case, url, effort, WAITING[Size.SMOKE])
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", SHARED)
 @pytest.mark.parametrize("case", CASES)

@@ -28,7 +28,7 @@ from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import asking, finished
 from tests.support.folders import quick_folder
 from tests.support.rig.effort import Effort, measured, still_believe_empty
-from tests.support.rig.size import PINNED, WAITING, Size, proof_size
+from tests.support.rig.size import PINNED, WAITING, proof_size
 
 ROUNDS = 60
 MOST = 2.0
@@ -93,15 +93,6 @@ async def ratio_with_so_many_waiting(url: str, effort: Effort, count: int) -> fl
     return crowded / alone
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", SHARED)
-async def test_r22_a_lease_does_not_look_at_what_waits_smoke(tmp_path: Path, kind: str) -> None:
-    with quick_folder(tmp_path) as folder, measured(kind, folder) as (url, effort):
-        assert await ratio_with_so_many_waiting(url, effort, WAITING[Size.SMOKE]) <= MOST
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", SHARED)
 async def test_r22_a_lease_does_not_look_at_what_waits(tmp_path: Path, kind: str) -> None:
@@ -109,7 +100,6 @@ async def test_r22_a_lease_does_not_look_at_what_waits(tmp_path: Path, kind: str
         assert await ratio_with_so_many_waiting(url, effort, WAITING[proof_size()]) <= MOST
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_r22_a_lease_whose_plan_is_left_to_the_statistics_would_be_seen_to_cost(tmp_path: Path) -> None:
     """The proof that on PostgreSQL this measure begins with bad ones, and measures what they do."""
@@ -120,7 +110,7 @@ async def test_r22_a_lease_whose_plan_is_left_to_the_statistics_would_be_seen_to
         text = text.replace("any (array[p.seq])", "p.seq")
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(text.encode())
-        ratio = await ratio_with_so_many_waiting(url, effort, WAITING[Size.SMOKE])
+        ratio = await ratio_with_so_many_waiting(url, effort, 3_000)
         still_believe_empty(address, schema)
         assert ratio > MOST
 
@@ -156,19 +146,11 @@ async def ratio_with_a_snapshot(folder: Path, items: int) -> float:
     return pinned_too / plain
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(90)
-async def test_r22_an_old_snapshot_costs_little_smoke(tmp_path: Path) -> None:
-    assert await ratio_with_a_snapshot(tmp_path, PINNED[Size.SMOKE]) <= MOST
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(900)
 async def test_r22_an_old_snapshot_costs_little(tmp_path: Path) -> None:
     assert await ratio_with_a_snapshot(tmp_path, PINNED[proof_size()]) <= MOST
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(90)
 async def test_r22_without_a_floor_an_old_snapshot_would_be_seen_to_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,4 +158,4 @@ async def test_r22_without_a_floor_an_old_snapshot_would_be_seen_to_cost(
     """The proof that this measure measures it."""
     monkeypatch.setattr(Floors, "KEEP", 0.0)
     monkeypatch.setattr(Floors, "SHARE", 0)
-    assert await ratio_with_a_snapshot(tmp_path, PINNED[Size.SMOKE]) > MOST
+    assert await ratio_with_a_snapshot(tmp_path, 2_000) > MOST

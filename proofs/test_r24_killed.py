@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from proofs.test_r24_limits import MOST, PER_KEY, no_leaks
 from redrive.core.verbs import QueueChange
 from redrive.stores.url import store_from_url
-from tests.support.rig import records as r
+from tests.promises.test_r24_limits import MOST, PER_KEY, no_leaks
 from tests.support.rig.bound import Bound, most_at_once, overtakes
-from tests.support.rig.size import LIMITED, LINES, Lines, Size, proof_size
+from tests.support.rig.size import LIMITED, LINES, Size, proof_size
 
-KILLED = {
-    "ordered": {**LINES, Size.SMOKE: Lines(keys=8, items=6, kills=1)},
-    "limited": {**LIMITED, Size.SMOKE: Lines(keys=4, items=8, kills=1)},
-}
-WORKERS = {Size.SMOKE: 2, Size.SHORT: 4, Size.FULL: 8}
-SECONDS = {Size.SMOKE: 50, Size.SHORT: 200, Size.FULL: 3_000}
+WORKERS = {Size.SHORT: 4, Size.FULL: 8}
+SECONDS = {Size.SHORT: 200, Size.FULL: 3_000}
 
 
 async def ordered(url: str, logs: Path, size: Size) -> None:
-    run = Bound(url, logs, "ordered", KILLED["ordered"][size], seed=24)
+    run = Bound(url, logs, "ordered", LINES[size], seed=24)
     faults = await run.play(QueueChange(order="block"), workers=WORKERS[size], limit=SECONDS[size])
     assert faults == {}
     assert overtakes(run.records) == []
@@ -31,7 +25,7 @@ async def ordered(url: str, logs: Path, size: Size) -> None:
 
 
 async def limited(url: str, logs: Path, size: Size) -> None:
-    run = Bound(url, logs, "limited", KILLED["limited"][size], seed=24)
+    run = Bound(url, logs, "limited", LIMITED[size], seed=24)
     change = QueueChange(max_running=MOST, max_per_key=PER_KEY)
     faults = await run.play(change, workers=WORKERS[size], limit=SECONDS[size])
     assert faults == {}
@@ -43,60 +37,11 @@ async def limited(url: str, logs: Path, size: Size) -> None:
         await store.close()
 
 
-@pytest.mark.slow
-async def test_r24_nobody_overtakes_when_workers_are_killed_smoke(shared: str, tmp_path: Path) -> None:
-    await ordered(shared, tmp_path, Size.SMOKE)
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 async def test_r24_nobody_overtakes_when_workers_are_killed(shared: str, tmp_path: Path) -> None:
     await ordered(shared, tmp_path, proof_size())
 
 
-@pytest.mark.slow
-async def test_r24_limits_hold_when_workers_are_killed_smoke(shared: str, tmp_path: Path) -> None:
-    await limited(shared, tmp_path, Size.SMOKE)
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(3600)
 async def test_r24_limits_hold_when_workers_are_killed(shared: str, tmp_path: Path) -> None:
     await limited(shared, tmp_path, proof_size())
-
-
-# --- the judge has teeth ----------------------------------------------------------------------------------------------
-
-
-def runs(*spans: tuple[str, int, int]) -> Sequence[r.Record]:
-    starts = [r.Start(item, 1, 1, 7, since) for item, since, _ in spans]
-    return [*starts, *(r.End(item, 1, 1, 7, until, "done") for item, _, until in spans)]
-
-
-def test_an_overtake_is_seen() -> None:
-    assert overtakes(runs(("a.1", 0, 5), ("a.2", 6, 9), ("b.1", 3, 8))) == []
-    assert overtakes(runs(("a.1", 0, 5), ("a.2", 4, 9))) == ["a.2 began before a.1 was over"]
-    assert overtakes(runs(("a.2", 0, 5), ("a.1", 6, 9))) == ["a.2 began before a.1 was over"]
-
-
-def test_too_many_at_once_are_seen() -> None:
-    assert most_at_once(runs(("a.1", 0, 5), ("a.2", 5, 9), ("b.1", 3, 8))) == (2, 1)
-    assert most_at_once(runs(("a.1", 0, 5), ("a.2", 4, 9), ("b.1", 3, 8))) == (3, 2)
-
-
-def test_who_was_killed_runs_no_longer() -> None:
-    killed: list[r.Record] = [r.Start("a.1", 1, 1, 7, 0), r.Struck(7, "kill", 4), r.Start("a.2", 1, 1, 8, 6)]
-    assert overtakes([*killed, r.End("a.2", 1, 1, 8, 9, "done")]) == []
-
-
-def test_who_was_taken_over_runs_no_longer() -> None:
-    """It may not know yet: what it says when its process wakes up is too late to count as an end."""
-    slow: list[r.Record] = [r.Start("a.1", 1, 1, 7, 0), r.Reclaimed("a.1", 2, "w", "slow", 4)]
-    again: list[r.Record] = [r.Start("a.1", 2, 3, 8, 5), r.End("a.1", 2, 3, 8, 6, "done")]
-    late: list[r.Record] = [
-        r.Start("a.2", 1, 1, 8, 7),
-        r.End("a.1", 1, 1, 7, 8, "cancelled"),
-        r.End("a.2", 1, 1, 8, 9, "done"),
-    ]
-    assert overtakes([*slow, *again, *late]) == []
-    assert overtakes([*slow[:1], *again, *late]) == ["a.2 began before a.1 was over"]

@@ -104,9 +104,8 @@ async def check_given_back(stage: Stage) -> None:
         assert [attempt.ending for attempt in final.attempts] == [Ending.RELEASED]
 
 
-@pytest.mark.slow
-async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(served: str, tmp_path: Path) -> None:
-    stage = Stage(served, tmp_path, ["short", "short-sync"])
+async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(shared: str, tmp_path: Path) -> None:
+    stage = Stage(shared, tmp_path, ["short", "short-sync"])
     async with stage.app:
         for queue in ("short", "short-sync"):
             for number in range(SLOTS + 2):
@@ -124,16 +123,9 @@ async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(s
     assert {final.item.deliveries for final in found.finals.values()} == {1}
 
 
-@pytest.mark.slow
-async def test_r25_what_does_not_end_is_given_back_uncharged_smoke(served: str, tmp_path: Path) -> None:
-    """Async and sync, some that can be cancelled and some that will not: all in one worker."""
-    await too_long(served, tmp_path, TOO_LONG)
-
-
-@pytest.mark.prove
 @pytest.mark.parametrize("queue", TOO_LONG)
-async def test_r25_what_does_not_end_is_given_back_uncharged(served: str, tmp_path: Path, queue: str) -> None:
-    await too_long(served, tmp_path, [queue])
+async def test_r25_what_does_not_end_is_given_back_uncharged(shared: str, tmp_path: Path, queue: str) -> None:
+    await too_long(shared, tmp_path, [queue])
 
 
 async def too_long(url: str, logs: Path, queues: Sequence[str]) -> None:
@@ -151,10 +143,9 @@ async def too_long(url: str, logs: Path, queues: Sequence[str]) -> None:
     assert {(final.item.state, final.item.attempt) for final in found.finals.values()} == {(State.DONE, 1)}
 
 
-@pytest.mark.prove
-async def test_r25_a_second_sigterm_ends_the_grace(served: str, tmp_path: Path) -> None:
+async def test_r25_a_second_sigterm_ends_the_grace(shared: str, tmp_path: Path) -> None:
     queues = ("short", "short-sync", *TOO_LONG)
-    stage = Stage(served, tmp_path, queues)
+    stage = Stage(shared, tmp_path, queues)
     async with stage.app:
         for queue in queues:
             await stage.producer.enqueue(queue, f"{queue}-0")
@@ -169,10 +160,9 @@ async def test_r25_a_second_sigterm_ends_the_grace(served: str, tmp_path: Path) 
         await stage.judged()
 
 
-@pytest.mark.slow
-async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(served: str, tmp_path: Path) -> None:
+async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(shared: str, tmp_path: Path) -> None:
     """Nobody can give its item back, for the loop is blocked: its lease runs out, and that is a crash."""
-    stage = Stage(served, tmp_path, ["blocking"])
+    stage = Stage(shared, tmp_path, ["blocking"])
     async with stage.app:
         await stage.producer.enqueue("blocking", "blocking-0")
         with Serving(stage.url, stage.logs, grace=f"{GRACE}s", lease=0.5) as fleet:
@@ -185,15 +175,9 @@ async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(serv
     assert [attempt.ending for attempt in final.attempts] == [Ending.CRASHED, Ending.DONE]
 
 
-@pytest.mark.prove
 @pytest.mark.parametrize("strike", ["before lease", "after lease", "before settle", "after settle"])
-async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing(served: str, tmp_path: Path, strike: str) -> None:
-    await struck(served, tmp_path, strike)
-
-
-@pytest.mark.slow
-async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing_smoke(served: str, tmp_path: Path) -> None:
-    await struck(served, tmp_path, "after lease")
+async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing(shared: str, tmp_path: Path, strike: str) -> None:
+    await struck(shared, tmp_path, strike)
 
 
 async def struck(url: str, logs: Path, strike: str) -> None:
@@ -223,13 +207,12 @@ async def stopped_at_random(stage: Stage, dice: random.Random, spell: float) -> 
     assert not any(row.leased for row in (await stage.store.tally()).queues)
 
 
-@pytest.mark.prove
 @pytest.mark.timeout(900)
-async def test_r25_rolling_restarts_cost_nothing(served: str, tmp_path: Path) -> None:
+async def test_r25_rolling_restarts_cost_nothing(shared: str, tmp_path: Path) -> None:
     """Stopped at random moments, its start and its end included, again and again: no crash is ever charged."""
     size = ROLLING[proof_size()]
     dice = random.Random(25)
-    stage = Stage(served, tmp_path, (*MIX, "leaf"))
+    stage = Stage(shared, tmp_path, (*MIX, "leaf"))
     async with stage.app:
         work = [(dice.choice(MIX), f"item-{number:06}") for number in range(size.items)]
         await stage.producer.enqueue_all(work)

@@ -7,19 +7,17 @@ tests/engine/test_schedule*.
 from __future__ import annotations
 
 import random
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from redrive.core.schedule import Schedule, tick_id
-from redrive.core.select import Match
 from redrive.office.schedules import declare_schedules
 from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
 from tests.support.rig.patience import eventually
-from tests.support.rig.scheduler import LEADS, Schedulers
-from tests.support.rig.size import LEADERS, Size, proof_size
+from tests.support.rig.scheduler import LEADS, Schedulers, instant, ticks
+from tests.support.rig.size import LEADERS, proof_size
 
 EVERY = {"often": 200, "less-often": 500}
 """Milliseconds, by name: more often than people may ask for, so that much happens between two blows."""
@@ -28,24 +26,9 @@ STOPPED = int(3 * LEADS * 1000) // EVERY["often"]
 LIMIT = 60.0
 
 
-async def ticks(store: Store, name: str) -> list[str]:
-    found: list[str] = []
-    cursor = None
-    while True:
-        page = await store.ids(Match("id", "glob", f"{name}@*"), cursor=cursor)
-        found += page.ids
-        cursor = page.next
-        if cursor is None:
-            return sorted(found, key=instant)
-
-
 def expected(name: str, first: str, last: str, every: int) -> list[str]:
     """All from the first to the last, by arithmetic alone: intervals count from the epoch."""
     return [tick_id(name, tick) for tick in range(instant(first), instant(last) + 1, every)]
-
-
-def instant(item_id: str) -> int:
-    return round(datetime.fromisoformat(item_id.partition("@")[2]).timestamp() * 1000)
 
 
 async def one_scheduler(url: str, logs: Path, blows: int) -> None:
@@ -89,12 +72,6 @@ async def _more_ticks(store: Store, count: int) -> None:
     await eventually(there, limit=LIMIT, what=f"{count} more ticks", poll=0.05)
 
 
-@pytest.mark.slow
-async def test_r29_every_tick_once_whoever_leads_smoke(served: str, tmp_path: Path) -> None:
-    await one_scheduler(served, tmp_path, LEADERS[Size.SMOKE])
-
-
-@pytest.mark.prove
 @pytest.mark.timeout(1800)
 async def test_r29_every_tick_once_whoever_leads(shared: str, tmp_path: Path) -> None:
     await one_scheduler(shared, tmp_path, LEADERS[proof_size()])

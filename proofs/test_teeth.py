@@ -27,7 +27,6 @@ NAMED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("store", SHARED)
 def test_r0_planted_bugs_are_named(tmp_path: Path, store: str) -> None:
     command = [sys.executable, "-m", "tests.support.rig.plant", str(tmp_path), store]

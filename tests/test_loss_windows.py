@@ -4,7 +4,7 @@ Those that only a store could open are in tests/stores/test_loss_windows.py. Els
 
     02  pop, then push                   proofs/test_r03_crash_points.py (killed at every statement)
     04  fetch = delete                   proofs/test_r04_kills.py
-    11  delivery limit without a target  every death is a letter: proofs/test_r14_dead_letters.py
+    11  delivery limit without a target  every death is a letter: tests/promises/test_r14_dead_letters.py
     14  recovery in process memory       no recovery is a job of ours: replay is one write (tests/office)
 
 Not built yet, so not open: 09 (dedupe keys), 15 (destinations).

@@ -20,7 +20,6 @@ class Deaths:
 
 
 DEATHS = {
-    Size.SMOKE: Deaths(kills=1, outage=1.5, workers=2, lease=0.5, backlog=0),
     Size.SHORT: Deaths(kills=5, outage=60.0, workers=2, lease=2.0, backlog=8_000),
     Size.FULL: Deaths(kills=30, outage=60.0, workers=4, lease=2.0, backlog=60_000, limit=900.0),
 }
@@ -38,10 +37,9 @@ class Rides:
 
 
 RIDES = {
-    Size.SMOKE: Rides(spell=0.7, rounds=1, workers=2, lease=0.5),
     Size.SHORT: Rides(spell=1.5, rounds=1, workers=2, lease=1.0),
     Size.FULL: Rides(spell=5.0, rounds=3, workers=4, lease=2.0),
 }
 
-TRIALS = {Size.SMOKE: 1, Size.SHORT: 3, Size.FULL: 50}
+TRIALS = {Size.SHORT: 3, Size.FULL: 50}
 """R17: how often every verb is tried in each trouble."""

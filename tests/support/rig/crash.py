@@ -5,7 +5,7 @@
 A point of kind `sql` is a statement that writes, or a commit, of SQLite: SIGKILL before the n-th of them. A point of
 kind `verb` is a call of the store: SIGKILL before it, or when it is done and nobody was told. A point of kind `wire` is
 a request to a server: see `wire`. For each point this process forks the scenario, forks the drain, and prints one line.
-Points: numbers such as `1,2,3`; `count`: how many there are; `some`: so many, and then a few of them, evenly spread.
+Points: numbers such as `1,2,3`; or `count`: how many there are.
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ from tests.support.stores import fresh_store
 
 Result = dict[str, Any]
 
-SOME = {"sql": 8, "verb": 8, "wire": 4}
-"""Points that a smoke run tries, by kind. A server takes longer for each."""
-TRIES = 3
-"""Where a run was over before it came to its point: so many more, each with an earlier one."""
 MUTATING = (
     *("put", "lease", "settle", "extend", "reclaim", "amend", "prune", "take_in"),
     *("lease_letters", "settle_letters"),
@@ -124,23 +120,13 @@ def spread(count: int, limit: int) -> list[int]:
 
 def main() -> None:
     folder, store, kind, items, points = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]
-    if points in ("count", "some"):
+    if points == "count":
         # Twice: the first one on a server may have to say more, such as the scripts that it will know from then on.
-        counts = [try_fresh(folder, store, kind, items, None)["passed"] for _ in range(2)]
-        chosen = spread(_sure(min(counts)), SOME[kind]) if points == "some" else []
+        chosen: list[int | None] = [None, None]
     else:
         chosen = [int(point) for point in points.split(",")]
     for point in chosen:
-        result = try_fresh(folder, store, kind, items, point)
-        for _ in range(TRIES):
-            if points != "some" or result["status"] != 0:
-                break
-            result = try_fresh(folder, store, kind, items, min(point, _sure(result["passed"])))
-
-
-def _sure(count: int) -> int:
-    """Not the last ones: how often somebody looks for work depends on time, and not every run gets there."""
-    return max(1, count * 9 // 10)
+        try_fresh(folder, store, kind, items, point)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
 
+from redrive.core.select import Match
 from redrive.engine import schedule
 from redrive.engine.schedule import Scheduler
 from redrive.events import Events
+from redrive.stores.base import Store
 from redrive.stores.clock import SystemClock
 from redrive.stores.url import store_from_url
 from tests.support.rig import records as r
@@ -28,6 +31,21 @@ class Schedulers(Fleet):
     def __init__(self, url: str, logs: Path) -> None:
         super().__init__(url, logs, lease=LEADS)
         self._command = [sys.executable, "-m", "tests.support.rig.scheduler", url, str(logs)]
+
+
+def instant(item_id: str) -> int:
+    return round(datetime.fromisoformat(item_id.partition("@")[2]).timestamp() * 1000)
+
+
+async def ticks(store: Store, name: str) -> list[str]:
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = await store.ids(Match("id", "glob", f"{name}@*"), cursor=cursor)
+        found += page.ids
+        cursor = page.next
+        if cursor is None:
+            return sorted(found, key=instant)
 
 
 async def main(url: str, logs: Path) -> None:

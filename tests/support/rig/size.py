@@ -28,25 +28,26 @@ class Kills:
 
 
 KILLS = {
-    Size.SMOKE: Kills(items=300, workers=2, kills=3, lease=0.5, limit=60),
     Size.SHORT: Kills(items=3_000, workers=8, kills=20, lease=1.0, limit=200),
     Size.FULL: Kills(items=100_000, workers=8, kills=200, lease=2.0, limit=3_000),
 }
 
-CRASH_ITEMS = {Size.SMOKE: 8, Size.SHORT: 30, Size.FULL: 30}
-"""R3: how many plain items the scenario has, beside twenty that are bound to others. Smoke tries some points, the
-others every one."""
+CRASH_ITEMS = 30
+"""R3: how many plain items the scenario has, beside twenty that are bound to others."""
 
-ZOMBIES = {Size.SMOKE: 1, Size.SHORT: 10, Size.FULL: 100}
+CRASH_POINTS = {Size.SHORT: 60, Size.FULL: 100_000}
+"""R3: how many points of a store and kind are tried, evenly spread; all of them in the full size."""
+
+ZOMBIES = {Size.SHORT: 10, Size.FULL: 100}
 """R8: rounds with a stopped process; each round tries every kind of late write."""
 
-RETRIES = {Size.SMOKE: 100, Size.SHORT: 2_000, Size.FULL: 20_000}
+RETRIES = {Size.SHORT: 2_000, Size.FULL: 20_000}
 """R12: retries due within one minute."""
 
-RETRY_SPELL = {Size.SMOKE: 0.5, Size.SHORT: 6.0, Size.FULL: 60.0}
+RETRY_SPELL = {Size.SHORT: 6.0, Size.FULL: 60.0}
 """R12 by the real clock: seconds over which as many retries are spread."""
 
-POISON = {Size.SMOKE: 20, Size.SHORT: 100, Size.FULL: 100}
+POISON = {Size.SHORT: 100, Size.FULL: 100}
 """R10: healthy items beside the poison."""
 
 
@@ -64,10 +65,10 @@ ROLLING = {
     Size.FULL: Rolling(items=50_000, stops=200, spell=1.0),
 }
 
-CUTS = {Size.SMOKE: 3, Size.SHORT: 60, Size.FULL: 1_000}
+CUTS = {Size.SHORT: 60, Size.FULL: 1_000}
 """R7: power cuts of each kind."""
 
-FAILED_SYNCS = {Size.SMOKE: (1, 16, 18, 25), Size.SHORT: range(1, 51), Size.FULL: range(1, 51)}
+FAILED_SYNCS = {Size.SHORT: range(1, 51), Size.FULL: range(1, 51)}
 """R19: which sync fails, counted from the moment the database is made."""
 
 
@@ -80,7 +81,6 @@ class Backlog:
 
 
 BACKLOG = {
-    Size.SMOKE: Backlog(steady=60, reading=300),
     Size.SHORT: Backlog(steady=300, reading=3_000),
     Size.FULL: Backlog(steady=3_000, reading=60_000),
 }
@@ -88,7 +88,7 @@ BACKLOG = {
 FAILED_WRITES = {Size.SHORT: range(1, 2_400, 97), Size.FULL: range(1, 2_400, 7)}
 """R19: which write fails, counted in the same way."""
 
-HOSTILE = {Size.SMOKE: 5, Size.SHORT: 100, Size.FULL: 5_000}
+HOSTILE = {Size.SHORT: 100, Size.FULL: 5_000}
 """R30: lists of generated documents; the sixty of the table are always all tried."""
 
 
@@ -101,21 +101,20 @@ class Crowd:
 
 
 CROWD = {
-    Size.SMOKE: Crowd(processes=3, transactions=60),
     Size.SHORT: Crowd(processes=8, transactions=2_000),
     Size.FULL: Crowd(processes=16, transactions=10_000),
 }
 
-CUT_ANSWERS = {Size.SMOKE: 10, Size.SHORT: 200, Size.FULL: 1_000}
+CUT_ANSWERS = {Size.SHORT: 200, Size.FULL: 1_000}
 """R16: answers of a server that are lost on the link, at least."""
 
-WAITING = {Size.SMOKE: 3_000, Size.SHORT: 100_000, Size.FULL: 1_000_000}
+WAITING = {Size.SHORT: 100_000, Size.FULL: 1_000_000}
 """R22: items that wait, nine in ten of them delayed or paused."""
 
-PINNED = {Size.SMOKE: 2_000, Size.SHORT: 16_000, Size.FULL: 16_000}
+PINNED = {Size.SHORT: 16_000, Size.FULL: 16_000}
 """R22: items that are drained on PostgreSQL while somebody has an old snapshot."""
 
-TWINS = {Size.SMOKE: 4, Size.SHORT: 100, Size.FULL: 1_000}
+TWINS = {Size.SHORT: 100, Size.FULL: 1_000}
 """R24: dedupe keys, each put 64 times at once."""
 
 
@@ -129,30 +128,29 @@ class Lines:
 
 
 LINES = {
-    Size.SMOKE: Lines(keys=8, items=8, kills=2),
     Size.SHORT: Lines(keys=40, items=50, kills=12),
     Size.FULL: Lines(keys=200, items=500, kills=100),
 }
 
-LIMITED = {Size.SMOKE: Lines(keys=4, items=10, kills=2), Size.SHORT: Lines(5, 80, 8), Size.FULL: Lines(20, 500, 100)}
+LIMITED = {Size.SHORT: Lines(5, 80, 8), Size.FULL: Lines(20, 500, 100)}
 """R24: the same for limits."""
 
-OFFERED = {Size.SMOKE: 300, Size.SHORT: 5_000, Size.FULL: 50_000}
+OFFERED = {Size.SHORT: 5_000, Size.FULL: 50_000}
 """R21: items offered to a queue that takes a third of them."""
 
 PRESSURE = {Size.SHORT: 30.0, Size.FULL: 300.0}
 """R21 by the real clock: seconds of too much."""
 
-HERD = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 50_000}
+HERD = {Size.SHORT: 3_000, Size.FULL: 50_000}
 """R23: retries due in the same second."""
 
-CROWDED = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 100_000}
+CROWDED = {Size.SHORT: 3_000, Size.FULL: 100_000}
 """R23: items of one dead endpoint, or of one tenant that floods, beside those of healthy ones."""
 
-REPLAYED = {Size.SMOKE: 300, Size.SHORT: 3_000, Size.FULL: 10_000}
+REPLAYED = {Size.SHORT: 3_000, Size.FULL: 10_000}
 """Letters replayed at once while fresh work comes in."""
 
-LEADERS = {Size.SMOKE: 2, Size.SHORT: 20, Size.FULL: 100}
+LEADERS = {Size.SHORT: 20, Size.FULL: 100}
 """R29: schedulers killed or stopped, one after the other, by turns."""
 
 FIRSTS = {Size.SMOKE: 300, Size.SHORT: 1_000, Size.FULL: 1_000}
@@ -170,10 +168,9 @@ class LoopKills:
 
 
 LOOP_KILLS = {
-    Size.SMOKE: LoopKills(messages=40, deadly=1, kills=5, limit=100),
     Size.SHORT: LoopKills(messages=250, deadly=4, kills=30, limit=200),
     Size.FULL: LoopKills(messages=8_000, deadly=100, kills=1_000, limit=3_000),
 }
 
-OUTAGES = {Size.SMOKE: 1.0, Size.SHORT: 6.0, Size.FULL: 60.0}
+OUTAGES = {Size.SHORT: 6.0, Size.FULL: 60.0}
 """M-36: seconds for which the server of loops is away."""

@@ -17,8 +17,7 @@ from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import act, asking, dead, finished
 from tests.support.folders import quick_folder
-from tests.support.rig.size import TWINS, Size, proof_size
-from tests.support.stores import EACH, STORES, fresh_store
+from tests.support.stores import EACH, fresh_store
 
 CALLERS = 64
 HANDLES = 4
@@ -85,17 +84,9 @@ async def one_each(stores: list[Store], keys: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EACH)
-async def test_r24_one_of_all_who_put_a_key_is_let_in_smoke(kind: str, tmp_path: Path) -> None:
-    async with handles(kind, tmp_path) as stores:
-        await one_each(stores, TWINS[Size.SMOKE])
-
-
-@pytest.mark.prove
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", STORES)
 async def test_r24_one_of_all_who_put_a_key_is_let_in(kind: str, tmp_path: Path) -> None:
     async with handles(kind, tmp_path) as stores:
-        await one_each(stores, TWINS[proof_size()])
+        await one_each(stores, 4)
 
 
 async def test_r24_a_twin_never_touches_work_that_failed(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from redrive.events import Reclaimed
 from redrive.testing.conformance.kit import act
 from tests.support.lab import Lab
 from tests.support.rig.keyed import Lines, Mode, key_of
-from tests.support.rig.size import LINES, Size, proof_size
 from tests.support.rig.size import Lines as Many
 
 WORKERS = 3
@@ -142,15 +141,8 @@ class Run:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["block", "park", "skip"])
-async def test_r24_nobody_overtakes_smoke(lab: Lab, mode: Mode) -> None:
-    await Run(lab, mode, LINES[Size.SMOKE], seed=24).play()
-
-
-@pytest.mark.prove
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mode", ["block", "park", "skip"])
 async def test_r24_nobody_overtakes(lab: Lab, mode: Mode) -> None:
-    await Run(lab, mode, LINES[proof_size()], seed=1).play()
+    await Run(lab, mode, Many(keys=8, items=8, kills=2), seed=24).play()
 
 
 async def test_r24_a_dead_head_blocks_its_key_only(lab: Lab) -> None:

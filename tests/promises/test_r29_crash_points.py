@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from proofs.test_r29_one_scheduler import ticks
 from redrive.core.schedule import KIND, Schedule, tick_id
 from redrive.core.verbs import DocumentWrite
 from redrive.engine.schedule import Scheduler
@@ -13,6 +12,7 @@ from redrive.office.schedules import declare_schedules
 from redrive.testing.faults import FaultyStore, SimulatedCrash
 from tests.support.lab import Lab
 from tests.support.rig.crash import spread
+from tests.support.rig.scheduler import ticks
 
 EVERY = {"often": 5_000, "less-often": 12_000}
 STEP = 1_000
@@ -59,7 +59,7 @@ class Runs:
 
 
 @pytest.mark.slow
-async def test_r29_a_leader_that_dies_at_some_point_smoke(lab: Lab) -> None:
+async def test_r29_a_leader_that_dies_at_some_point(lab: Lab) -> None:
     runs = Runs(lab)
     points = await runs.play(None)
     for point in spread(points * LEFT // 100, SOME):

@@ -19,7 +19,7 @@ from redrive.events import Reclaimed
 from redrive.stores.base import Store
 from redrive.testing.conformance.kit import asking, finished
 from tests.support.lab import Lab
-from tests.support.rig.size import LIMITED, Lines, Size, proof_size
+from tests.support.rig.size import Lines
 
 MOST = 3
 PER_KEY = 1
@@ -109,11 +109,5 @@ async def no_leaks(store: Store, queue: str) -> None:
 
 
 @pytest.mark.slow
-async def test_r24_limits_hold_for_the_whole_fleet_smoke(lab: Lab) -> None:
-    await Run(lab, LIMITED[Size.SMOKE], seed=24).play()
-
-
-@pytest.mark.prove
-@pytest.mark.timeout(1800)
 async def test_r24_limits_hold_for_the_whole_fleet(lab: Lab) -> None:
-    await Run(lab, LIMITED[proof_size()], seed=1).play()
+    await Run(lab, Lines(keys=4, items=10, kills=2), seed=24).play()

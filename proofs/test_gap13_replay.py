@@ -1,0 +1,14 @@
+"""Gap 13 replay beside fresh work. Thousands of replayed letters do not delay new items."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.promises.test_retry_lane import replay_beside_fresh_work
+from tests.support.lab import Lab
+from tests.support.rig.size import REPLAYED, proof_size
+
+
+@pytest.mark.timeout(1800)
+async def test_gap13_a_replay_does_not_hold_up_fresh_work(lab: Lab) -> None:
+    await replay_beside_fresh_work(lab, REPLAYED[proof_size()])
