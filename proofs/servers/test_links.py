@@ -1,4 +1,4 @@
-"""The links themselves, against a server that answers every line by the same line."""
+"""R17, the tool: a link delays, cuts, loses and refuses just what it is told to, before a server that echoes lines."""
 
 from __future__ import annotations
 
@@ -307,7 +307,6 @@ async def test_cut_reply_a_mark_in_two_pieces_and_a_question_as_mark(link: Link,
     assert await (await call()).say(b"settle") == b"settle"
 
 
-@pytest.mark.slow
 async def test_cut_reply_waits_for_the_whole_answer(
     link: Link, server: Server, call: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Nothing is left behind, however a run of pytest ends; and all its workers share one server of each kind."""
+"""A run of pytest leaves no server, guard or folder behind, however it ends; its workers share one server of a kind."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from tests.support.servers import processes, run
 from tests.support.servers.guard import ROOT
 from tests.support.servers.redis import private_redis
 from tests.support.servers.server import wait_until
-
-pytestmark = pytest.mark.slow
 
 PATIENCE = 120
 """Seconds. Only a failing test waits so long; an inner run starts a dozen processes, and the machine may be busy."""

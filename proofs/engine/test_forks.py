@@ -1,4 +1,4 @@
-"""A child that a handler forks, or what works on letters, ends where that ends: the item is its parent's."""
+"""A process that a handler forks settles nothing: it ends where the handler ends, and the item stays its parent's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
 HANGS = 150
 """Seconds. A child that hangs is ended before, and then its parent tells of it."""
 

@@ -1,4 +1,4 @@
-"""The servers of a test's own: they die and come back as told, and what was promised is still there."""
+"""The private servers of tests die, stop and come back as told, with what they had promised to keep."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tests.support.servers import binaries, processes
 from tests.support.servers.postgres import SEALED, PostgresServer, private_postgres, programs
 from tests.support.servers.redis import FLAVOURS, RedisServer, private_redis
 from tests.support.servers.server import ServerFailed, free_port
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
