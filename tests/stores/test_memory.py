@@ -4,7 +4,7 @@ from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import OpenStore
-from redrive.testing.conformance.machine import machine_for
+from tests.stores.machine_kit import run_on
 
 
 @pytest.fixture
@@ -13,4 +13,5 @@ async def open_store(clock: FakeClock) -> OpenStore:
     return store.open
 
 
-TestMachine = pytest.mark.slow(machine_for(lambda _, clock: MemoryStore(clock=clock)))
+def test_machine_smoke() -> None:
+    run_on("memory", "smoke")

@@ -1,5 +1,4 @@
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
-from redrive.testing.conformance.machine import machine_for
+from tests.stores.machine_kit import run_on
 from tests.support.stores import fresh_store
 
 
@@ -37,19 +36,5 @@ async def open_store(url: str, clock: FakeClock) -> AsyncIterator[OpenStore]:
         await handle.close()
 
 
-class _Examples:
-    """A schema for each folder that the machine makes, given back when its folder is gone."""
-
-    def __init__(self) -> None:
-        self._urls: dict[Path, tuple[str, ExitStack]] = {}
-
-    def __call__(self, folder: Path, clock: FakeClock) -> Store:
-        for gone in [known for known in self._urls if not known.exists()]:
-            self._urls.pop(gone)[1].close()
-        if folder not in self._urls:
-            stack = ExitStack()
-            self._urls[folder] = (stack.enter_context(fresh_store("postgres", folder)), stack)
-        return store_from_url(self._urls[folder][0], clock=clock)
-
-
-TestMachine = pytest.mark.slow(machine_for(_Examples(), durable=True))
+def test_machine_smoke() -> None:
+    run_on("postgres", "smoke")

@@ -17,11 +17,11 @@ import pytest
 from redrive import Redrive
 from redrive.errors import ConfigError, OutcomeUnknown, StoreUnavailable
 from redrive.stores.url import store_from_url
-from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import World, ids, new
 from redrive.testing.conformance.wait import returns, started, waiter
 from tests.stores.postgres_ways_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.postgres_ways_kit import Fresh, by_way, on
+from tests.stores.sample import *  # noqa: F403 - the tests and their fixtures
 from tests.support.servers import shared
 from tests.support.servers.absent import absent
 from tests.support.servers.pooler import PREPARING, Pooler, private_pooler, version

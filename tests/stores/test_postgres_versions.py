@@ -1,4 +1,4 @@
-"""The conformance suite on PostgreSQL servers older than the newest, in databases of other encodings and locales."""
+"""A sample of the conformance suite on the oldest PostgreSQL, and in databases of other encodings and locales."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from tests.stores.postgres_ways_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.postgres_ways_kit import Fresh, Way, by_way, on
+from tests.stores.sample import *  # noqa: F403 - the tests and their fixtures
 from tests.support.servers import binaries, shared
 from tests.support.servers.absent import absent
 
@@ -59,7 +59,6 @@ def _other(url: str, database: str) -> str:
 
 WAYS = {
     "15": of_version(15),
-    "16": of_version(16),
     "sql_ascii": in_database("encoding 'SQL_ASCII'"),
     # Sorts ä before z, and as no byte does. Servers built without ICU have no such locale.
     "german": in_database("locale_provider icu icu_locale 'de-DE'", 15),

@@ -1,7 +1,6 @@
-"""The conformance suite on Valkey, and on a real Redis."""
+"""The conformance suite on Valkey, and a sample of it on a real Redis."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -10,25 +9,19 @@ from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
-from redrive.testing.conformance.machine import machine_for
-from redrive.testing.conformance.stage import MakeStore
-from tests.stores.postgres_ways_kit import LEFT_OUT, SAMPLE
-from tests.support.servers import namespaces, shared
+from tests.stores import sample
+from tests.stores.machine_kit import run_on
+from tests.support.servers import namespaces
 from tests.support.servers.redis import FLAVOURS, flavours
-from tests.support.servers.server import with_options
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """All on the first flavour that is there; on the other a few always, and all under `prove`."""
-    if "flavour" not in metafunc.fixturenames:
-        return
-    first = next(iter(flavours()), FLAVOURS[0])
-    others = [flavour for flavour in FLAVOURS if flavour != first]
-    proved = metafunc.definition.originalname not in SAMPLE
-    if proved and LEFT_OUT in metafunc.config.getoption("markexpr"):
-        others = []
-    mark = [pytest.mark.prove] * proved
-    metafunc.parametrize("flavour", [first, *(pytest.param(other, marks=mark) for other in others)], indirect=True)
+    """All on the first flavour that is there, and the sample on the other."""
+    if "flavour" in metafunc.fixturenames:
+        first = next(iter(flavours()), FLAVOURS[0])
+        others = [flavour for flavour in FLAVOURS if flavour != first]
+        given = [first, *(others if metafunc.definition.originalname in sample.__all__ else ())]
+        metafunc.parametrize("flavour", given, indirect=True)
 
 
 @pytest.fixture
@@ -56,13 +49,5 @@ async def open_store(flavour: str, clock: FakeClock) -> AsyncIterator[OpenStore]
             await handle.close()
 
 
-def on(flavour: str) -> MakeStore:
-    def make(folder: Path, clock: FakeClock) -> Store:
-        name = namespaces.PREFIX + folder.name
-        return store_from_url(with_options(shared.redis(flavour).url, {"namespace": name}), clock=clock)
-
-    return make
-
-
-TestValkeyMachine = pytest.mark.slow(machine_for(on("valkey"), durable=True))
-TestRedisMachine = pytest.mark.slow(machine_for(on("redis"), durable=True))
+def test_machine_smoke() -> None:
+    run_on("redis", "smoke")

@@ -7,7 +7,7 @@ from redrive.stores.sqlite import SqliteStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
-from redrive.testing.conformance.machine import machine_for
+from tests.stores.machine_kit import run_on
 from tests.support.templates import prepared
 
 
@@ -34,9 +34,6 @@ async def open_store(database: Path, clock: FakeClock) -> AsyncIterator[OpenStor
         await handle.close()
 
 
-TestMachine = pytest.mark.slow(
-    machine_for(
-        lambda folder, clock: SqliteStore(prepared(folder / "redrive.db"), clock=clock, durability="process-crash"),
-        durable=True,
-    )
-)
+@pytest.mark.slow
+def test_machine_smoke() -> None:
+    run_on("sqlite", "smoke")

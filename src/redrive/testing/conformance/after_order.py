@@ -243,11 +243,11 @@ async def _stir(world: World, rng: random.Random, known: list[str]) -> None:
         await world.store.amend(some, change, act())
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_after_everything_is_mended_everything_ends(world: World, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "rounds"), [(0, 10), (1, 10)])
+async def test_after_everything_is_mended_everything_ends(world: World, seed: int, rounds: int) -> None:
     """Whatever died, was passed over, discarded and replayed in whatever order: nobody waits in a ring."""
     rng, known = random.Random(seed), list[str]()
-    for _ in range(25):
+    for _ in range(rounds):
         await _stir(world, rng, known)
         held = (await world.store.find(Match("hold", "glob", "*"), 1_000)).items
         check_no_ring({item.id: await world.blocked_by(item.id) for item in held})

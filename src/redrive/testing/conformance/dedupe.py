@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pytest
-
 from redrive.core.item import Dedupe, Millis, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import State
 from redrive.core.verbs import Cancel, Discard, Duplicate, PutResult, QueueChange, Replay
-from redrive.errors import ConfigError
 from redrive.testing.conformance.kit import (
     DURABLE,
     QUEUE,
@@ -24,6 +21,7 @@ from redrive.testing.conformance.kit import (
     finished,
     ids,
     new,
+    refusal,
     skipped_ids,
 )
 
@@ -85,10 +83,10 @@ async def test_dedupe_key_of_the_whole_store(world: World) -> None:
     assert await accepted(world, twin())
 
 
-@pytest.mark.parametrize("key", ["a b", "☃/…", "{tag}:*?", "x" * 500, "'; --"])
-async def test_dedupe_takes_any_text_as_key(world: World, key: str) -> None:
-    await world.put(twin(key))
-    assert not await accepted(world, twin(key))
+async def test_dedupe_takes_any_text_as_key(world: World) -> None:
+    for key in ("a b", "☃/…", "{tag}:*?", "x" * 500, "'; --"):
+        await world.put(twin(key))
+        assert not await accepted(world, twin(key)), key
 
 
 async def test_dedupe_key_is_held_while_it_waits_runs_and_retries(world: World) -> None:
@@ -284,13 +282,13 @@ async def test_dedupe_survives_reopening(world: World) -> None:
     assert not await accepted(world, twin("two"))
 
 
-@pytest.mark.parametrize(
-    ("dedupe", "field"),
-    [(Dedupe(""), "dedupe_key"), (Dedupe("k", "queue", -1), "dedupe_window"), (Dedupe("\0"), "dedupe_key")],
-)
-async def test_dedupe_that_cannot_be_kept_is_refused(world: World, dedupe: Dedupe, field: str) -> None:
+async def test_dedupe_that_cannot_be_kept_is_refused(world: World) -> None:
     good = new()
-    with pytest.raises(ConfigError) as caught:
-        await world.store.put([good, new(terms=Terms(dedupe=dedupe))])
-    assert caught.value.field == field
-    assert await world.history(good.id) is None
+    for dedupe, field in (
+        (Dedupe(""), "dedupe_key"),
+        (Dedupe("k", "queue", -1), "dedupe_window"),
+        (Dedupe("\0"), "dedupe_key"),
+    ):
+        put = world.store.put([good, new(terms=Terms(dedupe=dedupe))])
+        assert (await refusal(put, dedupe)).field == field
+        assert await world.history(good.id) is None

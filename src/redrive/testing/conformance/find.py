@@ -24,6 +24,7 @@ from redrive.testing.conformance.kit import (
     ids,
     new,
     news,
+    refusal,
 )
 from redrive.testing.conformance.selections import selections
 
@@ -65,10 +66,9 @@ async def test_ids_are_what_find_gives(world: World) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize("limit", [0, -1, IDS_LIMIT + 1])
-async def test_ids_refuses_a_limit_out_of_range(world: World, limit: int) -> None:
-    with pytest.raises(ConfigError, match="limit"):
-        await world.store.ids(EVERYTHING, limit)
+async def test_ids_refuses_a_limit_out_of_range(world: World) -> None:
+    for limit in (0, -1, IDS_LIMIT + 1):
+        assert "limit" in str(await refusal(world.store.ids(EVERYTHING, limit), limit))
 
 
 async def test_ids_and_find_share_no_cursors_across_orders(world: World) -> None:
@@ -188,11 +188,10 @@ async def test_find_cursors_hold_on_another_handle(world: World) -> None:
     assert ids(page.items) + ids(rest.items) == ids(letters[::-1])
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "12", "☃", "1 OR 1=1", "AAAA", "e30=", "9" * 400])
-async def test_find_refuses_foreign_cursors(world: World, cursor: str) -> None:
+async def test_find_refuses_foreign_cursors(world: World) -> None:
     await world.letters(2)
-    with pytest.raises(ConfigError):
-        await world.store.find(LETTERS, 1, cursor)
+    for cursor in ("", "x", "12", "☃", "1 OR 1=1", "AAAA", "e30=", "9" * 400):
+        await refusal(world.store.find(LETTERS, 1, cursor), cursor)
 
 
 async def test_find_refuses_a_cursor_of_the_other_order(world: World) -> None:

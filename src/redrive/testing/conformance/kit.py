@@ -390,3 +390,11 @@ def counted(items: Iterable[Item], queue: str) -> QueueTally:
 def names(error: ConfigError, field: str, *texts: str) -> bool:
     """Whether it names the field. Half a character crosses no wire, and is refused there before a store can say so."""
     return error.field == field or (not error.field and any("\ud800" in text for text in texts))
+
+
+async def refusal(call: Awaitable[object], value: object) -> ConfigError:
+    try:
+        await call
+    except ConfigError as error:
+        return error
+    pytest.fail(f"{value!r} was accepted")

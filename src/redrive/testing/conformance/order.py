@@ -77,11 +77,11 @@ async def test_order_key_belongs_to_its_queue(world: World) -> None:
     assert await world.holds(one, two) == ["", ""]
 
 
-@pytest.mark.parametrize("key", ["a b", "☃/…", "{tag}:*?", "x" * 500, "'; --", "\n"])
-async def test_order_takes_any_text_as_key(world: World, key: str) -> None:
-    made = await line(world, 2, Terms(order_key=key))
-    assert (await world.item(made[1].id)).terms == Terms(order_key=key)
-    assert await world.drain() == ids(made)
+async def test_order_takes_any_text_as_key(world: World) -> None:
+    for key in ("a b", "☃/…", "{tag}:*?", "x" * 500, "'; --", "\n"):
+        made = await line(world, 2, Terms(order_key=key))
+        assert (await world.item(made[1].id)).terms == Terms(order_key=key)
+        assert await world.drain() == ids(made), key
 
 
 async def test_order_next_is_the_head_when_the_head_is_done(world: World) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from redrive.core import codec
-from redrive.core.item import Millis, Terms
+from redrive.core.item import Terms
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
 from redrive.core.verbs import TRASH_KEPT, Cancel, Discard, QueueChange, Swept
-from redrive.errors import ConfigError
 from redrive.stores.audit import AuditRecord
-from redrive.testing.conformance.kit import QUEUE, SECOND, World, act, finished, ids, new, news
+from redrive.testing.conformance.kit import QUEUE, SECOND, World, act, finished, ids, new, news, refusal
 
 KEEP = QueueChange(keep=60 * SECOND)
 
@@ -109,7 +108,7 @@ async def test_sweep_keeps_by_queue(world: World) -> None:
     assert await left(world) == {*others, *free}
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+@pytest.mark.parametrize("limit", [1, 3])
 async def test_sweep_goes_in_bites(world: World, limit: int) -> None:
     """No bite looks at more than its limit, whatever of it is to go, and all of them together see everything."""
     await world.set(KEEP)
@@ -173,8 +172,6 @@ async def test_sweep_from_a_cursor_that_is_past_everything(world: World) -> None
     assert await world.store.sweep(10, act(), 10**12) == Swept()
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1_001])
-async def test_sweep_of_a_limit_that_makes_no_sense_is_refused(world: World, limit: Millis) -> None:
-    with pytest.raises(ConfigError) as caught:
-        await world.store.sweep(limit, act())
-    assert caught.value.field == "limit"
+async def test_sweep_of_a_limit_that_makes_no_sense_is_refused(world: World) -> None:
+    for limit in (0, -1, 1_001):
+        assert (await refusal(world.store.sweep(limit, act()), limit)).field == "limit"

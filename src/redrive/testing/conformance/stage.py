@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,11 +34,16 @@ class Stage(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.folder = tempfile.TemporaryDirectory(prefix="redrive-machine-")
         self.clock = FakeClock()
-        self.model: Store = self.run(MemoryStore(clock=self.clock).open())
-        self.engine: Store = self.run(self._make().open())
+        # All of it is closed whatever raises, so that nothing is left to the garbage collector.
+        with ExitStack() as stack:
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="redrive-machine-")))
+            self.runner = stack.enter_context(asyncio.Runner())
+            self.model: Store = self.run(MemoryStore(clock=self.clock).open())
+            stack.callback(lambda: self.run(self.model.close()))
+            self.engine: Store = self.run(self._make().open())
+            stack.callback(lambda: self.run(self.engine.close()))
+            self.close = stack.pop_all().close
         self.known: list[str] = []
         self.pruned: set[str] = set()
         self.leases: list[Item] = []
@@ -53,7 +59,7 @@ class Stage(RuleBasedStateMachine):
         return self.runner.run(coroutine)
 
     def _make(self) -> Store:
-        return type(self).make_store(Path(self.folder.name), self.clock)
+        return type(self).make_store(self.folder, self.clock)
 
     def both(self, call: Call, *verbs: Verb) -> Any:
         """The same to both; what they answer must be the same."""

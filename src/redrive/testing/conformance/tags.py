@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from redrive.core.item import Terms
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import Amended, Archive, Change, Discard, Held, Move, Note, Replay, Restore, Tag
-from redrive.errors import ConfigError
 from redrive.testing.conformance.amend import audit, only
 from redrive.testing.conformance.kit import (
     DURABLE,
@@ -21,6 +18,7 @@ from redrive.testing.conformance.kit import (
     finished,
     names,
     new,
+    refusal,
     skipped_ids,
 )
 
@@ -156,31 +154,29 @@ async def test_tags_are_as_many_as_an_item_may_have(world: World) -> None:
     assert len(await tags(world, full.id)) == MOST
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        Tag(),
-        Tag(("",)),
-        Tag(("x" * 101,)),
-        Tag(("two words",)),
-        Tag(("a,b",)),
-        Tag(("tab\there",)),
-        Tag(("line\n",)),
-        Tag(("nul\0",)),
-        Tag(("half\ud800",)),
-        Tag(("esc\x1b[31m",)),
-        Tag((), ("a b",)),
-        Tag(("same",), ("same",)),
-    ],
-    ids=repr,
+BAD_TAGS = (
+    Tag(),
+    Tag(("",)),
+    Tag(("x" * 101,)),
+    Tag(("two words",)),
+    Tag(("a,b",)),
+    Tag(("tab\there",)),
+    Tag(("line\n",)),
+    Tag(("nul\0",)),
+    Tag(("half\ud800",)),
+    Tag(("esc\x1b[31m",)),
+    Tag((), ("a b",)),
+    Tag(("same",), ("same",)),
 )
-async def test_tag_of_a_bad_word_is_refused(world: World, change: Tag) -> None:
+
+
+async def test_tag_of_a_bad_word_is_refused(world: World) -> None:
     letter = await world.letter()
     before = await world.store.get(letter.id)
-    with pytest.raises(ConfigError) as caught:
-        await world.store.amend(only(letter), change, act())
-    assert names(caught.value, "tag", *change.add)
-    assert await world.store.get(letter.id) == before
+    for change in BAD_TAGS:
+        error = await refusal(world.store.amend(only(letter), change, act()), change)
+        assert names(error, "tag", *change.add)
+        assert await world.store.get(letter.id) == before
     assert await audit(world) == ()
 
 
