@@ -13,7 +13,6 @@ from tests.support.places import leave_all
 from tests.support.quick import (
     QUICK,
     know_handlers,
-    pytest_collection,
     pytest_configure,
     pytest_generate_tests,
     pytest_pycollect_makeitem,
@@ -22,7 +21,6 @@ from tests.support.servers.run import announce
 from tests.support.stores import same_url, store_url
 
 __all__ = [
-    "pytest_collection",
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_pycollect_makeitem",

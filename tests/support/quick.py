@@ -1,4 +1,4 @@
-"""What makes a run begin sooner: tests that it leaves out are not made, and what stays is not looked through again.
+"""What makes a run begin sooner: tests that it leaves out are not made.
 
 pytest makes a test before it looks at its marks. Those of the servers are more than all that a quick run has.
 """
@@ -6,7 +6,6 @@ pytest makes a test before it looks at its marks. Those of the servers are more 
 from __future__ import annotations
 
 import functools
-import gc
 import signal
 import sys
 from collections.abc import Generator, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.support import leaks
 from tests.support.families import Call
 
 SLOW = "slow"
@@ -55,6 +55,7 @@ def without_slow(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A quick run tries fewer examples of what holds for all. The whole suite, which goes before a change, has them."""
+    leaks.pytest_configure(config)
     if without_slow(config):
         settings.load_profile(QUICK)
 
@@ -93,14 +94,3 @@ def spare_twins(calls: Sequence[Call]) -> None:
         on_file = [name for name, value in call.params.items() if value == "sqlite"]
         if any({**call.params, name: "memory"} in tried for name in on_file):
             call.marks.append(pytest.mark.slow.mark)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests and all their modules stay to the end: the collector of garbage need never look at them."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
-        gc.freeze()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import redis
 
+from tests.support import held
 from tests.support.servers import shared
 from tests.support.servers.server import with_options
 
@@ -34,4 +35,7 @@ def fresh(flavour: str | None = None) -> Iterator[str]:
 @functools.cache
 def _client(url: str, pid: int) -> redis.Redis:
     """Of this process: a connection does not survive a fork."""
-    return redis.Redis.from_url(url)
+    client = redis.Redis.from_url(url)
+    with held.lasting():
+        client.ping()
+    return client

@@ -83,8 +83,9 @@ class Pooler(Server):
 @contextlib.contextmanager
 def private_pooler(server: str, **settings: Setting) -> Iterator[Pooler]:
     """A started pooler of the test's own, in front of the server of this URL."""
+    found = program()
     where = run.current().room("pooler")
-    pooler = Pooler(where, program(), server, settings)
+    pooler = Pooler(where, found, server, settings)
     try:
         with running(pooler):
             yield pooler

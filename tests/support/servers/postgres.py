@@ -134,8 +134,9 @@ def private_postgres(
     Without `folder` the data are in memory where there is room. A folder of the test's own must be one that an ordinary
     user can reach, if we are root: those of pytest are not.
     """
+    found = programs(version)
     where = folder or run.current().room("postgres")
-    server = PostgresServer(where, programs(version), settings)
+    server = PostgresServer(where, found, settings)
     try:
         with running(server):
             yield server
@@ -159,9 +160,10 @@ def _template(found: binaries.PostgresPrograms) -> Path:
     made = current.folder / f"postgres-{found.version}"
     with current.lock("postgres-template"):
         if not made.exists():
-            draft = current.room("draft") / "data"
-            _make(draft, binaries.reachable(found))
-            draft.rename(made)
+            draft = current.room("draft")
+            _make(draft / "data", binaries.reachable(found))
+            (draft / "data").rename(made)
+            draft.rmdir()
     return made
 
 

@@ -102,8 +102,9 @@ def private_redis(
     Settings are written with underscores: `maxmemory_policy="allkeys-lru"`. Without `folder` the data are in memory
     where there is room.
     """
+    found = program(flavour)
     where = folder or run.current().room("redis")
-    server = RedisServer(where, program(flavour), settings)
+    server = RedisServer(where, found, settings)
     try:
         with running(server):
             yield server

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import held
 from tests.support.folders import IN_MEMORY
 from tests.support.servers import guard, processes
 from tests.support.servers.absent import absent
@@ -63,7 +64,8 @@ def current() -> Run:
     with contextlib.suppress(FileExistsError):
         run.folder.mkdir()
         run.folder.chmod(0o711)
-        guard.launch(guard.Order(run.life, remove=str(run.folder)))
+        with held.lasting():
+            guard.launch(guard.Order(run.life, remove=str(run.folder)))
     return run
 
 

@@ -23,6 +23,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from redrive.stores.url import store_from_url
+from tests.support import held
 from tests.support.servers import shared, warm
 from tests.support.servers.server import with_options
 from tests.support.templates import run_apart
@@ -133,7 +134,9 @@ def schemas() -> Schemas:
 
 @functools.cache
 def _schemas(pid: int) -> Schemas:
-    made = Schemas(shared.postgres(), open_once)
+    where = shared.postgres()
+    with held.lasting():
+        made = Schemas(where, open_once)
     atexit.register(lambda: made.close() if os.getpid() == pid else None)
     return made
 

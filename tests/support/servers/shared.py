@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import redis as client
 
+from tests.support import held
 from tests.support.servers import postgres as pg
 from tests.support.servers import redis as rd
 from tests.support.servers import run
@@ -95,7 +96,8 @@ def _of_this_run(kind: str, start: Callable[[Path, int], Shared]) -> Shared:
     with current.lock(kind):
         if not note.exists():
             try:
-                made = start(current.room(kind), current.life)
+                with held.lasting():
+                    made = start(current.room(kind), current.life)
                 note.write_text(json.dumps(asdict(made)))
             except ServerFailed as error:
                 # Nobody has to wait for it again: what failed once fails in every test, with the same words.

@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from redrive.stores.postgres import connect, pool, session
 from redrive.stores.postgres.wire import Wire, teach
+from tests.support import held
 
 if TYPE_CHECKING:
     from psycopg._preparing import PrepareManager
@@ -96,6 +97,7 @@ class Shelf:
         resting = self._resting.get(key, [])
         while resting:
             kept = resting.pop()
+            held.release(kept.link.socket)
             if _at_rest(kept.link):
                 wire = Wire(kept.link)
                 # As connecting would have it, but that the server knows some statements already, by these names.
@@ -119,6 +121,7 @@ class Shelf:
             self._finish(wire)
         else:
             kept = Resting(wire.pgconn, wire._prepared, wire.prepare_threshold)  # noqa: SLF001 - see above
+            held.keep(wire.pgconn.socket)
             self._resting.setdefault(key, []).append(kept)
             wire.pgconn = self._nowhere
             self._finish(wire)
