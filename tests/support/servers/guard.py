@@ -7,6 +7,7 @@ killed, the kernel stops its server.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -56,6 +57,14 @@ def launch(order: Order) -> tuple[subprocess.Popen[bytes], int]:
     if not pid:
         raise RuntimeError(f"no guard for {order.command[:1] or order.remove}: it exited with {guard.wait()}")
     return guard, int(pid)
+
+
+@atexit.register
+def _let_go() -> None:
+    """A guard outlives the process that started it: its Popen must not warn of that."""
+    for guard in _guards:
+        if guard.poll() is None:
+            guard.returncode = 0
 
 
 def main() -> int:
