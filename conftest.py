@@ -8,12 +8,13 @@ from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import settings
 
 from redrive.stores.sqlite import binding, ground
+from tests.support import closing_report, leaks
 from tests.support.folders import prefer_memory
 from tests.support.places import leave_all
 from tests.support.quick import (
     QUICK,
+    choose_examples,
     know_handlers,
-    pytest_configure,
     pytest_generate_tests,
     pytest_pycollect_makeitem,
 )
@@ -21,7 +22,6 @@ from tests.support.servers.run import announce
 from tests.support.stores import same_url, store_url
 
 __all__ = [
-    "pytest_configure",
     "pytest_generate_tests",
     "pytest_pycollect_makeitem",
     "same_url",
@@ -37,6 +37,12 @@ know_handlers()
 settings.register_profile("default", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 settings.register_profile(QUICK, settings.get_profile("default"), max_examples=25)
 settings.load_profile("default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    leaks.pytest_configure(config)
+    closing_report.pytest_configure(config)
+    choose_examples(config)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -131,7 +131,7 @@ async def test_two_workers_share_the_work(pooler: Pooler, direct: str) -> None:
 async def test_prepared_statements_of_others_do_no_harm(direct: str) -> None:
     """With a pooler that keeps them apart. The store makes none itself."""
     if version() < PREPARING:
-        raise absent("PgBouncer that knows prepared statements", "install 1.21 or newer", another=True)
+        raise absent("PgBouncer that knows prepared statements", "install 1.21 or newer", another_version=True)
     done: Work = Counter()
     with private_pooler(shared.postgres().url, max_prepared_statements=100) as pooler:
         async with workers(2, pooler.url(direct, notify="off", poll="50ms"), done) as app:

@@ -20,7 +20,7 @@ from tests.support.servers.absent import absent
 def there(version: int) -> None:
     """The same tests run on the newest, so one that is missing is told by name and is no failure."""
     if version not in {each.version for each in binaries.postgres_programs()}:
-        raise absent(f"PostgreSQL {version}", f"install postgresql-{version}", another=True)
+        raise absent(f"PostgreSQL {version}", f"install postgresql-{version}", another_version=True)
 
 
 def of_version(version: int) -> Way:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.support import leaks
 from tests.support.families import Call
 
 SLOW = "slow"
@@ -53,9 +52,8 @@ def without_slow(config: pytest.Config) -> bool:
     return SLOW in left_out(config)
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def choose_examples(config: pytest.Config) -> None:
     """A quick run tries fewer examples of what holds for all. The whole suite, which goes before a change, has them."""
-    leaks.pytest_configure(config)
     if without_slow(config):
         settings.load_profile(QUICK)
 

@@ -125,7 +125,7 @@ def program(flavour: str | None = None) -> Path:
             return found
     if flavour is None:
         raise absent("Redis or Valkey", f"{_HINTS['valkey']}, or name a server in {ADDRESS}")
-    raise absent(flavour.capitalize(), _HINTS[flavour], another=bool(flavours()))
+    raise absent(flavour.capitalize(), _HINTS[flavour])
 
 
 def _find(flavour: str) -> Path | None:

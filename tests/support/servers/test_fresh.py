@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 import redis
 
-from tests.support.servers import binaries, namespaces, shared
+from tests.support.servers import binaries, namespaces, pooler, shared
+from tests.support.servers.absent import absent
 from tests.support.servers.postgres import private_postgres
 from tests.support.servers.redis import FLAVOURS, private_redis
 from tests.support.servers.schemas import Schemas
@@ -144,11 +146,29 @@ def test_what_is_missing_is_said(
         pass
 
 
-def test_valkey_suffices_where_there_is_no_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_servers_of_the_system_are_missed_too(
+    ci: str, outcome: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only those of the wheels: beside Valkey a real Redis, and PgBouncer."""
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(pooler, "ELSEWHERE", "")
+    for ask in (binaries.redis_program, pooler.program):
+        ask.cache_clear()
+    try:
+        with pytest.raises(outcome, match="apt-get install redis-server"), private_redis(flavour="redis"):
+            pass
+        with pytest.raises(outcome, match="apt-get install pgbouncer"), pooler.private_pooler("postgresql://none"):
+            pass
+    finally:
+        for ask in (binaries.redis_program, pooler.program):
+            ask.cache_clear()
+
+
+def test_another_version_is_told_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
-    monkeypatch.setattr(binaries, "redis_program", lambda: None)
-    with pytest.raises(pytest.skip.Exception, match="apt-get install redis-server"), private_redis(flavour="redis"):
-        pass
+    assert isinstance(absent("PostgreSQL 16", "install it", another_version=True), pytest.skip.Exception)
 
 
 def test_a_named_server_that_is_not_there_is_no_reason_to_start_another(monkeypatch: pytest.MonkeyPatch) -> None:
