@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+# More options for pytest, as in `make test PYTEST_FLAGS=--randomly-seed=7`.
+PYTEST_FLAGS ?=
 
 # The caller's own environment must not leak into ours.
 unexport VIRTUAL_ENV
@@ -14,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The variable pins the build backend too, which -c does not reach.
 PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet -c constraints.txt
 SETUP := pyproject.toml constraints.txt src/redrive/_version.py
-TYPED := $(wildcard src tests proofs conftest.py examples bench)
+TYPED := $(wildcard src tests proofs conftest.py examples bench bin/steady)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast check prove docs bench clean
@@ -28,10 +30,10 @@ run: $(VENV)/dev.stamp ## Set up if needed, then take the tour: redrive demo
 # Work stealing, because one engine's conformance tests are one big file: loadfile would leave a core idle.
 # Three for two cores: tests also wait, for servers, threads and processes.
 test: $(VENV)/dev.stamp ## Set up if needed, then run the whole suite on two cores
-	$(PY) -m pytest -n 3 --dist worksteal
+	$(PY) -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS)
 
 test-fast: $(VENV)/dev.stamp ## The suite without slow tests
-	$(PY) -m pytest -n 3 --dist worksteal -m "not slow and not prove"
+	$(PY) -m pytest -n 3 --dist worksteal -m "not slow and not prove" $(PYTEST_FLAGS)
 
 check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the tests
 	$(PY) -m ruff check .
@@ -40,7 +42,7 @@ check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the 
 	$(VENV)/bin/lint-imports --no-logo
 
 prove: $(VENV)/dev.stamp ## The proofs: real kills, outages, power cuts, races of processes; a summary per promise
-	$(PY) -m pytest proofs -m "" -n 2 --dist worksteal
+	$(PY) -m pytest proofs -m "" -n 2 --dist worksteal $(PYTEST_FLAGS)
 
 docs: $(VENV)/docs.stamp ## The pages of docs/ as a site: build/site/index.html; fails on a link that leads nowhere
 	$(VENV)/bin/zensical build --clean --strict --config-file mkdocs.yml
