@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from proofs.summary import pytest_configure
 from tests.support.folders import quick_folder
 from tests.support.lab import lab, memory_lab
 from tests.support.stores import fresh_store
 
-__all__ = ["lab", "memory_lab", "shared"]
+__all__ = ["lab", "memory_lab", "pytest_configure", "shared"]
 
 SHARED = ("sqlite", "postgres", "redis")
 """Stores that several processes can share."""
