@@ -12,25 +12,24 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block
+from tests.support.warm_python import REDRIVE, WarmPython
 
 ANYTHING = "…"
 CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}|@run-[a-z]{12}$|^\((stdlib|apsw)\)$|^(power-loss|process-crash),?$")
 """A number, or an id that happens to have none (a word of eight letters is taken for one, on both sides), or which
 SQLite library is installed here, or what the disk of the tests' folders survives.
 """
-PROGRAMS = {
-    # -P keeps the current folder off the path, as with the installed command: it has to find `module:app` by itself.
-    "redrive": ["-P", "-c", "import sys; sys.argv[0] = 'redrive'; from redrive.cli import main; main()"],
-    "python": [],
-}
+PYTHON = "python"
 FILE_TOOLS = ("cp", "mv", "rm")
-TIMEOUT = 120
+NOT_THE_READERS = ("valkey", "randomly", "xdist", "xdist.looponfail", "timeout", "platformdirs", "hypothesispytest")
+"""Plugins of pytest that only we have. Their imports would take longer than a page's tests."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,10 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 class Shell:
-    def __init__(self, folder: Path, addresses: Addresses) -> None:
+    def __init__(self, folder: Path, addresses: Addresses, warm: WarmPython) -> None:
         self._folder = folder
         self._addresses = addresses
+        self._warm = warm
         self._status = 0
 
     def run(self, block: Block) -> None:
@@ -84,41 +84,48 @@ class Shell:
 
     def _start(self, command: Command) -> str:
         program, *rest = map(self._addresses.real, command.arguments)
-        assert program in PROGRAMS or program in FILE_TOOLS, f"{program} is not a command that documents may run"
-        begun = [sys.executable, *PROGRAMS[program]] if program in PROGRAMS else [program]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("REDRIVE")}
         environment |= {
             "PYTHONPATH": str(ROOT / "src"),
             "COLUMNS": "300",  # nothing is cut, whatever the widths of this run
             "NO_COLOR": "1",
             "LOGNAME": "ada",
+            "PYTEST_ADDOPTS": " ".join(f"-p no:{plugin}" for plugin in NOT_THE_READERS),
             **{name: self._addresses.real(value) for name, value in command.environment.items()},
         }
         terminal, end = pty.openpty()
-        try:
-            process = subprocess.Popen(
-                [*begun, *rest],
-                cwd=self._folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=end,
-                stderr=end,
-            )
-            os.close(end)
-            printed = _read(terminal)
-            status = process.wait(TIMEOUT)
-            self._status = status if status >= 0 else 128 - status
-        finally:
-            os.close(terminal)
-        return printed
+        with os.fdopen(terminal, "rb", buffering=0) as printed, os.fdopen(end, "wb") as output:
+            if program == REDRIVE or (program == PYTHON and not rest[0].startswith("-")):
+                wait = self._warm_start([program, *rest] if program == REDRIVE else rest, environment, end)
+            else:
+                wait = self._cold_start([program, *rest], environment, end)
+            output.close()
+            text = _read(printed)
+        status = wait()
+        self._status = status if status >= 0 else 128 - status
+        return text
+
+    def _warm_start(self, program: list[str], environment: dict[str, str], end: int) -> Callable[[], int]:
+        with Path(os.devnull).open() as nothing:
+            self._warm.start(program, cwd=self._folder, env=environment, streams=[nothing.fileno(), end, end])
+        return self._warm.wait
+
+    def _cold_start(self, program: list[str], environment: dict[str, str], end: int) -> Callable[[], int]:
+        """For what has to import redrive in its own way, such as pytest, and for what is not Python."""
+        name, *rest = program
+        assert name in (PYTHON, *FILE_TOOLS), f"{name} is not a command that documents may run"
+        command = [sys.executable if name == PYTHON else name, *rest]
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(command, cwd=self._folder, env=environment, stdin=nothing, stdout=end, stderr=end)
+        return process.wait
 
 
-def _read(terminal: int) -> str:
+def _read(terminal: FileIO) -> str:
     """Until the command has let go of its terminal, which Linux reports as an error."""
     chunks: list[bytes] = []
     while True:
         try:
-            chunk = os.read(terminal, 65536)
+            chunk = terminal.read(65536)
         except OSError:
             chunk = b""
         if not chunk:

@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block, blocks, name_of, pages
 from tests.docs.shell import Shell, alike, plain
+from tests.support.warm_python import WarmPython
 
 LANGUAGES = {"python", "toml", "console", "text", "json", "mermaid"}
 
@@ -28,17 +29,25 @@ def forgetful(tmp_path: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmPython]:
+    """One for all pages."""
+    with closing(WarmPython()) as started:
+        yield started
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgetful")
-@pytest.mark.timeout(180)  # a dozen processes start, and a busy machine is no failure
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-async def test_the_blocks_of_a_page_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_blocks_of_a_page_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: WarmPython
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("REDRIVE_STORE", raising=False)
     with ExitStack() as stack:
         addresses = Addresses(stack)
-        shell = Shell(tmp_path, addresses)
+        shell = Shell(tmp_path, addresses, warm)
         names: dict[str, object] = {"__name__": "page"}
         for block in blocks(page):
             if block.language == "console":
