@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.support.rig import records as r
 
-BY_HANDLER = frozenset({"done", "failed", "dead", "snoozed"})
+BY_HANDLER = frozenset({"done", "failed", "dead", "snoozed", "cancelled", "released"})
 
 Run = tuple[str, int]
 
@@ -31,15 +31,19 @@ def _moved(records: Sequence[r.Record]) -> dict[Run, int]:
     accepted = {run: pids.get(one.worker) for run, one in settled.items() if one.ending in BY_HANDLER}
     # An answer may be lost, and the item have gone on when the word is said again: then what counted is refused.
     refused = {(one.id, one.delivery): pids.get(one.worker) for one in records if isinstance(one, r.Refused)}
+    # What was taken back may be taken away before its handler has ended: then nothing is said of the old number.
+    lost = {(one.id, one.delivery): pids.get(one.worker) for one in records if isinstance(one, r.Lost)}
     starts: defaultdict[str, dict[int, r.Start]] = defaultdict(dict)
     for record in records:
         if isinstance(record, r.Start):
             starts[record.id][record.delivery] = record
     moved: dict[Run, int] = {}
-    for words in (refused, accepted):
+    for words, silent in ((lost, refused), (refused, {}), (accepted, {})):
         for (item_id, delivery), pid in sorted(words.items()):
             start = starts[item_id].get(max((one for one in starts[item_id] if one <= delivery), default=0))
-            if start is not None and start.pid == pid and (item_id, start.delivery) not in settled:
+            if start is None or start.pid != pid:
+                continue
+            if (item_id, start.delivery) not in settled and (item_id, start.delivery) not in silent:
                 moved[item_id, start.delivery] = delivery
     return moved
 

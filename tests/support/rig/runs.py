@@ -121,7 +121,7 @@ def _fabricated(facts: Facts, final: History) -> str | None:
     item_id = final.item.id
     for attempt in final.attempts:
         said = BY_HANDLER.get(attempt.ending)
-        end = facts.ends.get((item_id, attempt.delivery))
+        end = _end_of(facts, item_id, attempt)
         if said is not None and (end is None or end.how not in said):
             ran = "never ended" if end is None else end.how
             return f"delivery {attempt.delivery} is on record as {attempt.ending}, its handler {ran}"
@@ -152,9 +152,17 @@ def _forgotten(facts: Facts, final: History) -> str | None:
     return None
 
 
+def _end_of(facts: Facts, item_id: str, attempt: Attempt) -> r.End | None:
+    runs = [start.delivery for start in facts.starts.get(item_id, ()) if _is_of(facts, attempt, start)]
+    return facts.ends.get((item_id, runs[-1])) if runs else None
+
+
 def _is_of(facts: Facts, attempt: Attempt, start: r.Start) -> bool:
     if attempt.delivery == start.delivery:
         return True
-    # A crash may be on record under the number of the reclaim that found it.
-    same = attempt.ending is Ending.CRASHED and attempt.number == start.attempt and attempt.delivery > start.delivery
-    return same and facts.pids.get(attempt.worker) == start.pid
+    # A crash, or the word of whoever took it away, may be on record under the number of the reclaim that found it. And
+    # a worker that took it back under a new number may have been struck before it could tell.
+    same = attempt.number == start.attempt and attempt.delivery > start.delivery
+    if not same or facts.pids.get(attempt.worker) != start.pid:
+        return False
+    return attempt.ending in (Ending.CRASHED, Ending.CANCELLED) or facts.was_struck(attempt.worker)

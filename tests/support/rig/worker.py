@@ -39,18 +39,17 @@ def transcriber(log: Log, clock: Clock | None = None) -> Callable[[ev.Event], No
     now = (clock or SystemClock()).now
 
     def write(event: ev.Event) -> None:
-        record = _record(event, now())
+        record = record_of(event, now(), now_ns(), os.getpid())
         if record is not None:
             log(record)
 
     return write
 
 
-def _record(event: ev.Event, at: int) -> r.Record | None:
-    now = now_ns()
+def record_of(event: ev.Event, at: int, now: int, pid: int) -> r.Record | None:
     match event:
         case ev.WorkerStarted():
-            return r.Worker(event.worker, os.getpid(), now)
+            return r.Worker(event.worker, pid, now)
         case ev.Finished():
             return r.Settled(
                 event.id, event.delivery, event.worker, event.ending, event.state, now, event.retry_in_ms or 0
@@ -62,7 +61,7 @@ def _record(event: ev.Event, at: int) -> r.Record | None:
         case ev.Reclaimed():
             return r.Reclaimed(event.id, event.delivery, event.worker, event.lost_by, now, at)
         case ev.StoreFailed():
-            return r.Trouble(os.getpid(), event.part, event.error, now)
+            return r.Trouble(pid, event.part, event.error, now)
         case _:
             return None
 

@@ -1,0 +1,1 @@
+"""Deterministic simulation: the real engine on a simulated clock, network and scheduler, all drawn from one seed."""

@@ -1,0 +1,24 @@
+"""Replay one seed: python -m tests.support.simulation SEED [--trace]."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.support.simulation.play import simulate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.simulation", description="Replay one seed.")
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    options = parser.parse_args()
+    outcome = simulate(options.seed)
+    if options.trace:
+        print("\n".join(outcome.notes))  # noqa: T201 - what was asked for
+    print(outcome.report(), f"history {outcome.history}", sep="\n")  # noqa: T201 - what was asked for
+    return bool(outcome.faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

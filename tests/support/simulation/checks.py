@@ -1,0 +1,45 @@
+"""The verdict on a simulation: that of the rig, and what only a simulation can see."""
+
+from __future__ import annotations
+
+from redrive.core.item import Millis
+from tests.support.rig import records as r
+from tests.support.rig.survey import survey
+from tests.support.rig.verdict import Verdict, judge
+from tests.support.simulation.world import World
+
+
+async def verdict_on(world: World) -> tuple[Verdict, dict[str, dict[str, str]]]:
+    """The faults by class, and the rig's verdict for its numbers."""
+    asked = [record.id for record in world.records if isinstance(record, r.Invoke)]
+    surveyed = await survey(world.memory, asked)
+    verdict = judge(world.records, surveyed)
+    faults = {**verdict.faults, **{name: dict(why) for name, why in world.found.items()}}
+    faults["abandoned"] = _abandoned(world)
+    faults["replayed_twice"] = {
+        key: f"replayed {final.item.replays} times, asked for {world.replays[key]} times"
+        for key, final in surveyed.finals.items()
+        if final.item.replays > world.replays[key]
+    }
+    faults["damaged"] = {one.kind: f"{one.count} {one.text}" for one in (await world.memory.check()).findings}
+    return verdict, {name: why for name, why in faults.items() if why}
+
+
+def _abandoned(world: World) -> dict[str, str]:
+    """Leases that lapsed although their holder was alive, could reach the store, and did not try to extend them."""
+    struck = {record.pid for record in world.records if isinstance(record, r.Struck) and record.signal != "cont"}
+    workers = {record.pid for record in world.records if isinstance(record, r.Worker)}
+    found = {}
+    for record in world.records:
+        if not isinstance(record, r.Reclaimed):
+            continue
+        key = record.id, record.delivery - 1
+        hold = world.leases.holds.get(key)
+        if hold is None or key in world.leases.tried or hold.process.pid not in workers - struck:
+            continue
+        until: Millis = record.ns // 1_000_000
+        if any(hold.since <= when <= until for when in world.store_jumps):
+            continue
+        if hold.process.disturbance(hold.since, until) < hold.ttl // 4:
+            found[record.id] = f"delivery {key[1]} lapsed, and {hold.process.name} never tried to extend it"
+    return found
