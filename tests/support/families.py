@@ -1,7 +1,7 @@
-"""Where tests of what lies above the stores are tried: in memory and on SQLite with all their values, and on a server.
+"""Which stores a test of what lies above the stores runs on: memory with all its values, a durable one with one.
 
-That stores are alike is for the conformance suite to say, of each of them. So one server is enough here, and on it one
-of the values: which, the test's name decides. `make prove` tries all of them on every server.
+The conformance suite shows that stores are alike. So one durable store is enough here, and on it one of the values: a
+hash of the test's name chooses both. The other combinations are not generated.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Generator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pytest
 
@@ -18,7 +18,9 @@ from tests.support.stores import SERVERS
 ABOVE = ("lab", "app", "on_store")
 """Fixtures that give a test a store for its own sake. Whoever names a server otherwise means it."""
 NAMED = re.compile(r"test_[a-z]+\d+_")
-"""A promise that is known by its number is tried on all of them."""
+"""A promise that is known by its number runs on all stores, with all values."""
+DURABLE = SERVERS | {"sqlite"}
+C = TypeVar("C", bound="Call")
 
 
 class Call(Protocol):
@@ -35,15 +37,18 @@ class Call(Protocol):
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
     """To be imported by the conftest of a folder of such tests."""
     yield
-    choose(metafunc.function.__name__, metafunc._calls)  # noqa: SLF001 - what was made can be had in no other way
+    calls: list[Call] = metafunc._calls  # type: ignore[assignment]  # noqa: SLF001 - what was made can be had in no other way
+    calls[:] = chosen(metafunc.function.__name__, calls)
 
 
-def choose(name: str, calls: Sequence[Call]) -> None:
-    beside = [call for call in calls if any(call.params.get(fixture) in SERVERS for fixture in ABOVE)]
-    # What is tried on servers alone is about them.
-    if NAMED.match(name) or not beside or len(beside) == len(calls):
-        return
-    kept = beside[zlib.crc32(name.encode()) % len(beside)]
-    for call in beside:
-        if call is not kept:
-            call.marks.append(pytest.mark.prove.mark)
+def chosen(name: str, calls: Sequence[C]) -> list[C]:
+    """Memory is the base, with all values; without it SQLite. A test of servers alone is about them."""
+    if NAMED.match(name):
+        return list(calls)
+    for others in (DURABLE, SERVERS):
+        beside = [call for call in calls if any(call.params.get(fixture) in others for fixture in ABOVE)]
+        if beside and len(beside) < len(calls):
+            beside.pop(zlib.crc32(name.encode()) % len(beside))
+            dropped = set(map(id, beside))
+            return [call for call in calls if id(call) not in dropped]
+    return list(calls)
