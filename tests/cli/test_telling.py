@@ -119,9 +119,9 @@ def test_an_error_that_nobody_hears_has_its_exit_code(
     form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters_in(tmp_path, "a")
-    broken = io.TextIOWrapper(io.FileIO(FULL, "w"), write_through=True)
-    monkeypatch.setattr(sys, "stderr", broken)
-    assert run_command(["letters", "show", "nope", *form]) == Exit.NOT_FOUND
+    with io.TextIOWrapper(io.FileIO(FULL, "w"), write_through=True) as broken, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", broken)
+        assert run_command(["letters", "show", "nope", *form]) == Exit.NOT_FOUND
 
 
 @pytest.mark.slow

@@ -140,9 +140,13 @@ def _left(folders: set[str], item: pytest.Item) -> list[str]:
 
 
 def _stranded() -> list[asyncio.Task[Any]]:
-    """Tasks that wait in a loop that is closed."""
+    """Tasks that wait in a loop that is closed. asyncio would tell of them when they are collected."""
     tasks: Any = vars(asyncio.tasks).get("_scheduled_tasks", vars(asyncio.tasks).get("_all_tasks", ()))
-    return [task for task in tuple(tasks) if not task.done() and task.get_loop().is_closed()]
+    return [
+        task
+        for task in tuple(tasks)
+        if not task.done() and task.get_loop().is_closed() and getattr(task, "_log_destroy_pending", True)
+    ]
 
 
 def _describe(left: Held) -> dict[object, str]:
