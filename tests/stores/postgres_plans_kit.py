@@ -113,17 +113,6 @@ THEN: dict[str, tuple[str, ...]] = {
 }
 LOOKED = ("at all", "never", *THEN)
 """When the server made its statistics."""
-OFTEN = (
-    "at all",
-    "never",
-    "when it was empty",
-    "when it was full, and when it was empty",
-    "when all were ready",
-    "when all were done",
-    "when all letters were alike",
-    "when no two letters were alike",
-)
-"""Those that are tried with every change. `make prove` tries all of them."""
 
 _FORGET = """
     delete from pg_statistic where starelid in (

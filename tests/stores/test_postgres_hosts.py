@@ -1,107 +1,28 @@
-"""How a PostgreSQL store is reached: several servers of which one is the primary, sockets, passwords, full servers."""
+"""How a PostgreSQL store is reached: several hosts, sockets, passwords, full servers."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import traceback
+from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
 
-from redrive.errors import OutcomeUnknown, StoreForbidden, StoreUnavailable
-from redrive.stores.base import Store
+from redrive.errors import StoreForbidden, StoreUnavailable
 from redrive.stores.url import store_from_url
-from tests.stores.postgres_hot_kit import asking, finished, news
+from tests.stores.postgres_hot_kit import asking, news
 from tests.support.servers import binaries, run
-from tests.support.servers.postgres import SEALED, PostgresServer, private_postgres, programs
-from tests.support.servers.server import HOST, running
+from tests.support.servers.postgres import SEALED, PostgresServer, private_postgres
+from tests.support.servers.server import HOST
+from tests.support.stores import StoreUrl
 
 pytestmark = pytest.mark.slow
-
-
-def both(one: PostgresServer, other: PostgresServer, **options: str) -> str:
-    extra = "".join(f"&{name}={value}" for name, value in options.items())
-    return f"postgresql://redrive@{HOST}:{one.port},{HOST}:{other.port}/redrive?target_session_attrs=read-write{extra}"
-
-
-@contextmanager
-def pair() -> Iterator[tuple[PostgresServer, PostgresServer]]:
-    """A primary and a standby that has all that was ever confirmed."""
-    with private_postgres() as primary, ExitStack() as stack:
-        where = run.current().room("standby")
-        stack.callback(shutil.rmtree, where, ignore_errors=True)
-        primary.stop()
-        copy = PostgresServer(where, programs(), {"primary_conninfo": f"host={HOST} port={primary.port} user=postgres"})
-        subprocess.run(["cp", "-a", primary.data, copy.data], check=True)
-        subprocess.run(["cp", "-p", copy.data / "PG_VERSION", copy.data / "standby.signal"], check=True)
-        primary.start()
-        stack.enter_context(running(copy))
-        primary.stop()
-        primary.settings["synchronous_standby_names"] = "*"
-        primary.settings["synchronous_commit"] = "remote_apply"
-        primary.start()
-        yield primary, copy
-
-
-async def put_at_last(store: Store, prefix: str) -> None:
-    """As an engine does: again, under the same ids, until the store takes it."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await store.put(news(5, prefix))
-            except (StoreUnavailable, OutcomeUnknown):
-                await asyncio.sleep(0.05)  # noqa: TID251 - servers need real time
-            else:
-                return
-
-
-def promote(server: PostgresServer) -> None:
-    with psycopg.connect(server.url(user="postgres"), autocommit=True) as connection:
-        connection.execute("select pg_promote()")
-
-
-async def test_a_store_follows_the_primary() -> None:
-    with pair() as (primary, standby):
-        store = await store_from_url(both(primary, standby, timeout="5s")).open()
-        await put_at_last(store, "before")
-        leased = (await store.lease(asking(3))).items
-        primary.kill()
-        with pytest.raises((StoreUnavailable, OutcomeUnknown)):
-            await store.put(news(1, "nowhere"))
-        # Between the two: one is gone, and the other may only be read.
-        with pytest.raises(StoreForbidden, match="read-only") as caught:
-            await store.put(news(1, "nowhere"))
-        assert caught.value.hint == "use the address of the primary server"
-        promote(standby)
-        await put_at_last(store, "after")
-        settled = await store.settle(finished(leased))
-        assert [answer.verdict.value for answer in settled.answers] == ["applied"] * 3
-        (row,) = (await store.tally()).queues
-        assert (row.ready, row.leased, row.done) == (7, 0, 3)
-        await store.close()
-
-
-async def test_a_replica_is_passed_over() -> None:
-    with private_postgres() as replica, private_postgres() as primary:
-        replica.become_standby()
-        store = await store_from_url(both(replica, primary)).open()
-        await store.put(news(3))
-        await store.close()
-        assert store.info().location == f"postgresql://redrive@{HOST}:{replica.port},{HOST}:{primary.port}/redrive"
-
-
-async def test_a_host_that_does_not_answer_leaves_time_for_the_other() -> None:
-    with private_postgres() as silent, private_postgres() as alive:
-        silent.pause()
-        store = await store_from_url(both(silent, alive, connect_timeout="5s")).open()
-        await store.put(news(3))
-        await store.close()
 
 
 def take_all(others: ExitStack, url: str) -> None:
@@ -132,41 +53,72 @@ async def test_a_full_server_says_so_and_a_pool_of_one_is_enough() -> None:
         await store.close()
 
 
-async def test_passwords_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with private_postgres() as server:
-        name, password = SEALED
-        with pytest.raises(StoreForbidden, match="wrong password"):
-            await store_from_url(server.url(user=name)).open()
-        file = tmp_path / "pgpass"
-        file.write_text(f"{HOST}:{server.port}:*:{name}:{password.replace(':', chr(92) + ':')}\n")
-        file.chmod(0o600)
-        store = await store_from_url(server.url(user=name, passfile=str(file))).open()
-        await store.close()
-        monkeypatch.setenv("PGPASSWORD", password)
-        store = await store_from_url(server.url(user=name)).open()
-        assert password not in f"{store.info()}"
-        await store.close()
-
-
-async def test_a_unix_socket() -> None:
+async def test_how_a_server_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One server for all of it: to start it takes longer."""
     folder = run.current().room("socket")
     try:
         user = binaries.postgres_user()
         if user.id is not None:
             os.chown(folder, user.id, user.group or -1)
-        with private_postgres(unix_socket_directories=str(folder)) as server:
-            for url in (
-                f"postgresql://redrive@{quote(str(folder), safe='')}:{server.port}/redrive",
-                f"postgresql:///redrive?host={folder}&port={server.port}&user=redrive",
-            ):
-                store = await store_from_url(url).open()
-                await store.put(news(3))
-                await store.close()
+        with private_postgres(unix_socket_directories=str(folder), fsync=False) as server:
+            with caplog.at_level(logging.WARNING, "redrive.stores"):
+                await by_socket(server, folder)
+            assert "a crash of the server, but no loss of power (fsync=off" in caplog.text
+            await by_password(server, tmp_path / "pgpass", monkeypatch)
+            await without_tls(server)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def test_no_tls_where_it_is_required() -> None:
-    with private_postgres() as server, pytest.raises(StoreUnavailable, match="does not support SSL") as caught:
+async def by_socket(server: PostgresServer, folder: Path) -> None:
+    for url in (
+        f"postgresql://redrive@{quote(str(folder), safe='')}:{server.port}/redrive",
+        f"postgresql:///redrive?host={folder}&port={server.port}&user=redrive",
+    ):
+        store = await store_from_url(url).open()
+        await store.put(news(3))
+        await store.close()
+        assert store.info().durability == "process-crash"
+
+
+async def by_password(server: PostgresServer, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the URL, from a file, from the environment. A server that somebody names may let everybody in."""
+    name, password = SEALED
+    for given in (None, "wrong"):
+        with pytest.raises(StoreForbidden) as caught:
+            await store_from_url(server.url(user=name, password=given)).open()
+        assert caught.value.message.startswith(f"wrong password: postgresql://{name}@{HOST}:")
+        shown = f"{''.join(traceback.format_exception(caught.value))}{caught.value!r}"
+        assert password not in shown
+    file.write_text(f"{HOST}:{server.port}:*:{name}:{password.replace(':', chr(92) + ':')}\n")
+    file.chmod(0o600)
+    urls = [
+        server.url(user=name, schema="sealed", password=password),
+        server.url(user=name, schema="sealed", passfile=str(file)),
+        server.url(user=name, schema="sealed"),
+    ]
+    for url in urls:
+        if url == urls[-1]:
+            monkeypatch.setenv("PGPASSWORD", password)
+        store = await store_from_url(url).open()
+        assert password not in f"{store.info()}"
+        await store.close()
+
+
+async def without_tls(server: PostgresServer) -> None:
+    with pytest.raises(StoreUnavailable, match="does not support SSL") as caught:
         await store_from_url(server.url(sslmode="require")).open()
     assert caught.value.hint == "turn ssl on at the server, or allow plain connections by sslmode=prefer in the URL"
+
+
+async def test_a_host_where_nobody_listens_is_passed_over(store_url: StoreUrl) -> None:
+    url = store_url("postgres")
+    parts = urlsplit(url)
+    there = parts.netloc.rpartition("@")[2]
+    several = parts._replace(netloc=parts.netloc.replace(there, f"{HOST}:1,{there}")).geturl()
+    store = await store_from_url(f"{several}&target_session_attrs=read-write").open()
+    await store.put(news(3))
+    await store.close()
+    assert f"{HOST}:1,{there}" in store.info().location

@@ -19,7 +19,6 @@ from tests.stores.postgres_hot_kit import MINE, Open, asking, finished, news, se
 from tests.stores.postgres_kit import behind, rows, somebody_waits
 from tests.support.links.conditions import BlackHole, CutReply, CutRequest, Refuse, Sliced
 from tests.support.links.link import Link
-from tests.support.servers.postgres import private_postgres
 
 PATIENCE = 30.0
 """Real seconds before a test gives up on an answer that must come."""
@@ -138,23 +137,6 @@ async def test_a_connection_that_is_out_of_date_is_replaced(opened: Open, code: 
         await session.call(f"do $$ begin raise exception sqlstate '{code}'; end $$")
     ((after,),) = await session.read("select pg_backend_pid()")
     assert before != after
-
-
-@pytest.mark.slow
-async def test_a_server_that_was_killed_and_started_again_is_found() -> None:
-    with private_postgres() as server:
-        store = unopened(server.url(schema="redrive"))
-        await store.open()
-        await store.put(news(100))
-        items = (await store.lease(asking(40))).items
-        server.kill()
-        with pytest.raises(StoreUnavailable):
-            await store.tally()
-        server.start()
-        assert (await store.tally()).queues[0].leased == 40
-        await store.settle(finished(items))
-        assert (await store.tally()).queues[0].done == 40
-        await store.close()
 
 
 # --- the pool ---

@@ -32,7 +32,7 @@ from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are mea
 from tests.stores.postgres_hot_kit import Open, asking, news, session_of, unopened
 from tests.stores.postgres_kit import behind, execute, rows, schema_of
 from tests.support.servers import shared
-from tests.support.servers.postgres import SEALED, private_postgres, programs
+from tests.support.servers.postgres import SEALED
 from tests.support.servers.server import with_options
 
 PASSWORD = "s3cret/pass word"  # noqa: S105 - of roles that live as long as a test
@@ -184,21 +184,6 @@ async def test_no_right_to_make_tables(unused: str, admin: str, role: str) -> No
 # --- servers that are not there, or not for us ---
 
 
-@pytest.mark.slow
-async def test_a_wrong_password() -> None:
-    """On a server of our own: one that somebody names may let everybody in."""
-    user, password = SEALED
-    with private_postgres() as server:
-        error = await refusal(server.url(user=user, password="wrong"))  # noqa: S106 - and wrong at that
-        missing = await refusal(server.url(user=user))
-        store = await store_from_url(server.url(user=user, password=password)).open()
-        assert password not in store.info().location
-        await store.close()
-    assert isinstance(error, StoreForbidden)
-    assert error.message.startswith(f"wrong password: postgresql://{user}@127.0.0.1:")
-    assert isinstance(missing, StoreForbidden)
-
-
 async def test_a_missing_role(url: str) -> None:
     error = await refusal(as_user(url, "nobody_of_this_name", PASSWORD))
     assert isinstance(error, StoreForbidden)
@@ -240,32 +225,6 @@ async def test_a_database_that_is_read_only(url: str) -> None:
     error = await refusal(f"{url}&options={quote('-c default_transaction_read_only=on')}")
     assert isinstance(error, StoreForbidden)
     assert "is read-only" in error.message
-
-
-@pytest.mark.slow
-async def test_a_replica(caplog: pytest.LogCaptureFixture) -> None:
-    with private_postgres(fsync=False) as server:
-        with caplog.at_level(logging.WARNING, "redrive.stores"):
-            store = await store_from_url(server.url()).open()
-        assert store.info().durability == "process-crash"
-        assert "a crash of the server, but no loss of power (fsync=off" in caplog.text
-        await store.close()
-        server.become_standby()
-        error = await refusal(server.url())
-    assert isinstance(error, StoreForbidden)
-    assert error.message.endswith("is a read-only replica")
-
-
-@pytest.mark.slow
-async def test_older_servers_serve() -> None:
-    version = 16  # the oldest that the wheel brings; others are in test_postgres_versions.py
-    with private_postgres(version=programs(version).version) as server:
-        store = await store_from_url(server.url()).open()
-        await store.put(news(100))
-        items = (await store.lease(asking(60))).items
-        assert len(items) == 60
-        assert store.info().library.startswith(f"PostgreSQL {version}.")
-        await store.close()
 
 
 # --- durability ---

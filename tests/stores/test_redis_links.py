@@ -44,7 +44,7 @@ async def store(address: str, link: Link) -> AsyncIterator[Store]:
 @pytest.fixture
 async def hasty(address: str, link: Link) -> AsyncIterator[RedisStore]:
     """One that does not wait long. A busy machine may take longer than that for anything."""
-    store = await opened_in_haste(f"{link.through(address)}&timeout=500ms&pool=2")
+    store = await opened_in_haste(f"{link.through(address)}&timeout=100ms&pool=2")
     yield store
     link.heal()
     await store.close()
@@ -163,7 +163,7 @@ async def test_an_answer_that_comes_too_late_is_nobody_s(hasty: RedisStore, link
     async with patiently(hasty):
         await hasty.tally()
         await hasty.workers()
-    link.set(Latency(0.7))
+    link.set(Latency(0.3))
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         await hasty.tally()
     link.heal()

@@ -1,11 +1,10 @@
-"""Work on letters where they lie, killed before each of its statements: every letter is what it was, or over."""
+"""Work on letters in place that ends before any of its statements: every letter is what it was, or over."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from redrive.stores.base import Store
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.conformance.kit import asking, dead, ended, failure, new
 from tests.support.rig.crash import SqlPoints
-from tests.support.rig.fork import Child
 
 LONG = 3_600_000
 ENDS: dict[str, Decision] = {
@@ -64,19 +62,6 @@ async def work(store: Store, begins: Callable[[], None] = lambda: None) -> None:
         await store.close()
 
 
-def in_a_child(path: Path, chosen: int | None) -> tuple[int, object]:
-    """Its exit status, and how many statements it came to when the store was open, and in the end."""
-
-    def run() -> list[int]:
-        points = SqlPoints(lambda: os.kill(os.getpid(), signal.SIGKILL), chosen)
-        points.install()
-        passed: list[int] = []
-        asyncio.run(work(SqliteStore(path, binding="stdlib"), lambda: passed.append(points.passed)))
-        return [*passed, points.passed]
-
-    return Child(run).wait()
-
-
 async def look(path: Path) -> tuple[dict[str, str], dict[str, str], bool, bool]:
     """The states of the letters, the holds of those who wait, whether the follow-up is there, and all is sound."""
     store = await SqliteStore(path).open()
@@ -96,23 +81,47 @@ BEFORE = ({"done": "dead", "cancelled": "dead", "kept": "dead"}, {"behind": "ord
 AFTER = ({"done": "done", "cancelled": "cancelled", "kept": "dead"}, {"behind": "", "patient": ""}, True, True)
 
 
-@pytest.mark.slow
-def test_work_on_letters_killed_at_every_statement_is_done_or_not(quick_path: Path) -> None:
+class Images(SqlPoints):
+    """Copies the files before each statement: what a crash at that point would leave."""
+
+    def __init__(self, path: Path, into: Path) -> None:
+        super().__init__(lambda: None, None)
+        self.made: list[Path] = []
+        self._path, self._into = path, into
+        self._begun = False
+
+    def begin(self) -> None:
+        self._begun = True
+
+    def _before(self, statement: str) -> None:
+        passed = self.passed
+        super()._before(statement)
+        if self._begun and self.passed != passed:
+            image = self._into / f"{self.passed}.db"
+            for end in ("", "-wal"):
+                shutil.copy(f"{self._path}{end}", f"{image}{end}")
+            self.made.append(image)
+
+
+def test_work_on_letters_that_ends_before_any_statement_is_done_or_not(
+    quick_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Crash point and reopen. Processes are killed at the same points in proofs/stores/test_sqlite_in_place.py."""
     origin = quick_path / "origin.db"
     asyncio.run(prepare(origin))
     assert asyncio.run(look(origin)) == BEFORE
-    status, passed = in_a_child(Path(shutil.copy(origin, quick_path / "clean.db")), None)
-    assert (status, asyncio.run(look(quick_path / "clean.db"))) == (0, AFTER)
-    assert isinstance(passed, list)
-    first, last = passed
-    seen = []
-    for point in range(first + 1, last + 1):
-        path = Path(shutil.copy(origin, quick_path / f"{point}.db"))
-        assert in_a_child(path, point)[0] == -signal.SIGKILL
-        seen.append(asyncio.run(look(path)))
-        assert seen[-1] in (BEFORE, AFTER), point
+    images = Images(origin, quick_path)
+    with monkeypatch.context() as patch:
+        # To be put back: the points are seen through it.
+        patch.setattr(sqlite3, "connect", sqlite3.connect)
+        images.install()
+        asyncio.run(work(SqliteStore(origin, binding="stdlib"), images.begin))
+    assert asyncio.run(look(origin)) == AFTER
+    seen = [asyncio.run(look(image)) for image in images.made]
+    assert len(seen) > 10
+    changed = seen.index(AFTER)
+    assert seen == [BEFORE] * changed + [AFTER] * (len(seen) - changed)
+    for image in (images.made[0], images.made[changed // 2], images.made[changed - 1], images.made[-1]):
         # Whoever has this name holds them still, or finds what is left to be done.
-        asyncio.run(work(SqliteStore(path)))
-        assert asyncio.run(look(path)) == AFTER, point
-    assert BEFORE in seen
-    assert AFTER in seen
+        asyncio.run(work(SqliteStore(image)))
+        assert asyncio.run(look(image)) == AFTER, image.name

@@ -1,8 +1,7 @@
-"""SQLite with several processes on one file: opening, killing, forking, a full disk, and waking each other."""
+"""SQLite with several handles or processes on one file: forking, waking each other, files that are gone."""
 
 import asyncio
 import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -10,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from redrive.core.item import NewItem
-from redrive.core.select import EVERYTHING
 from redrive.core.states import State
 from redrive.errors import StoreForbidden, StoreUnavailable
-from redrive.stores.migrate import known
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.clock import FakeClock
 from tests.stores.sqlite_kit import Open, asking, exists, lane, new
@@ -31,38 +28,6 @@ def say(*words):
 
 async def hear():
     return await asyncio.to_thread(sys.stdin.readline)
-"""
-
-PUTS = """
-async def main():
-    store = await SqliteStore(path).open()
-    for n in range(50):
-        assert (await store.put([NewItem(f"{name}-{n}", "q", b"{}")])).added
-    await store.close()
-asyncio.run(main())
-"""
-
-PUTS_WHEN_TOLD = """
-async def main():
-    store = await SqliteStore(path).open()
-    say("open")
-    await hear()
-    await store.put([NewItem(name, "q", b"{}")])
-    await hear()
-    await store.close()
-asyncio.run(main())
-"""
-
-PUTS_FOR_EVER = """
-async def main():
-    store = await SqliteStore(path).open()
-    n = 0
-    while True:
-        batch = [NewItem(f"{name}-{n}-{m}", "q", b"{}") for m in range(7)]
-        await store.put(batch)
-        say(n)
-        n += 1
-asyncio.run(main())
 """
 
 FORKS = """
@@ -83,24 +48,6 @@ with asyncio.Runner() as runner:
     runner.run(store.close())
 """
 
-FILLS_ITS_DISK = """
-async def main():
-    store = await SqliteStore(path).open()
-    await store.put([NewItem("before", "q", b"x" * 1000)])
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path + "-wal").st_size + 20_000, hard))
-    try:
-        await store.put([NewItem("big", "q", os.urandom(1_000_000))])
-    except StoreUnavailable as error:
-        say(error)
-    assert [row.ready for row in (await store.tally()).queues] == [1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert (await store.put([NewItem("big", "q", os.urandom(1_000_000))])).added == ("big",)
-    await store.close()
-    say("survived")
-asyncio.run(main())
-"""
-
 
 async def start(script: str, path: Path, name: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
@@ -114,65 +61,8 @@ async def line(process: asyncio.subprocess.Process) -> str:
     return (await process.stdout.readline()).decode().strip()
 
 
-def tell(process: asyncio.subprocess.Process) -> None:
-    assert process.stdin is not None
-    process.stdin.write(b"go\n")
-
-
 @pytest.mark.slow
-async def test_processes_open_and_fill_one_new_file_together(opened: Open, path: Path) -> None:
-    processes = [await start(PUTS, path, f"p{n}") for n in range(4)]
-    assert [await process.wait() for process in processes] == [0] * 4
-    store = await opened()
-    (row,) = (await store.tally()).queues
-    assert row.ready == 200
-    assert len((await store.find(EVERYTHING, 1_000)).items) == 200
-    seqs = await lane(store).submit(lambda tx: tx.execute("select count(*) from redrive_migration").fetchone())
-    assert seqs == (known("sqlite")[-1].number,)
-
-
-@pytest.mark.slow
-async def test_another_process_wakes_a_waiter(opened: Open, path: Path) -> None:
-    """Fake time stands still here, so nothing but the datagram can end the wait."""
-    clock = FakeClock()
-    store = await opened(clock=clock)
-    process = await start(PUTS_WHEN_TOLD, path, "woken")
-    assert await line(process) == "open"
-    waiting = asyncio.ensure_future(store.wait(["q"], 60_000))
-    while not clock.sleepers:
-        await asyncio.wait({waiting}, timeout=0.005)
-    assert not waiting.done()
-    tell(process)
-    async with asyncio.timeout(10):
-        await waiting
-    assert await exists(store, "woken")
-    tell(process)
-    assert await process.wait() == 0
-
-
-@pytest.mark.slow
-async def test_what_was_acknowledged_survives_a_kill(opened: Open, path: Path) -> None:
-    process = await start(PUTS_FOR_EVER, path, "p")
-    heard = [int(await line(process)) for _ in range(30)]
-    process.send_signal(signal.SIGKILL)
-    assert process.stdout is not None
-    heard += [int(word) for word in (await process.stdout.read()).split()]
-    await process.wait()
-    store = await opened()
-    (row,) = (await store.tally()).queues
-    # All of each batch or none of it, and none that was acknowledged is missing.
-    assert row.ready % 7 == 0
-    assert row.ready >= 7 * len(heard)
-    assert await exists(store, f"p-{heard[-1]}-6")
-    # Its socket was left behind; the first put finds it so.
-    assert len(list(Path(f"{path}-wake").iterdir())) == 2
-    await store.put([new("next")])
-    assert len(list(Path(f"{path}-wake").iterdir())) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("binding", ["stdlib", "apsw"])
-@pytest.mark.parametrize("name", ["closing", "leaving"])
+@pytest.mark.parametrize(("binding", "name"), [("stdlib", "leaving"), ("apsw", "closing")])
 async def test_a_forked_child_gets_connections_of_its_own(
     opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch, binding: str, name: str
 ) -> None:
@@ -184,16 +74,6 @@ async def test_a_forked_child_gets_connections_of_its_own(
     store = await opened()
     assert await exists(store, "child")
     assert await exists(store, name)
-
-
-@pytest.mark.slow
-async def test_a_full_disk_is_said_and_survived(opened: Open, path: Path) -> None:
-    process = await start(FILLS_ITS_DISK, path, "p")
-    said = await line(process)
-    assert str(path) in said
-    assert await line(process) == "survived"
-    assert await process.wait() == 0
-    assert (await (await opened()).tally()).queues[0].ready == 2
 
 
 async def waits(store: SqliteStore, clock: FakeClock) -> asyncio.Future[None]:
