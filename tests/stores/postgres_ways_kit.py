@@ -12,6 +12,7 @@ from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
+from tests.support.held import lasting
 from tests.support.servers import shared
 from tests.support.servers.schemas import Schemas, open_once
 
@@ -39,7 +40,13 @@ def on(where: shared.Shared) -> Iterator[Fresh]:
 def opened_ways() -> Iterator[Callable[[Way], Fresh]]:
     """Each once: tests come in any order, and a fixture with parameters would be made again for most of them."""
     with ExitStack() as stack:
-        yield functools.cache(lambda way: stack.enter_context(way()))
+
+        @functools.cache
+        def opened(way: Way) -> Fresh:
+            with lasting():
+                return stack.enter_context(way())
+
+        yield opened
 
 
 @pytest.fixture
