@@ -1,8 +1,8 @@
 """Engine tests without real time: any number of apps over one store and one FakeClock.
 
-Time passes only when everything that can happen without it has happened: nobody in the loop has a turn left, no verb is
-on its way through a store's threads, and no handler waits for its thread to begin. So a test is as exact on SQLite as
-in memory, and on a busy machine as on an idle one.
+Time passes only when everything that can happen without it has happened: no task in the loop has a turn left, no verb
+is on its way through a store, no message of the store is on its way to its workers, and no handler's thread has
+anything to do but to wait. So a test is as exact on a server as in memory, and on a busy machine as on an idle one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 
@@ -22,7 +22,6 @@ from redrive import Redrive
 from redrive.core.durations import parse
 from redrive.core.item import History, Item, Millis
 from redrive.core.verbs import LeaseRequest, Want
-from redrive.engine.threads import Call, Threads
 from redrive.events import Event
 from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
@@ -30,20 +29,24 @@ from redrive.testing._relay import Answer, P, Relay
 from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore
 from tests.support.folders import quick_folder
-from tests.support.rest import Rest
+from tests.support.rest import Calls, alone, busy_aside, turns
 from tests.support.rig.patience import breathe
 from tests.support.stores import STORES, fresh_store
+
+if TYPE_CHECKING:
+    from redrive.stores.redis import RedisStore
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 LABS = tuple(kind if kind == "memory" else pytest.param(kind, marks=pytest.mark.slow) for kind in STORES)
 """The quick run tries the engine in memory only: what a store has to do for it is in the conformance suite."""
-TURNS = 40
 MOMENT = 50_000
 """Breaths for a message that is sure to come: even a server that stands still for a while has sent it by then."""
 PATIENCE = 60_000
 """Moments of real time in which something must happen that no fake time can bring about."""
+LOST = 60.0
+"""Seconds after which an answer of a store is not to be expected any more."""
 
 
 _in_wait: contextvars.ContextVar[bool] = contextvars.ContextVar("in_wait", default=False)
@@ -55,6 +58,10 @@ class LabClock(FakeClock):
     under_way = 0
     verbs = 0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: set[asyncio.Future[None]] = set()
+
     def enter(self) -> None:
         self.under_way += 1
         self.verbs += 1
@@ -62,6 +69,17 @@ class LabClock(FakeClock):
     def leave(self) -> None:
         self.under_way -= 1
         self.verbs += 1
+        if not self.under_way:
+            for waiting in self._waiting:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._waiting.clear()
+
+    async def ended(self) -> None:
+        """Until no verb is under way."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        await asyncio.wait_for(waiting, LOST)
 
     async def wait(self, event: asyncio.Event, timeout: Millis) -> bool:
         if not _in_wait.get():
@@ -107,22 +125,23 @@ class Seen:
         return [event for event in self.all if isinstance(event, kind)]
 
 
-class Calls:
-    """What handlers' threads were asked for, as long as they have not begun."""
+class Messages:
+    """The store tells its workers of new work by messages of Redis: on their way when the verb has ended."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._asked: list[Future[Any]] = []
-        submit = Threads.submit
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+        self._numbers = count()
 
-        def note(threads: Threads, call: Call) -> Future[Any]:
-            self._asked.append(future := submit(threads, call))
-            return future
-
-        patch.setattr(Threads, "submit", note)
-
-    def waiting(self) -> bool:
-        self._asked = [future for future in self._asked if not (future.running() or future.done())]
-        return bool(self._asked)
+    async def heard(self) -> None:
+        """Until all that was sent so far has come: they come in order, and this one is the last."""
+        session = await self._store._here()  # noqa: SLF001 - nobody else needs to know
+        mark = f"lab {next(self._numbers)}"
+        with session.waiters.register([mark]) as waiter:
+            wire = await session.pool.take()
+            listening = await wire.ask("PUBLISH", session.bell._channel, mark)  # noqa: SLF001 - as above
+            session.pool.give(wire)
+            if listening:
+                await asyncio.wait_for(waiter.event.wait(), LOST)
 
 
 class Lab:
@@ -136,6 +155,7 @@ class Lab:
         # Those of earlier tests, and those of SQLite, which answer verbs only.
         self._silent = frozenset(threading.enumerate())
         self._calls = calls
+        self._messages = Messages(cast("RedisStore", store)) if kind == "redis" else None
 
     async def app(self, *, max_payload: int = 1024 * 1024) -> Redrive:
         return await self._open(Shared(self.store, self.clock), max_payload)
@@ -155,23 +175,24 @@ class Lab:
     async def quiet(self) -> None:
         """Until nothing more can happen without time passing."""
         loop = asyncio.get_running_loop()
+        heard = None
         for _ in range(PATIENCE):
-            before, rest = self.clock.verbs, Rest(loop, self._silent)
-            for _ in range(TURNS):
-                await asyncio.sleep(0)  # noqa: TID251 - no time passes: a turn of the loop for whoever can act
-                # Messages of Redis come unasked, also to whoever caused them, and need the turns.
-                if self.kind == "redis" or not rest.reached():
-                    continue
-                if self.clock.under_way:
-                    break  # more turns would only keep the machine from whoever answers
-                if rest.alone():
-                    return
-            # A verb that began or ended in these turns may have left something to do after them.
-            waiting = self.clock.under_way or self._calls.waiting()
-            if not waiting and self.clock.verbs == before:
-                return
-            if waiting:
+            before = self.clock.verbs
+            rests = await turns(loop)
+            if self.clock.under_way:
+                await self.clock.ended()
+            elif self._calls.under_way() or busy_aside():
                 await breathe()
+            elif self._messages is not None and heard != self.clock.verbs:
+                await self._messages.heard()
+                heard = self.clock.verbs
+            elif rests and alone(loop, self._silent):
+                return
+            else:
+                # Turns for a task that spins, and for what may come from a socket or thread that is not known.
+                await turns(loop, rest=False)
+                if self.clock.verbs == before and not self._calls.under_way():
+                    return
         raise AssertionError("a verb does not end, or a thread does not begin")
 
     async def noticed(self, check: Callable[[], bool]) -> None:
