@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """`machine`: of a sample the state machine must find it as well, in `make prove`."""
+    """`machine`: the state machine must find it as well."""
 
     why: str
     caught_by: tuple[str, ...]

@@ -9,7 +9,6 @@ import pytest
 from redrive.stores.memory import MemoryStore
 from redrive.testing.conformance import kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES
-from redrive.testing.conformance.machine import machine_of, run_machine
 from tests.stores import broken as b
 from tests.stores import broken_letters as o
 from tests.stores import broken_more as m
@@ -18,7 +17,10 @@ from tests.stores.teeth_kit import fails, world_by, world_of
 
 
 class Tooth(NamedTuple):
-    """A planted bug, the tests that must fail on it, and whether the state machine must find it as well."""
+    """A planted bug, the tests that must fail on it, and whether the state machine must find it as well.
+
+    The machine hunts in proofs/stores/test_planted_bugs.py.
+    """
 
     store: type[MemoryStore]
     caught_by: tuple[str, ...]
@@ -253,21 +255,6 @@ TEETH = (
 CAUGHT = [
     pytest.param(tooth.store, name, id=f"{tooth.store.__name__}-{name}") for tooth in TEETH for name in tooth.caught_by
 ]
-QUICKLY = (
-    b.SettlesByState,
-    b.IgnoresTheNonce,
-    b.CountsOnFailureOnly,
-    m.DriftsByTheRefused,
-    m.PutOverwrites,
-    t.DeadHeadsAreForgotten,
-    t.DeathSetsFree,
-)
-"""A sample for every run; the machine has to find the others in `make prove`."""
-BY_MACHINE = [
-    pytest.param(tooth.store, id=tooth.store.__name__, marks=() if tooth.store in QUICKLY else pytest.mark.prove)
-    for tooth in TEETH
-    if tooth.machine
-]
 
 
 @pytest.fixture
@@ -287,19 +274,6 @@ async def test_a_planted_bug_is_caught_by_the_test_about_it(store: type[MemorySt
 @pytest.mark.parametrize("name", sorted({name for tooth in TEETH for name in tooth.caught_by}))
 async def test_without_the_bug_the_same_test_passes(name: str) -> None:
     assert not await fails(name, world_of(MemoryStore))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("store", BY_MACHINE)
-def test_a_planted_bug_is_caught_by_the_machine(store: type[MemoryStore]) -> None:
-    machine = machine_of(lambda _, clock: store(clock=clock))
-    with pytest.raises((AssertionError, ExceptionGroup)):
-        run_machine(machine, "short", hunt=True)
-
-
-@pytest.mark.slow
-def test_without_a_bug_the_machine_raises_no_alarm() -> None:
-    run_machine(machine_of(lambda _, clock: MemoryStore(clock=clock)), "smoke", hunt=True)
 
 
 async def test_a_silent_fallback_to_memory_is_caught() -> None:

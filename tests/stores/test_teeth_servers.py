@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from redrive.errors import StoreUnavailable
-from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
-from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES, World
-from redrive.testing.conformance.machine import machine_of, run_machine
-from redrive.testing.conformance.stage import MakeStore
 from tests.stores import broken_postgres, broken_redis, broken_sqlite
 from tests.stores.broken_servers import BUGS
 from tests.stores.planting import Edit, Plant, Planted, edited
@@ -52,40 +48,22 @@ ABSENT: dict[str, Mapping[str, str]] = {
 }
 """Why a bug cannot be planted there."""
 
-CASES = [
-    (engine, bug, name, number == 0)
-    for engine, plants in PLANTS.items()
-    for bug in plants
-    for number, name in enumerate(BUGS[bug].caught_by)
-]
-"""Engine, bug and test, and whether it is the first one of the bug: that is run often, the others in `make prove`."""
+FIRST = [(engine, bug, BUGS[bug].caught_by[0]) for engine, plants in PLANTS.items() for bug in plants]
+"""Engine, bug and the test about it. Its other tests, and the machine, are in proofs/stores/test_planted_bugs.py."""
 
 
-def marks(engine: str, *, often: bool = True) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] * (engine in SERVERS) + [pytest.mark.prove] * (not often)
+def controls(cases: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    """One test for each engine: no tooth bites for the sake of the world that it is given.
 
-
-def controls(cases: Sequence[tuple[str, str]]) -> list[object]:
-    """Each engine and test once: no tooth bites for the sake of the world that it is given.
-
-    One for each engine is run often. The others say what the engine's own suite says of it.
+    The others say what the engine's own suite says of it.
     """
-    names = {engine: sorted({name for other, name in cases if other == engine}) for engine, _ in cases}
-    return [
-        pytest.param(engine, name, id=f"{engine}-{name}", marks=marks(engine, often=number == 0))
-        for engine, each in sorted(names.items())
-        for number, name in enumerate(each)
-    ]
+    return sorted({engine: (engine, name) for engine, _, name in cases}.values())
 
 
-CAUGHT = [pytest.param(*case[:3], id="-".join(case[:3]), marks=marks(case[0], often=case[3])) for case in CASES]
-PASSED = controls([(engine, name) for engine, _, name, _ in CASES])
-HUNTED = [
-    pytest.param(engine, bug, id=f"{engine}-{bug}", marks=pytest.mark.prove)
-    for engine, plants in PLANTS.items()
-    for bug in plants
-    if BUGS[bug].machine
-]
+def params(cases: Sequence[tuple[str, ...]]) -> list[object]:
+    """The engine comes first."""
+    slow = [[pytest.mark.slow] * (case[0] in SERVERS) for case in cases]
+    return [pytest.param(*case, id="-".join(case), marks=marks) for case, marks in zip(cases, slow, strict=True)]
 
 
 @pytest.fixture
@@ -120,50 +98,25 @@ def world_with(planted: Planted, folder: Path) -> MakeWorld:
     return make
 
 
-@pytest.mark.parametrize(("engine", "bug", "name"), CAUGHT)
-async def test_a_planted_bug_is_caught_by_the_test_about_it(
-    planted: Planted, bug: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A bug that makes a test wait for ever is found sooner.
-    monkeypatch.setattr(wait, "PATIENCE", 0.5)
-    monkeypatch.setattr(wait, "BEGIN", 0.5)
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that makes a test wait for ever is found sooner."""
+    monkeypatch.setattr(wait, "PATIENCE", 0.3)
+    monkeypatch.setattr(wait, "BEGIN", 0.3)
     monkeypatch.setattr(kit, "PATIENCE", 5.0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("engine", "bug", "name"), params(FIRST))
+async def test_a_planted_bug_is_caught_by_the_test_about_it(
+    planted: Planted, bug: str, name: str, folder: Path
+) -> None:
     assert await fails(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
 
 
-@pytest.mark.parametrize(("engine", "name"), PASSED)
+@pytest.mark.parametrize(("engine", "name"), params(controls(FIRST)))
 async def test_without_the_bug_the_same_test_passes(sound: Planted, name: str, folder: Path) -> None:
     assert not await fails(name, world_with(sound, folder))
-
-
-# --- by the machine ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def stores_with(planted: Planted) -> Iterator[MakeStore]:
-    """One for each folder that the machine makes, given back when its folder is gone."""
-    places: dict[Path, tuple[str, ExitStack]] = {}
-
-    def make(folder: Path, clock: FakeClock) -> Store:
-        for gone in [known for known in places if not known.exists()]:
-            places.pop(gone)[1].close()
-        if folder not in places:
-            stack = ExitStack()
-            places[folder] = (stack.enter_context(planted.store(folder)), stack)
-        return store_from_url(places[folder][0], clock=clock)
-
-    try:
-        yield make
-    finally:
-        for _, stack in places.values():
-            stack.close()
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(("engine", "bug"), HUNTED)
-def test_a_planted_bug_is_caught_by_the_machine(planted: Planted) -> None:
-    with stores_with(planted) as make, pytest.raises((AssertionError, ExceptionGroup)):
-        run_machine(machine_of(make, durable=True), "short", hunt=True)
 
 
 # --- over a link ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""R0: planted bugs of the stores are also caught by every other test named for them, and by the state machine.
+
+The first test named for a bug catches it in tests/stores, on every engine. A second one runs on one engine here, chosen
+by its name, so that each engine has its share and the choice is the same every time.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+
+from redrive.stores.memory import MemoryStore
+from redrive.testing.conformance.machine import machine_of, run_machine
+from tests.stores import test_teeth_bonds as bonds
+from tests.stores import test_teeth_servers as servers
+from tests.stores.broken_servers import BUGS as OF_SERVERS
+from tests.stores.machine_kit import examples
+from tests.stores.planting import Planted
+from tests.stores.teeth_kit import fails
+from tests.stores.test_teeth import TEETH
+from tests.stores.test_teeth_servers import folder, impatient, sound, world_with
+
+__all__ = ["folder", "impatient", "sound"]
+
+BUGS = {**OF_SERVERS, **bonds.BUGS}
+PLANTS = {engine: {**plants, **bonds.PLANTS[engine]} for engine, plants in servers.PLANTS.items()}
+HUNTED = [
+    (engine, bug) for engine, plants in PLANTS.items() for bug in plants if bug in OF_SERVERS and BUGS[bug].machine
+]
+
+
+def chosen(name: str, among: list[str]) -> str:
+    return among[zlib.crc32(name.encode()) % len(among)]
+
+
+SECOND = [
+    (chosen(f"{bug} {name}", [engine for engine, plants in PLANTS.items() if bug in plants]), bug, name)
+    for bug in BUGS
+    for name in BUGS[bug].caught_by[1:]
+]
+CONTROLS = sorted({(engine, name) for engine, _, name in SECOND})
+
+
+def ids(cases: list[tuple[str, ...]]) -> list[object]:
+    return [pytest.param(*case, id="-".join(case)) for case in cases]
+
+
+@pytest.fixture
+def planted(engine: str, bug: str, monkeypatch: pytest.MonkeyPatch) -> Planted:
+    return Planted(engine, PLANTS[engine][bug], monkeypatch)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("engine", "bug", "name"), ids([*SECOND]))
+async def test_r0_a_planted_bug_is_caught_by_a_second_test(
+    planted: Planted,
+    bug: str,
+    name: str,
+    folder: Path,
+) -> None:
+    assert await fails(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
+
+
+@pytest.mark.parametrize(("engine", "name"), ids([*CONTROLS]))
+async def test_r0_without_the_bug_the_second_test_passes(
+    sound: Planted,
+    name: str,
+    folder: Path,
+) -> None:
+    assert not await fails(name, world_with(sound, folder))
+
+
+@pytest.mark.parametrize(("engine", "bug"), ids([*HUNTED]))
+def test_r0_a_planted_bug_is_caught_by_the_machine(planted: Planted) -> None:
+    with examples(planted.store) as make, pytest.raises((AssertionError, ExceptionGroup)):
+        run_machine(machine_of(make, durable=True), "short", hunt=True)
+
+
+@pytest.mark.parametrize("store", [tooth.store for tooth in TEETH if tooth.machine], ids=lambda store: store.__name__)
+def test_r0_a_planted_bug_in_memory_is_caught_by_the_machine(store: type[MemoryStore]) -> None:
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        run_machine(machine_of(lambda _, clock: store(clock=clock)), "short", hunt=True)
