@@ -101,8 +101,12 @@ class Leaks:
         self._stranded.update(_stranded() if tasks else ())
         differs = held() != self._raw
         left = _describe(self._new()) if differs else {}
-        # What the tests of a module share is dropped with the last of them.
-        gc.collect(2 if differs or folders or nextitem is None or nextitem.path != item.path else 1)
+        if differs or folders or nextitem is None or nextitem.path != item.path:
+            # What the tests of a module share is dropped with the last of them. What stays now stays for long.
+            gc.collect()
+            gc.freeze()
+        else:
+            gc.collect(1)
         if left:
             left = self._wait(left)
         if differs:
