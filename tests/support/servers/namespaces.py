@@ -15,6 +15,8 @@ from tests.support.servers import shared
 from tests.support.servers.server import with_options
 
 PREFIX = "redrive-test-"
+PATIENCE = 60
+"""Seconds. The client's own 5 s are not enough for a server that a test keeps busy on a busy machine."""
 
 
 @contextlib.contextmanager
@@ -35,7 +37,7 @@ def fresh(flavour: str | None = None) -> Iterator[str]:
 @functools.cache
 def _client(url: str, pid: int) -> redis.Redis:
     """Of this process: a connection does not survive a fork."""
-    client = redis.Redis.from_url(url)
+    client = redis.Redis.from_url(url, socket_timeout=PATIENCE)
     with held.lasting():
         client.ping()
     return client

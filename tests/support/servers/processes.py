@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-LIMIT = 10.0
+LIMIT = 60.0
+"""Seconds, against what hangs: a busy machine takes its time."""
 STILL = frozenset("TtZX")
 """Stopped, or dead."""
 
