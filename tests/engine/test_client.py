@@ -157,7 +157,7 @@ async def test_wait_gives_the_result_of_an_item_that_ends_later(lab: Lab) -> Non
     async def double(value: int) -> int:
         return 2 * value
 
-    item_id = await app.enqueue("q", {"value": 21}, delay="20s")
+    item_id = await app.enqueue("q", {"value": 21}, delay="5s")
     async with lab.working(app):
         assert await lab.drive(app.wait(item_id)) == 42
 

@@ -61,7 +61,7 @@ async def test_a_rescue_whose_answer_was_lost_is_told_all_the_same(lab: Lab) -> 
     assert [event.ending for event in seen.of(Finished)] == ["crashed", "done"]
 
 
-async def test_only_a_lone_crash_kills_and_exactly_at_max_crashes(lab: Lab) -> None:
+async def test_r10_poison_dies_alone_after_exactly_max_crashes(lab: Lab) -> None:
     """Every worker that gets the poison dies with all it holds; the neighbours must survive each time."""
     app = await lab.app()
     healthy(app)
@@ -81,7 +81,7 @@ async def test_only_a_lone_crash_kills_and_exactly_at_max_crashes(lab: Lab) -> N
         # The living worker brings back what the ghost held; it is not to run the poison, so its queue is paused.
         await app.pause("q", reason="only the reaper is wanted")
         async with lab.working(app):
-            await lab.pass_time("20s")
+            await lab.pass_time("15s")
         await app.resume("q")
     found = await lab.history(poison)
     assert found.item.letter is not None
@@ -139,14 +139,14 @@ async def test_a_suspect_is_not_starved_by_a_busy_queue(lab: Lab) -> None:
         async with lab.working(app):
             await lab.pass_time("10s")
         await app.resume("q")
-    await app.enqueue_many("q", [None] * 200)
+    await app.enqueue_many("q", [None] * 60)
     await lab.drain(app)
     order = [item_id for item_id, _ in runs]
     assert (suspect, True) in runs
-    assert order.index(suspect) < 50
+    assert order.index(suspect) < 30
 
 
-@pytest.mark.parametrize("max_crashes", [1, 2, 5])
+@pytest.mark.parametrize("max_crashes", [1, 2])
 async def test_crashes_and_errors_are_counted_apart(lab: Lab, max_crashes: int) -> None:
     app = await lab.app()
 

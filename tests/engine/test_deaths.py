@@ -149,7 +149,7 @@ async def test_a_pid_that_is_used_again_means_the_last_process(lab: Lab) -> None
     for worker, why in (("first", "killed by SIGSEGV"), ("second", "killed by SIGABRT")):
         items.append(await app.enqueue("q"))
         await beats(lab, worker)
-        await lab.ghost("q", worker=worker, ttl="30s")
+        await lab.ghost("q", worker=worker, ttl="12s")
         assert await app.report_death(PID, why=why) == (worker,)
         lab.clock.advance("5s")
     await lab.drain(app)
@@ -201,12 +201,12 @@ async def test_deaths_do_not_pile_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
 
 async def test_supervisors_that_report_at_once_do_not_overwrite_each_other(lab: Lab) -> None:
     app = await lab.app()
-    names = [f"w-{number}" for number in range(20)]
+    names = [f"w-{number}" for number in range(6)]
     for number, name in enumerate(names):
         await beats(lab, name, pid=1000 + number)
-    reports = [app.report_death(1000 + number, why=f"exited with code {number}") for number in range(20)]
+    reports = [app.report_death(1000 + number, why=f"exited with code {number}") for number in range(6)]
     assert await lab.drive(asyncio.gather(*reports)) == [(name,) for name in names]
-    assert len(await deaths.whys(lab.store, set(names))) == 20
+    assert len(await deaths.whys(lab.store, set(names))) == 6
 
 
 async def test_a_report_whose_outcome_is_unknown_may_be_repeated(lab: Lab) -> None:
@@ -245,11 +245,11 @@ async def test_a_damaged_record_is_begun_anew(lab: Lab) -> None:
 async def test_deaths_are_read_only_when_something_was_lost(lab: Lab) -> None:
     app, faulty = await lab.faulty()
     handled(app)
-    await app.enqueue_many("q", [None] * 50)
+    await app.enqueue_many("q", [None] * 10)
     await lab.drain(app)
     async with lab.working(app):
-        await lab.pass_time("1m")
-    assert len(faulty.calls_of("reclaim")) > 5
+        await lab.pass_time("40s")
+    assert len(faulty.calls_of("reclaim")) > 2
     assert reads(faulty) == 0
     await crash(lab, app, None)
     assert reads(faulty) == 1
@@ -300,6 +300,6 @@ async def test_a_report_never_touches_items(lab: Lab) -> None:
     before = await lab.history(item_id)
     await app.report_death(PID, why="killed by SIGKILL")
     async with lab.working(app):
-        await lab.pass_time("30s")
+        await lab.pass_time("15s")
     assert (await lab.history(item_id)) == before
     assert before.item.state is State.LEASED

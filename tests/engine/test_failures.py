@@ -350,7 +350,7 @@ async def test_dead_on_and_never_dead_decide_against_the_counters(lab: Lab) -> N
     rules = [
         dead_on(ValueError),
         never_dead(ConnectionError, ceiling=6),
-        retry_on(TimeoutError, backoff=constant("1m")),
+        retry_on(TimeoutError, backoff=constant("5s")),
     ]
 
     @app.handler("q", policy=Policy(backoff=constant("1s"), max_attempts=3, rules=rules))

@@ -86,7 +86,7 @@ async def test_a_refused_result_has_none(lab: Lab) -> None:
         made = quick if item.deliveries > 1 else app
         made.follow_up("child", {"of": f"delivery {item.deliveries}"})
         if item.deliveries == 1:
-            await lab.clock.sleep(100_000)
+            await lab.clock.sleep(40_000)
 
     for each in (app, quick):
         each.handler("parent", lease="10s", policy=Policy(backoff=constant("1s")))(handle)
@@ -97,7 +97,7 @@ async def test_a_refused_result_has_none(lab: Lab) -> None:
             cut.fail(verb)
         async with lab.working(quick):
             await lab.until(lambda: bool(parents))
-            await lab.pass_time("2m")
+            await lab.pass_time("45s")
         cut.heal()
     assert parents == ["delivery 3"]
     assert await counts(quick, "child") == (0, 1)

@@ -126,7 +126,7 @@ async def test_two_queues_behind_one_gate_share_it(lab: Lab) -> None:
         await lab.pass_time("1s")
         assert [event.gate for event in seen.of(GateOpened)] == ["smtp"]
         item_id = await app.enqueue("other")
-        await lab.pass_time("20s")
+        await lab.pass_time("10s")
         assert ran == []
         await close_gate(lab.store, "smtp", BY)
         await lab.until(lambda: ran == [item_id], limit="5s")
@@ -200,10 +200,10 @@ async def test_workers_that_tell_at_the_same_time_lose_nothing(lab: Lab) -> None
     apps = [await lab.app() for _ in range(4)]
     for app in apps:
         handle(app, broken, policy=Policy(max_attempts=1), concurrency=1)
-    await apps[0].enqueue_many("q", [None] * 200)
+    await apps[0].enqueue_many("q", [None] * 60)
     await lab.drive(asyncio.gather(*(app.run(until_idle=True) for app in apps)), limit="25s")
     gate = await view(lab)
-    assert (gate.failures, gate.outcomes) == (200, 200)
+    assert (gate.failures, gate.outcomes) == (60, 60)
 
 
 @pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.UNKNOWN, Fault.UNKNOWN_UNDONE])

@@ -26,7 +26,7 @@ async def test_one_opened_by_hand_stays_open_until_it_is_closed_by_hand(lab: Lab
     assert (gate.state, gate.by, gate.why, gate.next_probe_at) == ("open", "ann", "their maintenance", None)
     item_id = await app.enqueue("q")
     async with lab.working(app):
-        await lab.pass_time("3m")
+        await lab.pass_time("45s")
         item = await lab.item(item_id)
         assert (item.state, item.attempt, item.deliveries) == (State.READY, 0, 0)
         gate = await close_gate(lab.store, "smtp", Act("bob", "it is back", "request-2"))

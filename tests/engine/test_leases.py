@@ -32,7 +32,7 @@ async def test_the_keeper_prolongs_a_handler_that_runs_many_leases(lab: Lab) -> 
     item_id = await app.enqueue("q")
     async with lab.working(app), lab.working(other):
         await lab.until(lambda: bool(runs))
-        await lab.pass_time("2m")
+        await lab.pass_time("45s")
         assert (await lab.item(item_id)).state is State.LEASED
         gate.set()
         await lab.until(lambda: bool(seen.of(Finished)) or len(runs) > 1)
@@ -55,7 +55,7 @@ async def test_a_sync_handler_is_kept_alive_too(lab: Lab) -> None:
     item_id = await app.enqueue("q")
     async with lab.working(app):
         await lab.until(started.is_set)
-        await lab.pass_time("1m")
+        await lab.pass_time("25s")
         assert (await lab.item(item_id)).state is State.LEASED
         gate.set()
         seen = Seen(app)
@@ -226,8 +226,7 @@ async def test_a_thread_past_its_timeout_keeps_its_slot_until_it_ends(lab: Lab) 
     running: list[int] = []
     most: list[int] = []
 
-    # A long timeout: a thread needs real time to start, while fake time goes on.
-    @app.handler("q", timeout="5m", concurrency=1, policy=Policy(backoff=constant("1s"), max_attempts=2))
+    @app.handler("q", timeout="5s", concurrency=1, policy=Policy(backoff=constant("1s"), max_attempts=2))
     def hang() -> None:
         running.append(1)
         most.append(len(running))
@@ -238,7 +237,7 @@ async def test_a_thread_past_its_timeout_keeps_its_slot_until_it_ends(lab: Lab) 
     await app.enqueue("q")
     async with lab.working(app):
         await lab.until(lambda: bool(seen.of(Finished)))
-        await lab.pass_time("30s")
+        await lab.pass_time("10s")
         assert most == [1]
         gate.set()
         await lab.until(lambda: len(seen.of(Finished)) == 2)
@@ -265,11 +264,11 @@ async def test_an_item_older_than_max_age_dies_before_it_runs(lab: Lab) -> None:
     app = await lab.app()
     runs: list[int] = []
 
-    @app.handler("q", policy=Policy(max_age="1m"))
+    @app.handler("q", policy=Policy(max_age="5s"))
     async def never_reached() -> None:
         runs.append(1)
 
-    item_id = await app.enqueue("q", delay="2m")
+    item_id = await app.enqueue("q", delay="10s")
     await lab.drain(app)
     found = await lab.history(item_id)
     assert runs == []
@@ -283,7 +282,7 @@ async def test_an_item_older_than_max_age_dies_before_it_runs(lab: Lab) -> None:
 async def test_an_error_at_max_age_is_final(lab: Lab) -> None:
     app = await lab.app()
 
-    @app.handler("q", policy=Policy(backoff=constant("20s"), max_age="50s", max_attempts=None))
+    @app.handler("q", policy=Policy(backoff=constant("2s"), max_age="5s", max_attempts=None))
     async def fail() -> None:
         raise ValueError("no")
 

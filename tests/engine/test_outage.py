@@ -38,7 +38,7 @@ async def test_an_outage_is_told_once_per_part_and_so_is_its_end(lab: Lab) -> No
     seen = Seen(app)
     async with lab.working(app) as worker:
         cut(faulty)
-        await lab.pass_time("1m")
+        await lab.pass_time("30s")
         assert not worker.done()
         failed = [event.part for event in seen.of(StoreFailed)]
         assert len(failed) == len(set(failed))
@@ -46,7 +46,7 @@ async def test_an_outage_is_told_once_per_part_and_so_is_its_end(lab: Lab) -> No
         faulty.heal()
         item_id = await app.enqueue("q")
         await lab.until(lambda: bool(runs))
-        await lab.pass_time("30s")
+        await lab.pass_time("20s")
         recovered = [event.part for event in seen.of(StoreRecovered)]
     assert runs == [item_id]
     assert sorted(recovered) == sorted(failed)
@@ -93,7 +93,7 @@ async def test_leases_of_ended_handlers_are_kept_while_settle_fails(lab: Lab) ->
         faulty.fail("settle")
         await lab.until(lambda: len(runs) == 2)
         async with lab.working(other):
-            await lab.pass_time("3m")
+            await lab.pass_time("45s")
             assert elsewhere == []
             faulty.heal()
             await lab.until(lambda: len(seen.of(Finished)) == 2)
@@ -110,7 +110,7 @@ async def test_one_verb_that_fails_is_not_called_back_to_life_by_another(lab: La
     await app.enqueue("q")
     faulty.fail(verb)
     async with lab.working(app) as worker:
-        await lab.pass_time("30s")
+        await lab.pass_time("15s")
         assert not worker.done()
         assert len(seen.of(StoreFailed)) <= 2
         assert seen.of(StoreRecovered) == []

@@ -27,7 +27,7 @@ async def test_finished_items_go_after_their_time_and_letters_stay(lab: Lab) -> 
             raise ValueError("no")
         return "result"
 
-    await lab.store.configure("q", QueueChange(keep=360_000, keep_results=60_000))
+    await lab.store.configure("q", QueueChange(keep=150_000, keep_results=60_000))
     seen = Seen(app)
     done, dead = str(await app.enqueue("q", {"fine": True})), str(await app.enqueue("q", {"fine": False}))
     async with lab.working(app):
@@ -36,7 +36,7 @@ async def test_finished_items_go_after_their_time_and_letters_stay(lab: Lab) -> 
         await lab.pass_time("2m")
         item = await lab.item(done)
         assert (item.state, item.result) == (State.DONE, None)
-        await lab.pass_time("6m")
+        await lab.pass_time("2m")
         with pytest.raises(NotFound):
             await lab.item(done)
         assert (await lab.item(dead)).state is State.DEAD
@@ -145,15 +145,15 @@ async def test_two_workers_never_sweep_together_and_the_other_follows(
         app.handler("q")(nothing)
     await lab.store.configure("q", QueueChange(keep=60_000))
     seen = {"first": Seen(first), "second": Seen(second)}
-    await first.enqueue_many("q", [None] * 20)
+    await first.enqueue_many("q", [None] * 4)
     async with lab.working(second):
         async with lab.working(first):
-            await lab.pass_time("4m")
+            await lab.pass_time("3m")
         swept = {name: sum(event.pruned for event in each.of(SweptEvent)) for name, each in seen.items()}
-        assert sorted(swept.values()) == [0, 20]
+        assert sorted(swept.values()) == [0, 4]
         leader = max(swept, key=lambda name: swept[name])
-        await first.enqueue_many("q", [None] * 5)
-        await lab.pass_time("6m")
+        await first.enqueue_many("q", [None] * 2)
+        await lab.pass_time("4m")
     (row,) = [row for row in (await first.tally()).queues if row.queue == "q"]
     assert row.done == 0, f"nobody followed {leader}"
 

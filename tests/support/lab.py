@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -160,9 +160,9 @@ class Lab:
     async def app(self, *, max_payload: int = 1024 * 1024) -> Redrive:
         return await self._open(Shared(self.store, self.clock), max_payload)
 
-    async def faulty(self) -> tuple[Redrive, FaultyStore]:
+    async def faulty(self, *, counted: Collection[str] | None = None) -> tuple[Redrive, FaultyStore]:
         """An app whose way to the store can be broken, while other apps' stays whole."""
-        faulty = FaultyStore(Shared(self.store, self.clock))
+        faulty = FaultyStore(Shared(self.store, self.clock), counted=counted)
         return await self._open(faulty), faulty
 
     async def _open(self, store: Store, max_payload: int = 1024 * 1024) -> Redrive:
