@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,20 @@ def failed(item: Item) -> Settlement:
 
 async def session_of(store: PostgresStore) -> Session:
     return await store._here()  # noqa: SLF001 - its tests need it
+
+
+@contextmanager
+def hastily(session: Session, timeout: int = 100) -> Iterator[None]:
+    """With deadlines that are over soon: for what gets no answer at all, however quick the machine is."""
+    options = session.options
+    before = {name: getattr(options, name) for name in ("timeout", "connect_timeout")}
+    for name in before:
+        object.__setattr__(options, name, timeout)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(options, name, value)
 
 
 async def gone(url: str) -> None:

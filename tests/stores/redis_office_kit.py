@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import redis
 
-from redrive.errors import StoreUnavailable
 from redrive.stores.base import Store
 from redrive.stores.redis import RedisStore
 from redrive.stores.url import store_from_url
@@ -21,10 +19,7 @@ from redrive.testing.conformance.fixtures import clock, world
 from redrive.testing.conformance.kit import OpenStore
 from tests.support.servers import namespaces
 
-__all__ = ["Server", "address", "clock", "open_store", "opened_in_haste", "patiently", "server", "world"]
-
-PATIENCE = 20.0
-"""Seconds. Only a failing test waits so long; the machine may be busy."""
+__all__ = ["Server", "address", "clock", "hastily", "open_store", "server", "world"]
 
 
 @dataclass
@@ -73,25 +68,11 @@ def server(address: str) -> Iterator[Server]:
         yield Server(client, f"{{{namespace}}}:")
 
 
-async def opened_in_haste(url: str) -> RedisStore:
-    """Open, by a URL with a short timeout that is only there for what the test does then: a busy machine may exceed it.
-
-    So opening is tried again. What else is not about the timeout is to be done `patiently`.
-    """
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            store = store_from_url(url)
-            assert isinstance(store, RedisStore)
-            try:
-                return await store.open()
-            except StoreUnavailable:
-                await store.close()
-
-
 @asynccontextmanager
-async def patiently(store: RedisStore) -> AsyncIterator[None]:
-    """Without the short timeout of its URL."""
+async def hastily(store: Store) -> AsyncIterator[None]:
+    """With a deadline that is over soon: for what gets no answer in time, however quick the machine is."""
+    assert isinstance(store, RedisStore)
     session = await store._here()  # noqa: SLF001 - it is the URL's for good
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "_timeout", PATIENCE)
+        patch.setattr(session, "_timeout", 0.1)
         yield

@@ -15,14 +15,13 @@ from redrive.stores.postgres import pool
 from redrive.stores.postgres.pool import Pool
 from redrive.stores.postgres.wire import Wire
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.postgres_hot_kit import MINE, Open, asking, finished, news, session_of, unopened
+from tests.stores.postgres_hot_kit import MINE, Open, asking, finished, hastily, news, session_of, unopened
 from tests.stores.postgres_kit import behind, rows, somebody_waits
 from tests.support.links.conditions import BlackHole, CutReply, CutRequest, Refuse, Sliced
 from tests.support.links.link import Link
 
 PATIENCE = 30.0
 """Real seconds before a test gives up on an answer that must come."""
-SHORT = "&timeout=300ms&connect_timeout=200ms"
 
 
 @pytest.fixture
@@ -74,14 +73,14 @@ async def test_a_transaction_whose_commit_is_not_answered_may_have_happened(url:
 
 async def test_silence_ends_at_the_deadline(url: str, link: Link, opened: Open) -> None:
     # Without notifications, which would have the connection while the put makes another.
-    store = await opened(f"{SHORT}&notify=off", where=link.through(url))
+    store = await opened("&notify=off", where=link.through(url))
     await store.put(news(1, "before"))
     link.set(BlackHole())
     # The system's own limits are minutes.
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(OutcomeUnknown):
+        with hastily(await session_of(store)), pytest.raises(OutcomeUnknown):
             await store.put(news(1))
-        with pytest.raises(StoreUnavailable):
+        with hastily(await session_of(store)), pytest.raises(StoreUnavailable):
             await store.tally()
     before = await pids(url)
     link.heal()
@@ -103,7 +102,7 @@ async def test_answers_in_pieces_are_whole(url: str, link: Link, opened: Open) -
 
 async def test_a_server_that_refuses_is_asked_again_only_by_callers(url: str, link: Link, opened: Open) -> None:
     """No task of the store's own may keep trying: the engine has its own pauses."""
-    store = await opened(SHORT, where=link.through(url))
+    store = await opened(where=link.through(url))
     link.set(Refuse())
     link.reset()
     for _ in range(3):
@@ -151,7 +150,7 @@ async def test_more_callers_than_connections_take_turns(url: str, opened: Open) 
 
 
 async def test_a_pool_that_is_used_up_says_so(url: str, opened: Open) -> None:
-    store = await opened("&pool=1&timeout=2s")
+    store = await opened("&pool=1")
     session = await session_of(store)
     async with behind(url) as connection:
         await connection.execute(b"begin")
@@ -159,9 +158,7 @@ async def test_a_pool_that_is_used_up_says_so(url: str, opened: Open) -> None:
         # It waits for the lock with the only connection there is.
         first = asyncio.ensure_future(store.tally())
         await somebody_waits(url, connection)
-        session._pool._size = 1  # noqa: SLF001 - the next caller has less patience
-        object.__setattr__(session.options, "timeout", 50)
-        with pytest.raises(StoreUnavailable, match=r"all 1 connections .* were in use") as caught:
+        with hastily(session), pytest.raises(StoreUnavailable, match=r"all 1 connections .* were in use") as caught:
             await store.tally()
         assert "raise `pool`" in caught.value.hint
         await connection.execute(b"rollback")

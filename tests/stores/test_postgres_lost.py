@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import quote
 
 import pytest
 
@@ -72,7 +73,8 @@ async def test_a_read_whose_connection_is_ended_did_not_happen(url: str, opened:
 
 
 async def test_a_lock_that_is_held_too_long_fails_the_verb_and_nothing_is_written(url: str, opened: Open) -> None:
-    store = await opened("&timeout=300ms")
+    # The server's limit, long before the store's own.
+    store = await opened(f"&options={quote('-c lock_timeout=50ms')}")
     async with behind(url) as connection:
         await connection.execute(b"begin")
         await connection.execute(b"lock table course in access exclusive mode")

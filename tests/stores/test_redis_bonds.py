@@ -24,7 +24,7 @@ from tests.stores.planting import Edit, edited
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.redis_office_kit import Server
 
-FEW, MANY = 10, 1_500
+FEW, MANY = 10, 600
 COUNTING = Edit(
     "prelude",
     "local call = redis.call",

@@ -18,7 +18,7 @@ from redrive.stores.redis.session import Session
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import PATIENCE, SECOND, asking, dead, finished, ids, new, news
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.redis_office_kit import opened_in_haste, patiently
+from tests.stores.redis_office_kit import hastily
 from tests.support.links.conditions import BlackHole, CutReply, CutRequest, Latency, Refuse, Sliced
 from tests.support.links.link import Link
 from tests.support.rig.patience import eventually
@@ -36,15 +36,6 @@ def link(address: str) -> Iterator[Link]:
 @pytest.fixture
 async def store(address: str, link: Link) -> AsyncIterator[Store]:
     store = await store_from_url(f"{link.through(address)}&timeout=20s&pool=2").open()
-    yield store
-    link.heal()
-    await store.close()
-
-
-@pytest.fixture
-async def hasty(address: str, link: Link) -> AsyncIterator[RedisStore]:
-    """One that does not wait long. A busy machine may take longer than that for anything."""
-    store = await opened_in_haste(f"{link.through(address)}&timeout=100ms&pool=2")
     yield store
     link.heal()
     await store.close()
@@ -142,34 +133,32 @@ async def test_where_nobody_listens_nothing_is_sent(store: Store, link: Link) ->
     await store.put([new()])
 
 
-async def test_nobody_waits_for_ever_for_a_line_that_swallows_everything(hasty: RedisStore, link: Link) -> None:
-    async with patiently(hasty):
-        await hasty.put([new()])
+async def test_nobody_waits_for_ever_for_a_line_that_swallows_everything(store: Store, link: Link) -> None:
+    await store.put([new()])
     link.set(BlackHole())
-    with pytest.raises(OutcomeUnknown, match="no answer in time"):
-        await hasty.put([new()])
-    with pytest.raises(StoreUnavailable):
-        await hasty.tally()
+    async with hastily(store):
+        with pytest.raises(OutcomeUnknown, match="no answer in time"):
+            await store.put([new()])
+        with pytest.raises(StoreUnavailable):
+            await store.tally()
     link.heal()
     link.reset()
     made = new()
-    async with patiently(hasty):
-        await hasty.put([made])
-        assert (await hasty.get(made.id)).item.state is State.READY
+    await store.put([made])
+    assert (await store.get(made.id)).item.state is State.READY
 
 
-async def test_an_answer_that_comes_too_late_is_nobody_s(hasty: RedisStore, link: Link) -> None:
+async def test_an_answer_that_comes_too_late_is_nobody_s(store: Store, link: Link) -> None:
     """Least of all of whoever asks next."""
-    async with patiently(hasty):
-        await hasty.tally()
-        await hasty.workers()
+    await store.tally()
+    await store.workers()
     link.set(Latency(0.3))
-    with pytest.raises(StoreUnavailable, match="no answer in time"):
-        await hasty.tally()
+    async with hastily(store):
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            await store.tally()
     link.heal()
-    async with patiently(hasty):
-        assert await hasty.workers() == ()
-        assert (await hasty.tally()).queues == ()
+    assert await store.workers() == ()
+    assert (await store.tally()).queues == ()
 
 
 async def test_what_is_read_over_a_lost_line_did_not_happen(store: Store, link: Link) -> None:

@@ -40,7 +40,7 @@ from redrive.testing.conformance.kit import (
     news,
 )
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.redis_office_kit import Server, opened_in_haste, patiently
+from tests.stores.redis_office_kit import Server, hastily
 from tests.stores.teeth_kit import world_by
 from tests.support.servers.redis import private_redis
 
@@ -315,14 +315,16 @@ def test_a_store_that_was_opened_in_a_loop_that_has_ended_goes_on_in_the_next(ad
 
 
 async def test_a_wait_for_a_connection_ends(address: str) -> None:
-    store = await opened_in_haste(f"{address}&pool=1&timeout=100ms")
+    store = store_from_url(f"{address}&pool=1")
+    assert isinstance(store, RedisStore)
+    await store.open()
     session = await store._here()  # noqa: SLF001 - a connection that is not given back
     wire = await session.pool.take()
-    with pytest.raises(StoreUnavailable, match="no answer in time"):
-        await store.put([new()])
+    async with hastily(store):
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            await store.put([new()])
     session.pool.give(wire)
-    async with patiently(store):
-        await store.put([new()])
+    await store.put([new()])
     await store.close()
 
 

@@ -38,7 +38,7 @@ from tests.stores.sqlite_kit import Open, asking, lane
 from tests.stores.upkeep_kit import execute
 
 BY = Act("ops", "why not", "r-10")
-MANY, FEW = 10_000, 10
+MANY, FEW = 2_000, 10
 Given = TypeVar("Given")
 
 
