@@ -5,8 +5,9 @@ import pytest
 from tests.support.cli import on_store
 from tests.support.families import pytest_generate_tests
 from tests.support.quick import without_slow
+from tests.support.signals import signals
 
-__all__ = ["on_store", "pytest_generate_tests"]
+__all__ = ["on_store", "pytest_generate_tests", "signals"]
 
 SERVERS = frozenset({"test_db_postgres", "test_db_redis", "test_servers"})
 

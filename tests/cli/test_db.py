@@ -1,7 +1,6 @@
 import asyncio
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Redrive
+from redrive import cli as command_line
 from redrive.cli.db import check, status
 from redrive.cli.exits import Exit
 from redrive.core.item import NewItem
@@ -96,7 +96,6 @@ def test_status_of_what_is_no_database(tmp_path: Path, capsys: pytest.CaptureFix
     assert "Traceback" not in told.err
 
 
-@pytest.mark.slow
 def test_on_a_terminal(path: Path) -> None:
     execute(path, "update queue set ready = 9", "update item set id = 'a' || char(27) || '[2J' where id = 'a'")
     execute(path, "update payload set crc = 0 where seq = 1")
@@ -256,45 +255,6 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_backup_leaves_nothing(path: Path) -> None:
-    """Ctrl-C while the pages are copied."""
-    script = (
-        "import os, signal, sys, threading\n"
-        "from redrive.cli import main\n"
-        "from redrive.stores.sqlite import backup\n"
-        "backup.PAGES = 1\n"
-        "copy, create = backup._copy, backup._create\n"
-        "def copying(source, settings, half, stopped):\n"
-        "    global heard\n"
-        "    heard = stopped\n"
-        "    copy(source, settings, half, stopped)\n"
-        "def interrupted(*args, **options):\n"
-        "    create(*args, **options)\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        # Another thread hears it, and may be slow to.
-        "    for _ in range(3000):\n"
-        "        if heard(): break\n"
-        "        threading.Event().wait(0.01)\n"
-        "backup._copy = copying\n"
-        "backup._create = interrupted\n"
-        "sys.argv = ['redrive', 'db', 'backup', 'copy.db']\n"
-        "main()\n"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=path.parent,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert told.returncode in (Exit.INTERRUPTED, -signal.SIGINT)
-    assert "Traceback" not in told.stderr
-    assert [each.name for each in path.parent.iterdir() if each.is_file()] == ["redrive.db"]
-
-
-@pytest.mark.slow
 def test_who_may_not_write_is_told_so(path: Path) -> None:
     def obedient(*args: str) -> subprocess.CompletedProcess[str]:
         """Also when root runs the tests."""
@@ -390,28 +350,14 @@ def test_a_strangers_database_is_left_alone(
     assert [each.name for each in tmp_path.iterdir()] == ["redrive.db"]
 
 
-@pytest.mark.slow
 def test_all_of_it_while_an_app_is_open(tmp_path: Path) -> None:
-    """In a process of its own, as an operator would: nobody is in anybody's way."""
+    """In threads of their own: nobody is in anybody's way."""
     letters_in(tmp_path, "no such mailbox")
 
-    async def busy() -> None:
+    async def beside() -> list[int]:
         async with Redrive(f"sqlite:///{tmp_path}/redrive.db", log=False) as app:
             app.queue("mail")
-            ended = asyncio.create_task(_operate(tmp_path))
-            while not ended.done():
-                await app.enqueue("mail", {"item_id": "0"})
-            assert [code for code, _ in await ended] == [Exit.DONE] * len(ALL), await ended
+            await app.enqueue("mail", {"item_id": "0"})
+            return [await asyncio.to_thread(command_line.run, ["db", *args]) for args in ALL]
 
-    asyncio.run(busy())
-
-
-async def _operate(folder: Path) -> list[tuple[int | None, str]]:
-    codes: list[tuple[int | None, str]] = []
-    for args in ALL:
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND, "db", *args, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        out, _ = await process.communicate()
-        codes.append((process.returncode, out.decode()))
-    return codes
+    assert asyncio.run(beside()) == [Exit.DONE] * len(ALL)

@@ -10,17 +10,7 @@ from redrive import Redrive
 from redrive.cli.demo import sums
 from redrive.cli.demo.app import EFFECTS, LOAD
 from redrive.cli.demo.command import Tour
-from tests.support.cli import here, piped
-
-
-@pytest.mark.slow
-def test_it_adds_up_and_leaves_nothing(tmp_path: Path) -> None:
-    told = piped("demo", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert told.stdout.splitlines()[-1] == "Nothing was lost."
-    assert told.stdout.count("(SIGKILL)") == 3
-    assert "WRONG" not in told.stdout
-    assert list(tmp_path.iterdir()) == []
+from tests.support.cli import here
 
 
 @pytest.mark.parametrize("options", [["--keep"], ["--store", "sqlite:///demo.db"]])

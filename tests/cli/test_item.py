@@ -145,7 +145,6 @@ def test_a_letter_that_blocks_nobody_is_named(tmp_path: Path, capsys: pytest.Cap
     assert f"skipped {letter}:" in told.err
 
 
-@pytest.mark.slow
 @on_sqlite
 def test_on_a_terminal_it_asks_before_it_passes_many(tmp_path: Path) -> None:
     head, _ = line_in(tmp_path, 2)

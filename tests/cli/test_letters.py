@@ -12,7 +12,7 @@ from redrive.cli.letter import page
 from redrive.core.item import Attempt, Ending, Failure, Frame, History, Item, Letter
 from redrive.core.states import Disposition, State
 from redrive.stores.url import store_from_url
-from tests.support.cli import here, letters_in, on_sqlite, on_terminal, piped, store_in
+from tests.support.cli import here, letters_in, on_sqlite, on_terminal, store_in
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07\nforged\tline\r\u202eevil\x9b1m"
 
@@ -176,7 +176,6 @@ def test_a_dry_run_promises_no_more_than_is_done(
         assert f"skipped {letter}: {why}" in told.err
 
 
-@pytest.mark.slow
 @on_sqlite
 def test_on_a_terminal_letters_are_columns(tmp_path: Path) -> None:
     ids = letters_in(tmp_path, HOSTILE)
@@ -356,15 +355,6 @@ def test_what_is_not_there_is_5(id: str, tmp_path: Path, capsys: pytest.CaptureF
     told = here(capsys, "letters", "show", id)
     assert (told.code, told.out) == (Exit.NOT_FOUND, "")
     assert harmless(told.err)
-
-
-@pytest.mark.slow
-def test_the_real_process_does_the_same(tmp_path: Path) -> None:
-    named(tmp_path, "order-1", "order-2")
-    assert piped("letters", "show", "zzzz", cwd=tmp_path).returncode == Exit.NOT_FOUND
-    assert piped("letters", "list", "-q", cwd=tmp_path).stdout == "order-2\norder-1\n"
-    bad = piped("letters", "list", "--where", "eror:x", cwd=tmp_path)
-    assert (bad.returncode, bad.stdout, "Traceback" in bad.stderr) == (Exit.USAGE, "", False)
 
 
 @on_sqlite

@@ -217,7 +217,6 @@ def test_an_unknown_schedule_is_said_with_a_guess(tmp_path: Path, capsys: pytest
     assert "did you mean 'hourly'?" in told.err
 
 
-@pytest.mark.slow
 @on_sqlite
 def test_on_a_terminal(tmp_path: Path) -> None:
     plain = {"NO_COLOR": "1"}

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import signal
 import sqlite3
 from collections.abc import Callable
@@ -21,7 +20,8 @@ from redrive.cli.export import FORMULA, neutral
 from redrive.core.verbs import Act
 from redrive.office.letters import Letters
 from tests.support.bound import with_app
-from tests.support.cli import Told, here, letters_in, on_sqlite, on_terminal, piped, store_in
+from tests.support.cli import Told, here, letters_in, on_sqlite, on_terminal, store_in
+from tests.support.signals import Signals
 
 pytestmark = pytest.mark.usefixtures("on_store")
 
@@ -144,7 +144,6 @@ def test_discard_asks_for_a_single_letter(tmp_path: Path, run: Callable[..., Tol
     assert (told.code, ids_of(run("letters", "list"))) == (Exit.REFUSED, [letter])
 
 
-@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize(("keys", "code"), [("y\n", Exit.DONE), ("n\n", Exit.REFUSED), ("\x03", Exit.INTERRUPTED)])
 def test_a_terminal_is_asked_before_discarding(keys: str, code: int, tmp_path: Path, run: Callable[..., Told]) -> None:
@@ -171,7 +170,7 @@ def test_the_same_request_is_done_once(tmp_path: Path, run: Callable[..., Told])
 @on_sqlite
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_a_long_act_after_the_bite_and_twice_at_once(
-    times: int, tmp_path: Path, run: Callable[..., Told], monkeypatch: pytest.MonkeyPatch
+    times: int, tmp_path: Path, run: Callable[..., Told], monkeypatch: pytest.MonkeyPatch, signals: Signals
 ) -> None:
     letters_in(tmp_path, *"abcdef")
     monkeypatch.setattr(acts, "BITE", 2)
@@ -182,7 +181,7 @@ def test_ctrl_c_ends_a_long_act_after_the_bite_and_twice_at_once(
         sent += 1
         done = await archive(self, *args, **more)  # type: ignore[arg-type]  # passed through
         for _ in range(times if sent == 2 else 0):
-            os.kill(os.getpid(), signal.SIGINT)
+            signals.send(signal.SIGINT)
         await self.count()
         await self.count()
         return done
@@ -401,17 +400,16 @@ def test_a_dry_run_foretells_an_import_into_a_new_store(tmp_path: Path, run: Cal
     assert sorted(told["imported"]) == sorted(ids)
 
 
-@pytest.mark.slow
 @on_sqlite
-def test_export_and_import_in_a_pipe(tmp_path: Path, run: Callable[..., Told]) -> None:
+def test_export_and_import_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ids = letters_in(tmp_path, *"ab")
-    sent = piped("letters", "export", cwd=tmp_path)
+    sent = here(capsys, "letters", "export")
     other = f"sqlite:///{tmp_path}/other.db"
-    taken = piped("letters", "import", "-", "--reason", "x", "--store", other, cwd=tmp_path, text=sent.stdout)
-    assert (taken.returncode, set(taken.stdout.split())) == (Exit.DONE, set(ids))
-    assert set(run("letters", "list", "-q", "--store", other).out.split()) == set(ids)
-    shown = piped("letters", "payload", ids[0], "--raw", cwd=tmp_path)
-    assert (shown.stdout, shown.stderr) == ('{"item_id":"0"}', "this is all of it, secrets included\n")
+    taken = here(capsys, "letters", "import", "-", "--reason", "x", "--store", other, text=sent.out)
+    assert (taken.code, set(taken.out.split())) == (Exit.DONE, set(ids))
+    assert set(here(capsys, "letters", "list", "-q", "--store", other).out.split()) == set(ids)
+    shown = here(capsys, "letters", "payload", ids[0], "--raw")
+    assert (shown.out, shown.err) == ('{"item_id":"0"}', "this is all of it, secrets included\n")
 
 
 # -- S27: cells, lines and terminals ---------------------------------------------------------------------------------

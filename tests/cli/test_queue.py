@@ -172,7 +172,6 @@ def test_an_unknown_queue_is_not_made(
     assert len(json.loads(here(capsys, "queue", "list", "--json").out)) == 2
 
 
-@pytest.mark.slow
 @on_sqlite
 def test_on_a_terminal(tmp_path: Path) -> None:
     line_in(tmp_path, 3, order="park")

@@ -8,7 +8,7 @@ import pytest
 from redrive.cli import acts
 from redrive.cli.exits import Exit
 from redrive.stores.sqlite import SqliteStore
-from tests.support.cli import here, letters_in, on_sqlite, on_terminal, piped
+from tests.support.cli import here, letters_in, on_sqlite, on_terminal
 
 pytestmark = pytest.mark.usefixtures("on_store")
 
@@ -85,22 +85,19 @@ def test_a_filter_that_matches_nothing_is_done(tmp_path: Path, capsys: pytest.Ca
     assert (told.code, told.out, told.err) == (Exit.DONE, "", "sent again 0\n")
 
 
-@pytest.mark.slow
 @on_sqlite
-def test_ids_from_stdin_and_more_than_a_hundred_ask(tmp_path: Path) -> None:
+def test_ids_from_stdin_and_more_than_a_hundred_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ids = letters_in(tmp_path, *["x"] * 101)
-    everything = piped("letters", "list", "--limit", "500", cwd=tmp_path).stdout
-    refused = piped("letters", "replay", "-", "--reason", "x", cwd=tmp_path, text=everything)
-    assert refused.returncode == Exit.REFUSED
-    hundred = "\n".join(ids[:100])
-    assert piped("letters", "replay", "-", "--reason", "x", cwd=tmp_path, text=hundred).returncode == Exit.DONE
-    sent = piped("letters", "replay", "-", "--reason", "x", "--yes", cwd=tmp_path, text=everything)
-    assert (sent.returncode, sent.stdout.split()) == (Exit.PARTLY, [ids[100]])
-    assert sent.stderr.count("skipped ") == 101
-    assert piped("letters", "replay", "-", "--reason", "x", cwd=tmp_path).returncode == Exit.DONE
+    everything = here(capsys, "letters", "list", "--limit", "500").out
+    replay = ("letters", "replay", "-", "--reason", "x")
+    assert here(capsys, *replay, text=everything).code == Exit.REFUSED
+    assert here(capsys, *replay, text="\n".join(ids[:100])).code == Exit.DONE
+    sent = here(capsys, *replay, "--yes", text=everything)
+    assert (sent.code, sent.out.split()) == (Exit.PARTLY, [ids[100]])
+    assert sent.err.count("skipped ") == 101
+    assert here(capsys, *replay, text="").code == Exit.DONE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "code", "left"),
     [("y\n", Exit.DONE, 0), ("\n", Exit.REFUSED, 2), ("\x04", Exit.REFUSED, 2), ("\x03", 130, 2)],
@@ -118,7 +115,6 @@ def test_a_terminal_is_asked(
     assert len(still_dead(capsys)) == left
 
 
-@pytest.mark.slow
 @on_sqlite
 def test_above_a_thousand_the_number_must_be_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     letters_in(tmp_path, *["x"] * 1001)

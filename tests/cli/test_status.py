@@ -1,7 +1,6 @@
 import asyncio
 import json
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from redrive import Redrive
 from redrive.cli.exits import Exit
 from tests.support.bound import line_in
-from tests.support.cli import COMMAND, PATIENCE, here, letters_in, on_sqlite, on_terminal, store_in
+from tests.support.cli import here, letters_in, on_sqlite, on_terminal, store_in
 
 ENGINES = {"sqlite": "sqlite", "postgresql": "postgres", "redis": "redis"}
 pytestmark = pytest.mark.usefixtures("on_store")
@@ -75,7 +74,6 @@ def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status["causes"][0]["count"] == 1
 
 
-@pytest.mark.slow
 @on_sqlite
 def test_on_a_terminal_there_are_columns_and_colour_and_no_foreign_escapes(tmp_path: Path) -> None:
     enqueue(tmp_path, "jobs", 3)
@@ -188,16 +186,3 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path, capsys: pyte
     assert told.code in (Exit.USAGE, Exit.STORE)
     assert "customers" in told.err
     assert (tmp_path / "redrive.db").read_bytes() == before
-
-
-@pytest.mark.slow
-@on_sqlite
-def test_a_reader_who_goes_away_gets_no_traceback(tmp_path: Path) -> None:
-    letters_in(tmp_path, "a")
-    command = subprocess.Popen([*COMMAND, "status"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert command.stdout is not None
-    command.stdout.close()
-    assert command.stderr is not None
-    with command.stderr:
-        assert command.stderr.read() == b""
-    assert command.wait(PATIENCE) == Exit.UNREAD

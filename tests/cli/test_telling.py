@@ -125,7 +125,7 @@ def test_an_error_that_nobody_hears_has_its_exit_code(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shell", "code"), [(">/dev/full", 1), (">&-", 1), ("2>/dev/full >/dev/full", 1), ("2>&-", 0)])
+@pytest.mark.parametrize(("shell", "code"), [(">&-", 1), ("2>/dev/full >/dev/full", 1)])
 def test_a_real_shell_gets_the_code(shell: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = letters_in(tmp_path, "a")
     line = f'"$@" letters archive {one} --reason x {shell}'

@@ -1,101 +1,50 @@
+"""`redrive worker run`: finding the app, working, and how it stops. Real signals are in proofs/cli/test_worker.py."""
+
 import asyncio
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from redrive import Redrive
+from redrive import Policy, Redrive, never
+from redrive.cli import worker_session
 from redrive.cli.exits import Exit
-from redrive.core.item import Ending, History
+from redrive.cli.leaving import leave_now
+from redrive.core.item import History
 from redrive.core.states import State
-from tests.support.cli import WorkerProcess, here, piped, store_in
-
-# Handlers say when they begin and end on the world's signal: a file. They have no other clock.
-TASKS = """
-import asyncio
-import os
-import threading
-from pathlib import Path
-
-from redrive import Policy, Redrive, constant, never
-
-app = Redrive(os.environ.get("REDRIVE_STORE", "sqlite:///redrive.db"))
-# Long: a worker that stands still for a moment loses nothing by it. Who is to die has a short one.
-lease = os.environ.get("LEASE", "1h")
-not_an_app = 3
-
-
-@app.handler("patient", policy=Policy(constant("10ms")), lease=lease, concurrency=1)
-async def patient(name: str) -> str:
-    print("begun", name, flush=True)
-    while not Path("go").exists():
-        await asyncio.sleep(0.02)  # noqa: TID251 - in a child, which nobody can tell that the file is there
-    return name
-
-
-@app.handler("stuck", lease=lease, concurrency=1)
-def stuck(name: str) -> None:
-    print("begun", name, flush=True)
-    threading.Event().wait()
-
-
-@app.handler("offloaded", lease=lease, concurrency=1)
-async def offloaded(name: str) -> None:
-    print("begun", name, flush=True)
-    await asyncio.to_thread(threading.Event().wait)
-
-
-@app.handler("quick", policy=Policy(never()))
-async def quick(name: str) -> None:
-    if name == "bad":
-        raise ValueError("no \\x1b[2J such\\nforged line")
-"""
-
-ENDS_WHEN_IT_IS_SAID = """
-import logging
-
-said = asyncio.Event()
-
-
-class Hearing(logging.Handler):
-    def emit(self, record):
-        if "stopping" in record.getMessage():
-            said.set()
-
-
-logging.getLogger("redrive.cli").addHandler(Hearing())
-
-
-@app.handler("hearing", lease=lease, concurrency=1)
-async def hearing(name: str) -> None:
-    print("begun", name, flush=True)
-    await said.wait()
-"""
-
-STORE_GOES_AWAY = """
 from redrive.errors import StoreUnavailable
+from redrive.events import Event, StoreFailed, WorkerStarted
+from tests.support.cli import PATIENCE, here, made_in, store_in
+from tests.support.in_process import RunWorker, run_worker, when_logged
+from tests.support.signals import Signals
 
+__all__ = ["run_worker"]
 
-async def fail(*arguments: object) -> None:
-    raise StoreUnavailable("the disk is gone")
+TASKS = """
+from redrive import Redrive
 
-
-@app.handler("vanish")
-async def vanish(name: str) -> None:
-    app._store.settle = fail
+app = Redrive("memory:")
+not_an_app = 3
 """
-
-Start = Callable[..., WorkerProcess]
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REDRIVE_STORE", raising=False)
+    # A busy machine has the time that it needs for the last write.
+    monkeypatch.setattr("redrive.engine.worker.LAST_WORDS", PATIENCE * 1000)
+    monkeypatch.setattr(worker_session, "LAST_WORDS", PATIENCE * 1000)
     (tmp_path / "tasks.py").write_text(TASKS)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Redrive:
+    return Redrive(made_in(tmp_path))
 
 
 @pytest.fixture
@@ -106,19 +55,6 @@ def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for name in set(sys.modules) - before:
         del sys.modules[name]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[WorkerProcess] = []
-
-    def start(*args: str) -> WorkerProcess:
-        started.append(WorkerProcess.start("tasks:app", *args, cwd=tmp_path))
-        return started[-1]
-
-    yield start
-    for worker in started:
-        worker.close()
 
 
 def put(queue: str, *names: str) -> list[str]:
@@ -166,13 +102,6 @@ def test_a_wrong_app_says_what_to_write(target: str, said: str, capsys: pytest.C
     assert told.err.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_a_wrong_app_in_a_real_process(tmp_path: Path) -> None:
-    told = piped("worker", "run", "nope:app", cwd=tmp_path)
-    assert (told.returncode, told.stdout) == (Exit.USAGE, "")
-    assert f"this is {tmp_path}" in told.stderr
-
-
 @pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize(
     ("source", "said"),
@@ -197,156 +126,224 @@ def test_a_module_that_fails_shows_its_own_traceback(
     assert told.err.splitlines()[-1].startswith("redrive: importing 'broken' failed")
 
 
-@pytest.mark.slow
-def test_a_store_that_cannot_be_opened_is_7(tmp_path: Path) -> None:
-    (tmp_path / "away.py").write_text(
-        "from redrive import Redrive\napp = Redrive('sqlite:///no/such/folder/redrive.db')\n"
-        "@app.handler('q')\nasync def f() -> None: ...\n"
-    )
-    told = piped("worker", "run", "away:app", cwd=tmp_path)
-    assert told.returncode == Exit.STORE
-    assert "Traceback" not in told.stderr
+def test_a_store_that_cannot_be_opened_is_7(run_worker: RunWorker) -> None:
+    app = Redrive("sqlite:///no/such/folder/redrive.db")
+
+    @app.handler("q")
+    async def handle() -> None: ...
+
+    told = run_worker(app)
+    assert told.code == Exit.STORE
+    assert "Traceback" not in told.err
 
 
-@pytest.mark.slow
-def test_a_queue_nobody_handles_is_5(tmp_path: Path) -> None:
-    told = piped("worker", "run", "tasks:app", "--queues", "quik", cwd=tmp_path)
-    assert told.returncode == Exit.NOT_FOUND
-    assert "did you mean 'quick'?" in told.stderr
+def test_a_queue_nobody_handles_is_5(run_worker: RunWorker, tmp_path: Path) -> None:
+    told = run_worker(quick(Redrive("sqlite:///redrive.db")), "--queues", "quik")
+    assert told.code == Exit.NOT_FOUND
+    assert "did you mean 'quick'?" in told.err
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".db"], "a typo made a store"
 
 
 # -- working ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+def quick(app: Redrive) -> Redrive:
+    @app.handler("quick", policy=Policy(never()))
+    async def quick(name: str) -> None:
+        if name == "bad":
+            raise ValueError("no \x1b[2J such\nforged line")
+
+    return app
+
+
 @pytest.mark.usefixtures("on_store")
-def test_until_idle_does_the_work_and_logs_one_harmless_line_each(start: Start) -> None:
+def test_until_idle_does_the_work_and_logs_one_harmless_line_each(run_worker: RunWorker) -> None:
     good, bad = put("quick", "good", "bad")
-    worker = start("--until-idle", "--queues", "quick")
-    assert worker.end() == Exit.DONE
-    (failed,) = [line for line in worker.seen if "ValueError" in line]
+    told = run_worker(quick(Redrive(store_in(Path.cwd()))), "--until-idle", "--queues", "quick")
+    assert told.code == Exit.DONE
+    (failed,) = [line for line in told.err.splitlines() if "ValueError" in line]
     assert "no \\x1b[2J such\\nforged line" in failed
-    assert [line for line in worker.seen if line.startswith("forged")] == []
+    assert "\nforged" not in told.err
     assert [each.item.state for each in histories(good, bad)] == [State.DONE, State.DEAD]
 
 
-@pytest.mark.slow
-def test_json_logs_are_json(start: Start) -> None:
+def test_json_logs_are_json(run_worker: RunWorker, app: Redrive) -> None:
     put("quick", "bad")
-    worker = start("--until-idle", "--queues", "quick", "--json-logs", "-v")
-    assert worker.end() == Exit.DONE
-    records = [json.loads(line) for line in worker.seen]
+    told = run_worker(quick(app), "--until-idle", "--queues", "quick", "--json-logs", "-v")
+    assert told.code == Exit.DONE
+    records = [json.loads(line) for line in told.err.splitlines()]
     (finished,) = [record for record in records if record.get("event") == "Finished"]
     assert finished["state"] == "dead"
     assert finished["level"] == "error"
     assert finished["at"].endswith("Z")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_store")
-def test_a_killed_worker_costs_nothing_but_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    (id,) = put("patient", "one")  # noqa: A001 - the word of the domain
-    with monkeypatch.context() as mortal:
-        mortal.setenv("LEASE", "1s")
-        first = start("--until-idle")
-    first.until("begun one")
-    first.signal(signal.SIGKILL)
-    assert first.end() == -signal.SIGKILL
-    second = start("--until-idle")
-    second.until("begun one")
-    Path("go").touch()
-    assert second.end() == Exit.DONE
-    (history,) = histories(id)
-    assert history.item.state is State.DONE
-    assert [attempt.ending for attempt in history.attempts] == [Ending.CRASHED, Ending.DONE]
-
-
-@pytest.mark.slow
-def test_memory_is_said_to_be_lonely(tmp_path: Path) -> None:
-    (tmp_path / "lonely.py").write_text(TASKS.replace("sqlite:///redrive.db", "memory:"))
-    told = piped("worker", "run", "lonely:app", "--until-idle", cwd=tmp_path)
-    assert told.returncode == Exit.DONE
-    assert "nobody outside of this process" in told.stderr
+def test_memory_is_said_to_be_lonely(run_worker: RunWorker) -> None:
+    told = run_worker(quick(Redrive("memory:")), "--until-idle")
+    assert told.code == Exit.DONE
+    assert "nobody outside of this process" in told.err
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("on_store")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, Exit.DONE), (signal.SIGINT, Exit.INTERRUPTED)])
-def test_one_signal_drains(number: signal.Signals, code: int, start: Start) -> None:
+def test_one_signal_drains(
+    number: signal.Signals, code: int, run_worker: RunWorker, app: Redrive, signals: Signals
+) -> None:
+    """The handler ends in the very moment in which the worker says that it stops: nothing more is begun."""
     first, second = put("patient", "one", "two")
-    worker = start()
-    worker.until("begun one")
-    worker.signal(number)
-    worker.until(f"{number.name}: stopping")
-    Path("go").touch()
-    assert worker.end() == code
-    assert [each.item.state for each in histories(first, second)] == [State.DONE, State.READY]
-    assert "begun two" not in worker.seen
 
+    @app.handler("patient", lease="1h", concurrency=1)
+    async def patient(name: str) -> None:
+        said = asyncio.Event()
+        when_logged("stopping", said.set)
+        signals.send(number)
+        await said.wait()
 
-@pytest.mark.slow
-def test_a_worker_that_says_it_stops_begins_nothing_more(tmp_path: Path, start: Start) -> None:
-    """However soon after it has said so its slot is free."""
-    (tmp_path / "tasks.py").write_text(f"{TASKS}\n{ENDS_WHEN_IT_IS_SAID}")
-    first, second = put("hearing", "one", "two")
-    worker = start("--queues", "hearing")
-    worker.until("begun one")
-    worker.signal(signal.SIGTERM)
-    assert worker.end() == Exit.DONE
+    told = run_worker(app)
+    assert told.code == code
+    assert f"{number.name}: stopping; running handlers may finish within 30s" in told.err
     assert [each.item.state for each in histories(first, second)] == [State.DONE, State.READY]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("queue", ["patient", "stuck", "offloaded"])
-def test_a_second_signal_stops_at_once_and_charges_nobody(queue: str, start: Start) -> None:
-    (id,) = put(queue, "one")  # noqa: A001 - the word of the domain
-    worker = start("--grace", "1h")
-    worker.until("begun one")
-    worker.signal(signal.SIGTERM)
-    worker.until("SIGTERM: stopping; running handlers may finish within 1h")
-    worker.signal(signal.SIGTERM)
-    worker.until("at once")
-    assert worker.end() == Exit.INTERRUPTED
+def handle_in_loop(app: Redrive, signals: Signals, over: threading.Event) -> None:
+    @app.handler("stuck", lease="1h")
+    async def stuck(name: str) -> None:
+        when_logged("stopping;", lambda: signals.send(signal.SIGTERM))
+        signals.send(signal.SIGTERM)
+        await asyncio.Event().wait()
+
+
+def handle_in_thread(app: Redrive, signals: Signals, over: threading.Event) -> None:
+    @app.handler("stuck", lease="1h")
+    def stuck(name: str) -> None:
+        when_logged("stopping;", lambda: signals.send(signal.SIGTERM))
+        signals.send(signal.SIGTERM)
+        over.wait(PATIENCE)
+
+
+def handle_in_executor(app: Redrive, signals: Signals, over: threading.Event) -> None:
+    @app.handler("stuck", lease="1h")
+    async def stuck(name: str) -> None:
+        when_logged("stopping;", lambda: signals.send(signal.SIGTERM))
+        signals.send(signal.SIGTERM)
+        await asyncio.to_thread(over.wait, PATIENCE)
+
+
+HANDLERS = [handle_in_loop, handle_in_thread, handle_in_executor]
+Declare = Callable[[Redrive, Signals, threading.Event], None]
+
+
+@pytest.mark.parametrize("declare", HANDLERS)
+def test_a_second_signal_stops_at_once_and_charges_nobody(
+    declare: Declare, run_worker: RunWorker, app: Redrive, signals: Signals
+) -> None:
+    (id,) = put("stuck", "one")  # noqa: A001 - the word of the domain
+    over = threading.Event()
+    declare(app, signals, over)
+    told = run_worker(app, "--grace", "1h")
+    over.set()
+    assert told.code == Exit.INTERRUPTED
+    assert "SIGTERM: stopping; running handlers may finish within 1h" in told.err
+    assert "SIGTERM again: stopping at once" in told.err
     (history,) = histories(id)
     assert history.item.state is State.READY
     assert (history.item.errors, history.item.crashes, history.item.attempt) == (0, 0, 0)
-    left = [line for line in worker.seen if "left behind 1 thread" in line]
-    assert len(left) == (queue != "patient")
 
 
-@pytest.mark.slow
-def test_the_grace_ends(start: Start) -> None:
+def test_a_third_signal_leaves_at_once(run_worker: RunWorker, app: Redrive, signals: Signals) -> None:
+    put("stuck", "one")
+
+    @app.handler("stuck")
+    async def stuck(name: str) -> None:
+        for _ in range(3):
+            signals.send(signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    told = run_worker(app, "--grace", "1h")
+    assert told.code == Exit.INTERRUPTED
+    assert "SIGTERM once more: leaving now" in told.err
+
+
+def test_the_grace_ends(run_worker: RunWorker, app: Redrive, signals: Signals) -> None:
     (id,) = put("stuck", "one")  # noqa: A001 - the word of the domain
-    worker = start("--grace", "50ms")
-    worker.until("begun one")
-    worker.signal(signal.SIGTERM)
-    assert worker.end() == Exit.DONE
+    over = threading.Event()
+
+    @app.handler("stuck")
+    def stuck(name: str) -> None:
+        signals.send(signal.SIGTERM)
+        over.wait(PATIENCE)
+
+    told = run_worker(app, "--grace", "1ms")
+    over.set()
+    assert told.code == Exit.DONE
     (history,) = histories(id)
     assert (history.item.state, history.item.attempt) == (State.READY, 0)
 
 
-@pytest.mark.slow
+def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_process(
+    run_worker: RunWorker, app: Redrive, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put("stuck", "one")
+    leaving: list[int] = []
+
+    def leave(code: int) -> None:
+        leaving.append(code)
+        leave_now(code)
+
+    monkeypatch.setattr(worker_session, "leave_now", leave)
+    monkeypatch.setattr(worker_session, "LINGER", 0)
+    monkeypatch.setattr("redrive.engine.worker.LAST_WORDS", 0)
+
+    @app.handler("stuck")
+    async def stuck(name: str) -> None:
+        signals.send(signal.SIGTERM)
+        while not leaving:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    told = run_worker(app, "--grace", "0s")
+    assert (told.code, leaving) == (Exit.DONE, [Exit.DONE])
+    assert "left behind 1 tasks that would not end" in told.err
+
+
 @pytest.mark.usefixtures("on_store")
-def test_an_idle_worker_stops_when_told(start: Start) -> None:
-    worker = start()
-    worker.until("started for")
-    worker.signal(signal.SIGTERM)
-    assert worker.end() == Exit.DONE
+def test_an_idle_worker_stops_when_told(run_worker: RunWorker, signals: Signals) -> None:
+    app = quick(Redrive(store_in(Path.cwd())))
+
+    def stop(event: Event) -> None:
+        if isinstance(event, WorkerStarted):
+            signals.send(signal.SIGTERM)
+
+    app.events.subscribe(stop)
+    assert run_worker(app).code == Exit.DONE
 
 
-@pytest.mark.slow
-def test_a_store_that_is_gone_does_not_keep_the_process(tmp_path: Path, start: Start) -> None:
-    (tmp_path / "tasks.py").write_text(f"{TASKS}\n{STORE_GOES_AWAY}")
+def test_a_store_that_is_gone_does_not_keep_the_process(
+    run_worker: RunWorker, app: Redrive, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put("vanish", "one")
-    worker = start("--queues", "vanish", "--grace", "50ms")
-    worker.until("store failed")
-    worker.signal(signal.SIGTERM)
-    assert worker.end() == Exit.STORE
-    assert "the disk is gone" in worker.seen[-1]
+    monkeypatch.setattr("redrive.engine.worker.LAST_WORDS", 0)
+
+    async def fail(*arguments: object) -> None:
+        raise StoreUnavailable("the disk is gone")
+
+    def stop(event: Event) -> None:
+        if isinstance(event, StoreFailed):
+            signals.send(signal.SIGTERM)
+
+    app.events.subscribe(stop)
+
+    @app.handler("vanish")
+    async def vanish(name: str) -> None:
+        monkeypatch.setattr(app._store, "settle", fail)  # noqa: SLF001 - where it goes away
+
+    told = run_worker(app, "--queues", "vanish", "--grace", "1ms")
+    assert told.code == Exit.STORE
+    assert "the disk is gone" in told.err.splitlines()[-1]
 
 
 def test_help_does_not_offer_what_would_be_ignored(capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,7 +188,6 @@ def test_a_wait_ends_when_they_have(
     assert len(looks) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("fleet")
 @pytest.mark.parametrize(("keys", "code"), [("y\n", Exit.DONE), ("\n", Exit.REFUSED)])
 def test_on_a_terminal_all_is_asked_about(keys: str, code: int, tmp_path: Path) -> None:

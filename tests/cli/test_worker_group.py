@@ -1,202 +1,46 @@
-"""`redrive worker run --processes N`: processes that are replaced when they die and end together."""
+"""`redrive worker run --processes N` without processes: what becomes of those that end, and of the group.
+
+Real processes are in proofs/cli/test_worker_group.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from blockbuster import BlockBuster
 
 from redrive import Redrive
+from redrive.cli import worker_group, worker_session
 from redrive.cli.exits import Exit
 from redrive.cli.worker_group import Child, Group, how_it_ended
+from redrive.cli.worker_line import ChildLine
+from redrive.cli.worker_logs import set_up_logging
 from redrive.cli.worker_reload import Sources
-from redrive.core.item import Ending, History
-from redrive.core.states import State
-from tests.support.cli import PATIENCE, WorkerProcess, here, piped
-
-TASKS = """
-import asyncio
-import os
-from pathlib import Path
-
-from redrive import Policy, Redrive, constant
-
-app = Redrive()
-
-
-# Long: a process that stands still for a moment loses nothing by it. Who is to die has a short one.
-@app.handler("patient", policy=Policy(constant("10ms")), lease=os.environ.get("LEASE", "1h"), concurrency=1)
-async def patient(name: str) -> None:
-    # In one write: processes of a group share what they write to.
-    print(f"begun {name} {os.getpid()}\\n", end="", flush=True)
-    while not Path("go").exists():
-        await asyncio.sleep(0.02)  # noqa: TID251 - in a child, which nobody can tell that the file is there
-"""
-
-Start = Callable[..., WorkerProcess]
+from redrive.cli.worker_session import Session
+from tests.support.cli import PATIENCE, here
+from tests.support.in_process import Unguarded, own_logging
+from tests.support.signals import Signals
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blockbuster: BlockBuster) -> None:
+    blockbuster.deactivate()  # a supervisor looks at files in its loop, and a line is a pair of sockets with room
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REDRIVE_STORE", raising=False)
-    (tmp_path / "tasks.py").write_text(TASKS)
+    (tmp_path / "tasks.py").write_text("from redrive import Redrive\n\napp = Redrive()\n")
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[WorkerProcess] = []
-
-    def start(*args: str) -> WorkerProcess:
-        started.append(WorkerProcess.start("tasks:app", *args, cwd=tmp_path))
-        return started[-1]
-
-    yield start
-    for group in started:
-        group.close()
-
-
-def put(*names: str) -> list[str]:
-    async def enqueue() -> list[str]:
-        async with Redrive("sqlite:///redrive.db") as app:
-            app.queue("patient")
-            return [str(made) for made in await app.enqueue_many("patient", [{"name": name} for name in names])]
-
-    return asyncio.run(enqueue())
-
-
-def history(item_id: str) -> History:
-    async def read() -> History:
-        async with Redrive("sqlite:///redrive.db") as app:
-            return await app.history(item_id)
-
-    return asyncio.run(read())
-
-
-def pid_in(line: str) -> int:
-    """Of "begun NAME PID"."""
-    return int(line.rpartition(" ")[2])
-
-
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-def until_gone(*pids: int) -> None:
-    """They are no children of ours, so nobody can tell us."""
-    ends = time.monotonic() + PATIENCE
-    while not all(gone(pid) for pid in pids):
-        assert time.monotonic() < ends, "it outlived its supervisor"
-        time.sleep(0.05)  # noqa: TID251 - real processes
-
-
-# -- in real processes -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_is_replaced_and_its_work_knows_why(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEASE", "2s")
-    (item_id,) = put("one")
-    group = start("--processes", "1")
-    first = pid_in(group.until("begun one"))
-    os.kill(first, signal.SIGKILL)
-    group.until(f"worker process {first} ended: killed by SIGKILL; another is started in 1s")
-    group.until("started for patient")
-    second = pid_in(group.until("begun one"))
-    assert second != first
-    Path("go").touch()
-    group.signal(signal.SIGTERM)
-    assert group.end() == Exit.DONE
-    told = history(item_id)
-    assert told.item.state is State.DONE
-    lost = told.attempts[0]
-    assert lost.ending is Ending.CRASHED
-    assert lost.failure is not None
-    assert "killed by SIGKILL" in lost.failure.text
-    assert gone(second)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
-def test_ctrl_c_is_passed_on_as_often_as_it_is_typed(times: int, start: Start) -> None:
-    ids = put("one", "two")
-    group = start("--processes", "2", "--grace", "1h")
-    pids = [pid_in(group.until("begun")) for _ in ids]
-    assert len(set(pids)) == 2
-    for _ in range(times):
-        group.signal(signal.SIGINT)
-        group.until("SIGINT")
-        group.until("SIGINT")
-    if times == 1:
-        Path("go").touch()
-    assert group.end() == Exit.INTERRUPTED
-    said = "\n".join(group.seen)
-    assert (said.count("SIGINT: stopping"), said.count("SIGINT again")) == (2, 2 * (times - 1))
-    assert {history(each).item.state for each in ids} == {State.DONE if times == 1 else State.READY}
-    assert all(gone(pid) for pid in pids)
-
-
-@pytest.mark.slow
-def test_processes_end_in_good_order_when_their_supervisor_is_killed(start: Start) -> None:
-    (item_id,) = put("one")
-    group = start("--processes", "1")
-    pid = pid_in(group.until("begun one"))
-    group.signal(signal.SIGKILL)
-    group.until("the supervisor is gone")
-    Path("go").touch()
-    until_gone(pid)
-    assert history(item_id).item.state is State.DONE
-
-
-@pytest.mark.slow
-def test_a_group_ends_with_its_work(start: Start) -> None:
-    Path("go").touch()
-    ids = put("one", "two", "three")
-    group = start("--processes", "2", "--until-idle", "--json-logs")
-    assert group.end() == Exit.DONE
-    assert {history(each).item.state for each in ids} == {State.DONE}
-    assert all(line.startswith(("{", "begun")) for line in group.seen)
-
-
-@pytest.mark.slow
-def test_what_can_never_start_is_not_tried_again(tmp_path: Path) -> None:
-    told = piped("worker", "run", "tasks:app", "--processes", "2", "--queues", "patent", cwd=tmp_path)
-    assert told.returncode == Exit.NOT_FOUND
-    assert "did you mean 'patient'?" in told.stderr
-    assert "another is started" not in told.stderr
-
-
-@pytest.mark.slow
-def test_reload_follows_the_source_through_a_mistake(start: Start, tmp_path: Path) -> None:
-    tasks = tmp_path / "tasks.py"
-    group = start("--reload")
-    group.until("started for patient")
-    tasks.write_text(TASKS + "x = = 1\n")
-    group.until("tasks.py changed; starting anew")
-    group.until("it is started again when a source changes")
-    tasks.write_text(TASKS.replace("begun", "mended"))
-    put("one")
-    group.until("mended one")
-    Path("go").touch()
-    group.signal(signal.SIGTERM)
-    assert group.end() == Exit.DONE
-
-
-# -- without processes -------------------------------------------------------------------------------------------------
+# -- options and ends --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,3 +153,250 @@ def test_sources_are_new_other_or_gone(tmp_path: Path) -> None:
     assert sources.changed() == [str(tmp_path / "tasks.py")]
     shutil.rmtree(tmp_path / "package")
     assert sources.changed() == [str(inner), str(tmp_path / "package" / "new.py")]
+
+
+# -- lines between the supervisor and its processes --------------------------------------------------------------------
+
+
+class Process:
+    """A worker process that is a task: it has its end of the line, and hears signals as they are sent to it."""
+
+    def __init__(self, pid: int, line: ChildLine, life: Life) -> None:
+        self.pid = pid
+        self.line = line
+        self.heard: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        self.told: list[tuple[int, str]] = []
+        self.noted = asyncio.Event()
+        self._life = asyncio.create_task(self._live(life))
+
+    async def _live(self, life: Life) -> int:
+        code = await life(self)
+        # As the end of a process does.
+        if self.line._writer is not None:  # noqa: SLF001 - of nobody else
+            self.line._writer.close()  # noqa: SLF001 - as above
+        self.line._socket.close()  # noqa: SLF001 - as above
+        return code
+
+    async def wait(self) -> int:
+        return await self._life
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self.heard.put_nowait(number)
+
+    async def report_death(self, pid: int, *, why: str) -> None:
+        """As the app does whose store takes it."""
+        self.told.append((pid, why))
+        self.noted.set()
+
+
+Life = Callable[[Process], Awaitable[int]]
+
+
+class Crew:
+    """Starts such processes instead of real ones, each with the next of the lives, the last again and again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *lives: Life) -> None:
+        self.started: list[Process] = []
+        self.words: list[str] = []
+        self._lives = lives
+        self._patch = monkeypatch
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", self._start)
+        monkeypatch.setattr(worker_group, "FIRST_PAUSE", 0)
+        # Not ours to ignore: it is a process of its own that may write to another's terminal.
+        monkeypatch.setattr("redrive.cli.worker_line.signal.signal", lambda *_: None)
+
+    async def _start(self, *words: str, pass_fds: tuple[int], **_: object) -> Process:
+        self.words = list(words)
+        life = self._lives[min(len(self.started), len(self._lives) - 1)]
+        self.started.append(Process(100 + len(self.started), ChildLine(os.dup(pass_fds[0])), life))
+        return self.started[-1]
+
+    def run(self, processes: int = 1, *, grace: int = 1000, sources: Sources | None = None) -> int:
+        # From look to look at the sources, and at most so long for the last words of a process.
+        self._patch.setattr(worker_group, "LOOK_EVERY", PATIENCE if sources is None else 0)
+
+        async def run() -> int:
+            return await Group(["worker"], processes, grace, sources).run()
+
+        return asyncio.run(run())
+
+
+def app_of(process: Process) -> Redrive:
+    app: Any = process
+    return app  # type: ignore[no-any-return]  # all that a line asks of an app
+
+
+async def killed(process: Process) -> int:
+    process.line.ready()
+    return -signal.SIGKILL
+
+
+async def done(process: Process) -> int:
+    process.line.ready()
+    return 0
+
+
+async def ends_by_a_signal(process: Process) -> int:
+    process.line.ready()
+    await process.heard.get()
+    return 0
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_process_that_dies_is_replaced_and_the_next_is_told_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def catches_up(process: Process) -> int:
+        told, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(process.line._socket, told.set)  # noqa: SLF001 - before it attends
+        await told.wait()
+        loop.remove_reader(process.line._socket)  # noqa: SLF001 - as above
+        await process.line.catch_up(app_of(process))
+        return await done(process)
+
+    crew = Crew(monkeypatch, killed, catches_up)
+    assert crew.run() == Exit.DONE
+    assert "worker process 100 ended: killed by SIGKILL; another is started in 0s" in caplog.text
+    assert [process.told for process in crew.started] == [[], [(100, "killed by SIGKILL")]]
+    assert crew.words[:2] == ["worker", "--line"]
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_death_is_told_to_one_that_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = asyncio.Event()
+
+    async def attends(process: Process) -> int:
+        process.line.ready()
+        ready.set()
+        attending = asyncio.create_task(process.line.attend(app_of(process)))
+        await process.noted.wait()
+        attending.cancel()
+        return 0
+
+    async def dies_beside_it(process: Process) -> int:
+        await ready.wait()
+        return 3
+
+    crew = Crew(monkeypatch, attends, dies_beside_it, done)
+    assert crew.run(2) == Exit.DONE
+    assert crew.started[0].told == [(101, "exited with code 3")]
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+def test_ctrl_c_is_passed_on_as_often_as_it_is_typed(
+    times: int, monkeypatch: pytest.MonkeyPatch, signals: Signals
+) -> None:
+    heard: list[signal.Signals] = []
+
+    async def hears(process: Process) -> int:
+        process.line.ready()
+        for _ in range(times):
+            signals.send(signal.SIGINT)
+            heard.append(await process.heard.get())
+        return Exit.INTERRUPTED
+
+    assert Crew(monkeypatch, hears).run() == Exit.INTERRUPTED
+    assert heard == [signal.SIGINT] * times
+
+
+def test_what_starts_while_the_group_ends_is_told_so(monkeypatch: pytest.MonkeyPatch, signals: Signals) -> None:
+    async def ends_the_group(process: Process) -> int:
+        process.line.ready()
+        signals.send(signal.SIGTERM)
+        await process.heard.get()
+        return 0
+
+    crew = Crew(monkeypatch, ends_the_group, ends_by_a_signal)
+    assert crew.run(3) == Exit.DONE
+
+
+def test_a_process_that_does_not_end_is_killed(
+    monkeypatch: pytest.MonkeyPatch, signals: Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_group, "LAST_WORDS", 0)
+    monkeypatch.setattr(worker_group, "OWN_TIME", 0)
+
+    async def deaf(process: Process) -> int:
+        process.line.ready()
+        signals.send(signal.SIGTERM)
+        while await process.heard.get() is not signal.SIGKILL:
+            pass
+        return -signal.SIGKILL
+
+    assert Crew(monkeypatch, deaf).run(grace=0) == Exit.FAILED
+    assert "worker process 100 did not end in time; killing it" in caplog.text
+
+
+@pytest.mark.usefixtures("signals")
+def test_others_end_when_the_first_can_never_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cannot_start(process: Process) -> int:
+        process.line.loaded_from([])
+        return Exit.NOT_FOUND
+
+    async def starts_slowly(process: Process) -> int:
+        assert await process.heard.get() is signal.SIGTERM
+        return -signal.SIGTERM
+
+    assert Crew(monkeypatch, cannot_start, starts_slowly).run(2) == Exit.NOT_FOUND
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_source_that_changes_replaces_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "package").mkdir()
+    source = tmp_path / "package" / "tasks.py"
+    source.write_text("1")
+    sources, known = Sources(), asyncio.Event()
+    add = sources.add
+
+    def added(files: Iterable[str]) -> None:
+        add(files)
+        known.set()
+
+    monkeypatch.setattr(sources, "add", added)
+
+    async def is_changed(process: Process) -> int:
+        process.line.loaded_from([str(source)])
+        process.line.ready()
+        await known.wait()
+        source.write_text("22")
+        await process.heard.get()
+        return 0
+
+    assert Crew(monkeypatch, is_changed, done).run(sources=sources) == Exit.DONE
+    assert "tasks.py changed; starting anew" in caplog.text
+
+
+def test_a_worker_ends_in_good_order_when_its_supervisor_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker_session, "Guard", Unguarded)
+    monkeypatch.setattr("redrive.cli.worker_line.signal.signal", lambda *_: None)
+    itself = SimpleNamespace(getpid=os.getpid, kill=lambda _, number: signals.send(number))
+    monkeypatch.setattr(worker_session, "os", itself)
+    ours, theirs = socket.socketpair()
+    app = Redrive("memory:")
+
+    @app.handler("q")
+    async def handle() -> None: ...
+
+    async def supervise() -> bytes:
+        reader, writer = await asyncio.open_connection(sock=ours)
+        words = await reader.readline()
+        writer.close()
+        return words
+
+    async def serve() -> int:
+        supervising = asyncio.create_task(supervise())
+        line = ChildLine(theirs.detach())
+        code = await Session(app, 1000, line).serve(None, until_idle=False)
+        assert line._writer is not None  # noqa: SLF001 - the process would end here
+        line._writer.close()  # noqa: SLF001 - as above
+        assert json.loads(supervising.result()) == {"ready": True}
+        return code
+
+    with own_logging():
+        set_up_logging(debug=False)
+        assert asyncio.run(serve()) == Exit.DONE
+    assert "the supervisor is gone" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import pty
 import queue
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn, cast
 
 import pytest
 
@@ -86,13 +88,13 @@ class Told:
     err: str = ""
 
 
-def on_terminal(*args: str, cwd: Path, keys: str = "", env: Mapping[str, str] | None = None) -> Told:
-    """Run it on a terminal of 100 columns; `keys` are typed when it asks something."""
+def real_terminal(*args: str, cwd: Path, keys: str = "") -> Told:
+    """A process on a terminal of 100 columns; `keys` are typed when it asks something."""
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover - the child becomes the command
         try:
             os.chdir(cwd)
-            os.execve(COMMAND[0], [*COMMAND, *args], environment(COLUMNS="100", **(env or {})))  # noqa: S606 - as above
+            os.execve(COMMAND[0], [*COMMAND, *args], environment(COLUMNS="100"))  # noqa: S606 - as above
         finally:
             os._exit(99)
     alarm = threading.Timer(PATIENCE, os.kill, (pid, signal.SIGKILL))
@@ -117,10 +119,77 @@ def on_terminal(*args: str, cwd: Path, keys: str = "", env: Mapping[str, str] | 
     return Told(os.waitstatus_to_exitcode(status), out.decode().replace("\r\n", "\n"))
 
 
-def here(capsys: pytest.CaptureFixture[str], *args: str) -> Told:
-    """Without a process, where a process would add nothing."""
+CTRL_C = "\x03"
+
+
+class Screen(io.TextIOWrapper):
+    """What a command writes to a terminal: stdout and stderr in their order."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+
+    def isatty(self) -> bool:
+        return True
+
+    def shown(self) -> str:
+        self.flush()
+        return cast("io.BytesIO", self.buffer).getvalue().decode()
+
+
+class Keyboard(io.TextIOWrapper):
+    """The stdin of a terminal at which `keys` were typed, and then the end of input."""
+
+    def __init__(self, keys: str) -> None:
+        keyboard, terminal = pty.openpty()
+        super().__init__(os.fdopen(terminal, "rb"))
+        self._keyboard = keyboard
+        self._keys = keys
+        os.write(keyboard, f"{keys}\x04".encode())
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # the stub of the class has it twice
+        if self._keys == CTRL_C:  # nobody's terminal: it would send no signal
+            raise KeyboardInterrupt
+        return super().readline(size)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._keyboard)
+        super().close()
+
+
+def on_terminal(*args: str, cwd: Path, keys: str = "", env: Mapping[str, str] | None = None) -> Told:
+    """On a terminal of 100 columns at which `keys` were typed, without a process."""
+    screen = Screen()
+    with pytest.MonkeyPatch.context() as patch, Keyboard(keys) as keyboard:
+        patch.chdir(cwd)
+        patch.setattr(os, "environ", environment(COLUMNS="100", **(env or {})))
+        for name, stream in (("stdin", keyboard), ("stdout", screen), ("stderr", screen)):
+            patch.setattr(sys, name, stream)
+        code = command_line.run(args)
+    return Told(code, screen.shown())
+
+
+class Left(BaseException):
+    """Where the process would have ended at once."""
+
+
+def here(capsys: pytest.CaptureFixture[str], *args: str, text: str | None = None) -> Told:
+    """Without a process, where a process would add nothing. `text` comes through a pipe."""
     capsys.readouterr()
-    code = command_line.run(args)
+    ended: list[int] = []
+
+    def leave(code: int) -> NoReturn:
+        ended.append(code)
+        raise Left
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "_exit", leave)
+        if text is not None:
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        try:
+            code = command_line.run(args)
+        except Left:
+            code = ended[0]
     told = capsys.readouterr()
     return Told(code, told.out, told.err)
 
