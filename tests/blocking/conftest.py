@@ -1,16 +1,13 @@
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from redrive.blocking import Redrive
-from tests.blocking.kit import Script
 from tests.support.families import pytest_generate_tests
+from tests.support.scripts import run
 from tests.support.stores import EACH, StoreUrl
 
-__all__ = ["pytest_generate_tests"]
-
-Run = Callable[..., Script]
+__all__ = ["pytest_generate_tests", "run"]
 
 
 @pytest.fixture(params=EACH)
@@ -18,17 +15,3 @@ def app(request: pytest.FixtureRequest, store_url: StoreUrl) -> Iterator[Redrive
     made = Redrive(store_url(request.param), actor="tester", log=False)
     yield made
     made.close()
-
-
-@pytest.fixture
-def run(tmp_path: Path, same_url: StoreUrl) -> Iterator[Run]:
-    """Starts a script in the test's folder, and ends it with the test."""
-    started: list[Script] = []
-
-    def run(text: str, store: str = "sqlite") -> Script:
-        started.append(Script.run(text, url=same_url(store), cwd=tmp_path))
-        return started[-1]
-
-    yield run
-    for script in started:
-        script.close()

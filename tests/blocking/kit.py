@@ -1,40 +1,18 @@
-"""What the tests of the facade share: an app on every store, threads that pass on what they raise, and scripts."""
+"""What the tests of the facade share: threads that pass on what they raise, and workers in other threads."""
 
 from __future__ import annotations
 
-import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 from redrive.blocking import Redrive
 from redrive.blocking._process import NAME
-from tests.support.cli import PATIENCE, WorkerProcess, environment
+from tests.support.cli import PATIENCE
 
 T = TypeVar("T")
-
-PRELUDE = """
-import os, signal, sys, threading, warnings
-from pathlib import Path
-from redrive.blocking import Policy, Redrive, constant, never
-from redrive.errors import AppClosed, RedriveError
-
-url = sys.argv[1]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
-os.register_at_fork(after_in_child=lambda: signal.alarm(20))  # a child that hangs ends
-warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-
-def say(*words):
-    print(*words, flush=True)
-
-def loops():
-    return sum(thread.name == "redrive-loop" for thread in threading.enumerate())
-"""
 
 
 def loop_threads() -> list[threading.Thread]:
@@ -72,20 +50,3 @@ def working(app: Redrive, grace: str = "30s") -> Iterator[Future[None]]:
     finally:
         app.stop(grace=0)
         done(running)
-
-
-class Script(WorkerProcess):
-    """A program in a process of its own; its first argument is the store."""
-
-    @classmethod
-    def run(cls, text: str, *, url: str, cwd: Path) -> Script:
-        process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + text, url],
-            cwd=cwd,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-        return cls(process, queue.SimpleQueue())

@@ -1,12 +1,16 @@
-"""An app opened before a fork works in the child, and what the child does is no business of the parent."""
+"""An app that was opened before a fork works in the child, and what the child does is no business of the parent.
+
+Scripts that run to their end, one for each thing that only a fork shows. On every store, and beside threads that write:
+proofs/blocking/test_forks.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from redrive.blocking import Redrive
-from tests.blocking.conftest import Run
-from tests.support.stores import EACH, StoreUrl
+from tests.support.scripts import Run
+from tests.support.stores import StoreUrl
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +34,7 @@ say("loops at the end:", loops())
 """
 
 
-@pytest.mark.parametrize("store", EACH)
-@pytest.mark.parametrize("leave", ["sys.exit(3)", "app.close(); os._exit(3)"])
+@pytest.mark.parametrize(("store", "leave"), [("memory", "sys.exit(3)"), ("sqlite", "app.close(); os._exit(3)")])
 def test_a_child_goes_on_with_a_loop_of_its_own(run: Run, store: str, leave: str) -> None:
     script = run(FORKS.format(leave=leave), store)
     assert script.end() == 0, script.seen
@@ -45,44 +48,6 @@ def test_a_child_goes_on_with_a_loop_of_its_own(run: Run, store: str, leave: str
         f"ready: {ready}",
         "loops at the end: 0",
     ]
-
-
-UNDER_LOAD = """
-app = Redrive(url).open()
-app.queue("q")
-over = threading.Event()
-
-def load():
-    while not over.is_set():
-        app.enqueue("q")
-
-threads = [threading.Thread(target=load) for _ in range(4)]
-for thread in threads:
-    thread.start()
-for _ in range(15):
-    child = os.fork()
-    if child == 0:
-        app.enqueue("q")
-        app.tally()
-        app.close()
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status:
-        say("a child ended with", status)
-over.set()
-for thread in threads:
-    thread.join()
-app.close()
-say("over")
-"""
-
-
-@pytest.mark.parametrize("store", EACH)
-def test_locks_of_other_threads_do_not_hang_a_child(run: Run, store: str) -> None:
-    script = run(UNDER_LOAD, store)
-    assert script.end() == 0
-    assert [line for line in script.seen if "child" in line] == []
-    assert script.seen[-1] == "over"
 
 
 HELD = """
@@ -116,9 +81,8 @@ app.close()
 """
 
 
-@pytest.mark.parametrize("store", EACH)
-def test_a_lock_that_was_held_at_the_fork_is_free_in_the_child(run: Run, store: str) -> None:
-    script = run(HELD, store)
+def test_a_lock_that_was_held_at_the_fork_is_free_in_the_child(run: Run) -> None:
+    script = run(HELD, "memory")
     assert script.end() == 0, script.seen
     assert script.seen == ["child ended with 3"]
 
@@ -150,65 +114,11 @@ app.close()
 """
 
 
-@pytest.mark.parametrize("store", EACH)
-def test_a_child_does_not_stop_the_workers_of_its_parent(run: Run, store: str) -> None:
-    script = run(WITH_A_WORKER, store)
+def test_a_child_does_not_stop_the_workers_of_its_parent(run: Run) -> None:
+    script = run(WITH_A_WORKER)
     assert script.end() == 0, script.seen
     said = [line for line in script.seen if "worker" not in line]
-    assert said == ["child ended with 3", "second", *["from the child"] * (store != "memory")]
-
-
-WORKS_IN_CHILDREN = """
-app = Redrive(url)
-
-@app.handler("q")
-def handle(n: int) -> None:
-    app.enqueue("seen", {"n": n})
-
-app.queue("seen")
-app.open()
-app.enqueue_many("q", [{"n": n} for n in range(20)])
-children = []
-for _ in range(2):
-    child = os.fork()
-    if child == 0:
-        app.run(until_idle=True)
-        sys.exit(0)
-    children.append(child)
-for child in children:
-    assert os.waitpid(child, 0)[1] == 0
-app.close()
-"""
-
-
-def test_workers_in_children_of_a_process_that_opened_the_app(run: Run, same_url: StoreUrl) -> None:
-    script = run(WORKS_IN_CHILDREN)
-    assert script.end() == 0, script.seen
-    with Redrive(same_url("sqlite")) as app:
-        counts = {row.queue: (row.ready, row.done) for row in app.tally().queues}
-    assert counts == {"q": (0, 20), "seen": (20, 0)}
-
-
-POOL = """
-import multiprocessing
-
-app = Redrive(url).open()
-app.queue("q")
-
-def put(n):
-    return str(app.enqueue("q", {"n": n}))
-
-with multiprocessing.get_context("fork").Pool(2) as pool:
-    say(len(set(pool.map(put, range(20)))))
-say(app.tally().queues[0].ready)
-app.close()
-"""
-
-
-def test_a_pool_of_processes(run: Run) -> None:
-    script = run(POOL)
-    assert script.end() == 0, script.seen
-    assert script.seen == ["20", "20"]
+    assert said == ["child ended with 3", "second", "from the child"]
 
 
 PARENT_CLOSES_FIRST = """
@@ -259,40 +169,7 @@ with app:
 """
 
 
-@pytest.mark.parametrize("store", EACH)
-def test_a_child_that_a_handler_forked_ends_with_the_handler(run: Run, store: str) -> None:
-    script = run(IN_A_HANDLER, store=store)
+def test_a_child_that_a_handler_forked_ends_with_the_handler(run: Run) -> None:
+    script = run(IN_A_HANDLER)
     assert script.end() == 0, script.seen
     assert script.seen[-1] == "3 1 0 3"
-
-
-FORKS_BESIDE_A_WRITER = """
-app = Redrive(url).open()
-app.queue("q")
-written, over = 0, threading.Event()
-
-def write():
-    global written
-    while not over.is_set():
-        app.enqueue("q")
-        written += 1
-
-writer = threading.Thread(target=write)
-writer.start()
-for _ in range(30):
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-over.set()
-writer.join()
-say(app.tally().queues[0].ready == written)
-app.close()
-"""
-
-
-@pytest.mark.parametrize("store", EACH)
-def test_forks_in_a_row_while_another_thread_enqueues(run: Run, store: str) -> None:
-    script = run(FORKS_BESIDE_A_WRITER, store=store)
-    assert script.end() == 0, script.seen
-    assert script.seen == ["True"]

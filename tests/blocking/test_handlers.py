@@ -15,7 +15,11 @@ from redrive.cli.exits import Exit
 from redrive.errors import UnknownQueue
 from redrive.events import Enqueued, Event
 from tests.blocking.kit import loop_threads
-from tests.support.cli import WorkerProcess, here
+from tests.support.cli import here, made_in
+from tests.support.in_process import RunWorker, run_worker
+from tests.support.signals import signals
+
+__all__ = ["run_worker", "signals"]
 
 
 def test_a_handler_that_calls_reuses_the_loop_of_its_worker(app: Redrive) -> None:
@@ -81,41 +85,6 @@ def test_an_error_of_a_call_in_a_handler_is_the_handlers(app: Redrive) -> None:
 
 # -- redrive worker run ----------------------------------------------------------------------------------------------
 
-TASKS = """
-import threading
-
-from redrive.blocking import Redrive
-from redrive.events import Enqueued
-
-app = Redrive("sqlite:///redrive.db")
-{opening}
-
-@app.handler("parent")
-def parent(n: int) -> str:
-    child = app.enqueue("child", {{"n": n}})
-    app.follow_up("child", {{"n": -n}})
-    return app.wait(child, timeout="30s")
-
-
-@app.handler("child")
-def child(n: int) -> str:
-    names = [thread.name for thread in threading.enumerate()]
-    print("loop threads:", names.count("redrive-loop"), flush=True)
-    return f"child {{n}}"
-
-
-def listen(event) -> None:
-    if isinstance(event, Enqueued):
-        print("enqueued in", threading.current_thread().name, flush=True)
-
-
-app.events.subscribe(listen)
-
-if __name__ == "__main__":
-    with app:
-        print(app.enqueue("parent", {{"n": 7}}))
-"""
-
 
 @pytest.fixture
 def _own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -126,22 +95,44 @@ def _own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("opening", "loops"), [("", 0), ("app.open()", 1)], ids=["plain", "opened by the module"])
-def test_the_command_line_runs_a_blocking_app_in_its_own_loop(tmp_path: Path, opening: str, loops: int) -> None:
-    (tmp_path / "tasks.py").write_text(TASKS.format(opening=opening))
-    with Redrive(f"sqlite:///{tmp_path}/redrive.db") as app:
-        app.queue("parent")
-        item = app.enqueue("parent", {"n": 7})
-        worker = WorkerProcess.start("tasks:app", "--until-idle", cwd=tmp_path)
-        try:
-            assert worker.end() == Exit.DONE, worker.seen
-        finally:
-            worker.close()
-        assert app.wait(item) == "child 7"
-        assert app.tally().queues[0].done == 2
-    assert "enqueued in MainThread" in worker.seen
-    assert worker.seen.count(f"loop threads: {loops}") == 2
+@pytest.mark.parametrize(("opened", "loops"), [(False, 0), (True, 1)], ids=["plain", "opened by the module"])
+def test_the_command_line_runs_a_blocking_app_in_its_own_loop(
+    opened: bool, loops: int, tmp_path: Path, run_worker: RunWorker
+) -> None:
+    url = made_in(tmp_path)
+    app = Redrive(url)
+    counted: list[int] = []
+    enqueued_in: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Enqueued):
+            enqueued_in.append(threading.current_thread().name)
+
+    @app.handler("parent")
+    def parent(n: int) -> str:
+        child = app.enqueue("child", {"n": n})
+        app.follow_up("child", {"n": -n})
+        return str(app.wait(child, timeout="30s"))
+
+    @app.handler("child")
+    def child(n: int) -> str:
+        counted.append(len(loop_threads()))
+        return f"child {n}"
+
+    app.events.subscribe(listen)
+    with Redrive(url) as other:
+        other.queue("parent")
+        item = other.enqueue("parent", {"n": 7})
+    if opened:
+        app.open()
+    told = run_worker(app, "--until-idle")
+    app.close()
+    assert told.code == Exit.DONE, told.err
+    with Redrive(url) as other:
+        assert other.wait(item) == "child 7"
+        assert other.tally().queues[0].done == 2
+    assert enqueued_in == ["MainThread"]
+    assert counted == [loops] * 2
 
 
 @pytest.mark.usefixtures("_own_modules")

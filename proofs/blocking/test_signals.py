@@ -1,4 +1,4 @@
-"""Real signals to real processes: Ctrl-C in a call, Ctrl-C and SIGTERM in a worker, and the end of the process."""
+"""Ctrl-C and SIGTERM end a blocking call or worker in order, and the end of the process releases what it holds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 
 from redrive.blocking import History, Redrive
 from redrive.core.item import Ending
-from tests.blocking.conftest import Run
+from tests.support.scripts import Run
 from tests.support.stores import EACH, StoreUrl
-
-pytestmark = pytest.mark.slow
 
 
 def history(url: str, item_id: str) -> History:

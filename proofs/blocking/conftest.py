@@ -1,0 +1,3 @@
+from tests.support.scripts import run
+
+__all__ = ["run"]
