@@ -20,12 +20,14 @@ from tests.support.quick import (
 )
 from tests.support.servers.run import announce
 from tests.support.stores import same_url, store_url
+from tests.support.warm_python import warm_python
 
 __all__ = [
     "pytest_generate_tests",
     "pytest_pycollect_makeitem",
     "same_url",
     "store_url",
+    "warm_python",
 ]
 
 # In the first process of a run, before xdist starts its workers: they share the servers.

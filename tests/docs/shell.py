@@ -19,7 +19,8 @@ from pathlib import Path
 
 from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block
-from tests.support.warm_python import REDRIVE, WarmPython
+from tests.support.warm_child import REDRIVE
+from tests.support.warm_python import WarmPython
 
 ANYTHING = "…"
 CHANGES = re.compile(r"\d|^[a-z]{8}$|[a-z]{24}|@run-[a-z]{12}$|^\((stdlib|apsw)\)$|^(power-loss|process-crash),?$")

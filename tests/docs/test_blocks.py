@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -29,25 +29,18 @@ def forgetful(tmp_path: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[WarmPython]:
-    """One for all pages."""
-    with closing(WarmPython()) as started:
-        yield started
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 async def test_the_blocks_of_a_page_run_in_order(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: WarmPython
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("REDRIVE_STORE", raising=False)
     with ExitStack() as stack:
         addresses = Addresses(stack)
-        shell = Shell(tmp_path, addresses, warm)
+        shell = Shell(tmp_path, addresses, warm_python)
         names: dict[str, object] = {"__name__": "page"}
         for block in blocks(page):
             if block.language == "console":

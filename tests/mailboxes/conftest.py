@@ -18,8 +18,10 @@ import pytest
 from redrive.core.item import Item
 from redrive.mailboxes import StoreMailbox, open_mailbox
 from redrive.testing import FakeClock
+from tests.support.families import pytest_generate_tests
 from tests.support.stores import EACH, StoreUrl
 
+__all__ = ["pytest_generate_tests"]
 Opener = Callable[..., StoreMailbox[Any, Any]]
 Openers = Callable[[str], Opener]
 

@@ -6,7 +6,10 @@ import asyncio
 import json
 import os
 import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -18,8 +21,10 @@ from redrive.receipts import dead_letters
 from redrive.receipts.dead_letters import DeadLetterQueue
 from tests.receipts.test_dead_letters import receipt
 from tests.receipts.test_json import SEED, entry, written
-from tests.support.broker import OK, Broker, limited, rpc_error, status
-from tests.support.cli import Told, here, on_sqlite, on_store, on_terminal, piped
+from tests.support.broker import OK, Broker, Call, Step, limited, rpc_error, status
+from tests.support.cli import Told, environment, here, on_sqlite, on_store, on_terminal
+from tests.support.warm_child import REDRIVE
+from tests.support.warm_python import WarmPython
 
 __all__ = ["on_store"]
 pytestmark = on_sqlite
@@ -52,6 +57,19 @@ def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path, on_store: str, mon
     for name in [name for name in os.environ if name.startswith("REDRIVE_RECEIPTS")]:
         monkeypatch.delenv(name)
     return Shell(capsys, tmp_path, on_store)
+
+
+Piped = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture
+def piped(shell: Shell, warm_python: WarmPython) -> Piped:
+    """Commands in processes of their own, without a terminal."""
+
+    def run(*args: str, text: str = "", **env: str) -> CompletedProcess[str]:
+        return warm_python.run(REDRIVE, "receipts", *args, cwd=shell.folder, env=environment(**env), text=text)
+
+    return run
 
 
 def dead(shell: Shell, *leases: str) -> list[str]:
@@ -314,28 +332,26 @@ def test_output_that_does_not_arrive_keeps_nothing_from_being_delivered(
     assert "delivered 2, but stdout cannot be written" in told.err
 
 
-@pytest.mark.slow
+def interrupt() -> None:
+    """Ctrl-C, as the main thread gets it. To be called by another one."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
 def test_ctrl_c_lets_go_and_says_how_far(shell: Shell, broker: Broker) -> None:
-    import subprocess
-    import sys
+    def interrupting(call: Call, _: int) -> Step | None:
+        if call.arguments["lease_id"] != "b" or told:
+            return None
+        interrupt()
+        return limited(30)
 
-    from tests.support.cli import PATIENCE, environment
-
+    told: list[Told] = []
     ids = dead(shell, "a", "b", "c")
-    broker.script(OK, limited(30))
-    command = [sys.executable, "-m", "redrive", "receipts", "recover", "--endpoint", broker.url, "--transport", "http"]
-    process = subprocess.Popen(
-        command, cwd=shell.folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    broker.wait_for(2)
-    assert process.stdout is not None
-    assert (process.stdout.readline().split(), len(broker.calls)) == (ids[:1], 2), "told as soon as it was delivered"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out) == (Exit.INTERRUPTED, ""), err
-    assert err.endswith("delivered 1\ninterrupted: 2 receipts were not reached; say it again to go on\n")
-    told = shell("recover", "--endpoint", broker.url, "--transport", "http")
-    assert (told.code, told.out.split()) == (Exit.DONE, ids[1:])
+    broker.rule(interrupting)
+    told.append(shell("recover", "--endpoint", broker.url))
+    assert (told[0].code, told[0].out.split()) == (Exit.INTERRUPTED, ids[:1])
+    assert told[0].err.endswith("delivered 1\ninterrupted: 2 receipts were not reached; say it again to go on\n")
+    told.append(shell("recover", "--endpoint", broker.url))
+    assert (told[1].code, told[1].out.split()) == (Exit.DONE, ids[1:])
 
 
 # -- sending -----------------------------------------------------------------------------------------------------------
@@ -430,25 +446,25 @@ def test_a_store_that_is_not_there_is_not_made(shell: Shell, broker: Broker) -> 
 
 
 @pytest.mark.slow
-def test_in_a_real_shell(shell: Shell, broker: Broker) -> None:
-    told = piped("receipts", "send", "-", "--endpoint", broker.url, cwd=shell.folder, text=json.dumps(receipt("a")))
+def test_in_a_real_shell(shell: Shell, broker: Broker, piped: Piped) -> None:
+    told = piped("send", "-", "--endpoint", broker.url, text=json.dumps(receipt("a")))
     assert (told.returncode, told.stdout.split()[1:]) == (0, ["a", "complete", "delivered"]), told.stderr
-    told = piped("receipts", "import", "-", cwd=shell.folder, text=json.dumps(SEED))
+    told = piped("import", "-", text=json.dumps(SEED))
     assert (told.returncode, told.stderr) == (0, "took in 1\n")
-    told = piped("receipts", "recover", cwd=shell.folder, env={"REDRIVE_RECEIPTS_ENDPOINT": broker.url})
+    told = piped("recover", REDRIVE_RECEIPTS_ENDPOINT=broker.url)
     assert (told.returncode, told.stderr) == (0, "delivered 1\n")
 
 
 @pytest.mark.slow
-def test_nothing_is_said_twice(shell: Shell, broker: Broker) -> None:
+def test_nothing_is_said_twice(shell: Shell, broker: Broker, piped: Piped) -> None:
     """Where nobody configured logging, Python writes warnings to stderr by itself."""
     (letter,) = dead(shell, "a")
     broker.script(rpc_error("INVALID_STATE_TRANSITION"))
-    told = piped("receipts", "recover", cwd=shell.folder, env={"REDRIVE_RECEIPTS_ENDPOINT": broker.url})
+    told = piped("recover", REDRIVE_RECEIPTS_ENDPOINT=broker.url)
     kept, summary = told.stderr.splitlines()
     assert kept.startswith(f"kept {letter}: ")
     assert summary == "delivered 0, kept 1"
     shell.file("receipts.json", written(entry("x"), entry("y"))[:-60])
-    told = piped("receipts", "list", cwd=shell.folder, env={"REDRIVE_RECEIPTS_FILE": "receipts.json"})
+    told = piped("list", REDRIVE_RECEIPTS_FILE="receipts.json")
     lines = told.stderr.splitlines()
     assert [line.split()[0] for line in lines] == ["took", "entry", "1"], lines

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import subprocess
-import sys
 
 import pytest
 
 from redrive import Redrive
 from redrive.cli.exits import Exit
 from redrive.receipts import ReceiptClient
-from tests.receipts.test_cli import Shell, dead, shell
+from tests.receipts.test_cli import Shell, dead, interrupt, shell
 from tests.receipts.test_dead_letters import receipt
-from tests.support.broker import Broker, rpc_error, status
-from tests.support.cli import PATIENCE, environment, on_sqlite, on_store
+from tests.support.broker import Broker, Call, Step, rpc_error, status
+from tests.support.cli import on_sqlite, on_store
 
 __all__ = ["on_store", "shell"]
 pytestmark = on_sqlite
@@ -171,17 +168,14 @@ def test_a_cut_list_goes_on_where_it_ended(shell: Shell) -> None:
     assert shell("list", "-q", "--all").out.split() == ids
 
 
-@pytest.mark.slow
 def test_ctrl_c_leaves_the_rest_waiting(shell: Shell, broker: Broker) -> None:
+    def interrupting(_: Call, __: int) -> Step:
+        interrupt()
+        return status(503)
+
     waiting(shell, "a", base=60.0)
-    broker.script(status(503))
-    command = [sys.executable, "-m", "redrive", "receipts", "send", "--waiting", "--endpoint", broker.url]
-    process = subprocess.Popen(
-        command, cwd=shell.folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    broker.wait_for(1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out) == (Exit.INTERRUPTED, ""), err
-    assert err.endswith("delivered 0\ninterrupted: 1 receipt not delivered yet; it is durable\n")
+    broker.rule(interrupting)
+    told = shell("send", "--waiting", "--endpoint", broker.url)
+    assert (told.code, told.out) == (Exit.INTERRUPTED, "")
+    assert told.err.endswith("delivered 0\ninterrupted: 1 receipt not delivered yet; it is durable\n")
     assert shell("list").err == f"1 receipt waits to be delivered: {HINT}"

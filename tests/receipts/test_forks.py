@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.cli import environment
+from tests.support.warm_python import WarmPython
+
 pytestmark = pytest.mark.slow
-HANGS = 150
-"""Seconds. A child that hangs is ended before, and then its parent tells of it."""
 
 SCRIPT = """
 import asyncio, json, os, signal, sys, warnings
@@ -64,14 +63,10 @@ print(json.dumps(told), flush=True)
 
 
 @pytest.mark.parametrize("handler", ["fork", "async_fork"])
-def test_a_child_of_a_handler_sends_no_receipt(handler: str, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT.replace("HANDLER", handler), f"sqlite:///{tmp_path}/redrive.db"],
-        capture_output=True,
-        text=True,
-        timeout=HANGS,
-        check=False,
-    )
+def test_a_child_of_a_handler_sends_no_receipt(handler: str, tmp_path: Path, warm_python: WarmPython) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("HANDLER", handler))
+    ran = warm_python.run(str(script), f"sqlite:///{tmp_path}/redrive.db", cwd=tmp_path, env=environment())
     assert ran.returncode == 0, ran.stderr
     assert [json.loads(line) for line in ran.stdout.splitlines()] == [
         {

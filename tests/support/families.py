@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.stores import SERVERS
 
-ABOVE = ("lab", "app", "on_store")
+ABOVE = ("lab", "app", "on_store", "kind", "client", "each_url")
 """Fixtures that give a test a store for its own sake. Whoever names a server otherwise means it."""
 NAMED = re.compile(r"test_[a-z]+\d+_")
 """A promise that is known by its number runs on all stores, with all values."""

@@ -1,27 +1,26 @@
 """A Python process that has imported redrive and forks a child per program: a start costs milliseconds, not a second.
 
 The child is as good as a new interpreter: its own arguments, environment, folder, input and output, no threads, and an
-ordinary end. `WarmPython` is the side of the tests; this file run as a script is the process that forks.
+ordinary end.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import pkgutil
-import runpy
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
-LIMIT = 1 << 18
-"""Bytes of one request."""
-REDRIVE = "redrive"
-"""The installed command, as a program; any other program is the path of a script."""
+import pytest
+
+from tests.support import warm_child
+from tests.support.warm_child import LIMIT
 
 
 class WarmPython:
@@ -30,19 +29,42 @@ class WarmPython:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-P", __file__, str(theirs.fileno())]
+            command = [sys.executable, "-P", warm_child.__file__, str(theirs.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        self._child: int | None = None
 
     def start(self, program: Sequence[str], *, cwd: Path, env: Mapping[str, str], streams: Sequence[int]) -> int:
         """The pid of the child. `streams`: what it has for input, output and errors."""
         request = json.dumps([list(program), str(cwd), dict(env)]).encode()
         assert len(request) < LIMIT
+        self._end_child()
         socket.send_fds(self._socket, [request], list(streams))
-        return int(self._answer())
+        self._child = int(self._answer())
+        return self._child
 
     def wait(self) -> int:
         """The exit code of the child; negative: the signal that ended it."""
-        return int(self._answer())
+        status = int(self._answer())
+        self._child = None
+        return status
+
+    def run(self, *program: str, cwd: Path, env: Mapping[str, str], text: str = "") -> subprocess.CompletedProcess[str]:
+        with ExitStack() as stack:
+            given, out, err = (stack.enter_context(TemporaryFile("w+")) for _ in range(3))
+            given.write(text)
+            given.seek(0)
+            self.start(program, cwd=cwd, env=env, streams=[given.fileno(), out.fileno(), err.fileno()])
+            status = self.wait()
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(program, status, out.read(), err.read())
+
+    def _end_child(self) -> None:
+        """One that a test gave up."""
+        if self._child is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+            self.wait()
 
     def _answer(self) -> bytes:
         answer = self._socket.recv(64)
@@ -50,66 +72,13 @@ class WarmPython:
         return answer
 
     def close(self) -> None:
+        self._end_child()
         self._socket.close()
         self._process.wait()
 
 
-def serve(channel: socket.socket) -> list[str]:
-    """Fork a child per request until the tests' side is gone. Returns in a child, with its arguments."""
-    while True:
-        request, streams, _, _ = socket.recv_fds(channel, LIMIT, 3)
-        if not request:
-            sys.exit()
-        child = os.fork()
-        if child == 0:
-            channel.close()
-            program, folder, environment = json.loads(request)
-            return become(program, folder, environment, streams)
-        for stream in streams:
-            os.close(stream)
-        with suppress(BrokenPipeError):
-            channel.send(str(child).encode())
-            _, status = os.waitpid(child, 0)
-            channel.send(str(os.waitstatus_to_exitcode(status)).encode())
-
-
-def become(program: list[str], folder: str, environment: Mapping[str, str], streams: Sequence[int]) -> list[str]:
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - open as long as the process lives
-    buffered = not os.environ.get("PYTHONUNBUFFERED")
-    sys.stdout = open(1, "w", closefd=False, buffering=1 if os.isatty(1) or not buffered else -1)  # noqa: SIM115
-    sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115
-    return program
-
-
-def import_redrive() -> None:
-    import redrive
-
-    for module in pkgutil.walk_packages(redrive.__path__, "redrive."):
-        # Those of the kit for tests are no part of a program; a package that is not installed is not imported either.
-        if not module.name.startswith("redrive.testing") and not module.name.endswith("__main__"):
-            with suppress(ImportError):
-                importlib.import_module(module.name)
-
-
-def main() -> None:
-    import_redrive()
-    with socket.socket(fileno=int(sys.argv[1])) as channel:
-        program, *arguments = serve(channel)
-    sys.argv = [program, *arguments]
-    if program == REDRIVE:
-        from redrive.cli import main as command_line
-
-        command_line()
-    else:
-        sys.path.insert(0, str(Path(program).resolve().parent))
-        runpy.run_path(program, run_name="__main__")
-
-
-if __name__ == "__main__":
-    main()
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """One for all tests of this process."""
+    with closing(WarmPython()) as started:
+        yield started

@@ -1,4 +1,4 @@
-"""A process whose target refuses everything: `python -m tests.receipts.feeder URL NAME COUNT` makes dead receipts.
+"""A process whose target refuses everything: `python -m proofs.receipts.feeder URL NAME COUNT` makes dead receipts.
 
 It lives on until its input ends, so that a test can do something while it surely lives.
 """

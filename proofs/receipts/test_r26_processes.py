@@ -1,4 +1,4 @@
-"""Two processes make dead letters in one store while a recovery runs: each of them is accounted for, none twice."""
+"""R-26 two processes make dead letters in one store while a recovery runs. Each is accounted for, none twice."""
 
 from __future__ import annotations
 
@@ -6,42 +6,25 @@ import asyncio
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
-
+from proofs.receipts.feeder import lease
 from redrive.core.states import State
 from redrive.errors import ReceiptRefused
 from redrive.receipts import Receipt, ReceiptClient
 from redrive.receipts.model import final_id
-from tests.receipts.feeder import lease
-from tests.support.folders import quick_folder
-from tests.support.stores import fresh_store
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("ann", "bob")
-SMOKE, WHOLE = 60, 1_000
-SHARED = ("sqlite", "postgres", "redis")
+COUNT = 1_000
 
 
-@pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with quick_folder(tmp_path) as folder, fresh_store(request.param, folder) as made:
-        yield made
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_r26_two_processes_and_a_recovery_lose_none(url: str) -> None:
-    await check(url, SMOKE)
-
-
-@pytest.mark.prove
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("url", SHARED, indirect=True)
-async def test_r26_two_processes_with_a_thousand_each_and_a_recovery_lose_none(url: str) -> None:
-    await check(url, WHOLE)
+async def test_r26_two_processes_with_a_thousand_each_and_a_recovery_lose_none(
+    shared: str, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("size", f"2 x {COUNT:,} receipts")
+    await check(shared, COUNT)
 
 
 async def check(url: str, count: int) -> None:
@@ -74,7 +57,7 @@ async def check(url: str, count: int) -> None:
 
 
 async def _feeder(url: str, name: str, count: int) -> asyncio.subprocess.Process:
-    command = (sys.executable, "-m", "tests.receipts.feeder", url, name, str(count))
+    command = (sys.executable, "-m", "proofs.receipts.feeder", url, name, str(count))
     return await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=os.environ, stdin=asyncio.subprocess.PIPE)
 
 

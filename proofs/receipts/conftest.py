@@ -1,0 +1,3 @@
+from tests.support.broker import broker
+
+__all__ = ["broker"]

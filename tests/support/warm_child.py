@@ -1,0 +1,80 @@
+"""The process of `warm_python`, run as a script: it imports redrive, and forks a child per request."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+LIMIT = 1 << 18
+"""Bytes of one request."""
+REDRIVE = "redrive"
+"""The installed command, as a program; any other program is the path of a script."""
+
+
+def serve(channel: socket.socket) -> list[str]:
+    """Fork a child per request until the tests' side is gone. Returns in a child, with its arguments."""
+    while True:
+        request, streams, _, _ = socket.recv_fds(channel, LIMIT, 3)
+        if not request:
+            sys.exit()
+        child = os.fork()
+        if child == 0:
+            channel.close()
+            program, folder, environment = json.loads(request)
+            return become(program, folder, environment, streams)
+        for stream in streams:
+            os.close(stream)
+        with suppress(BrokenPipeError):
+            channel.send(str(child).encode())
+            _, status = os.waitpid(child, 0)
+            channel.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def become(program: list[str], folder: str, environment: Mapping[str, str], streams: Sequence[int]) -> list[str]:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - open as long as the process lives
+    buffered = not os.environ.get("PYTHONUNBUFFERED")
+    sys.stdout = open(1, "w", closefd=False, buffering=1 if os.isatty(1) or not buffered else -1)  # noqa: SIM115
+    sys.stderr = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115
+    return program
+
+
+def import_redrive() -> None:
+    import redrive
+
+    for module in pkgutil.walk_packages(redrive.__path__, "redrive."):
+        # Those of the kit for tests are no part of a program; a package that is not installed is not imported either.
+        if not module.name.startswith("redrive.testing") and not module.name.endswith("__main__"):
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+
+
+def main() -> None:
+    import_redrive()
+    with socket.socket(fileno=int(sys.argv[1])) as channel:
+        program, *arguments = serve(channel)
+    sys.argv = [program, *arguments]
+    if program == REDRIVE:
+        from redrive.cli import main as command_line
+
+        command_line()
+    else:
+        sys.path.insert(0, str(Path(program).resolve().parent))
+        runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
