@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,8 @@ from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
 from tests.mailboxes.bench import Adapter
 from tests.mailboxes.conftest import Openers
+from tests.support.cli import environment
+from tests.support.warm_python import WarmPython
 
 
 class Late(MemoryStore):
@@ -54,34 +54,6 @@ def test_who_sends_while_another_closes_is_told_that_it_is_closed(clock: FakeClo
         box.close()
         with pytest.raises(MailboxClosedError, match="was closed meanwhile; nothing was done"):
             sending.result()
-
-
-WAITING = """
-import sys, threading, time
-from redrive.mailboxes import *
-
-class Echo:
-    def evaluate(self, prompt):
-        return prompt
-
-url = f"sqlite:///{sys.argv[1]}"
-box, dead = open_mailbox("box", url), open_mailbox("dead", url)
-loop = MainLoop(adapter=Echo(), requests=box, dlq=DLQPolicy(dead))
-consumer = DLQConsumer(mailbox=dead, handler=print)
-for target in (loop.run, consumer.run, lambda: print(open_mailbox("other", url).receive(wait_time_seconds=20))):
-    threading.Thread(target=target, daemon=True).start()
-while not (loop.running and consumer.running):
-    time.sleep(0.01)  # nobody tells when a thread of a process is about to wait
-time.sleep(0.1)  # most are in the middle of their wait by then; if not, they are ended before it, as quietly
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_ends_has_nothing_to_complain_of(tmp_path: Path) -> None:
-    """Its threads still wait for messages. They get none, and its loops stop."""
-    command = [sys.executable, "-c", WAITING, str(tmp_path / "one.db")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 ENDED_EARLY = """
@@ -119,9 +91,12 @@ asked.wait()
 @pytest.mark.slow
 @pytest.mark.parametrize("works", ["loop", "consumer", "receive"])
 @pytest.mark.parametrize("verb", ["open", "configure", "lease"])
-def test_a_process_that_ends_in_the_middle_of_a_first_call_has_nothing_to_complain_of(verb: str, works: str) -> None:
-    command = [sys.executable, "-c", ENDED_EARLY, verb, works]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
+def test_a_process_that_ends_in_the_middle_of_a_first_call_has_nothing_to_complain_of(
+    verb: str, works: str, tmp_path: Path, warm_python: WarmPython
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ENDED_EARLY)
+    done = warm_python.run(str(script), verb, works, cwd=tmp_path, env=environment())
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -154,7 +154,7 @@ class Mailboxes(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
-def test_the_eight_invariants_of_a_mailbox(kind: str, tmp_path: Path) -> None:
+def test_i1_i8_the_invariants_of_a_mailbox(kind: str, tmp_path: Path) -> None:
     machine = type("Mailboxes", (Mailboxes,), {"kind": kind, "folder": tmp_path})
     examples = 25 if kind == "memory" else 3
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30, deadline=None))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,9 @@ from redrive.stores.url import store_from_url
 from redrive.testing import FakeClock
 from redrive.testing.faults import Fault, FaultyStore
 from tests.mailboxes.conftest import Openers
+from tests.support.cli import environment
 from tests.support.stores import EACH, StoreUrl
+from tests.support.warm_python import WarmPython
 
 
 @pytest.fixture
@@ -253,11 +253,13 @@ print("parent", sorted(message.body for message in requests.receive(10)), memory
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "postgres", "redis"])
-def test_a_forked_child_has_a_place_of_its_own(kind: str, store_url: StoreUrl) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", FORKING, store_url(kind)], capture_output=True, text=True, timeout=50, check=False
-    )
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+def test_a_forked_child_has_a_place_of_its_own(
+    store: str, store_url: StoreUrl, tmp_path: Path, warm_python: WarmPython
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FORKING)
+    run = warm_python.run(str(script), store_url(store), cwd=tmp_path, env=environment())
     assert run.stdout.splitlines() == [
         "child ['True', 'before', 'child']",
         "parent ['before', 'child', 'parent'] 1",

@@ -46,7 +46,7 @@ def chosen(name: str, calls: Sequence[C]) -> list[C]:
     if NAMED.match(name):
         return list(calls)
     for others in (DURABLE, SERVERS):
-        beside = [call for call in calls if any(call.params.get(fixture) in others for fixture in ABOVE)]
+        beside = [call for call in calls if any(str(call.params.get(fixture)) in others for fixture in ABOVE)]
         if beside and len(beside) < len(calls):
             beside.pop(zlib.crc32(name.encode()) % len(beside))
             dropped = set(map(id, beside))
