@@ -4,6 +4,7 @@ import contextlib
 import json
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,15 +14,19 @@ import psycopg
 import pytest
 import redis
 
+from redrive import Redrive
 from redrive.cli.exits import Exit
 from redrive.stores.postgres import install
 from redrive.stores.redis import boot
-from tests.support.cli import here, letters_in, piped
+from tests.support.cli import here, letters_in
+from tests.support.in_process import RunWorker, run_worker
 from tests.support.servers import schemas, shared
-from tests.support.servers.postgres import SEALED, PostgresServer, private_postgres
+from tests.support.servers.postgres import SEALED
 from tests.support.servers.redis import RedisServer, private_redis
 from tests.support.servers.server import HOST, with_options
 from tests.support.stores import StoreUrl
+
+__all__ = ["run_worker"]
 
 PASSWORD = "s3cr3t @/:#?%"  # noqa: S105 - what must not be seen
 TRACE = "s3cr3t"
@@ -30,7 +35,7 @@ COMMANDS = (["status"], ["letters", "list"], ["db", "status"], ["db", "check"], 
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("REDRIVE_STORE", raising=False)
 
@@ -194,16 +199,13 @@ def test_a_port_where_somebody_else_is(scheme: str, http: int, refused: Refused)
     refused(with_user(f"{scheme}://{HOST}:{http}/{path}", "u"), Exit.STORE, f"{HOST}:{http}")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("private", [private_postgres, private_redis], ids=["postgres", "redis"])
-def test_a_server_that_does_not_answer(
-    private: Callable[[], contextlib.AbstractContextManager[PostgresServer | RedisServer]], refused: Refused
-) -> None:
-    with private() as server:
-        server.pause()
-        url = with_options(server.url(), {"timeout": "200ms", "connect_timeout": "200ms"})
-        refused(url, Exit.STORE, f"{HOST}:{server.port}", commands=(["status"], ["db", "status"], ["db", "migrate"]))
-        server.resume()
+@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
+def test_a_server_that_does_not_answer(scheme: str, refused: Refused) -> None:
+    with socket.create_server((HOST, 0)) as silent:
+        port = silent.getsockname()[1]
+        path = {"postgresql": "db", "redis": "0"}[scheme]
+        url = with_options(f"{scheme}://{HOST}:{port}/{path}", {"timeout": "10ms", "connect_timeout": "10ms"})
+        refused(url, Exit.STORE, f"{HOST}:{port}", commands=(["status"], ["db", "status"], ["db", "migrate"]))
 
 
 # --- PostgreSQL ------------------------------------------------------------------------------------------------------
@@ -261,12 +263,13 @@ def test_a_session_that_may_only_read(postgres_url: str, refused: Refused) -> No
 
 
 @pytest.mark.slow
-def test_no_right_to_create(role: str, refused: Refused, tmp_path: Path) -> None:
+def test_no_right_to_create(role: str, refused: Refused, run_worker: RunWorker) -> None:
     with schemas.schemas().missing() as missing:
         url = with_user(missing, role)
         refused(url, Exit.STORE, 'grant create on database "redrive" to', commands=(["db", "migrate"],))
-        worker = run_worker(url, tmp_path)
+        worker = run_worker(quick(url), "--until-idle", "-v")
         assert worker.code == Exit.STORE
+        assert TRACE not in worker.err
         assert 'grant create on database "redrive" to' in worker.err
 
 
@@ -291,25 +294,6 @@ def test_a_postgresql_without_tls(postgres_url: str, refused: Refused) -> None:
     refused(with_options(with_user(postgres_url, "redrive"), {"sslmode": "require"}), Exit.STORE, "SSL")
 
 
-@pytest.mark.slow
-def test_a_hot_standby(refused: Refused, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with private_postgres() as server:
-        assert here(capsys, "db", "migrate", "--store", server.url()).code == Exit.DONE
-        server.become_standby()
-        url = with_user(server.url(), "redrive")
-        refused(url, Exit.STORE, "is a read-only replica", "primary", commands=(["status"], ["letters", "list"]))
-        worker = run_worker(url, tmp_path)
-        assert (worker.code, "is a read-only replica" in worker.err) == (Exit.STORE, True)
-        told = here(capsys, "db", "status", "--store", url)
-        assert (told.code, "replica\tyes\n" in told.out) == (Exit.STORE, True)
-        assert (
-            told.err == "redrive: no app can work with it: a read-only replica; use the address of the primary server\n"
-        )
-        doctor = here(capsys, "doctor", "--store", url)
-        assert (doctor.code, "bad\tstore\t" in doctor.out) == (Exit.UNSOUND, True)
-        assert here(capsys, "db", "check", "--store", url).out == "checked\t0\n"
-
-
 # --- Redis -----------------------------------------------------------------------------------------------------------
 
 
@@ -320,40 +304,70 @@ def used(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return letters_in(folder, "a", "b")
 
 
-@pytest.mark.slow
-def test_a_redis_that_evicts(tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    with private_redis(requirepass=TRACE) as server:
-        used(server.url(), tmp_path, monkeypatch)
-        with redis.Redis.from_url(server.url()) as client:
-            client.config_set("maxmemory-policy", "allkeys-lru")
-        working = (["status"], ["letters", "list"])
-        refused(server.url(), Exit.USAGE, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", commands=working)
-        worker = run_worker(server.url(), tmp_path)
-        assert (worker.code, "allkeys-lru" in worker.err) == (Exit.USAGE, True)
+@pytest.fixture(scope="module")
+def private_server() -> Iterator[RedisServer]:
+    with private_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def server(private_server: RedisServer) -> Iterator[RedisServer]:
+    """Of these tests alone, empty, and with its first settings again after each of them. Its password is TRACE."""
+    require(private_server, TRACE)
+    yield private_server
+    with redis.Redis.from_url(private_server.url()) as client:
+        client.replicaof("NO", "ONE")
+        client.config_set("maxmemory", "0")
+        client.config_set("maxmemory-policy", "noeviction")
+        client.acl_deluser("plain")
+        client.flushall()
+
+
+def require(server: RedisServer, password: str) -> None:
+    with redis.Redis.from_url(server.url()) as client:
+        client.config_set("requirepass", password)
+    server.settings["requirepass"] = password
+
+
+WORKING = (["status"], ["letters", "list"])
 
 
 @pytest.mark.slow
-def test_a_wrong_redis_password(tmp_path: Path, refused: Refused) -> None:
-    with private_redis(requirepass="other") as server:
-        refused(with_user(server.url(), ""), Exit.STORE, "check the user and the password")
-        refused(f"redis://{HOST}:{server.port}/0", Exit.STORE, "check the user and the password")
-        worker = run_worker(with_user(server.url(), ""), tmp_path)
-        assert worker.code == Exit.STORE
+def test_a_redis_that_evicts(
+    server: RedisServer, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch, run_worker: RunWorker
+) -> None:
+    used(server.url(), tmp_path, monkeypatch)
+    with redis.Redis.from_url(server.url()) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    refused(server.url(), Exit.USAGE, "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", commands=WORKING)
+    worker = run_worker(quick(server.url()), "--until-idle", "-v")
+    assert (worker.code, "allkeys-lru" in worker.err, TRACE in worker.err) == (Exit.USAGE, True, False)
+
+
+@pytest.mark.slow
+def test_a_wrong_redis_password(server: RedisServer, refused: Refused, run_worker: RunWorker) -> None:
+    require(server, "other")
+    refused(with_user(server.url(), ""), Exit.STORE, "check the user and the password")
+    refused(f"redis://{HOST}:{server.port}/0", Exit.STORE, "check the user and the password")
+    worker = run_worker(quick(with_user(server.url(), "")), "--until-idle", "-v")
+    assert (worker.code, TRACE in worker.err) == (Exit.STORE, False)
 
 
 @pytest.mark.slow
 def test_a_redis_replica(
-    tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: RedisServer,
+    tmp_path: Path,
+    refused: Refused,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with private_redis(requirepass=TRACE) as server:
-        used(server.url(), tmp_path, monkeypatch)
-        with redis.Redis.from_url(server.url()) as client:
-            client.replicaof(HOST, 1)
-        working = (["status"], ["letters", "list"])
-        refused(server.url(), Exit.STORE, "replica", "primary", commands=working)
-        told = here(capsys, "db", "status", "--store", server.url())
-        assert (told.code, "role\treplica\n" in told.out) == (Exit.STORE, True)
-        assert TRACE not in told.out + told.err
+    used(server.url(), tmp_path, monkeypatch)
+    with redis.Redis.from_url(server.url()) as client:
+        client.replicaof(HOST, 1)
+    refused(server.url(), Exit.STORE, "replica", "primary", commands=WORKING)
+    told = here(capsys, "db", "status", "--store", server.url())
+    assert (told.code, "role\treplica\n" in told.out) == (Exit.STORE, True)
+    assert TRACE not in told.out + told.err
 
 
 def test_a_redis_database_that_the_server_does_not_have(store_url: StoreUrl, refused: Refused) -> None:
@@ -372,79 +386,64 @@ def test_a_redis_that_is_too_old(
 
 
 @pytest.mark.slow
-def test_a_redis_user_without_rights(tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    with private_redis() as server:
-        used(server.url(), tmp_path, monkeypatch)
-        with redis.Redis.from_url(server.url()) as client:
-            client.acl_setuser("plain", enabled=True, passwords=[f"+{PASSWORD}"], commands=["+@read"], keys=["*"])
-        refused(with_user(server.url(), "plain"), Exit.STORE, "may not", "ACL SETUSER")
+def test_a_redis_user_without_rights(
+    server: RedisServer, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used(server.url(), tmp_path, monkeypatch)
+    with redis.Redis.from_url(server.url()) as client:
+        client.acl_setuser("plain", enabled=True, passwords=[f"+{PASSWORD}"], commands=["+@read"], keys=["*"])
+    refused(with_user(server.url(), "plain"), Exit.STORE, "may not", "ACL SETUSER")
 
 
 @pytest.mark.slow
-def test_a_redis_without_tls(refused: Refused) -> None:
-    with private_redis(requirepass=TRACE) as server:
-        url = with_options(server.url().replace("redis://", "rediss://"), {"connect_timeout": "300ms"})
-        refused(url, Exit.STORE, "TLS", commands=(["status"],))
+def test_a_redis_without_tls(server: RedisServer, refused: Refused) -> None:
+    url = with_options(server.url().replace("redis://", "rediss://"), {"connect_timeout": "20ms"})
+    refused(url, Exit.STORE, "TLS", commands=(["status"],))
 
 
 @pytest.mark.slow
 def test_a_full_redis_still_shows_and_sends_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with private_redis() as server:
-        one, two = used(server.url(), tmp_path, monkeypatch)
-        with redis.Redis.from_url(server.url()) as client:
-            client.config_set("maxmemory", "1mb")
-        monkeypatch.setenv("REDRIVE_STORE", server.url())
-        assert here(capsys, "status").code == Exit.DONE
-        assert here(capsys, "letters", "replay", one, "--reason", "x").out == f"{one}\n"
-        assert here(capsys, "letters", "list", "-q").out == f"{two}\n"
-        assert here(capsys, "db", "check").out == "checked\t2\n"
-        told = here(capsys, "health", "--oldest", "9d")
-        assert told.code == Exit.UNSOUND
-        kinds = {line.split("\t")[0]: line.split("\t")[2] for line in told.out.splitlines()}
-        assert " of 1,048,576 bytes of the server's memory are used; a full server refuses" in kinds["memory"]
-        with redis.Redis.from_url(server.url()) as client:
-            client.config_set("maxmemory", "1gb")
-        assert "memory\t" not in here(capsys, "health").out
+    one, two = used(server.url(), tmp_path, monkeypatch)
+    with redis.Redis.from_url(server.url()) as client:
+        client.config_set("maxmemory", "1mb")
+    monkeypatch.setenv("REDRIVE_STORE", server.url())
+    assert here(capsys, "status").code == Exit.DONE
+    assert here(capsys, "letters", "replay", one, "--reason", "x").out == f"{one}\n"
+    assert here(capsys, "letters", "list", "-q").out == f"{two}\n"
+    assert here(capsys, "db", "check").out == "checked\t2\n"
+    told = here(capsys, "health", "--oldest", "9d")
+    assert told.code == Exit.UNSOUND
+    kinds = {line.split("\t")[0]: line.split("\t")[2] for line in told.out.splitlines()}
+    assert " of 1,048,576 bytes of the server's memory are used; a full server refuses" in kinds["memory"]
+    with redis.Redis.from_url(server.url()) as client:
+        client.config_set("maxmemory", "1gb")
+    assert "memory\t" not in here(capsys, "health").out
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------
 
-TASKS = """
-import os
 
-from redrive import Redrive
+def quick(url: str) -> Redrive:
+    app = Redrive(url)
 
-app = Redrive(os.environ["SHOP_STORE"])
+    @app.handler("quick")
+    async def handle(name: str) -> str:
+        return name
 
-
-@app.handler("quick")
-async def quick(name: str) -> str:
-    return name
-"""
+    return app
 
 
-class Ended:
-    def __init__(self, code: int, err: str) -> None:
-        self.code = code
-        self.err = err
-
-
-def run_worker(url: str, folder: Path) -> Ended:
-    """In a process of its own, as loud as it can be."""
-    (folder / "tasks.py").write_text(TASKS)
-    told = piped("worker", "run", "tasks:app", "--until-idle", "-v", cwd=folder, env={"SHOP_STORE": url})
-    assert TRACE not in told.stdout + told.stderr
-    return Ended(told.returncode, told.stderr)
-
-
-@pytest.mark.slow
-def test_a_password_in_the_source_of_an_app_is_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "tasks.py").write_text(TASKS.replace('os.environ["SHOP_STORE"]', '"redis://:s3cr3t@127.0.0.1:1/zero"'))
+def test_a_password_in_the_source_of_an_app_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    source = 'from redrive import Redrive\n\napp = Redrive("redis://:s3cr3t@127.0.0.1:1/zero")\n'
+    (tmp_path / "shop_with_a_password.py").write_text(source)
     for loud in ([], ["-v"]):
-        told = piped("worker", "run", "tasks:app", *loud, cwd=tmp_path)
-        assert (told.returncode, told.stdout) == (Exit.FAILED, "")
-        assert "tasks.py" in told.stderr
-        assert 'Redrive("redis://:…@127.0.0.1:1/zero")' in told.stderr
-        assert TRACE not in told.stderr
+        told = here(capsys, "worker", "run", "shop_with_a_password:app", *loud)
+        assert (told.code, told.out) == (Exit.FAILED, "")
+        assert "shop_with_a_password.py" in told.err
+        assert 'Redrive("redis://:…@127.0.0.1:1/zero")' in told.err
+        assert TRACE not in told.err
