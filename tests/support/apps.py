@@ -1,4 +1,4 @@
-"""Apps for tests that are about what a user sees, on every store."""
+"""Apps for tests that are about what a user sees, in memory and on a durable store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redrive import Policy, Redrive, never
-from tests.support.stores import EACH, StoreUrl
+from tests.support.stores import StoreUrl
 
 
 class Work:
@@ -35,7 +35,7 @@ class Work:
         return ids
 
 
-@pytest.fixture(params=EACH)
+@pytest.fixture(params=["memory", "sqlite"])
 async def work(request: pytest.FixtureRequest, store_url: StoreUrl) -> AsyncIterator[Work]:
     app = Redrive(store_url(request.param), actor="tester")
     made = Work(app)
