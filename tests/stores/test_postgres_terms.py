@@ -18,7 +18,7 @@ from redrive.errors import BadDependency, QueueFull
 from redrive.stores.postgres import PostgresStore
 from redrive.stores.statements import load
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.postgres_hot_kit import Open
+from tests.stores.postgres_hot_kit import Open, keep_from_statistics
 from tests.stores.postgres_kit import act, behind, execute, rows, somebody_waits
 from tests.support.servers import schemas
 
@@ -51,8 +51,7 @@ def done(items: Sequence[Item]) -> list[Settlement]:
 
 @pytest.fixture
 async def store(url: str, opened: Open) -> PostgresStore:
-    """The server is kept from making statistics by itself."""
-    await execute(url, *[f"alter table {name} set (autovacuum_enabled = false)" for (name,) in await rows(url, TABLES)])
+    await keep_from_statistics(url)
     return await opened()
 
 

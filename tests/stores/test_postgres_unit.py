@@ -18,7 +18,17 @@ from redrive.stores.postgres import install, lease
 from redrive.stores.postgres.session import TRIES, Tx
 from redrive.stores.statements import load
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.postgres_hot_kit import MINE, Open, asking, failed, finished, gone, news, session_of
+from tests.stores.postgres_hot_kit import (
+    MINE,
+    Open,
+    asking,
+    failed,
+    finished,
+    gone,
+    keep_from_statistics,
+    news,
+    session_of,
+)
 from tests.stores.postgres_kit import behind, rows, somebody_waits
 
 FUNCTIONS = "9bf3fe66ca8b84fd"
@@ -53,6 +63,7 @@ async def test_a_lease_never_gives_more_than_asked_whatever_the_planner_prefers(
 async def test_the_verbs_use_indexes_before_there_are_statistics(unused: str, opened: Open) -> None:
     """A table that was empty when its plan was made must not be read as a whole when it is large."""
     await (await opened(where=unused)).close()
+    await keep_from_statistics(unused)
     await gone(unused)
     # Making tables and their indexes is a scan of them, too.
     scans = """
@@ -82,6 +93,7 @@ async def test_the_verbs_use_indexes_before_there_are_statistics(unused: str, op
 async def test_a_settle_finds_items_by_their_number_only(unused: str, opened: Open) -> None:
     """By the index of the leased it would walk through all that the fleet holds."""
     store = await opened(where=unused)
+    await keep_from_statistics(unused)
     await store.put(news(300))
     items = (await store.lease(asking(300))).items
     await store.settle(finished(items[:20]))
