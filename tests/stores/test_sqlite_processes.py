@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,9 +26,6 @@ path, name = sys.argv[1:]
 
 def say(*words):
     print(*words, flush=True)
-
-async def hear():
-    return await asyncio.to_thread(sys.stdin.readline)
 """
 
 FORKS = """
@@ -49,16 +47,11 @@ with asyncio.Runner() as runner:
 """
 
 
-async def start(script: str, path: Path, name: str) -> asyncio.subprocess.Process:
-    pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PRELUDE + script, str(path), name, stdin=pipe, stdout=pipe
-    )
-
-
-async def line(process: asyncio.subprocess.Process) -> str:
-    assert process.stdout is not None
-    return (await process.stdout.readline()).decode().strip()
+def said(script: str, path: Path, name: str) -> list[str]:
+    """What a process that runs it prints. Not one of asyncio, whose pipes may outlive the loop of a test."""
+    command = [sys.executable, "-c", PRELUDE + script, str(path), name]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 @pytest.mark.slow
@@ -67,10 +60,7 @@ async def test_a_forked_child_gets_connections_of_its_own(
     opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch, binding: str, name: str
 ) -> None:
     monkeypatch.setenv("BINDING", binding)
-    process = await start(FORKS, path, name)
-    assert await line(process) == "7"
-    assert await line(process) == "1"
-    assert await process.wait() == 0
+    assert said(FORKS, path, name) == ["7", "1"]
     store = await opened()
     assert await exists(store, "child")
     assert await exists(store, name)
@@ -223,11 +213,9 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-async def test_a_file_that_may_not_be_read_is_forbidden_and_says_what_to_check(path: Path) -> None:
-    process = await start(FORBIDDEN, path, "p")
-    said = await line(process)
-    assert said.startswith("StoreForbidden check the permissions")
-    assert await process.wait() == 0
+def test_a_file_that_may_not_be_read_is_forbidden_and_says_what_to_check(path: Path) -> None:
+    (line,) = said(FORBIDDEN, path, "p")
+    assert line.startswith("StoreForbidden check the permissions")
 
 
 async def test_a_missing_folder_is_told_from_a_forbidden_one(tmp_path: Path) -> None:
