@@ -29,6 +29,7 @@ from redrive.stores.clock import Clock, SystemClock
 from redrive.testing import FakeClock, Fault, FaultyStore, MemoryStore
 from tests.mailboxes.bench import Adapter, Ask, Bench, Loop, Told, letters_of
 from tests.mailboxes.conftest import Openers
+from tests.mailboxes.threads import SOON
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def begun(loop: Loop, **options: float) -> threading.Thread:
     loop.heartbeat.add_callback(beaten.set)
     thread = threading.Thread(target=loop.run, kwargs=options, daemon=True)
     thread.start()
-    assert beaten.wait(10)
+    assert beaten.wait(SOON)
     return thread
 
 
@@ -114,16 +115,16 @@ def test_m36_a_letter_of_which_nobody_knew_is_one_letter_and_one_reply(bench: Be
 def test_a_shutdown_ends_the_waiting(bench: Bench) -> None:
     thread = begun(bench.loop, wait_time_seconds=600)
     assert bench.loop.running
-    assert bench.loop.shutdown(timeout=10)
-    thread.join(10)
+    assert bench.loop.shutdown(timeout=SOON)
+    thread.join(SOON)
     assert not bench.loop.running
 
 
 def test_a_shutdown_ends_the_waiting_for_the_store(bench: Bench, faulty: FaultyStore) -> None:
     faulty.fail("lease")
     thread = begun(bench.loop)
-    assert bench.loop.shutdown(timeout=10)
-    thread.join(10)
+    assert bench.loop.shutdown(timeout=SOON)
+    thread.join(SOON)
     assert not bench.loop.running
 
 
