@@ -23,8 +23,8 @@ from tests.support.lab import Lab, Seen
 
 pytestmark = pytest.mark.slow
 
-WORKERS = 4
-ITEMS = 200
+WORKERS = 3
+ITEMS = 100
 
 
 class Fleet:
@@ -45,7 +45,7 @@ class Fleet:
             self.seen.append(Seen(app))
             self.apps.append(app)
 
-            @app.handler("q", policy=Policy(backoff=constant("1s"), max_attempts=None), concurrency=10)
+            @app.handler("q", policy=Policy(backoff=constant("1s"), max_attempts=None), concurrency=5)
             async def ask(item: Item) -> None:
                 self.calls.append((self.lab.clock.now(), item.id, item.errors == 0))
                 if self.down:
@@ -126,11 +126,11 @@ async def test_gap12_in_bad_times_retries_are_a_share_of_first_attempts(lab: Lab
     fleet = Fleet(lab)
     await fleet.prepare(gate_config(failure_rate=None, consecutive=None, retry_share=0.1, retry_floor="10s"))
     async with fleet.working():
-        await lab.pass_time("30s")
+        await lab.pass_time("20s")
         firsts = sum(first for *_, first in fleet.calls)
         retries = len(fleet.calls) - firsts
         assert firsts == ITEMS
-        floor = 30 // 10 + 1
+        floor = 20 // 10 + 1
         assert ITEMS // 10 <= retries <= ITEMS // 10 + floor
         assert sum(item.attempt for item in await fleet.items()) == len(fleet.calls), "waiting costs nothing"
 

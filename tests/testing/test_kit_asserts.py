@@ -12,6 +12,7 @@ from redrive import Dead, Policy, Redrive, constant, never
 from redrive.errors import ConfigError, UnknownQueue
 from redrive.testing import (
     FakeClock,
+    _expect,
     assert_dead,
     assert_done,
     assert_enqueued,
@@ -157,20 +158,21 @@ async def test_what_handlers_put_is_seen(app: Redrive) -> None:
     await assert_enqueued(app, "emails", {"copy of": 7}, count=1)
 
 
-@pytest.mark.slow
-async def test_there_may_be_more_than_a_page(app: Redrive) -> None:
+async def test_there_may_be_more_than_a_page(app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_expect, "PAGE_LIMIT", 10)
+
     @app.handler("numbers", policy=Policy(never()))
     async def count(n: int) -> int:
         if n % 2:
             raise ValueError(n)
         return n
 
-    await app.enqueue_many("numbers", [{"n": n} for n in range(2500)])
-    await assert_enqueued(app, "numbers", count=2500)
+    await app.enqueue_many("numbers", [{"n": n} for n in range(50)])
+    await assert_enqueued(app, "numbers", count=50)
     assert (await assert_enqueued(app, "numbers", {"n": 3}, count=1))[0].payload == b'{"n":3}'
     await drain(app)
-    await assert_done(app, "numbers", count=1250)
-    await assert_dead(app, "numbers", count=1250)
+    await assert_done(app, "numbers", count=25)
+    await assert_dead(app, "numbers", count=25)
     await assert_done(app, result=6, count=1)
     await assert_dead(app, containing={"n": 1}, count=1)
 

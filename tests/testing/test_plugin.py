@@ -129,10 +129,9 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     ("mark", "options"),
     [
         ("", ("-o", "asyncio_mode=auto")),
-        ("pytestmark = pytest.mark.asyncio", ("-o", "asyncio_mode=strict")),
         ("pytestmark = pytest.mark.asyncio(loop_scope='module')", ("-o", "asyncio_mode=strict")),
     ],
-    ids=["auto", "strict", "one loop for all"],
+    ids=["auto", "strict, one loop for all"],
 )
 def test_a_project_with_async_tests(pytester: pytest.Pytester, mark: str, options: tuple[str, ...]) -> None:
     pytester.makepyfile(test_tasks=ASYNC_TESTS.format(mark=mark))
