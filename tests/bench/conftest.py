@@ -12,6 +12,7 @@ import pytest
 
 from bench import engines
 from bench.engines.base import Engine
+from tests.support.held import lasting
 from tests.support.servers import run
 
 
@@ -22,16 +23,20 @@ def started() -> Iterator[Callable[[str], Engine]]:
 
         @functools.cache
         def start(name: str) -> Engine:
-            folder: Path = run.current().room("bench")
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            return stack.enter_context(engines.started(name, folder))
+            with lasting():
+                folder: Path = run.current().room("bench")
+                stack.callback(shutil.rmtree, folder, ignore_errors=True)
+                engine = stack.enter_context(engines.started(name, folder))
+                engine.facts()  # its client connects
+                return engine
 
         yield start
 
 
-@pytest.fixture(params=[pytest.param(name, id=name) for name in engines.NAMES])
-def running(request: pytest.FixtureRequest, started: Callable[[str], Engine]) -> Engine:
-    return started(request.param)
+@pytest.fixture
+def running(started: Callable[[str], Engine]) -> Engine:
+    """The one that needs no server. With all of them: proofs/test_bench.py."""
+    return started("sqlite")
 
 
 @pytest.fixture

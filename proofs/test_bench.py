@@ -1,21 +1,42 @@
-"""The growth rows at a small size: they measure what they say, and leave nothing behind."""
+"""The bench works on every store: each growth row measures and cleans up, and seeds leave what the verbs would."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from bench import engines, growth, log, office, pages, rows
-from bench.__main__ import main
 from bench.engines.base import Engine
 from bench.harness import CannotMeasure
 from bench.lab import Lab, Scale
+from tests.bench.conftest import engine, started
+from tests.bench.test_raw import test_the_bare_loops_leave_what_the_store_would
+from tests.bench.test_seed import (
+    test_seeded_items_wait_as_if_they_had_been_put,
+    test_seeded_letters_are_of_many_causes_some_common_and_some_rare,
+    test_seeded_letters_are_what_the_verbs_would_leave,
+)
+
+__all__ = [
+    "engine",
+    "started",
+    "test_seeded_items_wait_as_if_they_had_been_put",
+    "test_seeded_letters_are_of_many_causes_some_common_and_some_rare",
+    "test_seeded_letters_are_what_the_verbs_would_leave",
+    "test_the_bare_loops_leave_what_the_store_would",
+]
 
 SHARED = "letters-5000"
 """Too large to be made twice in a run, so it stays."""
 ON_LETTERS = {"grow-letters", "letters-page", "export", "list-filtered"}
+
+
+@pytest.fixture(params=engines.NAMES)
+def running(request: pytest.FixtureRequest, started: Callable[[str], Engine]) -> Engine:
+    return started(request.param)
 
 
 @pytest.fixture
@@ -28,7 +49,6 @@ def lab(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(engine, engine.scratch, Scale(concurrency=50, many=5_000, reader=0.2))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("running", "name"), [(store, name) for store in engines.NAMES for name in rows.GROWTH[store]], indirect=["running"]
 )
@@ -42,7 +62,6 @@ def test_each_row_gives_readings_with_a_target(lab: Lab, name: str) -> None:
     assert lab.engine.left() == ({SHARED} if name in ON_LETTERS else set())
 
 
-@pytest.mark.slow
 def test_a_side_that_runs_dry_is_no_figure(engine: Engine) -> None:
     side = growth.Side("dry", engine.empty("dry"), fill=150)
 
@@ -52,17 +71,3 @@ def test_a_side_that_runs_dry_is_no_figure(engine: Engine) -> None:
 
     with pytest.raises(CannotMeasure, match="100 settled and 50 leased"):
         asyncio.run(run_dry())
-
-
-@pytest.mark.parametrize("store", engines.NAMES)
-def test_groups_name_their_rows(
-    store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    every = rows.chosen(store, ["all"])
-    assert every == [name for group in ("usual", "features", "growth") for name in rows.chosen(store, [group])]
-    assert set(rows.NAMED).isdisjoint(every), "what needs another checkout is asked for by name only"
-    assert rows.chosen(store, ["drain", "all"]) == ["drain", *(name for name in every if name != "drain")]
-    monkeypatch.setattr("sys.argv", ["bench", "--store", store, "--rows", "growth,nothing"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "'nothing' is not one of" in capsys.readouterr().err
