@@ -1,15 +1,19 @@
 """`redrive demo`: it ends by itself, adds up, and leaves only what it was asked to leave."""
 
 import asyncio
+import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from blockbuster import BlockBuster
 
-from redrive import Redrive
-from redrive.cli.demo import sums
-from redrive.cli.demo.app import EFFECTS, LOAD
+from redrive import Dead, Redrive
+from redrive.cli.demo import crew, sums
+from redrive.cli.demo.app import EFFECTS, LOAD, MAX_CRASHES, build
 from redrive.cli.demo.command import Tour
+from redrive.cli.exits import Exit
 from tests.support.cli import here
 
 
@@ -64,3 +68,64 @@ def test_it_wants_a_store_without_its_queues(tmp_path: Path, capsys: pytest.Capt
     told = here(capsys, "demo", "--store", "memory:")
     assert told.code == 2
     assert "not shared with worker processes" in told.err
+
+
+def test_the_tour_tells_what_does_not_add_up(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    blockbuster: BlockBuster,
+) -> None:
+    """Workers that only claim to have been killed: the poison item dies without a crash."""
+    blockbuster.deactivate()  # its handlers write to a file, which stands for the world outside
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    claimed = iter([MAX_CRASHES, 0])
+
+    def work(url: str, place: Path) -> int:
+        async def until_idle() -> None:
+            async with build(url, place) as app:
+                await app.run(until_idle=True)
+
+        asyncio.run(until_idle())
+        return next(claimed)
+
+    def kill(*_: int) -> None:
+        raise Dead("killed, as they say")
+
+    monkeypatch.setattr(crew, "work", work)
+    monkeypatch.setattr("redrive.cli.demo.app.os", SimpleNamespace(kill=kill, getpid=os.getpid))
+    told = here(capsys, "demo")
+    assert told.code == Exit.FAILED
+    lines = told.out.splitlines()
+    assert [line for line in lines if line.startswith("WRONG")] == [
+        "WRONG: the poison item was not dead after max_crashes"
+    ]
+    assert lines[-1] == "The promise was broken."
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("codes", "killed", "said"),
+    [
+        ([-9, -9, -9, 0], 3, ""),
+        ([-9, 7], None, "a worker process ended with 7"),
+        ([-9] * crew.MOST_PROCESSES, None, "worker processes were killed, one after the other"),
+    ],
+)
+def test_killed_workers_are_counted_and_others_end_the_tour(
+    codes: list[int], killed: int | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = iter(codes)
+
+    (tmp_path / crew.LOG).write_text("why it ended")
+
+    async def one(*_: object) -> tuple[int, int]:
+        return next(ends), 7
+
+    monkeypatch.setattr(crew, "_one", one)
+    if killed is not None:
+        assert crew.work("sqlite:///x.db", tmp_path) == killed
+        return
+    with pytest.raises(crew.CrewFailed, match=said):
+        crew.work("sqlite:///x.db", tmp_path)

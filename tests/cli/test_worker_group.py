@@ -23,7 +23,7 @@ from redrive import Redrive
 from redrive.cli import worker_group, worker_session
 from redrive.cli.exits import Exit
 from redrive.cli.worker_group import Child, Group, how_it_ended
-from redrive.cli.worker_line import ChildLine
+from redrive.cli.worker_line import ChildLine, own_files
 from redrive.cli.worker_logs import set_up_logging
 from redrive.cli.worker_reload import Sources
 from redrive.cli.worker_session import Session
@@ -61,6 +61,31 @@ def test_a_wrong_option_is_one_line(option: tuple[str, str], said: str, capsys: 
     assert (told.code, told.out) == (Exit.USAGE, "")
     assert said in told.err
     assert told.err.count("\n") == 1
+
+
+def test_a_group_starts_its_processes_with_the_options_it_was_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[list[str], int, int, bool]] = []
+
+    class Noted(Group):
+        def __init__(self, command: list[str], processes: int, grace: int, sources: Sources | None) -> None:
+            made.append((command, processes, grace, sources is not None))
+
+        async def run(self) -> Exit:
+            return Exit.DONE
+
+    monkeypatch.setattr(worker_group, "Group", Noted)
+    options = ("--queues", "a,b", "-c", "3", "--grace", "2s", "--log-level", "error", "--json-logs", "--until-idle")
+    with own_logging():
+        assert here(capsys, "worker", "run", "tasks:app", "--processes", "2", "-v", *options).code == Exit.DONE
+        assert here(capsys, "worker", "run", "tasks:app", "--reload").code == Exit.DONE
+    (command, *more), (_, *reloaded) = made
+    assert " ".join(command[1:]) == (
+        "-m redrive worker run tasks:app --grace 2000ms --log-level error --queues a,b --concurrency 3"
+        " --json-logs --until-idle --verbose"
+    )
+    assert (more, reloaded) == ([2, 2000, False], [1, 30_000, True])
 
 
 class Script:
@@ -134,6 +159,12 @@ def test_signals_without_a_name_are_told_by_number() -> None:
     assert how_it_ended(-64) in ("killed by SIGRTMAX", "killed by signal 64")
     assert how_it_ended(-11) == "killed by SIGSEGV"
     assert how_it_ended(3) == "exited with code 3"
+
+
+def test_own_files_are_those_of_the_user() -> None:
+    found = own_files()
+    assert os.path.realpath(__file__) in found
+    assert not [file for file in found if "site-packages" in file or "/redrive/cli/" in file]
 
 
 def test_sources_are_new_other_or_gone(tmp_path: Path) -> None:
