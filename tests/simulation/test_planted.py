@@ -7,7 +7,7 @@ import pytest
 from tests.support.simulation.plants import PLANTS
 from tests.support.simulation.play import simulate
 
-SEEDS = 40
+SEEDS = 60
 
 
 @pytest.mark.slow

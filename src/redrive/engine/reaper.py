@@ -16,7 +16,7 @@ from redrive.core.verbs import Settlement, Verdict
 from redrive.engine import deaths
 from redrive.engine.evidence import plain_failure
 from redrive.engine.policies import Policies
-from redrive.engine.report import Reporter
+from redrive.engine.report import Reporter, clarified
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
 from redrive.events import Events, Reclaimed
@@ -78,9 +78,12 @@ class Reaper:
         await self._policies.settings.read({item.queue for item in items})
         settlements = [self.verdict(item, whys.get(item.worker or "")) for item in items]
         settled = await self._steady(lambda: self._store.settle(settlements))
-        for item, settlement, answer in zip(items, settlements, settled.answers, strict=True):
-            # Already: an earlier try whose answer was lost. Nobody else has had this delivery number.
-            if answer.verdict is not Verdict.REFUSED and self._events:
+        if not self._events:
+            return
+        # Already: an earlier try whose answer was lost. Nobody else has had this delivery number.
+        answers = await clarified(self._store, self._steady, items, settlements, settled.answers)
+        for item, settlement, answer in zip(items, settlements, answers, strict=True):
+            if answer.verdict is not Verdict.REFUSED:
                 lost_by = item.worker or ""
                 self._events.emit(Reclaimed(self._worker, item.queue, item.id, item.deliveries, lost_by))
                 self._report.ended(lost_by, item, settlement, answer)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from redrive import events as ev
-from redrive.core.decide import Decision, ToCancelled, ToDead, ToReady, ending
+from redrive.core.decide import Decision, ToCancelled, ToDead, ToDone, ToReady, ending
 from redrive.core.item import Attempt, Item, Millis
 from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
 from redrive.engine.runner import Run
+from redrive.engine.steady import Steady
+from redrive.errors import NotFound
+from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 CANCELLED = "cancelled"
@@ -78,6 +84,35 @@ def _fate(decision: Decision, answer: Answer) -> tuple[State, str, Millis | None
             return State.READY, "route_full", decision.otherwise
         return State.DEAD, decision.reason, None
     return State.DONE, "", None
+
+
+def unclear(answers: Sequence[Answer]) -> bool:
+    return any(answer.verdict is Verdict.ALREADY for answer in answers)
+
+
+async def clarified(
+    store: Store, steady: Steady, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]
+) -> Sequence[Answer]:
+    """A settlement that is repeated after a lost answer is `already` applied; the item says what became of it."""
+    told = zip(items, settlements, answers, strict=True)
+    return [await _clarified(store, steady, item, settlement, answer) for item, settlement, answer in told]
+
+
+async def _clarified(store: Store, steady: Steady, item: Item, settlement: Settlement, answer: Answer) -> Answer:
+    decision = settlement.decision
+    if answer.verdict is not Verdict.ALREADY or isinstance(decision, ToDone | ToCancelled):
+        return answer
+    try:
+        now = (await steady(lambda: store.get(item.id))).item
+    except NotFound:
+        return answer
+    if now.state is State.CANCELLED and now.deliveries == settlement.delivery:
+        return replace(answer, reason=CANCELLED)
+    # Only a replay brings back what is dead: without one, its route was full.
+    lives = now.state is State.READY or now.deliveries > settlement.delivery
+    if isinstance(decision, ToDead) and lives and now.replays == item.replays:
+        return replace(answer, verdict=Verdict.KEPT)
+    return answer
 
 
 class Reporter:

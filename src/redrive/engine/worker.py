@@ -21,7 +21,7 @@ from redrive.core import outcome as o
 from redrive.core.decide import decide
 from redrive.core.item import Millis
 from redrive.core.policy import Policy
-from redrive.core.verbs import LeaseRequest, Leases, QueueChange, Settled, Settlement, Verdict, WorkerFacts
+from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, Settlement, Verdict, WorkerFacts
 from redrive.engine import orders
 from redrive.engine.along import Along
 from redrive.engine.gates import Gates
@@ -31,7 +31,7 @@ from redrive.engine.maintainer import Maintainer
 from redrive.engine.policies import Policies
 from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler
-from redrive.engine.report import Reporter, attempt_of
+from redrive.engine.report import Reporter, attempt_of, clarified, unclear
 from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.schedule import Scheduler
 from redrive.engine.settings import Settings
@@ -301,15 +301,22 @@ class Worker:
             if run not in moved:
                 self._slots.settling.pop(run.item.id, None)
         self._ended += moved
-        self._tell(batch, settlements, settled)
-        answers = zip(batch, settled.answers, strict=True)
-        self._gates.outcomes([run for run, answer in answers if answer.verdict is not Verdict.REFUSED])
+        answers = settled.answers
+        asks = bool(self._events) and unclear(answers)
+        if not asks:
+            self._tell(batch, settlements, answers)
+        ended = zip(batch, answers, strict=True)
+        self._gates.outcomes([run for run, answer in ended if answer.verdict is not Verdict.REFUSED])
         if moved:
             self._wake.set()
         if settled.leases is not None and request is not None:
             await self._begin(settled.leases, request)
             if not settled.leases.items:
                 self._in_vain = 0  # it was asked along, not because something was due
+        if asks:
+            # After what was leased has begun: the store may not answer for a while.
+            items = [run.item for run in batch]
+            self._tell(batch, settlements, await clarified(self._store, self._writing, items, settlements, answers))
 
     def _settlement(self, run: Run) -> Settlement:
         item, outcome = run.item, run.outcome
@@ -321,11 +328,11 @@ class Worker:
         attempt = None if item.deliveries == 1 else attempt_of(run, self.name)
         return Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups)
 
-    def _tell(self, batch: list[Run], settlements: list[Settlement], settled: Settled) -> None:
+    def _tell(self, batch: list[Run], settlements: list[Settlement], answers: Sequence[Answer]) -> None:
         self._released += sum([type(run.outcome) is o.Release for run in batch])
         if not self._events:
             return
-        for run, settlement, answer in zip(batch, settlements, settled.answers, strict=True):
+        for run, settlement, answer in zip(batch, settlements, answers, strict=True):
             self._report.ended(self.name, run.item, settlement, answer, ran=run.ran)
 
     async def _beat(self, stop: asyncio.Event, now: asyncio.Event) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from redrive.core.item import Millis
 from tests.support.rig import records as r
 from tests.support.rig.survey import survey
@@ -14,13 +16,15 @@ async def verdict_on(world: World) -> tuple[Verdict, dict[str, dict[str, str]]]:
     asked = [record.id for record in world.records if isinstance(record, r.Invoke)]
     surveyed = await survey(world.memory, asked)
     verdict = judge(world.records, surveyed)
-    faults = {**verdict.faults, **{name: dict(why) for name, why in world.found.items()}}
-    faults["abandoned"] = _abandoned(world)
+    faults = verdict.faults
+    for name, why in {**world.found, "abandoned": {**_abandoned(world), **world.found["abandoned"]}}.items():
+        faults[name] = {**faults.get(name, {}), **why}
     faults["replayed_twice"] = {
         key: f"replayed {final.item.replays} times, asked for {world.replays[key]} times"
         for key, final in surveyed.finals.items()
         if final.item.replays > world.replays[key]
     }
+    faults["missed"] = _missed(world)
     faults["damaged"] = {one.kind: f"{one.count} {one.text}" for one in (await world.memory.check()).findings}
     return verdict, {name: why for name, why in faults.items() if why}
 
@@ -40,6 +44,15 @@ def _abandoned(world: World) -> dict[str, str]:
         until: Millis = record.ns // 1_000_000
         if any(hold.since <= when <= until for when in world.store_jumps):
             continue
-        if hold.process.disturbance(hold.since, until) < hold.ttl // 4:
+        if hold.process.disturbance(hold.since, until) < hold.ttl // 2:
             found[record.id] = f"delivery {key[1]} lapsed, and {hold.process.name} never tried to extend it"
     return found
+
+
+def _missed(world: World) -> dict[str, str]:
+    """Every tick of the schedule becomes an item, whoever was there at its time."""
+    return {
+        str(after): f"no tick between {before} and {after}"
+        for before, after in pairwise(sorted(world.ticks.values()))
+        if after - before != world.plan.lease
+    }

@@ -12,8 +12,23 @@ from tests.support.simulation.loop import Process
 if TYPE_CHECKING:
     from tests.support.simulation.world import World
 
-KINDS = ("ok", "ok", "result", "flaky", "flaky", "doomed", "dead", "slow", "slow", "chain", "snooze", "overdue")
+KINDS = (
+    "ok",
+    "ok",
+    "result",
+    "flaky",
+    "flaky",
+    "doomed",
+    "dead",
+    "slow",
+    "slow",
+    "chain",
+    "chain",
+    "snooze",
+    "overdue",
+)
 WORK, ORDERED, TIMED = "work", "ordered", "timed"
+GATE, ROUTE, SCHEDULE = "dependency", "refused", "tick"
 
 
 class Scribe:
@@ -33,12 +48,16 @@ class Scribe:
         world.log(r.End(item.id, item.attempt, item.deliveries, self._pid, world.ns, how, world.store_time()))
 
     def follow(self, item: Item, child: str) -> None:
+        self._world.followed[child] = item.id
         self._world.log(r.Follow(child, item.id, item.deliveries, self._world.ns))
 
 
 def register(app: Redrive, world: World, process: Process) -> None:
     plan, scribe = world.plan, Scribe(world, process)
-    policy = Policy(backoff=constant(plan.backoff / 1000), max_attempts=3, max_crashes=plan.max_crashes)
+    route = ROUTE if plan.route else ""
+    policy = Policy(backoff=constant(plan.backoff / 1000), max_attempts=3, max_crashes=plan.max_crashes, route=route)
+    lease = plan.lease / 1000
+    _declare(app, world)
 
     async def run(item: Item, kind: str) -> str | None:
         scribe.start(item)
@@ -49,22 +68,31 @@ def register(app: Redrive, world: World, process: Process) -> None:
             raise
         return _end(app, scribe, item, kind)
 
-    @app.handler(WORK, policy=policy, lease=plan.lease / 1000, concurrency=4)
+    @app.handler(WORK, policy=policy, lease=lease, concurrency=4, gate=GATE if plan.gate else None)
     async def work(kind: str, item: Item) -> str | None:
         return await run(item, kind)
 
     if plan.timed:
 
-        @app.handler(TIMED, policy=policy, lease=plan.lease / 1000, timeout=plan.lease / 1000, concurrency=2)
+        @app.handler(TIMED, policy=policy, lease=lease, timeout=lease, concurrency=2)
         async def timed(kind: str, item: Item) -> str | None:
             return await run(item, kind)
 
     if plan.ordered:
 
-        @app.handler(ORDERED, policy=policy, lease=plan.lease / 1000, concurrency=3)
+        @app.handler(ORDERED, policy=policy, lease=lease, concurrency=3)
         async def ordered(kind: str, item: Item) -> str | None:
             world.check_turn(item)
             return await run(item, kind)
+
+
+def _declare(app: Redrive, world: World) -> None:
+    if world.plan.route:
+        app.route(ROUTE, capacity=2)
+    if world.plan.gate:
+        app.gate(GATE, consecutive=2, interval="1s", longest="4s", retry_floor="1s")
+    if world.plan.schedule and world.weather.stormy:
+        app.schedule(SCHEDULE, WORK, {"kind": "ok"}, every=world.plan.lease / 1000, catch_up="all")
 
 
 def _end(app: Redrive, scribe: Scribe, item: Item, kind: str) -> str | None:

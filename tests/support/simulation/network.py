@@ -28,6 +28,8 @@ READS = frozenset(
     | {"document", "documents", "journal", "check"}
 )
 
+A_REPEAT: Millis = 200
+"""What a failure costs a caller that asks again."""
 LONGEST_PAUSE: Millis = 5_000
 """After many failures the engine asks again so much later."""
 
@@ -74,22 +76,12 @@ class Wire(Relay):
         if world.over:
             raise SimulatedCrash("the simulation is over")
         fault = world.weather.draw(name)
-        if name == "extend":
-            world.leases.extending(args)
+        self._look(name, args)
         await self._travel(fault, name)
-        if self._is_cut():
-            world.note(self._process, name, "cut off")
-            await self._time_out()
-            raise StoreUnavailable(f"{name}: no connection")
-        if fault is Fault.ERROR:
-            world.note(self._process, name, "error")
-            self._disturb(400)
-            raise StoreUnavailable(f"{name}: connection refused")
-        if fault is Fault.CRASH_BEFORE:
-            await self._die(name, "dies before it")
+        await self._fail_before(fault, name)
         if fault is Fault.LATE:
             world.note(self._process, name, "is late")
-            self._disturb(10**9)
+            self._disturb(2 * world.plan.lease + LONGEST_PAUSE)
             world.deliver_late(self._apply(verb, name, *args, **kwargs))
             raise OutcomeUnknown(f"{name}: connection reset")
         answer = await self._apply(verb, name, *args, **kwargs)
@@ -97,15 +89,46 @@ class Wire(Relay):
             await self._die(name, "dies after it")
         await self._travel(fault, name)
         if fault is Fault.LOST or self._is_cut():
-            world.note(self._process, name, "answer lost")
-            self._disturb(400)
-            error = StoreUnavailable if name in READS else OutcomeUnknown
-            raise error(f"{name}: connection lost")
+            raise self._lost(name, args, answer)
         return answer
+
+    def _look(self, name: str, args: Sequence[Any]) -> None:
+        leases, request = self._world.leases, _lease_request(name, args)
+        if name == "extend":
+            leases.extending(args)
+        elif request is not None:
+            for item_id in leases.asking(self._process, request):
+                why = f"{self._process.name} was not told of its lease, and does not ask again"
+                self._world.found["abandoned"][item_id] = why
+
+    async def _fail_before(self, fault: Fault | None, name: str) -> None:
+        if self._is_cut():
+            self._world.note(self._process, name, "cut off")
+            await self._time_out()
+            raise StoreUnavailable(f"{name}: no connection")
+        if fault is Fault.ERROR:
+            self._world.note(self._process, name, "error")
+            self._disturb(A_REPEAT)
+            raise StoreUnavailable(f"{name}: connection refused")
+        if fault is Fault.CRASH_BEFORE:
+            await self._die(name, "dies before it")
+
+    def _lost(self, name: str, args: Sequence[Any], answer: object) -> StoreUnavailable | OutcomeUnknown:
+        """The answer does not arrive."""
+        self._world.note(self._process, name, "answer lost")
+        self._disturb(A_REPEAT)
+        request = _lease_request(name, args)
+        if name == "reclaim":
+            self._world.leases.unanswered(answer)
+        elif request is not None:
+            self._world.leases.lost(self._process, request)
+        return (StoreUnavailable if name in READS else OutcomeUnknown)(f"{name}: connection lost")
 
     async def _apply(
         self, verb: Callable[P, Awaitable[Answer]], name: str, *args: P.args, **kwargs: P.kwargs
     ) -> Answer:
+        if name == "put":
+            self._world.check_put(args)
         answer = await verb(*args, **kwargs)
         self._world.leases.applied(self._process, name, args, answer, self._world.now)
         self._world.note(self._process, name, brief(name, args, answer))
@@ -142,23 +165,45 @@ class LeaseBook:
     def __init__(self) -> None:
         self.holds: dict[tuple[str, int], Hold] = {}
         self.tried: set[tuple[str, int]] = set()
+        self._given: dict[str, tuple[str, ...]] = {}
+        self._lost: dict[int, str] = {}
 
     def extending(self, args: Sequence[Any]) -> None:
         self.tried.update((held.id, held.delivery) for held in args[0])
 
+    def lost(self, process: Process, request: LeaseRequest) -> None:
+        """The answer to this request did not arrive."""
+        self._lost[process.pid] = request.nonce
+
+    def asking(self, process: Process, request: LeaseRequest) -> tuple[str, ...]:
+        """What was leased in vain, if this is not the request whose answer was lost."""
+        nonce = self._lost.pop(process.pid, request.nonce)
+        return self._given.get(nonce, ()) if nonce != request.nonce else ()
+
     def applied(self, process: Process, name: str, args: Sequence[Any], answer: object, now: Millis) -> None:
-        if name == "lease":
-            self._leased(process, args[0], answer, now)
-        elif name == "settle" and args[1] is not None:
-            self._leased(process, args[1], answer.leases, now)  # type: ignore[attr-defined]
+        request = _lease_request(name, args)
+        if request is not None:
+            self._leased(process, request, answer if name == "lease" else getattr(answer, "leases", None), now)
         elif name == "reclaim":
             for item in answer:  # type: ignore[attr-defined]
                 self.holds[item.id, item.deliveries] = Hold(process, now, args[2])
 
+    def unanswered(self, reclaimed: Any) -> None:
+        """A reclaim has no nonce: whoever asks again does not learn what the first took, which lapses once more."""
+        for item in reclaimed:
+            self.holds.pop((item.id, item.deliveries), None)
+
     def _leased(self, process: Process, request: LeaseRequest, leases: Any, now: Millis) -> None:
+        self._given.setdefault(request.nonce, tuple(item.id for item in leases.items))
         ttls = {want.queue: want.ttl for want in request.wants}
         for item in leases.items:
             self.holds.setdefault((item.id, item.deliveries), Hold(process, now, ttls[item.queue]))
+
+
+def _lease_request(name: str, args: Sequence[Any]) -> LeaseRequest | None:
+    if name == "lease":
+        return args[0]  # type: ignore[no-any-return]
+    return args[1] if name == "settle" else None
 
 
 def brief(name: str, args: Sequence[Any], answer: object) -> str:

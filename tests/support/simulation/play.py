@@ -13,12 +13,13 @@ from unittest import mock
 
 from redrive.core.item import Millis
 from redrive.core.select import And, Ids, Match
-from redrive.core.verbs import Act, Discard, Replay
+from redrive.core.verbs import Act, Discard, QueueChange, Replay
 from redrive.engine import ids, worker
-from redrive.errors import OutcomeUnknown, RedriveError, StoreError
+from redrive.errors import NotFound, OutcomeUnknown, RedriveError, StoreError
+from redrive.office.schedules import Schedules
 from tests.support.rig import records as r
 from tests.support.simulation.checks import verdict_on
-from tests.support.simulation.handlers import KINDS, ORDERED, TIMED, WORK
+from tests.support.simulation.handlers import KINDS, ORDERED, SCHEDULE, TIMED, WORK
 from tests.support.simulation.loop import PROCESS, Deadlock, Livelock, SimulatedLoop
 from tests.support.simulation.world import Node, Through, WorkerNode, World
 
@@ -87,19 +88,20 @@ class ProducerNode(Node):
 
 
 class OperatorNode(Node):
-    """Replays and discards letters and cancels items meanwhile. A request of unknown outcome is made again."""
+    """Meanwhile replays and discards letters, cancels items, pauses queues and stops workers."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "operator")
+        self._stopped: set[int] = set()
 
     async def work(self) -> None:
         await self.open()
         dice, plan = self.world.dice, self.world.plan
+        acts = (self._letters, self._letters, self._letters, self._cancel, self._cancel, self._pause, self._stop_one)
         while self.world.weather.stormy:
             await self.world.sleep(dice.randrange(plan.lease))
             with suppress(StoreError):
-                if dice.random() < 0.6:
-                    await self._letters()
-                else:
-                    item_id = f"item-{dice.randrange(plan.items):02}"
-                    await self.app.cancel([item_id], reason="not needed", force=dice.random() < 0.3)
+                await dice.choice(acts)()
         self.finished = True
 
     async def _letters(self) -> None:
@@ -115,7 +117,26 @@ class OperatorNode(Node):
         else:
             await self._surely(lambda: letters.discard([item_id], reason="not needed"))
 
+    async def _cancel(self) -> None:
+        item_id = f"item-{self.world.dice.randrange(self.world.plan.items):02}"
+        await self.app.cancel([item_id], reason="not needed", force=self.world.dice.random() < 0.3)
+
+    async def _pause(self) -> None:
+        if self.world.dice.random() < 0.5:
+            await self.app.pause(WORK, reason="to look at it")
+        else:
+            await self.app.resume(WORK)
+
+    async def _stop_one(self) -> None:
+        alive = [beat for beat in await self.app.workers() if beat.alive and beat.facts.pid not in self._stopped]
+        if alive:
+            chosen = self.world.dice.choice(alive)
+            self._stopped.add(chosen.facts.pid)
+            self.world.log(r.Struck(chosen.facts.pid, "term", self.world.ns))
+            await self.app.stop_worker(chosen.worker, reason="to be replaced", at_once=self.world.dice.random() < 0.5)
+
     async def _surely(self, request: Callable[[], Awaitable[object]]) -> None:
+        """A request of unknown outcome is made again."""
         for _ in range(4):
             try:
                 await request()
@@ -146,7 +167,6 @@ class Nemesis:
         elif what == "producer crash":
             if self._producer.running and not self._producer.finished:
                 self._producer.crash()
-                self._later(self._producer.start)
         elif not node.running or node.process.paused:
             return
         elif what == "crash":
@@ -180,10 +200,9 @@ async def _play(world: World) -> None:
     loop, plan = world.loop, world.plan
     producer = ProducerNode(world)
     workers = [WorkerNode(world, f"worker-{number}") for number in range(plan.workers)]
-    operator = OperatorNode(world, "operator")
-    operator.finished = "operator" not in plan.nemeses
+    operator = OperatorNode(world)
     nemesis = Nemesis(world, workers, producer)
-    for node in (producer, *workers, *([] if operator.finished else [operator])):
+    for node in (producer, *workers, *([operator] if "operator" in plan.nemeses else [])):
         node.start()
     supervisor = loop.start(loop.outside, nemesis.restart())
     await nemesis.act()
@@ -202,14 +221,26 @@ async def _drain(world: World, producer: ProducerNode, operator: OperatorNode) -
     while world.now < limit:
         rows = (await world.memory.tally()).queues
         live = sum(row.ready + row.leased + row.held + row.parked for row in rows)
-        if not live and producer.finished and operator.finished and all(task.done() for task in world.late):
+        if not live and producer.finished and not operator.at_work and all(task.done() for task in world.late):
             return
-        # Nothing behind a letter under its order key runs before somebody looks at it.
-        for letter in (await world.memory.find(And((LETTERS, Match("queue", "=", ORDERED))), 5)).items:
-            change = Discard() if world.replays[letter.id] else Replay()
-            world.replays[letter.id] += 1
-            await world.memory.amend(Ids((letter.id,)), change, Act("drain", "others wait", f"{letter.id}-{change}"))
+        await _mend(world)
         await world.sleep(world.plan.lease // 2)
+
+
+async def _mend(world: World) -> None:
+    """Nothing behind a letter runs, under its order key or for want of room in its route, before it is looked at."""
+    waiting = LETTERS if world.plan.route else And((LETTERS, Match("queue", "=", ORDERED)))
+    for letter in (await world.memory.find(waiting, 5)).items:
+        change = Discard() if world.replays[letter.id] else Replay()
+        world.replays[letter.id] += 1
+        await world.memory.amend(Ids((letter.id,)), change, Act("drain", "others wait", f"{letter.id}-{change}"))
+    for row in (await world.memory.tally()).queues:
+        if row.paused:
+            await world.memory.configure(row.queue, QueueChange(paused=False))
+    if world.plan.schedule:
+        # A worker that began before the end of the faults may declare it once more.
+        with suppress(NotFound):
+            await Schedules(world.memory, actor="drain").remove(SCHEDULE, reason="the end")
 
 
 async def _stop(world: World, workers: list[WorkerNode]) -> None:

@@ -21,6 +21,9 @@ class Plan:
     items: int
     ordered: int
     timed: bool
+    gate: bool
+    route: bool
+    schedule: bool
     max_crashes: int
     span: Millis
     """How long faults go on."""
@@ -36,9 +39,9 @@ class Plan:
 
 def draw_plan(dice: random.Random) -> Plan:
     lease = dice.choice((2_000, 4_000, 10_000))
-    rate = dice.choice((0.0, 0.02, 0.05, 0.1))
+    rate = dice.choice((0.0, 0.05, 0.1, 0.15))
     chosen = [fault for fault in Fault if dice.random() < 0.5]
-    faults = {fault: rate * (0.1 if "CRASH" in fault.name else 1.0) / len(chosen) for fault in chosen}
+    faults = {fault: rate * (0.05 if "CRASH" in fault.name else 1.0) / len(chosen) for fault in chosen}
     nemeses = tuple(name for name in NEMESES if dice.random() < 0.5)
     return Plan(
         lease=lease,
@@ -47,10 +50,14 @@ def draw_plan(dice: random.Random) -> Plan:
         items=dice.randrange(6, 18),
         ordered=dice.choice((0, 0, 4, 8)),
         timed=dice.random() < 0.3,
+        gate=dice.random() < 0.25,
+        route=dice.random() < 0.1,
+        # An hour of ticks at once would take long.
+        schedule=dice.random() < 0.2 and "store clock" not in nemeses,
         max_crashes=dice.choice((2, 3, 1_000)),
         span=4 * lease,
         nemeses=nemeses,
-        blows=dice.randrange(1, 7) if nemeses else 0,
+        blows=dice.randrange(2, 8) if nemeses else 0,
         faults=faults,
     )
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from tests.support.rig import records as r
 from tests.support.rig.worker import record_of
-from tests.support.simulation.handlers import register
+from tests.support.simulation.handlers import SCHEDULE, register
 from tests.support.simulation.loop import PROCESS, Process, SimulatedClock, SimulatedLoop
 from tests.support.simulation.network import LeaseBook, Wire
 from tests.support.simulation.weather import Weather, draw_plan
@@ -45,6 +45,10 @@ class World:
         """Faults that were seen when they happened, by class."""
         self.store_jumps: list[Millis] = []
         self.replays: defaultdict[str, int] = defaultdict(int)
+        self.ticks: dict[str, Instant] = {}
+        """The items of the schedule that were asked for, with their times."""
+        self.followed: dict[str, str] = {}
+        """Follow-ups that handlers asked for, with their parents."""
         self.over = False
         self.late: list[asyncio.Task[Any]] = []
         self.nodes: list[Node] = []
@@ -101,7 +105,7 @@ class World:
     # -- what happens in handlers and to messages ----------------------------------------------------------------
 
     def duration(self, kind: str) -> Millis:
-        if kind == "slow":
+        if kind == "slow" or (kind == "chain" and self.dice.random() < 0.5):
             return self.dice.randrange(self.plan.lease * 5 // 2)
         if kind == "overdue":
             return self.dice.randrange(self.plan.lease // 2, self.plan.lease * 3 // 2)
@@ -113,6 +117,16 @@ class World:
         for other in self.memory._table.items.values():  # noqa: SLF001 - read without a message
             if other.seq < item.seq and other.terms and other.terms.order_key == key and _is_ahead(other):
                 self.found["overtaken"][item.id] = f"it runs while {other.id} is {other.state}"
+
+    def check_put(self, args: Sequence[Any]) -> None:
+        """A scheduler may ask for new items of its own; a follow-up is never there before its parent is done."""
+        for item in args[0]:
+            if item.id.startswith(SCHEDULE) and item.id not in self.ticks:
+                self.ticks[item.id] = item.at
+                self.log(r.Invoke(item.id, item.queue, self.ns, item.at))
+            parent = self.memory._table.items.get(self.followed.get(item.id, ""))  # noqa: SLF001 - as above
+            if parent is not None and parent.state is not State.DONE:
+                self.found["unexpected"][item.id] = f"it is put while its parent {parent.id} is {parent.state}"
 
     def deliver_late(self, work: Coroutine[Any, Any, object]) -> None:
         pause = self.dice.randrange(2 * self.plan.lease)
@@ -146,6 +160,7 @@ class Node:
         self.worker = ""
         self.stopping_since: Millis | None = None
         self._paused_at: Millis = 0
+        self.started = False
         self.finished = False
         """It has done all it was meant to do."""
         world.nodes.append(self)
@@ -154,11 +169,16 @@ class Node:
     def running(self) -> bool:
         return not self.process.dead
 
+    @property
+    def at_work(self) -> bool:
+        return self.started and self.running and not self.finished
+
     def start(self) -> None:
         world = self.world
         self.process = world.loop.process(self.name)
         self.wire = Wire(world.store, world, self.process)
         self.worker, self.stopping_since = "", None
+        self.started = True
         world.note(self.process, "starts")
         world.loop.start(self.process, self._main())
 
