@@ -1,4 +1,7 @@
-"""A process that a handler forks settles nothing: it ends where the handler ends, and the item stays its parent's."""
+"""A process that a handler forks settles nothing of its parent.
+
+It ends where the handler ends, as a program would.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Gap 12: four worker processes send one probe an interval to a dependency that is down, and finish when it is back."""
+"""Gap 12: a fleet sends one probe an interval to what is down.
+
+Four worker processes; when the dependency is back, they finish everything.
+"""
 
 from __future__ import annotations
 

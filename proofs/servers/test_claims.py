@@ -1,4 +1,4 @@
-"""R17, the checker: a store that breaks a claim about its verbs over a bad link is found out, by each claim."""
+"""R17, the checker: a store that breaks a claim is found out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A run of pytest leaves no server, guard or folder behind, however it ends; its workers share one server of a kind."""
+"""A run of pytest leaves nothing behind, however it ends.
+
+No server, guard or folder; and its workers share one server of each kind.
+"""
 
 from __future__ import annotations
 

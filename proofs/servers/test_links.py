@@ -1,4 +1,7 @@
-"""R17, the tool: a link delays, cuts, loses and refuses just what it is told to, before a server that echoes lines."""
+"""R17, the tool: a link treats what passes just as it is told.
+
+The server behind it answers each line by the same line.
+"""
 
 from __future__ import annotations
 

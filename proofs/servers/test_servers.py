@@ -1,4 +1,7 @@
-"""The private servers of tests die, stop and come back as told, with what they had promised to keep."""
+"""The private servers of tests die and come back as told.
+
+What they had promised to keep is still there.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", VALUES, ids=lambda kind: getattr(kind, "__name__", "union"))
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_every_value_of_the_verbs_survives(kind: Any, data: st.DataObject) -> None:
     value = data.draw(of(kind))

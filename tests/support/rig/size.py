@@ -153,9 +153,6 @@ REPLAYED = {Size.SHORT: 3_000, Size.FULL: 10_000}
 LEADERS = {Size.SHORT: 20, Size.FULL: 100}
 """R29: schedulers killed or stopped, one after the other, by turns."""
 
-FIRSTS = {Size.SMOKE: 300, Size.SHORT: 1_000, Size.FULL: 1_000}
-"""Gap 12: first attempts that fail, of which a tenth may be tried again."""
-
 
 @dataclass(frozen=True)
 class LoopKills:
