@@ -15,7 +15,7 @@ from redrive.core.item import Millis
 from redrive.core.select import And, Ids, Match
 from redrive.core.verbs import Act, Discard, QueueChange, Replay
 from redrive.engine import ids, worker
-from redrive.errors import NotFound, OutcomeUnknown, RedriveError, StoreError
+from redrive.errors import Conflict, NotFound, OutcomeUnknown, RedriveError, StoreError
 from redrive.office.schedules import Schedules
 from tests.support.rig import records as r
 from tests.support.simulation.checks import verdict_on
@@ -100,7 +100,8 @@ class OperatorNode(Node):
         acts = (self._letters, self._letters, self._letters, self._cancel, self._cancel, self._pause, self._stop_one)
         while self.world.weather.stormy:
             await self.world.sleep(dice.randrange(plan.lease))
-            with suppress(StoreError):
+            # A conflict: the worker that it wants to stop has ended meanwhile.
+            with suppress(StoreError, Conflict):
                 await dice.choice(acts)()
         self.finished = True
 
