@@ -201,20 +201,20 @@ begun = threading.Barrier(3)
 
 @app.handler("plain", lease="1h")
 def plain() -> None:
-    begun.wait(30)
+    begun.wait(120)
     threading.Event().wait()
 
 @app.handler("awaited", lease="1h")
 async def awaited() -> None:
     import asyncio
-    await asyncio.to_thread(begun.wait, 30)
+    await asyncio.to_thread(begun.wait, 120)
     await asyncio.Event().wait()
 
 app.open()
 app.enqueue("plain", id="plain")
 app.enqueue("awaited", id="awaited")
 threading.Thread(target=app.run, daemon=True).start()
-begun.wait(30)
+begun.wait(120)
 """
 
 

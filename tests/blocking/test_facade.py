@@ -321,7 +321,7 @@ def test_a_worker_in_another_thread_serves_this_one(app: Redrive) -> None:
         return 2 * n
 
     with app, working(app):
-        assert [app.wait(app.enqueue("double", {"n": n}), timeout="30s") for n in range(5)] == [0, 2, 4, 6, 8]
+        assert [app.wait(app.enqueue("double", {"n": n}), timeout="2m") for n in range(5)] == [0, 2, 4, 6, 8]
 
 
 def test_items_queues_gates_and_schedules_without_await(app: Redrive) -> None:

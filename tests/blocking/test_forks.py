@@ -99,7 +99,7 @@ def handle(name: str) -> str:
 app.open()
 threading.Thread(target=app.run).start()
 first = app.enqueue("q", {"name": "first"})
-assert begun.wait(30)
+assert begun.wait(120)
 child = os.fork()
 if child == 0:
     app.stop()
@@ -107,9 +107,9 @@ if child == 0:
     app.close()
     sys.exit(3)
 say("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-say(app.wait(app.enqueue("q", {"name": "second"}), timeout="30s"))
+say(app.wait(app.enqueue("q", {"name": "second"}), timeout="2m"))
 if not url.startswith("memory"):
-    say(app.wait("child", timeout="30s"))
+    say(app.wait("child", timeout="2m"))
 app.close()
 """
 

@@ -36,7 +36,7 @@ def test_a_handler_that_calls_reuses_the_loop_of_its_worker(app: Redrive) -> Non
     def parent(n: int) -> str:
         child = app.enqueue("child", {"n": n})
         counted.append(len(loop_threads()))
-        return str(app.wait(child, timeout="30s"))
+        return str(app.wait(child, timeout="2m"))
 
     @app.handler("child")
     def child(n: int, item: Item) -> str:
@@ -112,7 +112,7 @@ def test_the_command_line_runs_a_blocking_app_in_its_own_loop(
     def parent(n: int) -> str:
         child = app.enqueue("child", {"n": n})
         app.follow_up("child", {"n": -n})
-        return str(app.wait(child, timeout="30s"))
+        return str(app.wait(child, timeout="2m"))
 
     @app.handler("child")
     def child(n: int) -> str:

@@ -70,6 +70,7 @@ def test_it_wants_a_store_without_its_queues(tmp_path: Path, capsys: pytest.Capt
     assert "not shared with worker processes" in told.err
 
 
+@pytest.mark.slow
 def test_the_tour_tells_what_does_not_add_up(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -21,7 +21,7 @@ from redrive.errors import AppClosed, RedriveError
 
 url = sys.argv[1]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
-os.register_at_fork(after_in_child=lambda: signal.alarm(20))  # a child that hangs ends
+os.register_at_fork(after_in_child=lambda: signal.alarm(120))  # a child that hangs ends
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 def say(*words):
