@@ -113,8 +113,8 @@ async def test_a_new_share_is_obeyed_within_about_a_second(memory_lab: Lab) -> N
     lab = memory_lab
     app = await lab.app()
     log = watched(app, lab, took=lambda _: 100)
-    await replayed(lab, app, 2000)
-    await lab.store.put([NewItem(f"new-{number:05}", "q", b"null") for number in range(2000)])
+    await replayed(lab, app, 700)
+    await lab.store.put([NewItem(f"new-{number:05}", "q", b"null") for number in range(700)])
     await app.resume("q")
     async with lab.working(app):
         await lab.pass_time("3s")
