@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(limit))
+
+
+@pytest.fixture(autouse=True)
+def _size(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """For the summary: a module says by SIZE how big its proof is."""
+    if size := getattr(request.module, "SIZE", ""):
+        record_property("size", size)
 
 
 @pytest.fixture(params=SHARED)

@@ -8,6 +8,8 @@ from tests.promises.test_retry_lane import replay_beside_fresh_work
 from tests.support.lab import Lab
 from tests.support.rig.size import REPLAYED, proof_size
 
+SIZE = f"{REPLAYED[proof_size()]:,} letters"
+
 
 @pytest.mark.timeout(1800)
 async def test_gap13_a_replay_does_not_hold_up_fresh_work(lab: Lab) -> None:

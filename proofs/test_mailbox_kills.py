@@ -1,5 +1,6 @@
-"""Loops over a mailbox are killed again and again: no message is lost, each poison one is one dead letter, and nobody
-is answered twice. The same across stores, where letters and replies are taken from one to the other.
+"""Mailbox loops killed. No message is lost, each poison message is one dead letter, and no request is answered twice.
+
+Also across stores, where dead letters and replies are carried from one to the other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tests.support.mailbox_plants import PLANTS
 from tests.support.rig.fleet import ROOT, environment
 from tests.support.rig.size import LOOP_KILLS, LoopKills, proof_size
 from tests.support.stores import fresh_store
+
+SIZE = f"{LOOP_KILLS[proof_size()].messages} messages, {LOOP_KILLS[proof_size()].kills} kills"
 
 Chased = Callable[..., Report]
 STORES = ("sqlite", "postgres", "redis")

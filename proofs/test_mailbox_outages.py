@@ -1,5 +1,5 @@
-"""M-36 with real servers: killed under two loops, stopped for a while, or frozen. The loops wait, and go on by
-themselves; whoever sends is told; every message ends once, with one reply.
+"""M-36 mailbox server outages. A server is killed, stopped or frozen under two loops; they wait, go on by themselves,
+and every message ends once with one reply.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from tests.support.servers.server import wait_until
 
 Server = PostgresServer | RedisServer
 MESSAGES = 60
+
+SIZE = f"{MESSAGES} messages, {OUTAGES[proof_size()]:.0f} s outage"
 BEFORE = 10
 """So many are begun before the server goes."""
 LATE = "good-late"

@@ -1,4 +1,6 @@
-"""R3: SIGKILL at every step of a fixed scenario, then a drain. Nothing lost, stuck, ended twice or moved by half."""
+"""R3 crash at every step. SIGKILL before a statement, or on either side of a request or store call, then a drain:
+nothing lost, stuck, ended twice or half moved.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from tests.support.folders import quick_folder
 from tests.support.rig.crash import spread
 from tests.support.rig.fleet import ROOT, environment
 from tests.support.rig.size import CRASH_ITEMS, CRASH_POINTS, proof_size
+
+SIZE = f"{CRASH_POINTS[proof_size()]} points of each kind, {CRASH_ITEMS} items"
 
 SIDE_BY_SIDE = 4
 POINTS = [("sqlite", "sql"), ("sqlite", "verb"), ("postgres", "wire"), ("redis", "wire")]

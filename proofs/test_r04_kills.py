@@ -1,4 +1,4 @@
-"""R4: kill -9 at random, once a handler has started. Nothing lost, nothing stuck, every duplicate explained."""
+"""R4 random worker kills. Nothing lost, nothing stuck, every duplicate explained."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from redrive.core.states import State
 from tests.support.rig.kills import Report, random_kills
 from tests.support.rig.size import KILLS, Kills, proof_size
+
+SIZE = f"{KILLS[proof_size()].items:,} items, {KILLS[proof_size()].kills} kills"
 
 MARGIN = 10.0
 """Seconds for a loaded machine. The drain time itself is printed; here it is only kept from being absurd."""

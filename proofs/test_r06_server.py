@@ -1,5 +1,5 @@
-"""R6: the server is killed under load, restarted, and away for a while. Nothing that was accepted is lost; workers
-neither leave nor spin, and go on by themselves.
+"""R6 database dies. The server is killed under load, restarted, away or frozen: nothing accepted is lost, workers
+neither exit nor spin, and go on by themselves.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tests.support.links.works import Setting
 from tests.support.rig.size import proof_size
 from tests.support.servers.postgres import PostgresServer, private_postgres
 from tests.support.servers.redis import RedisServer, private_redis
+
+SIZE = f"{DEATHS[proof_size()].kills} kills, {DEATHS[proof_size()].outage:.0f} s outage"
 
 KINDS = ("postgres", "redis")
 DEADLINE = "2s"

@@ -1,6 +1,6 @@
-"""What survives the loss of power, on a disk that forgets what was not synced; and that the level is told right.
+"""R7 power cut. Nothing acknowledged is lost when the power is cut, on a disk that forgets what was not synced.
 
-The disk is tests/support/disk: where a machine does not allow it, these tests say "not run" and why.
+The disk is tests/support/disk; where a machine does not allow it, these tests say "not run" and why.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.disk.drive import drive, needs
 from tests.support.rig.size import CUTS, proof_size
+
+SIZE = f"{CUTS[proof_size()]} cuts of each kind"
 
 BINDINGS = ("stdlib", "apsw")
 TEETH = 8

@@ -1,4 +1,4 @@
-"""R8: a worker that wakes after its lease was given away writes nothing: every late word of it is refused."""
+"""R8 zombie ack. A process that was stopped for three leases wakes up, and each of its stale writes is refused."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.support.rig.producer import Producer
 from tests.support.rig.size import ZOMBIES, proof_size
 from tests.support.rig.survey import survey
 from tests.support.rig.verdict import judge
+
+SIZE = f"{ZOMBIES[proof_size()]} rounds of {len(LATE)} writes"
 
 LIMIT = 60.0
 """Seconds for what comes at once, on a machine that is busy with other things."""

@@ -1,4 +1,4 @@
-"""R10: items that kill their process, each in its way, beside healthy neighbours. Real processes, supervised."""
+"""R10 poison. An item that kills its process is dead after max_crashes, the last time alone; the others are done."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tests.support.rig.size import POISON, proof_size
 from tests.support.rig.supervisor import Limits, Supervisor, descriptors
 from tests.support.rig.survey import Survey, survey
 from tests.support.rig.verdict import judge
+
+SIZE = f"{len(DEATHS)} deaths, {POISON[proof_size()]} healthy items"
 
 LEASE = 0.3
 MAX_CRASHES = 3

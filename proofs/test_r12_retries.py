@@ -1,4 +1,4 @@
-"""R12, the live part: many retries due within a minute, none of them early. The arithmetic is tested in tests/core."""
+"""R12 retries. Of many retries due within a minute none is early. The arithmetic is tested in tests/core."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from redrive import Item, Redrive, Retry
 from tests.promises.test_r12_retries import retries
 from tests.support.lab import Lab
 from tests.support.rig.size import RETRIES, RETRY_SPELL, proof_size
+
+SIZE = f"{RETRIES[proof_size()]:,} retries"
 
 
 async def by_the_real_clock(url: str, count: int, spell: float) -> None:

@@ -1,4 +1,4 @@
-"""R14: the dead-letter move is atomic and complete. Never in both places, never in neither, never without evidence."""
+"""R14 dead letters on servers that refuse writes. The item stays live, with an alarm, until the letter is stored."""
 
 from __future__ import annotations
 

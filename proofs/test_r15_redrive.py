@@ -1,8 +1,4 @@
-"""R15: letters sent again in bulk, under kills, by the same request twice, by two operators, while some are purged.
-
-Pass: each letter is redriven exactly once per request, whatever happens in between; a redrive that was killed can be
-resumed; the history of attempts is kept.
-"""
+"""R15 redrive. Letters replayed in bulk by two operators, both killed again and again: each goes exactly once."""
 
 from __future__ import annotations
 
@@ -36,6 +32,8 @@ REDRIVES = {
     Size.SHORT: Redrives(letters=10_000, kills=10, live=2_000),
     Size.FULL: Redrives(letters=100_000, kills=10, live=20_000),
 }
+
+SIZE = f"{REDRIVES[proof_size()].letters:,} letters, {REDRIVES[proof_size()].kills} kills"
 LIMIT = 300.0
 
 

@@ -1,7 +1,4 @@
-"""R16: the answer is lost after the write, at every call of every verb. Repeated: nothing doubles, nothing is lost.
-
-First every call in turn, which a link cannot promise; then over a real link, which is cut when the server has answered.
-"""
+"""R16 unknown outcome. Answers are lost on the link after the write; repeated, nothing doubles and nothing is lost."""
 
 from __future__ import annotations
 
@@ -23,6 +20,8 @@ from tests.support.links.conditions import CutReply
 from tests.support.links.link import Link
 from tests.support.rig.size import CUT_ANSWERS, proof_size
 from tests.support.stores import StoreUrl
+
+SIZE = f"{CUT_ANSWERS[proof_size()]} lost answers"
 
 WRITES = ("put", "lease", "settle", "amend")
 LONG = 100

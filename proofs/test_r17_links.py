@@ -1,6 +1,6 @@
-"""R17 and R16 over a bad link: slow, cut, deaf, or cut between a request and its answer.
+"""R17 bad links. No call outlasts its deadline on a link that is slow, cut or silent; workers recover in ten seconds.
 
-No call outlasts its deadline, what a store says is so, and everything goes on by itself when the link is well again.
+Also R16: the answer of any verb is lost on the link.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from tests.support.links.works import Setting
 from tests.support.rig.size import proof_size
 from tests.support.servers.server import with_options
 from tests.support.stores import fresh_store
+
+SIZE = f"{TRIALS[proof_size()]} trials of every verb"
 
 KINDS = ("postgres", "redis")
 DEADLINE = 1.0

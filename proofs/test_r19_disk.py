@@ -1,7 +1,7 @@
-"""R19: the disk fills, turns read-only, or fails to sync. What is refused is said so, what was accepted is there, and
-when the trouble is over everything goes on by itself.
+"""R19 disk trouble. A disk fills, turns read-only or fails to sync: what is refused is said so, what was accepted is
+there, and work resumes by itself.
 
-Each scene is a process of its own (tests/support/disk/scenes.py); where a machine does not allow one: "not run".
+Each case is a process of its own (tests/support/disk/scenes.py); where a machine does not allow one: "not run".
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from tests.support.disk.drive import drive, needs
 from tests.support.disk.office import LETTERS
 from tests.support.folders import quick_folder
 from tests.support.rig.size import FAILED_SYNCS, FAILED_WRITES, proof_size
+
+SIZE = f"{len(FAILED_SYNCS[proof_size()])} failed syncs, {len(FAILED_WRITES[proof_size()])} failed writes"
 
 BINDINGS = ("stdlib", "apsw")
 NEEDS = {"full": "disk", "read-only": "disk", "memory": "memory"}

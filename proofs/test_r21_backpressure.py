@@ -1,4 +1,4 @@
-"""R21: more is offered than can be taken. What is too much is refused aloud, and whatever was accepted is done."""
+"""R21 backpressure. What exceeds the capacity is refused, all that was accepted is done, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.promises.test_r21_backpressure import CAPACITY, SLOTS, TAKES, Offers,
 from tests.support.lab import Lab
 from tests.support.rig.size import OFFERED, PRESSURE, proof_size
 from tests.support.rig.supervisor import resident
+
+SIZE = f"{OFFERED[proof_size()]:,} offered; {PRESSURE[proof_size()]:.0f} s of pressure"
 
 CALLERS = 30
 """By the real clock each waits for its answer, so it takes more of them."""

@@ -1,7 +1,4 @@
-"""R22, SQLite's part: a long reader does not leave a large log behind, and looking never reads for long at once.
-
-How leasing fares with a million waiting is measured by `python -m bench --rows grow-waiting`.
-"""
+"""R22 backlog on SQLite. A long reader leaves no large log behind."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ import pytest
 from redrive.core.item import NewItem
 from redrive.stores.sqlite import SqliteStore, checkpoint, connect
 from tests.support.rig.size import BACKLOG, Backlog, proof_size
+
+SIZE = f"{BACKLOG[proof_size()].reading:,} commits while it reads"
 
 MOST = 4
 BINDINGS = ("stdlib", "apsw")

@@ -1,6 +1,6 @@
-"""R22 for items that are bound to others: whoever is next is found without looking at the rest. Counted by the engines.
+"""R22 backlog of bound items. The next item with a key, dependency or limit is found without a scan.
 
-However many wait behind a head, for another item, or for a place under their key, or hold a dedupe key.
+Counted by the engines.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from redrive.testing.conformance.kit import asking, finished
 from tests.support.folders import quick_folder
 from tests.support.rig.effort import Effort, measured
 from tests.support.rig.size import WAITING, proof_size
+
+SIZE = f"{WAITING[proof_size()]:,} waiting"
 
 ROUNDS = 40
 FEW = 50

@@ -1,10 +1,4 @@
-"""R22: what waits does not slow down what is due, whatever the engine; and on PostgreSQL neither does an old snapshot.
-
-There every case begins with tables that the planner believes to be empty, for good: no plan may hang on statistics.
-
-Counted by the engines themselves, since time says as much about the machine. SQLite's own part is in test_r22_backlog,
-and times with a million waiting are measured by `python -m bench --rows grow-waiting`.
-"""
+"""R22 backlog. Waiting items do not slow down a lease; on PostgreSQL neither does an old snapshot."""
 
 from __future__ import annotations
 
@@ -29,6 +23,8 @@ from redrive.testing.conformance.kit import asking, finished
 from tests.support.folders import quick_folder
 from tests.support.rig.effort import Effort, measured, still_believe_empty
 from tests.support.rig.size import PINNED, WAITING, proof_size
+
+SIZE = f"{WAITING[proof_size()]:,} waiting, {PINNED[proof_size()]:,} under a snapshot"
 
 ROUNDS = 60
 MOST = 2.0

@@ -8,6 +8,8 @@ from tests.promises.test_r23_herd import dead_endpoint, flood, herd
 from tests.support.lab import Lab
 from tests.support.rig.size import CROWDED, HERD, proof_size
 
+SIZE = f"{HERD[proof_size()]:,} retries at once, {CROWDED[proof_size()]:,} items of a flood"
+
 pytestmark = pytest.mark.timeout(1800)
 
 

@@ -14,6 +14,8 @@ from tests.support.rig.keyed import Mode
 from tests.support.rig.size import LIMITED, LINES, TWINS, proof_size
 from tests.support.stores import STORES
 
+SIZE = f"{TWINS[proof_size()]} dedupe keys, {LINES[proof_size()].keys} order keys of {LINES[proof_size()].items} items"
+
 pytestmark = pytest.mark.timeout(1800)
 
 

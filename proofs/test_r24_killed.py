@@ -1,4 +1,4 @@
-"""R24 with worker processes that are killed: no overtakes, no limit exceeded, no place leaked, and R4's verdict."""
+"""R24 keys under worker kills. No overtakes, no limit exceeded, no slot leaked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from redrive.stores.url import store_from_url
 from tests.promises.test_r24_limits import MOST, PER_KEY, no_leaks
 from tests.support.rig.bound import Bound, most_at_once, overtakes
 from tests.support.rig.size import LIMITED, LINES, Size, proof_size
+
+SIZE = f"{LINES[proof_size()].kills} and {LIMITED[proof_size()].kills} kills"
 
 WORKERS = {Size.SHORT: 4, Size.FULL: 8}
 SECONDS = {Size.SHORT: 200, Size.FULL: 3_000}

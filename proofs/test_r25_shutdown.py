@@ -1,5 +1,6 @@
-"""R25: a real worker is told to stop. It is gone soon after the grace, what it could not finish is given back at once
-and uncharged, what it finished stays finished.
+"""R25 shutdown. A worker told to stop is gone after its grace; unfinished items are given back uncharged.
+
+What it finished stays finished.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tests.support.rig.serving import Serving
 from tests.support.rig.size import ROLLING, proof_size
 from tests.support.rig.survey import Survey, survey
 from tests.support.rig.verdict import judge
+
+SIZE = f"{ROLLING[proof_size()].stops} rolling stops"
 
 LEASE = 30.0
 SOON = 2.0

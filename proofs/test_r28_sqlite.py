@@ -1,7 +1,4 @@
-"""R28: SQLite used wrongly: by many processes, across forks, through two libraries, over a network, in a risky version.
-
-Whoever could lose something by it is refused or kept apart; nobody who waits for a lock hears of it.
-"""
+"""R28 SQLite used wrongly. Many processes never see a lock error, and forks keep the file sound."""
 
 from __future__ import annotations
 
@@ -20,6 +17,8 @@ from redrive.stores.sqlite.binding import STDLIB, is_risky
 from tests.support.misuse import FORKS, OUTLIVES, TRANSACTIONS, WARNS, WITHOUT_APSW
 from tests.support.rig.fleet import ROOT, environment
 from tests.support.rig.size import CROWD, Crowd, proof_size
+
+SIZE = f"{CROWD[proof_size()].processes} processes, {CROWD[proof_size()].transactions:,} transactions each"
 
 BINDINGS = ("stdlib", "apsw")
 MIXTURES = ("stdlib", "apsw", "stdlib apsw")

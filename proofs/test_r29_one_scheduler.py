@@ -1,7 +1,6 @@
-"""R29: three schedulers, whose leader is killed or stopped again and again. Every tick is there, and once.
+"""R29 one scheduler. The leading scheduler of three is killed or stopped again and again: every tick fires once.
 
-What is done about ticks that were really missed, and about clocks that are set forward or back, is in
-tests/engine/test_schedule*.
+Missed ticks and clocks set forward or back are in tests/engine/test_schedule*.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from redrive.stores.url import store_from_url
 from tests.support.rig.patience import eventually
 from tests.support.rig.scheduler import LEADS, Schedulers, instant, ticks
 from tests.support.rig.size import LEADERS, proof_size
+
+SIZE = f"{LEADERS[proof_size()]} kills and stops"
 
 EVERY = {"often": 200, "less-often": 500}
 """Milliseconds, by name: more often than people may ask for, so that much happens between two blows."""

@@ -1,4 +1,4 @@
-"""R30: hostile payloads have one verdict on every store, and what is accepted comes back byte for byte, for ever."""
+"""R30 hostile payloads. Whatever is accepted comes back byte for byte, on every store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from redrive.core.states import State
 from redrive.stores.url import store_from_url
 from tests.promises.test_r30_hostile import KINDS, QUEUES, Post, fresh
 from tests.support.rig.size import HOSTILE, proof_size
+
+SIZE = f"{HOSTILE[proof_size()]} generated lists"
 
 # -- whatever else there is ------------------------------------------------------------------------------------------
 

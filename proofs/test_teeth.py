@@ -1,4 +1,4 @@
-"""R0 for the whole rig: bugs planted between engine and store are named, and an honest store raises no alarm."""
+"""R0 the checker has teeth. Bugs planted between engine and store are named, and an honest store raises no alarm."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ NAMED = {
     "unfenced": {"double_terminal"},
     "hasty": {"premature"},
 }
+
+SIZE = f"{len(NAMED) - 2} bugs"
 
 
 @pytest.mark.parametrize("store", SHARED)

@@ -1,8 +1,51 @@
-"""R3: SIGKILL at every step of a fixed scenario, then a drain. Nothing lost, stuck, ended twice or moved by half."""
+"""R3 crash at every step. A process dies before or after any write; a new one, an hour later, finishes all the work.
+
+With real kills, also between statements and requests: proofs/test_r03_crash_points.py.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from redrive.testing.faults import SimulatedCrash
+from tests.support.lab import Lab, open_lab
+from tests.support.rig import records as r
 from tests.support.rig.crash import spread
+from tests.support.rig.inside import Process
+from tests.support.rig.scenario import drain, play
+from tests.support.stores import STORES
+
+ITEMS = 8
+TRIED = {"memory": 1, "sqlite": 2, "postgres": 40, "redis": 40}
+"""Every point in memory, every write on SQLite (a point before and one after it), some on servers."""
+
+
+async def crash(lab: Lab, point: int | None) -> int:
+    """Play the scenario until the process dies at the point, and drain what it left. How many points it passed."""
+    history: list[r.Record] = []
+    process = Process(lab, history)
+    if point is not None:
+        process.crash_at(point)
+    with contextlib.suppress(SimulatedCrash):
+        await lab.drive(play(process, process.store, ITEMS, lab.clock))
+    assert process.store.crashed == (point is not None)
+    lab.clock.advance("1h")
+    faults = await lab.drive(drain(Process(lab, history), await lab.reopen(), lab.clock))
+    assert faults == {}, f"dead at point {point}: {faults}"
+    return process.store.points
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STORES)
+async def test_r3_a_process_that_dies_at_any_write_loses_nothing(kind: str, tmp_path: Path) -> None:
+    async with open_lab(kind, tmp_path) as lab:
+        points = await crash(lab, None)
+    for point in range(TRIED[kind], points + 1, TRIED[kind]):
+        async with open_lab(kind, tmp_path) as lab:
+            await crash(lab, point)
 
 
 def test_points_are_spread_with_both_ends() -> None:

@@ -147,15 +147,26 @@ class Messages:
 class Lab:
     def __init__(self, kind: str, store: Store, clock: LabClock, calls: Calls) -> None:
         self.kind = kind
-        self.store = store
-        self.shared = Shared(store, clock)
-        """For what goes on while time passes: time stands still until each of its verbs has ended."""
+        self.url = ""
         self.clock = clock
         self.apps: list[Redrive] = []
+        self._calls = calls
+        self._use(store)
+
+    def _use(self, store: Store) -> None:
+        self.store = store
+        self.shared = Shared(store, self.clock)
+        """For what goes on while time passes: time stands still until each of its verbs has ended."""
         # Those of earlier tests, and those of SQLite, which answer verbs only.
         self._silent = frozenset(threading.enumerate())
-        self._calls = calls
-        self._messages = Messages(cast("RedisStore", store)) if kind == "redis" else None
+        self._messages = Messages(cast("RedisStore", store)) if self.kind == "redis" else None
+
+    async def reopen(self) -> Store:
+        """A new handle on the same store, as a new process would have it. The old one is closed; memory stays."""
+        if self.kind != "memory":
+            await self.store.close()
+            self._use(await store_from_url(self.url, clock=self.clock).open())
+        return self.shared
 
     async def app(self, *, max_payload: int = 1024 * 1024) -> Redrive:
         return await self._open(Shared(self.store, self.clock), max_payload)
@@ -288,12 +299,13 @@ async def open_lab(kind: str, folder: Path) -> AsyncIterator[Lab]:
     with pytest.MonkeyPatch.context() as patch, quick_folder(folder) as place, fresh_store(kind, place) as url:
         store = await store_from_url(url, clock=clock).open()
         made = Lab(kind, store, clock, Calls(patch))
+        made.url = url
         try:
             yield made
         finally:
             for app in made.apps:
                 await made.drive(app.close())
-            await store.close()
+            await made.store.close()
 
 
 @pytest.fixture(params=LABS)

@@ -6,7 +6,6 @@ and settling as a worker does, and written down like a handler's.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -23,7 +22,7 @@ from redrive.stores.base import Store
 from redrive.testing.conformance.kit import failure
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe
-from tests.support.rig.log import Log, now_ns
+from tests.support.rig.log import Write, now_ns
 
 TTL = 60_000
 QUEUES = ("lines", "gated", "hand", "swept")
@@ -77,7 +76,7 @@ def bound_items() -> Iterator[NewItem]:
         yield NewItem(f"hand-{number}", "hand", b"null", terms=Terms(limit_key="hand"))
 
 
-async def put_bound(store: Store, log: Log) -> None:
+async def put_bound(store: Store, log: Write) -> None:
     """With every setting a queue can have. Two puts: a dependency may be older than who waits for it."""
     await store.configure_route("bad", 1)
     await store.configure("lines", QueueChange(order="park", max_per_key=1, max_running=3, capacity=100))
@@ -101,9 +100,9 @@ class Hand:
     def __init__(self, store: Store, scribe: Scribe) -> None:
         self._store = store
         self._scribe = scribe
-        self._name = f"hand-{os.getpid()}"
+        self._name = f"hand-{scribe.pid}"
         self._asked = 0
-        scribe.log(r.Worker(self._name, os.getpid(), now_ns()))
+        scribe.log(r.Worker(self._name, scribe.pid, now_ns()))
 
     async def work(self) -> None:
         await self._store.configure("hand", QueueChange(max_per_key=3))
@@ -146,7 +145,7 @@ class Hand:
         return Settlement(item.id, item.deliveries, decision, record)
 
     def _act(self, what: str) -> Act:
-        return Act("scenario", f"to see a {what}", f"{what}-{os.getpid()}")
+        return Act("scenario", f"to see a {what}", f"{what} by {self._name}")
 
 
 async def mend(app: Redrive) -> bool:

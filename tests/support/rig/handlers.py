@@ -12,24 +12,24 @@ from redrive import Dead, Item, Policy, Redrive, Snooze, constant
 from redrive.stores.clock import Clock, SystemClock
 from tests.support.rig import records as r
 from tests.support.rig.deaths import die, take_descriptors
-from tests.support.rig.log import Log, now_ns
+from tests.support.rig.log import Write, now_ns
 
 MIX = ("ok", "ok-sync", "flaky", "flaky-sync", "doomed", "slow", "slow-sync", "chain")
 """The queues of a random-kill run; `leaf` takes the follow-ups of `chain`."""
 
 
 class Scribe:
-    def __init__(self, log: Log, clock: Clock | None = None) -> None:
+    def __init__(self, log: Write, clock: Clock | None = None, pid: int | None = None) -> None:
         self.log = log
+        self.pid = pid or os.getpid()
         self._clock = clock or SystemClock()
-        self._pid = os.getpid()
 
     def start(self, item: Item) -> None:
         at, until = self._clock.now(), item.lease_until or 0
-        self.log(r.Start(item.id, item.attempt, item.deliveries, self._pid, now_ns(), at, until))
+        self.log(r.Start(item.id, item.attempt, item.deliveries, self.pid, now_ns(), at, until))
 
     def end(self, item: Item, how: str) -> None:
-        self.log(r.End(item.id, item.attempt, item.deliveries, self._pid, now_ns(), how, self._clock.now()))
+        self.log(r.End(item.id, item.attempt, item.deliveries, self.pid, now_ns(), how, self._clock.now()))
 
 
 def register_mix(app: Redrive, scribe: Scribe, lease: float) -> None:  # noqa: C901 - a list of handlers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,10 @@ from tests.support.rig.records import Record
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Record)
+
+
+Write = Callable[[Record], None]
+"""Takes one record. A log of this process is one."""
 
 
 def now_ns() -> int:

@@ -8,21 +8,22 @@ from collections.abc import Iterable
 from redrive import Redrive
 from redrive.core.durations import Duration, parse
 from redrive.errors import OutcomeUnknown, RedriveError
-from redrive.stores.clock import SystemClock
+from redrive.stores.clock import Clock, SystemClock
 from tests.support.rig import records as r
-from tests.support.rig.log import Log, now_ns
+from tests.support.rig.log import Write, now_ns
 
 AT_ONCE = 100
 
 
 class Producer:
-    def __init__(self, app: Redrive, log: Log) -> None:
+    def __init__(self, app: Redrive, log: Write, clock: Clock | None = None) -> None:
         self._app = app
         self._log = log
+        self._clock = clock or SystemClock()
 
     async def enqueue(self, queue: str, item_id: str, payload: object = None, *, delay: Duration | None = None) -> None:
         wait = 0 if delay is None else parse(delay)
-        self._log(r.Invoke(item_id, queue, now_ns(), SystemClock().now(), wait))
+        self._log(r.Invoke(item_id, queue, now_ns(), self._clock.now(), wait))
         try:
             await self._app.enqueue(queue, payload, id=item_id, delay=delay)
         except OutcomeUnknown:

@@ -14,7 +14,7 @@ from redrive.stores.url import store_from_url
 from tests.support.rig import records as r
 from tests.support.rig.bonds import Hand, mend, put_bound, register_bonds
 from tests.support.rig.handlers import Scribe
-from tests.support.rig.log import Log, now_ns, read_all
+from tests.support.rig.log import Log, Write, now_ns, read_all
 from tests.support.rig.producer import Producer
 from tests.support.rig.survey import survey
 from tests.support.rig.verdict import judge
@@ -37,17 +37,26 @@ class LaterClock:
 
 @dataclass(frozen=True)
 class Place:
+    """Where the scenario is played, and where its records are kept."""
+
     url: str
     logs: Path
 
-    def log(self, kind: str) -> Log:
-        return Log(self.logs / f"{kind}-{os.getpid()}.log")
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    def log(self, kind: str) -> Write:
+        return Log(self.logs / f"{kind}-{self.pid}.log")
+
+    def records(self) -> list[r.Record]:
+        return read_all(self.logs)
 
 
 def build(place: Place, store: Store, clock: Clock) -> Redrive:
     app = Redrive(store, log=False, clock=clock, actor="scenario")
-    app.events.subscribe(transcriber(place.log("events"), clock))
-    scribe = Scribe(place.log("runs"), clock)
+    app.events.subscribe(transcriber(place.log("events"), clock, place.pid))
+    scribe = Scribe(place.log("runs"), clock, place.pid)
     quick = Policy(backoff=constant("1ms"), max_attempts=3)
 
     @app.handler("ok", policy=quick, concurrency=3)
@@ -85,11 +94,12 @@ def build(place: Place, store: Store, clock: Clock) -> Redrive:
     return app
 
 
-async def play(place: Place, store: Store, items: int) -> None:
-    """Everything a store can be asked to write: until the end, or until somebody kills the process."""
-    app = build(place, store, SystemClock())
+async def play(place: Place, store: Store, items: int, clock: Clock | None = None) -> None:
+    """Everything a store can be asked to write: until the end, or until the process dies."""
+    clock = clock or SystemClock()
+    app = build(place, store, clock)
     asked = place.log("producer")
-    producer = Producer(app, asked)
+    producer = Producer(app, asked, clock)
     async with app:
         for number in range(items):
             await producer.enqueue(QUEUES[number % len(QUEUES)], f"item-{number:02}")
@@ -98,7 +108,7 @@ async def play(place: Place, store: Store, items: int) -> None:
         await app.pause("thread", reason="to see a pause")
         await app.cancel("unwanted", reason="changed our minds")
         await put_bound(store, asked)
-        hand = Hand(store, Scribe(place.log("hand")))
+        hand = Hand(store, Scribe(place.log("hand"), clock, place.pid))
         await hand.work()
         await app.run(until_idle=True, queues=["flaky", "doomed", "chain", "lines"])
         await app.resume("thread")
@@ -121,10 +131,11 @@ async def _operate(app: Redrive) -> None:
         await app.letters.restore(item_id, reason="it was")
 
 
-async def drain(place: Place) -> dict[str, dict[str, str]]:
+async def drain(place: Place, store: Store | None = None, clock: Clock | None = None) -> dict[str, dict[str, str]]:
     """What a fresh worker makes of what was left, an hour later. The faults, by class."""
-    store = store_from_url(place.url, clock=LaterClock())
-    app = build(place, store, LaterClock())
+    clock = clock or LaterClock()
+    store = store or store_from_url(place.url, clock=clock)
+    app = build(place, store, clock)
     async with app:
         for row in (await app.tally()).queues:
             if row.paused:
@@ -132,7 +143,7 @@ async def drain(place: Place) -> dict[str, dict[str, str]]:
         await app.run(until_idle=True)
         if await mend(app):
             await app.run(until_idle=True)
-        records = read_all(place.logs)
+        records = place.records()
         asked = [record.id for record in records if isinstance(record, r.Invoke)]
         faults = judge(records, await survey(store, asked)).faults
         findings = (await store.check()).findings

@@ -21,7 +21,7 @@ from redrive import events as ev
 from redrive.stores.clock import Clock, SystemClock
 from tests.support.rig import records as r
 from tests.support.rig.handlers import Scribe, register_bound, register_mix, register_poison, register_zombie
-from tests.support.rig.log import Log, now_ns
+from tests.support.rig.log import Log, Write, now_ns
 from tests.support.rig.opening import opened
 
 PULSE = 0.02
@@ -34,12 +34,12 @@ SETS: dict[str, Callable[[Redrive, Scribe, float], None]] = {
 }
 
 
-def transcriber(log: Log, clock: Clock | None = None) -> Callable[[ev.Event], None]:
+def transcriber(log: Write, clock: Clock | None = None, pid: int | None = None) -> Callable[[ev.Event], None]:
     """Turns the engine's events into records."""
     now = (clock or SystemClock()).now
 
     def write(event: ev.Event) -> None:
-        record = record_of(event, now(), now_ns(), os.getpid())
+        record = record_of(event, now(), now_ns(), pid or os.getpid())
         if record is not None:
             log(record)
 
