@@ -1,4 +1,4 @@
-"""The line between a supervisor and its processes: readiness, deaths, sources, signals. The processes are tasks here."""
+"""The line between a supervisor and its processes: readiness, deaths, sources, signals. The processes are tasks."""
 
 from __future__ import annotations
 
