@@ -13,8 +13,8 @@ unexport PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# The variable pins the build backend too, which -c does not reach.
-PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet -c constraints.txt
+# The variable pins the build backend too, which -c does not reach. Python compiles what it imports: a part of it all.
+PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --no-compile -c constraints.txt
 SETUP := pyproject.toml constraints.txt src/redrive/_version.py
 TYPED := $(wildcard src tests proofs conftest.py examples bench bin/steady)
 
