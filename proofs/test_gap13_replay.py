@@ -12,5 +12,5 @@ SIZE = f"{REPLAYED[proof_size()]:,} letters"
 
 
 @pytest.mark.timeout(1800)
-async def test_gap13_a_replay_does_not_hold_up_fresh_work(lab: Lab) -> None:
-    await replay_beside_fresh_work(lab, REPLAYED[proof_size()])
+async def test_gap13_a_replay_does_not_hold_up_fresh_work(memory_lab: Lab) -> None:
+    await replay_beside_fresh_work(memory_lab, REPLAYED[proof_size()])

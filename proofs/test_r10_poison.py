@@ -102,8 +102,8 @@ def _check_restarts(supervisor: Supervisor) -> None:
 
 
 @pytest.mark.parametrize("death", DEATHS)
-async def test_r10_poison_dies_alone_after_exactly_max_crashes(shared: str, tmp_path: Path, death: str) -> None:
-    supervisor = await poisoned(shared, tmp_path, [death], POISON[proof_size()])
+async def test_r10_poison_dies_alone_after_exactly_max_crashes(on_file: str, tmp_path: Path, death: str) -> None:
+    supervisor = await poisoned(on_file, tmp_path, [death], POISON[proof_size()])
     # Whatever else was in the worker, nobody but the poison ever killed it.
     assert len(supervisor.deaths) == MAX_CRASHES
     assert all(DEATHS[death][1] in one.why for one in supervisor.deaths), supervisor.deaths
@@ -114,16 +114,16 @@ async def test_r10_eight_poisons_at_once_die_and_take_nobody_along(shared: str, 
     assert len(supervisor.deaths) <= MAX_CRASHES * len(DEATHS)
 
 
-async def test_r10_a_worker_without_descriptors_goes_on(shared: str, tmp_path: Path) -> None:
+async def test_r10_a_worker_without_descriptors_goes_on(on_file: str, tmp_path: Path) -> None:
     """A handler that leaks them all and returns: whoever needs none still works, and the worker still hears."""
-    store = store_from_url(shared)
+    store = store_from_url(on_file)
     app = Redrive(store, log=False)
     for queue in ("mixed", "leaking"):
         app.queue(queue)
     async with app:
         producer = Producer(app, Log(tmp_path / "producer.log"))
         await producer.enqueue("leaking", "leak")
-        with Fleet(shared, tmp_path, lease=LEASE, handlers="poison", watched=Limits().descriptors) as fleet:
+        with Fleet(on_file, tmp_path, lease=LEASE, handlers="poison", watched=Limits().descriptors) as fleet:
             member = fleet.start()
             await eventually(lambda: _nothing_left(store), limit=60, what="all descriptors are taken")
             assert descriptors(member.pid) == Limits().descriptors

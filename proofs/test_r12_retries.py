@@ -52,5 +52,5 @@ async def test_r12_no_retry_is_early_by_the_real_clock(shared: str) -> None:
 
 
 @pytest.mark.timeout(900)
-async def test_r12_no_retry_is_early_by_the_fake_clock(lab: Lab) -> None:
-    await retries(lab, RETRIES[proof_size()])
+async def test_r12_no_retry_is_early_by_the_fake_clock(memory_lab: Lab) -> None:
+    await retries(memory_lab, RETRIES[proof_size()])

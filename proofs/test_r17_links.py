@@ -89,7 +89,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 async def try_every_verb(site: Site, trouble: str, times: int) -> None:
     deadline = PLENTY if trouble in HARMLESS else AMPLE
     for number in range(times):
-        async with site.stores(deadline, POOLS[number % len(POOLS)]) as (store, direct):
+        async with site.stores(deadline, POOLS[(number + len(trouble)) % len(POOLS)]) as (store, direct):
             trial = await attempt(f"{trouble}:{number}", store, direct, site.link, deadline)
             assert trial.faults == {}
 

@@ -87,5 +87,5 @@ async def _press(offers: Offers, seconds: float) -> None:
 
 
 @pytest.mark.timeout(1800)
-async def test_r21_excess_is_refused_and_the_rest_is_done(lab: Lab) -> None:
-    await too_much(lab, OFFERED[proof_size()])
+async def test_r21_excess_is_refused_and_the_rest_is_done(memory_lab: Lab) -> None:
+    await too_much(memory_lab, OFFERED[proof_size()])

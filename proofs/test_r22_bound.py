@@ -19,9 +19,9 @@ from redrive.stores.base import Store
 from redrive.testing.conformance.kit import asking, finished
 from tests.support.folders import quick_folder
 from tests.support.rig.effort import Effort, measured
-from tests.support.rig.size import WAITING, proof_size
+from tests.support.rig.size import WAITING_BOUND, proof_size
 
-SIZE = f"{WAITING[proof_size()]:,} waiting"
+SIZE = f"{WAITING_BOUND[proof_size()]:,} waiting"
 
 ROUNDS = 40
 FEW = 50
@@ -144,4 +144,4 @@ async def effort_of(url: str, effort: Effort, step: Step) -> int:
 @pytest.mark.parametrize("case", CASES)
 async def test_r22_what_is_bound_is_found_without_a_scan(tmp_path: Path, kind: str, case: str) -> None:
     with quick_folder(tmp_path) as folder, measured(kind, folder) as (url, effort):
-        await blind_to(case, url, effort, WAITING[proof_size()])
+        await blind_to(case, url, effort, WAITING_BOUND[proof_size()])

@@ -19,13 +19,13 @@ SIZE = f"{TWINS[proof_size()]} dedupe keys, {LINES[proof_size()].keys} order key
 pytestmark = pytest.mark.timeout(1800)
 
 
-async def test_r24_limits_hold_for_the_whole_fleet(lab: Lab) -> None:
-    await Limits(lab, LIMITED[proof_size()], seed=1).play()
+async def test_r24_limits_hold_for_the_whole_fleet(memory_lab: Lab) -> None:
+    await Limits(memory_lab, LIMITED[proof_size()], seed=1).play()
 
 
 @pytest.mark.parametrize("mode", ["block", "park", "skip"])
-async def test_r24_nobody_overtakes(lab: Lab, mode: Mode) -> None:
-    await Order(lab, mode, LINES[proof_size()], seed=1).play()
+async def test_r24_nobody_overtakes(memory_lab: Lab, mode: Mode) -> None:
+    await Order(memory_lab, mode, LINES[proof_size()], seed=1).play()
 
 
 @pytest.mark.parametrize("kind", STORES)

@@ -107,8 +107,8 @@ async def check_given_back(stage: Stage) -> None:
         assert [attempt.ending for attempt in final.attempts] == [Ending.RELEASED]
 
 
-async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(shared: str, tmp_path: Path) -> None:
-    stage = Stage(shared, tmp_path, ["short", "short-sync"])
+async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(on_file: str, tmp_path: Path) -> None:
+    stage = Stage(on_file, tmp_path, ["short", "short-sync"])
     async with stage.app:
         for queue in ("short", "short-sync"):
             for number in range(SLOTS + 2):
@@ -127,8 +127,8 @@ async def test_r25_what_ends_within_the_grace_is_done_and_nothing_new_is_taken(s
 
 
 @pytest.mark.parametrize("queue", TOO_LONG)
-async def test_r25_what_does_not_end_is_given_back_uncharged(shared: str, tmp_path: Path, queue: str) -> None:
-    await too_long(shared, tmp_path, [queue])
+async def test_r25_what_does_not_end_is_given_back_uncharged(on_file: str, tmp_path: Path, queue: str) -> None:
+    await too_long(on_file, tmp_path, [queue])
 
 
 async def too_long(url: str, logs: Path, queues: Sequence[str]) -> None:
@@ -146,9 +146,9 @@ async def too_long(url: str, logs: Path, queues: Sequence[str]) -> None:
     assert {(final.item.state, final.item.attempt) for final in found.finals.values()} == {(State.DONE, 1)}
 
 
-async def test_r25_a_second_sigterm_ends_the_grace(shared: str, tmp_path: Path) -> None:
+async def test_r25_a_second_sigterm_ends_the_grace(on_file: str, tmp_path: Path) -> None:
     queues = ("short", "short-sync", *TOO_LONG)
-    stage = Stage(shared, tmp_path, queues)
+    stage = Stage(on_file, tmp_path, queues)
     async with stage.app:
         for queue in queues:
             await stage.producer.enqueue(queue, f"{queue}-0")
@@ -163,9 +163,9 @@ async def test_r25_a_second_sigterm_ends_the_grace(shared: str, tmp_path: Path) 
         await stage.judged()
 
 
-async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(shared: str, tmp_path: Path) -> None:
+async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(on_file: str, tmp_path: Path) -> None:
     """Nobody can give its item back, for the loop is blocked: its lease runs out, and that is a crash."""
-    stage = Stage(shared, tmp_path, ["blocking"])
+    stage = Stage(on_file, tmp_path, ["blocking"])
     async with stage.app:
         await stage.producer.enqueue("blocking", "blocking-0")
         with Serving(stage.url, stage.logs, grace=f"{GRACE}s", lease=0.5) as fleet:
@@ -179,8 +179,8 @@ async def test_r25_a_handler_that_blocks_the_loop_does_not_keep_the_process(shar
 
 
 @pytest.mark.parametrize("strike", ["before lease", "after lease", "before settle", "after settle"])
-async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing(shared: str, tmp_path: Path, strike: str) -> None:
-    await struck(shared, tmp_path, strike)
+async def test_r25_a_sigterm_in_the_middle_of_a_lease_loses_nothing(on_file: str, tmp_path: Path, strike: str) -> None:
+    await struck(on_file, tmp_path, strike)
 
 
 async def struck(url: str, logs: Path, strike: str) -> None:

@@ -35,7 +35,7 @@ KILLS = {
 CRASH_ITEMS = 30
 """R3: how many plain items the scenario has, beside twenty that are bound to others."""
 
-CRASH_POINTS = {Size.SHORT: 60, Size.FULL: 100_000}
+CRASH_POINTS = {Size.SHORT: 40, Size.FULL: 100_000}
 """R3: how many points of a store and kind are tried, evenly spread; all of them in the full size."""
 
 ZOMBIES = {Size.SHORT: 10, Size.FULL: 100}
@@ -65,7 +65,7 @@ ROLLING = {
     Size.FULL: Rolling(items=50_000, stops=200, spell=1.0),
 }
 
-CUTS = {Size.SHORT: 60, Size.FULL: 1_000}
+CUTS = {Size.SHORT: 40, Size.FULL: 1_000}
 """R7: power cuts of each kind."""
 
 FAILED_SYNCS = {Size.SHORT: range(1, 51), Size.FULL: range(1, 51)}
@@ -88,7 +88,7 @@ BACKLOG = {
 FAILED_WRITES = {Size.SHORT: range(1, 2_400, 97), Size.FULL: range(1, 2_400, 7)}
 """R19: which write fails, counted in the same way."""
 
-HOSTILE = {Size.SHORT: 100, Size.FULL: 5_000}
+HOSTILE = {Size.SHORT: 50, Size.FULL: 5_000}
 """R30: lists of generated documents; the sixty of the table are always all tried."""
 
 
@@ -111,10 +111,13 @@ CUT_ANSWERS = {Size.SHORT: 200, Size.FULL: 1_000}
 WAITING = {Size.SHORT: 100_000, Size.FULL: 1_000_000}
 """R22: items that wait, nine in ten of them delayed or paused."""
 
+WAITING_BOUND = {Size.SHORT: 20_000, Size.FULL: 1_000_000}
+"""R22: items that wait for others, or for room under a limit."""
+
 PINNED = {Size.SHORT: 16_000, Size.FULL: 16_000}
 """R22: items that are drained on PostgreSQL while somebody has an old snapshot."""
 
-TWINS = {Size.SHORT: 100, Size.FULL: 1_000}
+TWINS = {Size.SHORT: 40, Size.FULL: 1_000}
 """R24: dedupe keys, each put 64 times at once."""
 
 
@@ -128,7 +131,7 @@ class Lines:
 
 
 LINES = {
-    Size.SHORT: Lines(keys=40, items=50, kills=12),
+    Size.SHORT: Lines(keys=20, items=50, kills=10),
     Size.FULL: Lines(keys=200, items=500, kills=100),
 }
 
@@ -150,7 +153,7 @@ CROWDED = {Size.SHORT: 3_000, Size.FULL: 100_000}
 REPLAYED = {Size.SHORT: 3_000, Size.FULL: 10_000}
 """Letters replayed at once while fresh work comes in."""
 
-LEADERS = {Size.SHORT: 20, Size.FULL: 100}
+LEADERS = {Size.SHORT: 10, Size.FULL: 100}
 """R29: schedulers killed or stopped, one after the other, by turns."""
 
 
@@ -165,7 +168,7 @@ class LoopKills:
 
 
 LOOP_KILLS = {
-    Size.SHORT: LoopKills(messages=250, deadly=4, kills=30, limit=200),
+    Size.SHORT: LoopKills(messages=200, deadly=3, kills=20, limit=200),
     Size.FULL: LoopKills(messages=8_000, deadly=100, kills=1_000, limit=3_000),
 }
 
