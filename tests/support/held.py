@@ -43,6 +43,8 @@ class State:
 
     lasting = NOTHING
     """Resources that are meant to outlive the test that opened them."""
+    depth = 0
+    """Above 0 while such resources are opened."""
     folders: set[str] = set()  # noqa: RUF012 - there is one state
     """Temporary folders made since the last test."""
     make_folder: Callable[..., Any] | None = None
@@ -95,9 +97,11 @@ def of_multiprocessing() -> Held:
 def lasting() -> Iterator[None]:
     """What is opened here is shared by tests: a server, its client, a cache."""
     before, folders = exact(held()), set(State.folders)
+    State.depth += 1
     try:
         yield
     finally:
+        State.depth -= 1
         State.lasting = State.lasting.both(exact(held()).without(before))
         State.folders &= folders
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
+from tests.support.held import State, lasting
 from tests.support.servers import guard, processes, run
 
 HOST = "127.0.0.1"
@@ -45,6 +46,7 @@ class Server:
         self._guard: subprocess.Popen[bytes] | None = None
         self._log = folder / "log"
         self._since = 0
+        self._shared = State.depth > 0
 
     # -- what each kind has to say -------------------------------------------------------------------------------
 
@@ -106,7 +108,9 @@ class Server:
         return self.pid
 
     def _start_here(self) -> bool:
-        self._guard, self.pid = guard.launch(self._order())
+        # A test may start a server again that it shares with others.
+        with lasting() if self._shared else contextlib.nullcontext():
+            self._guard, self.pid = guard.launch(self._order())
         guarding = self._guard
         try:
             wait_until(lambda: self._ready() or guarding.poll() is not None, f"a {self.kind} that answers")
