@@ -25,6 +25,7 @@ from redrive.testing.conformance.kit import sha256
 from tests.stores import broken_ways as ways
 from tests.stores.planting import Edit, Patch, Plant
 
+_DUE = "c.due_at <= now_at"
 _BREATH = "(select pg_sleep(0.02)) is not null"
 """A place where another caller can come in between."""
 
@@ -204,7 +205,7 @@ PLANTS: dict[str, Plant] = {
     "LimitsInASubquery": Plant((Edit("lease", _PICKED, f"where c.state = 'ready' and c.seq in ({_LIMITED})"),)),
     "CountsOnFailureOnly": Plant((Edit("lease", "attempt = c.attempt + 1,", ""),)),
     "LeasesByAnotherClock": Plant(
-        (Edit("lease", "c.level = 0 and c.due_at <= now_at", "c.level = 0 and c.due_at <= now_at + 500"),)
+        (Edit("lease", f"0 and {_DUE}", f"0 and {_DUE} + 500"), Edit("lanes/choose", _DUE, f"{_DUE} + 500"))
     ),
     "IgnoresTheNonce": Plant((Edit("lease", "n.nonce = request", "false"),)),
     "GivesSuspectsInCompany": Plant(
