@@ -302,7 +302,7 @@ async def _move(world: World, rng: random.Random, items: tuple[Item, ...], cause
 
 
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     # One population serves all examples, which only read.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
