@@ -309,6 +309,15 @@ def test_a_follow_up_exists_exactly_with_the_delivery_that_was_accepted() -> Non
     assert judge([*base, other], Survey({"i": ONCE, "child": child})).faults.keys() == {"unexpected"}
 
 
+def test_a_worker_that_took_its_lease_back_and_was_killed_before_it_could_tell() -> None:
+    child = History(replace(item(), id="child"))
+    done = History(replace(item(), deliveries=2), (attempt(2, Ending.DONE, number=1),))
+    records = [*WORKERS, *asked(), *ran(1, "done"), r.Follow("child", "i", 1, 11), r.Start("child", 1, 1, 2, 40)]
+    survey = Survey({"i": done, "child": child})
+    assert judge([*records, r.Struck(1, "kill", 30)], survey).faults == {}
+    assert judge(records, survey).faults.keys() == {"unexpected", "wrong_attempts"}
+
+
 def test_a_torn_line_does_not_go_unnoticed(tmp_path: Path) -> None:
     log = Log(tmp_path / "a.log")
     log(r.Start("i", 1, 1, 1, 10))

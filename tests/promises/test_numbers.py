@@ -29,6 +29,16 @@ def test_a_word_that_counted_and_was_refused_when_it_was_said_again() -> None:
     assert renumbered([WORKER, START, *told]) == [WORKER, replace(START, delivery=2), *told]
 
 
+def test_what_was_taken_back_and_then_taken_away_before_it_had_ended() -> None:
+    lost = r.Lost("i", 2, "w", 3)
+    assert renumbered([WORKER, START, lost]) == [WORKER, replace(START, delivery=2), lost]
+
+
+def test_what_was_taken_back_and_then_released() -> None:
+    released = replace(SETTLED, ending="released", state="ready")
+    assert renumbered([WORKER, START, released]) == [WORKER, replace(START, delivery=2), released]
+
+
 def test_what_was_taken_and_lost_before_it_had_begun_is_another_run() -> None:
     records: list[r.Record] = [WORKER, START, r.Refused("i", 1, "w", 3), r.Lost("i", 3, "w", 9)]
     assert renumbered(records) == records

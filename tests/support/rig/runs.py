@@ -144,7 +144,7 @@ def _forgotten(facts: Facts, final: History) -> str | None:
     """Whatever ran must be on record."""
     item = final.item
     for start in facts.starts.get(item.id, ()):
-        if any(_is_of(facts, attempt, start) for attempt in final.attempts):
+        if any(is_of(facts, attempt, start) for attempt in final.attempts):
             continue
         if item.state is State.DONE and item.deliveries == 1:
             continue  # a first-try success: its facts are on the item
@@ -153,11 +153,11 @@ def _forgotten(facts: Facts, final: History) -> str | None:
 
 
 def _end_of(facts: Facts, item_id: str, attempt: Attempt) -> r.End | None:
-    runs = [start.delivery for start in facts.starts.get(item_id, ()) if _is_of(facts, attempt, start)]
+    runs = [start.delivery for start in facts.starts.get(item_id, ()) if is_of(facts, attempt, start)]
     return facts.ends.get((item_id, runs[-1])) if runs else None
 
 
-def _is_of(facts: Facts, attempt: Attempt, start: r.Start) -> bool:
+def is_of(facts: Facts, attempt: Attempt, start: r.Start) -> bool:
     if attempt.delivery == start.delivery:
         return True
     # A crash, or the word of whoever took it away, may be on record under the number of the reclaim that found it. And

@@ -138,15 +138,18 @@ def _expected_follow_ups(facts: Facts, finals: dict[str, History]) -> dict[str, 
     return {
         follow.id: follow.parent
         for follow in facts.follows
-        if follow.parent in finals and _done_by(finals[follow.parent]) == follow.delivery
+        if follow.parent in finals and _done_by(facts, finals[follow.parent], follow.delivery)
     }
 
 
-def _done_by(final: History) -> int | None:
+def _done_by(facts: Facts, final: History, delivery: int) -> bool:
     if final.item.state is not State.DONE:
-        return None
-    done = [attempt.delivery for attempt in final.attempts if attempt.ending is Ending.DONE]
-    return done[-1] if done else 1
+        return False
+    done = [attempt for attempt in final.attempts if attempt.ending is Ending.DONE]
+    if not done:
+        return delivery == 1
+    starts = facts.starts.get(final.item.id, ())
+    return any(start.delivery == delivery and runs.is_of(facts, done[-1], start) for start in starts)
 
 
 def _count(verdict: Verdict, facts: Facts) -> None:

@@ -26,6 +26,9 @@ from tests.support.simulation.world import Node, Through, WorkerNode, World
 LETTERS = And((Match("state", "=", "dead"), Match("disposition", "=", "open")))
 JUMPS: tuple[Millis, ...] = (-3_600_000, -5_000, 5_000, 3_600_000)
 
+LAST_TICK: Millis = 7_000
+"""After so long no scheduler fires a schedule that was removed."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -219,10 +222,13 @@ async def _play(world: World) -> None:
 async def _drain(world: World, producer: ProducerNode, operator: OperatorNode) -> None:
     """Until all has ended; whatever has not by the limit is stuck."""
     limit = world.now + world.plan.drain
+    busy_at = world.now
     while world.now < limit:
         rows = (await world.memory.tally()).queues
         live = sum(row.ready + row.leased + row.held + row.parked for row in rows)
-        if not live and producer.finished and not operator.at_work and all(task.done() for task in world.late):
+        if live or not producer.finished or operator.at_work or not all(task.done() for task in world.late):
+            busy_at = world.now
+        elif world.now - busy_at >= (LAST_TICK if world.plan.schedule else 0):
             return
         await _mend(world)
         await world.sleep(world.plan.lease // 2)
