@@ -8,7 +8,7 @@ from tests.support.folders import quick_folder
 from tests.support.lab import lab, memory_lab
 from tests.support.stores import fresh_store
 
-__all__ = ["lab", "memory_lab", "on_file", "pytest_configure", "shared"]
+__all__ = ["folder", "lab", "memory_lab", "on_file", "pytest_configure", "shared"]
 
 SHARED = ("sqlite", "postgres", "redis")
 """Stores that several processes can share."""
@@ -29,6 +29,13 @@ def _size(request: pytest.FixtureRequest, record_property: Callable[[str, object
     """For the summary: a module says by SIZE how big its proof is."""
     if size := getattr(request.module, "SIZE", ""):
         record_property("size", size)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is room."""
+    with quick_folder(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(params=["sqlite"])

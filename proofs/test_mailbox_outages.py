@@ -59,6 +59,7 @@ class Scene:
         barred = frozenset({Barred})
         dlq: DLQPolicy[Any, Any] = DLQPolicy(self.boxes.dead, max_delivery_count=LIMIT, include_errors=barred)
         adapter = Adapter(self.order.ledger, null)
+        stack.callback(adapter.close)
         self.loops = [Loop(adapter=adapter, requests=self.boxes.requests, config=config, dlq=dlq) for _ in range(2)]
         self.errors: list[BaseException] = []
         self.threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in self.loops]

@@ -7,13 +7,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.folders import quick_folder
 from tests.support.rig.crash import spread
 from tests.support.rig.fleet import ROOT, environment
 from tests.support.rig.size import CRASH_ITEMS, CRASH_POINTS, proof_size
@@ -23,12 +21,6 @@ SIZE = f"{CRASH_POINTS[proof_size()]} points of each kind, {CRASH_ITEMS} items"
 SIDE_BY_SIDE = 4
 POINTS = [("sqlite", "sql"), ("sqlite", "verb"), ("postgres", "wire"), ("redis", "wire")]
 """Where each store can be killed: before its statements, or on either side of a verb or of a request."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    with quick_folder(tmp_path) as made:
-        yield made
 
 
 async def crash(folder: Path, store: str, kind: str, items: int, points: str) -> list[dict[str, Any]]:

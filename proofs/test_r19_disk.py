@@ -6,7 +6,7 @@ Each case is a process of its own (tests/support/disk/scenes.py); where a machin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.disk.drive import drive, needs
 from tests.support.disk.office import LETTERS
-from tests.support.folders import quick_folder
 from tests.support.rig.size import FAILED_SYNCS, FAILED_WRITES, proof_size
 
 SIZE = f"{len(FAILED_SYNCS[proof_size()])} failed syncs, {len(FAILED_WRITES[proof_size()])} failed writes"
@@ -31,12 +30,6 @@ SAID = {
 OFFICES = ("office", "fresh-office")
 """The operator works with the store that met the full disk, or comes with a process of their own."""
 LIMIT = 200.0
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    with quick_folder(tmp_path) as made:
-        yield made
 
 
 def play(folder: Path, scene: str, what: str, binding: str, *, limit: float = LIMIT) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,6 @@ from redrive.stores.sqlite import forks as process_forks
 from redrive.stores.sqlite.binding import SAFE_SINCE, STDLIB, Connection, Stdlib, is_risky
 from redrive.stores.url import store_from_url
 from tests.stores.sqlite_kit import lane, new
-from tests.support.folders import quick_folder
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    with quick_folder(tmp_path) as made:
-        yield made
-
 
 # A real fork would take pytest along: what follows does what the process does before and after one.
 

@@ -145,6 +145,9 @@ class Adapter:
         self._teller = teller
         self._leave = leave
 
+    def close(self) -> None:
+        os.close(self._ledger)
+
     def evaluate(self, prompt: Ask) -> str:
         if self._leave is not None:
             os.read(self._leave, 1)

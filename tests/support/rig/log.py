@@ -34,7 +34,11 @@ class Log:
             raise OSError("a record was written in part: nothing this run says can be trusted")
 
     def close(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
 
 
 class Tail:
