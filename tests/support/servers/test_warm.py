@@ -26,7 +26,10 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def shelf(url: str) -> warm.Shelf:
-    return warm.shelf()
+    """With room: earlier tests may have filled it."""
+    shelf = warm.shelf()
+    shelf.empty()
+    return shelf
 
 
 async def opened(url: str) -> tuple[PostgresStore, Session]:
@@ -75,7 +78,7 @@ async def test_a_connection_in_a_transaction_is_not(url: str, shelf: warm.Shelf)
     await other.close()
 
 
-async def test_a_connection_that_has_ended_is_not(url: str) -> None:
+async def test_a_connection_that_has_ended_is_not(url: str, shelf: warm.Shelf) -> None:
     store, session, wire = await one(url)
     backend = wire.info.backend_pid
     session._pool.give(wire)  # noqa: SLF001 - see above
@@ -88,7 +91,7 @@ async def test_a_connection_that_has_ended_is_not(url: str) -> None:
     await other.close()
 
 
-async def test_who_asks_for_something_special_gets_it(url: str) -> None:
+async def test_who_asks_for_something_special_gets_it(url: str, shelf: warm.Shelf) -> None:
     store, session, wire = await one(url)
     backend = wire.info.backend_pid
     session._pool.give(wire)  # noqa: SLF001 - see above

@@ -86,6 +86,13 @@ class Shelf:
         self._lent[wire] = (key, options.schema)
         return wire
 
+    def empty(self) -> None:
+        """Close those that rest."""
+        for resting in self._resting.values():
+            while resting:
+                held.release(resting[-1].link.socket)
+                resting.pop().link.finish()
+
     def _serves(self, url: str) -> bool:
         """What libpq cannot read is for the store itself to tell."""
         try:
