@@ -60,6 +60,8 @@ class Wire(Relay):
         self._world = world
         self._process = process
         self._cut_until: Millis = 0
+        self.unsettled = False
+        """A result is on its way, or will be sent again."""
 
     async def open(self) -> Self:
         return self
@@ -77,6 +79,7 @@ class Wire(Relay):
             raise SimulatedCrash("the simulation is over")
         fault = world.weather.draw(name)
         self._look(name, args)
+        self.unsettled |= name == "settle"
         await self._travel(fault, name)
         await self._fail_before(fault, name)
         if fault is Fault.LATE:
@@ -90,6 +93,7 @@ class Wire(Relay):
         await self._travel(fault, name)
         if fault is Fault.LOST or self._is_cut():
             raise self._lost(name, args, answer)
+        self.unsettled &= name != "settle"
         return answer
 
     def _look(self, name: str, args: Sequence[Any]) -> None:

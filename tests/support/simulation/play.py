@@ -226,7 +226,8 @@ async def _drain(world: World, producer: ProducerNode, operator: OperatorNode) -
     while world.now < limit:
         rows = (await world.memory.tally()).queues
         live = sum(row.ready + row.leased + row.held + row.parked for row in rows)
-        if live or not producer.finished or operator.at_work or not all(task.done() for task in world.late):
+        at_work = operator.at_work or any(node.unsettled for node in world.nodes)
+        if live or at_work or not producer.finished or not all(task.done() for task in world.late):
             busy_at = world.now
         elif world.now - busy_at >= (LAST_TICK if world.plan.schedule else 0):
             return

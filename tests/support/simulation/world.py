@@ -170,6 +170,10 @@ class Node:
         return not self.process.dead
 
     @property
+    def unsettled(self) -> bool:
+        return self.started and self.running and self.wire.unsettled
+
+    @property
     def at_work(self) -> bool:
         return self.started and self.running and not self.finished
 
