@@ -24,7 +24,7 @@ from tests.stores.machine_kit import run_on
 from tests.stores.teeth_kit import world_by
 from tests.support.stores import STORES, fresh_store
 
-SIZE = Size(30, 30)
+SIZE = Size(200, 40)
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -16,7 +16,7 @@ from redrive.mailboxes.boxes import bodies
 
 sys.setswitchinterval(1e-6)
 BY = {"codec": codec.decode, "bodies": lambda data, kind: bodies.loaded(data, kind, "")}[sys.argv[1]]
-TYPES, THREADS = 80, 6
+TYPES, THREADS = 150, 6
 FIELDS = [(f"field_{number}", int | str | None, None) for number in range(20)]
 
 def kinds():
