@@ -6,13 +6,12 @@ from enum import StrEnum
 
 
 class Size(StrEnum):
-    SMOKE = "smoke"  # in `make test`, 3 s per store
-    SHORT = "short"  # in `make prove`, 45 s
-    FULL = "full"  # by hand before a release: REDRIVE_SIZE=full make prove
+    SHORT = "short"  # `make prove`
+    FULL = "full"  # before a release: REDRIVE_SIZE=full make prove
 
 
 def proof_size() -> Size:
-    """The size of the tests marked `prove`."""
+    """The size of this run of the proofs."""
     return Size.FULL if os.environ.get("REDRIVE_SIZE") == "full" else Size.SHORT
 
 
