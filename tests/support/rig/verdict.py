@@ -148,8 +148,8 @@ def _done_by(facts: Facts, final: History, delivery: int) -> bool:
     done = [attempt for attempt in final.attempts if attempt.ending is Ending.DONE]
     if not done:
         return delivery == 1
-    starts = facts.starts.get(final.item.id, ())
-    return any(start.delivery == delivery and runs.is_of(facts, done[-1], start) for start in starts)
+    mine = [one.delivery for one in facts.starts.get(final.item.id, ()) if runs.is_of(facts, done[-1], one)]
+    return mine[-1:] == [delivery]
 
 
 def _count(verdict: Verdict, facts: Facts) -> None:
