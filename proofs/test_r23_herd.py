@@ -13,13 +13,13 @@ SIZE = f"{HERD[proof_size()]:,} retries at once, {CROWDED[proof_size()]:,} items
 pytestmark = pytest.mark.timeout(1800)
 
 
-async def test_r23_a_herd_of_retries_is_spread(lab: Lab) -> None:
-    await herd(lab, HERD[proof_size()])
+async def test_r23_a_herd_of_retries_is_spread(memory_lab: Lab) -> None:
+    await herd(memory_lab, HERD[proof_size()])
 
 
-async def test_r23_a_dead_endpoint_does_not_hold_up_the_healthy(lab: Lab) -> None:
-    await dead_endpoint(lab, CROWDED[proof_size()])
+async def test_r23_a_dead_endpoint_does_not_hold_up_the_healthy(memory_lab: Lab) -> None:
+    await dead_endpoint(memory_lab, CROWDED[proof_size()])
 
 
-async def test_r23_a_tenant_that_floods_does_not_hold_up_the_others(lab: Lab) -> None:
-    await flood(lab, CROWDED[proof_size()])
+async def test_r23_a_tenant_that_floods_does_not_hold_up_the_others(memory_lab: Lab) -> None:
+    await flood(memory_lab, CROWDED[proof_size()])
