@@ -33,7 +33,7 @@ test: $(VENV)/dev.stamp ## Set up if needed, then run the whole suite on two cor
 	$(PY) -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS)
 
 test-fast: $(VENV)/dev.stamp ## The suite without slow tests
-	$(PY) -m pytest -n 3 --dist worksteal -m "not slow and not prove" $(PYTEST_FLAGS)
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not prove" $(PYTEST_FLAGS)
 
 check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the tests
 	$(PY) -m ruff check .

@@ -10,6 +10,9 @@ from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
 from tests.stores.machine_kit import run_on
 from tests.support.templates import prepared
 
+# `make test-fast` runs the suite in memory, and on SQLite the sample that the second driver runs too.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def capabilities() -> frozenset[str]:
@@ -34,6 +37,5 @@ async def open_store(database: Path, clock: FakeClock) -> AsyncIterator[OpenStor
         await handle.close()
 
 
-@pytest.mark.slow
 def test_machine_smoke() -> None:
     run_on("sqlite", "smoke")

@@ -26,7 +26,6 @@ from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
 from tests.stores.sample import *  # noqa: F403 - the tests and their fixtures
 from tests.support.templates import prepared
 
-pytestmark = pytest.mark.slow
 """The quick run has them on the other binding."""
 
 

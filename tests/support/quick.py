@@ -85,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
 def spare_twins(calls: Sequence[Call]) -> None:
     """What is tried in memory with the same values need not be tried on a file as well, in a quick run.
 
-    That both stores are alike is for the conformance suite to say, which a quick run has for both.
+    That both stores are alike is for the conformance suite to say: all of it in a whole run, a sample in a quick one.
     """
     tried = [call.params for call in calls if SLOW not in {mark.name for mark in call.marks}]
     for call in calls:
