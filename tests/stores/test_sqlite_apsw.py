@@ -26,8 +26,6 @@ from redrive.testing.conformance.kit import DURABLE, HANDLES, OpenStore
 from tests.stores.sample import *  # noqa: F403 - the tests and their fixtures
 from tests.support.templates import prepared
 
-"""The quick run has them on the other binding."""
-
 
 @pytest.fixture
 def capabilities() -> frozenset[str]:
