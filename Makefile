@@ -42,7 +42,7 @@ check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the 
 	$(VENV)/bin/lint-imports --no-logo
 
 prove: $(VENV)/dev.stamp ## The proofs: real kills, outages, power cuts, races of processes; a summary per promise
-	$(PY) -m pytest proofs -m "" -n 2 --dist worksteal $(PYTEST_FLAGS)
+	$(PY) -m pytest proofs -m "" -n 3 --dist worksteal $(PYTEST_FLAGS)
 
 docs: $(VENV)/docs.stamp ## The pages of docs/ as a site: build/site/index.html; fails on a link that leads nowhere
 	$(VENV)/bin/zensical build --clean --strict --config-file mkdocs.yml
