@@ -27,7 +27,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _size(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
     """For the summary: a module says by SIZE how big its proof is."""
-    if size := getattr(request.module, "SIZE", ""):
+    size = getattr(request.module, "SIZE", None)
+    if isinstance(size, str):
         record_property("size", size)
 
 
