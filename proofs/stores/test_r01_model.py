@@ -24,18 +24,19 @@ from tests.stores.machine_kit import run_on
 from tests.stores.teeth_kit import world_by
 from tests.support.stores import STORES, fresh_store
 
-SIZE = Size(200, 40)
+EXAMPLES = Size(200, 40)
+SIZE = "200 examples of 40 steps"
 
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("kind", STORES)
 def test_r1_the_machine_finds_no_difference(kind: str) -> None:
-    run_on(kind, SIZE)
+    run_on(kind, EXAMPLES)
 
 
 def test_r1_the_machine_finds_no_difference_through_bytes() -> None:
-    run_machine(machine_of(lambda _, clock: EncodingProxy(MemoryStore(clock=clock))), SIZE)
+    run_machine(machine_of(lambda _, clock: EncodingProxy(MemoryStore(clock=clock))), EXAMPLES)
 
 
 @asynccontextmanager
