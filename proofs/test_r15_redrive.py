@@ -29,7 +29,7 @@ class Redrives:
 
 
 REDRIVES = {
-    Size.SHORT: Redrives(letters=5_000, kills=10, live=2_000),
+    Size.SHORT: Redrives(letters=3_000, kills=10, live=2_000),
     Size.FULL: Redrives(letters=100_000, kills=10, live=20_000),
 }
 
