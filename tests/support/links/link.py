@@ -99,14 +99,20 @@ class Link:
         self.set(Clear())
 
     def reset(self) -> int:
-        """End every connection at once and without a goodbye. How many there were."""
+        """End every connection without a goodbye. When it returns both sides have been told. How many there were."""
 
-        def cut() -> int:
-            for task in self._connections.values():
+        def cut() -> list[asyncio.Task[None]]:
+            ended = list(self._connections.values())
+            for task in ended:
                 task.cancel()
-            return len(self._connections)
+            return ended
 
-        return self._do(cut)
+        async def over(ended: list[asyncio.Task[None]]) -> None:
+            await asyncio.gather(*ended, return_exceptions=True)
+
+        ended = self._do(cut)
+        asyncio.run_coroutine_threadsafe(over(ended), self._loop).result(PATIENCE)
+        return len(ended)
 
     @property
     def counts(self) -> Counts:
