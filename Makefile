@@ -35,7 +35,7 @@ test: $(VENV)/dev.stamp ## Set up if needed, then run the whole suite on two cor
 test-fast: $(VENV)/dev.stamp ## The suite without slow tests
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not prove" $(PYTEST_FLAGS)
 
-check: $(VENV)/dev.stamp ## Lint, format, types and layers: the gate beside the tests
+check: $(VENV)/check.stamp ## Lint, format, types and layers: the gate beside the tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(TYPED)
@@ -65,6 +65,11 @@ $(VENV)/created:
 $(VENV)/dev.stamp: $(SETUP) | $(VENV)/created
 	@echo "redrive: installing into $(VENV)"
 	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/check.stamp: $(VENV)/dev.stamp
+	@echo "redrive: installing what checks the code"
+	@$(PIP_INSTALL) -e '.[check]'
 	@touch $@
 
 $(VENV)/docs.stamp: $(VENV)/dev.stamp
