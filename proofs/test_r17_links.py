@@ -28,7 +28,7 @@ from tests.support.rig.size import proof_size
 from tests.support.servers.server import with_options
 from tests.support.stores import fresh_store
 
-SIZE = f"{TRIALS[proof_size()]} trials of every verb"
+SIZE = f"every verb, each trial {TRIALS[proof_size()]} x"
 
 KINDS = ("postgres", "redis")
 DEADLINE = 1.0
