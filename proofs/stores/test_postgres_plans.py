@@ -10,6 +10,8 @@ from tests.stores.test_postgres_pages import acts_are_served, pages_are_served, 
 
 __all__ = ["planned", "session"]
 
+ACTS = ("never", "when all were ready", "when all were done", "when all letters were replayed")
+
 
 @pytest.mark.parametrize("looked", LOOKED)
 async def test_pages_are_served_by_an_index(
@@ -18,13 +20,17 @@ async def test_pages_are_served_by_an_index(
     monkeypatch: pytest.MonkeyPatch,
     looked: str,
 ) -> None:
-    await pages_are_served(planned, session, monkeypatch, looked)
+    planned.believe(looked)
+    await pages_are_served(session, monkeypatch)
+    planned.still_believe()
 
 
-@pytest.mark.parametrize("looked", ["never", "when all were ready", "when all letters were replayed"])
+@pytest.mark.parametrize("looked", ACTS)
 async def test_acts_find_the_first_by_an_index(
     planned: Planned,
     session: Session,
     looked: str,
 ) -> None:
-    await acts_are_served(planned, session, looked)
+    planned.believe(looked)
+    await acts_are_served(session)
+    planned.still_believe()

@@ -19,7 +19,7 @@ from tests.support.rig.scenario import drain, play
 from tests.support.stores import STORES
 
 ITEMS = 8
-TRIED = {"memory": 1, "sqlite": 9, "postgres": 41, "redis": 41}
+TRIED = {"memory": 1, "sqlite": 19, "postgres": 41, "redis": 41}
 """Every point in memory, some on the others: an odd step meets points before and after a write."""
 
 

@@ -20,7 +20,8 @@ from tests.support.rig.scenario import QUEUES, drain
 from tests.support.stores import STORES
 
 ITEMS = 24
-TRIED = {"memory": 1, "sqlite": 5, "postgres": 30, "redis": 30}
+TRIED = {"memory": 1, "sqlite": 7, "postgres": 21, "redis": 21}
+"""Every point in memory, some on the others: an odd step meets points before and after a write."""
 
 
 async def stopped_at(lab: Lab, point: int | None) -> int:
@@ -41,7 +42,8 @@ async def stopped_at(lab: Lab, point: int | None) -> int:
         await lab.drive(asyncio.gather(*stopping))
         assert lab.clock.monotonic() - begun <= 7_000
     else:
-        await lab.pass_time("1m")
+        # All is done by then, and the worker waits: a longer rest has points that are all alike.
+        await lab.pass_time("5s")
     await worker.stop()
     assert not any(row.leased for row in (await lab.store.tally()).queues)
     assert await lab.drive(drain(Process(lab, history), lab.shared, lab.clock)) == {}

@@ -27,8 +27,8 @@ MANY = 60_000
 MADE = (
     "insert into item select g, md5(g::text), 'q' || g % 10, g, 0, 0, '' from generate_series(1, {many}) g",
     """
-    insert into course (seq, queue, state, due_at, renewed_at, ended_at)
-    select g, 'q' || g % 10, 'dead', g, g, g from generate_series(1, {many}) g
+    insert into course (seq, queue, state, due_at, renewed_at, ended_at, ties)
+    select g, 'q' || g % 10, 'dead', g, g, g, 128 from generate_series(1, {many}) g
     """,
     """
     insert into letter
@@ -44,7 +44,6 @@ MADE = (
     "insert into tag select 'rare', g from (values (5), (77)) tagged (g)",
     "insert into tag select 'past', g from generate_series(1, 5000) g",
     "insert into tag select 'half', g from generate_series(2, {many}, 2) g",
-    "update course set ties = 128",
     # And as many that are no letters: nearly all of them done, and what is live lies far from both ends.
     """
     insert into item select g, md5(g::text), 'q' || g % 10, g, 0, 0, ''

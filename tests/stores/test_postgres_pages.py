@@ -245,41 +245,37 @@ async def test_pages_and_acts_are_served_by_an_index(
 ) -> None:
     """Counted in rows that the server looks at: a walk through all is far beyond, whatever the machine.
 
-    Before the server has its first statistics of the tables, and when it has made them at the worst of times. The
-    statistics of other times are planted in proofs/stores/test_postgres_plans.py. One test for all, since to fill the
-    tables takes longer than to search them.
+    Before the server has its first statistics of the tables, and when it has made them at the worst of times: each
+    selection as a page from one of its ends with the one, and as an act with the other. From both ends, with each of
+    them and with the statistics of other times: proofs/stores/test_postgres_plans.py. One test for all, since to fill
+    the tables takes longer than to search them.
     """
-    cases = list(product(SERVED.items(), (False, True)))
-    # Each from either end, before the first statistics or at the worst of times.
-    turned = [number // 2 % 2 != number % 2 for number in range(len(cases))]
-    for looked, first in (("never", False), ("when it was full, and when it was empty", True)):
-        some = [case for case, other in zip(cases, turned, strict=True) if other is first]
-        await pages_are_served(planned, session, monkeypatch, looked, some)
-    await acts_are_served(planned, session, "when all were done")
+    cases = list(SERVED.items())
+    for first, looked in enumerate(("never", "when it was full, and when it was empty")):
+        pages = [(case, number % 2 == 1) for number, case in enumerate(cases[first::2])]
+        planned.believe(looked)
+        await pages_are_served(session, monkeypatch, pages)
+        await acts_are_served(session, cases[1 - first :: 2])
+        planned.still_believe()
     # What no index serves: done ones of a worker whom nobody knows.
     nobodys = And((Match("state", "=", "done"), Match("worker", "=", "nobody")))
     assert (await of_page(session, monkeypatch, nobodys, 100, oldest=False)).page >= MANY
     assert (await of_act(session, nobodys, 100)).page >= MANY
 
 
-async def pages_are_served(
-    planned: Planned, session: Session, monkeypatch: pytest.MonkeyPatch, looked: str, cases: Sequence[Case] = ()
-) -> None:
+async def pages_are_served(session: Session, monkeypatch: pytest.MonkeyPatch, cases: Sequence[Case] = ()) -> None:
     """All cases, unless some are given."""
-    planned.believe(looked)
     for (name, selection), oldest in cases or product(SERVED.items(), (False, True)):
         rows = await of_page(session, monkeypatch, selection, 100, oldest=oldest)
         bound = FEW + (PAST if name == "letters with the tag past" else 0)
         told = f"{name}, {'oldest' if oldest else 'latest'} first: {rows.counts} rows"
         assert rows.page < bound, told
         assert rows.before < BEFORE, told
-    planned.still_believe()
 
 
-async def acts_are_served(planned: Planned, session: Session, looked: str) -> None:
-    planned.believe(looked)
-    for name, selection in SERVED.items():
+async def acts_are_served(session: Session, cases: Sequence[tuple[str, Selection]] = ()) -> None:
+    """All cases, unless some are given."""
+    for name, selection in cases or SERVED.items():
         rows = await of_act(session, selection, 100)
         assert rows.page < FEW + NAMED, f"{name}: {rows.counts} rows"
         assert rows.before < BEFORE, f"{name}: {rows.counts} rows"
-    planned.still_believe()

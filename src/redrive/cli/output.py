@@ -166,13 +166,13 @@ def as_json(value: object, *, indent: int | None = 2) -> str:
     """JSON with every unprintable character escaped: valid for programs, harmless on a terminal."""
     import json
 
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text)
+    lines = json.dumps(value, ensure_ascii=False, indent=indent).split("\n")
+    return "\n".join(line if line.isprintable() else "".join(map(_printable, line)) for line in lines)
 
 
-def _json_escaped(char: str) -> str:
+def _printable(char: str) -> str:
+    if char.isprintable():
+        return char
     point = ord(char)
     if point < 0x10000:
         return f"\\u{point:04x}"
