@@ -11,7 +11,6 @@ import pty
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from tests.docs.addresses import Addresses
 from tests.docs.pages import ROOT, Block
-from tests.support.warm_child import REDRIVE
+from tests.support.warm_child import IMPORTED, PYTEST, REDRIVE
 from tests.support.warm_python import WarmPython
 
 ANYTHING = "…"
@@ -91,15 +90,18 @@ class Shell:
             "COLUMNS": "300",  # nothing is cut, whatever the widths of this run
             "NO_COLOR": "1",
             "LOGNAME": "ada",
-            "PYTEST_ADDOPTS": " ".join(f"-p no:{plugin}" for plugin in NOT_THE_READERS),
+            "PYTEST_ADDOPTS": shlex.join(["-W", IMPORTED, *(f"-pno:{plugin}" for plugin in NOT_THE_READERS)]),
             **{name: self._addresses.real(value) for name, value in command.environment.items()},
         }
         terminal, end = pty.openpty()
         with os.fdopen(terminal, "rb", buffering=0) as printed, os.fdopen(end, "wb") as output:
-            if program == REDRIVE or (program == PYTHON and not rest[0].startswith("-")):
+            if program == PYTHON and rest[0] == "-m":
+                assert rest[1] == PYTEST, f"{rest[1]} is not a module that documents may run"
+                wait = self._warm_start(rest[1:], environment, end)
+            elif program in (PYTHON, REDRIVE):
                 wait = self._warm_start([program, *rest] if program == REDRIVE else rest, environment, end)
             else:
-                wait = self._cold_start([program, *rest], environment, end)
+                wait = self._file_tool([program, *rest], environment, end)
             output.close()
             text = _read(printed)
         status = wait()
@@ -111,11 +113,8 @@ class Shell:
             self._warm.start(program, cwd=self._folder, env=environment, streams=[nothing.fileno(), end, end])
         return self._warm.wait
 
-    def _cold_start(self, program: list[str], environment: dict[str, str], end: int) -> Callable[[], int]:
-        """For what has to import redrive in its own way, such as pytest, and for what is not Python."""
-        name, *rest = program
-        assert name in (PYTHON, *FILE_TOOLS), f"{name} is not a command that documents may run"
-        command = [sys.executable if name == PYTHON else name, *rest]
+    def _file_tool(self, command: list[str], environment: dict[str, str], end: int) -> Callable[[], int]:
+        assert command[0] in FILE_TOOLS, f"{command[0]} is not a command that documents may run"
         nothing = subprocess.DEVNULL
         process = subprocess.Popen(command, cwd=self._folder, env=environment, stdin=nothing, stdout=end, stderr=end)
         return process.wait

@@ -1,7 +1,8 @@
-"""The process of `warm_python`, run as a script: it imports redrive, and forks a child per request."""
+"""The process of `warm_python`, run as a script: it imports redrive and pytest, and forks a child per request."""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -12,11 +13,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 LIMIT = 1 << 18
 """Bytes of one request."""
 REDRIVE = "redrive"
-"""The installed command, as a program; any other program is the path of a script."""
+"""The installed command, as a program; any other program is the path of a script, or `PYTEST`."""
+PYTEST = "pytest"
+"""As `python -m pytest`, with what every run of it imports."""
+IMPORTED = "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
+"""The warning that its run would otherwise show for what is imported already."""
 
 
 def serve(channel: socket.socket) -> list[str]:
@@ -52,18 +58,26 @@ def become(program: list[str], folder: str, environment: Mapping[str, str], stre
     return program
 
 
-def import_redrive() -> None:
-    import redrive
-
-    for module in pkgutil.walk_packages(redrive.__path__, "redrive."):
-        # Those of the kit for tests are no part of a program; a package that is not installed is not imported either.
-        if not module.name.startswith("redrive.testing") and not module.name.endswith("__main__"):
-            with suppress(ImportError):
-                importlib.import_module(module.name)
+def import_all(package: ModuleType) -> None:
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        # The kit for tests is no part of a program, and pytest rewrites the assertions in it.
+        if module.name == "redrive.testing" or module.name.endswith("__main__"):
+            continue
+        with suppress(ImportError):  # of a package that is not installed
+            imported = importlib.import_module(module.name)
+            if module.ispkg:
+                import_all(imported)
 
 
 def main() -> None:
-    import_redrive()
+    import _pytest
+
+    import redrive
+
+    import_all(redrive)
+    import_all(_pytest)
+    importlib.import_module("pytest_asyncio.plugin")
+    gc.freeze()  # else each child would walk through all of this, and copy it, when it ends
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         program, *arguments = serve(channel)
     sys.argv = [program, *arguments]
@@ -71,6 +85,9 @@ def main() -> None:
         from redrive.cli import main as command_line
 
         command_line()
+    elif program == PYTEST:
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(PYTEST, run_name="__main__", alter_sys=True)
     else:
         sys.path.insert(0, str(Path(program).resolve().parent))
         runpy.run_path(program, run_name="__main__")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 
 import pytest
+
+from tests.support.warm_child import IMPORTED, PYTEST
+from tests.support.warm_python import WarmPython
 
 pytest_plugins = ["pytester"]
 
@@ -114,14 +119,20 @@ def test_the_app_of_its_own_in_a_test_without_a_plugin(redrive_app):
 """
 
 
-def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    pytester.makepyfile(tasks=TASKS)
-    # Of the plugins around us only those that a project asked for.
-    result = pytester.runpytest_subprocess(
-        "-W", "error", "-p", "no:randomly", "-p", "no:xdist", "-p", "no:hypothesispytest", *options
-    )
-    assert not (pytester.path / "shop.db").exists(), "tests do not touch the program's own store"
-    return result
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, warm_python: WarmPython) -> Run:
+    def run(*options: str) -> pytest.RunResult:
+        pytester.makepyfile(tasks=TASKS)
+        # Of the plugins around us only those that a project asked for.
+        words = ["-W", "error", "-W", IMPORTED, "-pno:randomly", "-pno:xdist", "-pno:hypothesispytest", *options]
+        ran = warm_python.run(PYTEST, *words, cwd=pytester.path, env=os.environ)
+        assert not (pytester.path / "shop.db").exists(), "tests do not touch the program's own store"
+        return pytest.RunResult(ran.returncode, ran.stdout.splitlines(), ran.stderr.splitlines(), 0)
+
+    return run
 
 
 @pytest.mark.slow
@@ -133,21 +144,21 @@ def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
     ],
     ids=["auto", "strict, one loop for all"],
 )
-def test_a_project_with_async_tests(pytester: pytest.Pytester, mark: str, options: tuple[str, ...]) -> None:
+def test_a_project_with_async_tests(pytester: pytest.Pytester, run: Run, mark: str, options: tuple[str, ...]) -> None:
     pytester.makepyfile(test_tasks=ASYNC_TESTS.format(mark=mark))
     scope = ("-o", "asyncio_default_fixture_loop_scope=function")  # unset, the other plugin warns
-    run(pytester, *scope, *options).assert_outcomes(passed=3)
+    run(*scope, *options).assert_outcomes(passed=3)
 
 
 @pytest.mark.slow
-def test_a_project_without_a_plugin_for_async_tests(pytester: pytest.Pytester) -> None:
+def test_a_project_without_a_plugin_for_async_tests(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(test_tasks=SYNC_TESTS)
-    run(pytester, "-p", "no:asyncio").assert_outcomes(passed=5)
+    run("-p", "no:asyncio").assert_outcomes(passed=5)
 
 
 @pytest.mark.slow
-def test_the_fixtures_are_listed_with_what_they_are(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "-p", "no:asyncio", "--fixtures")
+def test_the_fixtures_are_listed_with_what_they_are(run: Run) -> None:
+    result = run("-p", "no:asyncio", "--fixtures")
     result.stdout.fnmatch_lines(
         [
             "redrive_clock -- *",
@@ -160,7 +171,7 @@ def test_the_fixtures_are_listed_with_what_they_are(pytester: pytest.Pytester) -
 
 
 @pytest.mark.slow
-def test_a_failed_assertion_shows_the_test_and_what_is_there(pytester: pytest.Pytester) -> None:
+def test_a_failed_assertion_shows_the_test_and_what_is_there(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(
         test_tasks="""
         from redrive.testing.blocking import assert_enqueued
@@ -171,7 +182,7 @@ def test_a_failed_assertion_shows_the_test_and_what_is_there(pytester: pytest.Py
             assert_enqueued(redrive_blocking_app, "emails", {"to": "ada"})
         """
     )
-    result = run(pytester, "-p", "no:asyncio")
+    result = run("-p", "no:asyncio")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         ['E * - payload  {"to":"ada"}', 'E * + payload  {"to":"bob"}', "test_tasks.py:6: AssertionError"]
