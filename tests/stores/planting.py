@@ -118,7 +118,26 @@ def _make(url: str, functions: Iterable[str]) -> None:
         connection.execute(text.encode())
 
 
-def _bent_scripts(plant: Plant) -> dict[str, scripts.Script]:
+class Bent(scripts.Scripts):
+    """Each is made when it is asked for the first time, as the right ones are."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def __getitem__(self, name: str) -> scripts.Script:
+        if name not in self.at_hand:
+            self.at_hand[name] = scripts.made(name, self._texts[name])
+        return self.at_hand[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+def _bent_scripts(plant: Plant) -> Bent:
     texts = dict(scripts.joined())
     changes: dict[str, tuple[str, str]] = {}
     for edit in plant.edits:
@@ -129,7 +148,7 @@ def _bent_scripts(plant: Plant) -> dict[str, scripts.Script]:
             pytest.fail(f"the plant no longer fits: {at} is in no script as it stands in its file")
         texts = {name: text.replace(right, bent) for name, text in texts.items()}
     texts |= {name: f"#!lua\n{_part('prelude')}\n{text}" for name, text in plant.scripts.items()}
-    return {name: scripts.made(name, text) for name, text in texts.items()}
+    return Bent(texts)
 
 
 def _part(name: str) -> str:
