@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ from redrive.core.verbs import Tombstone
 from tests.support.bound import with_app
 from tests.support.cli import COMMAND, PATIENCE, Keyboard, environment, here, letters_in, on_sqlite, on_terminal
 from tests.support.signals import Signals
+from tests.support.warm_child import REDRIVE
+from tests.support.warm_python import WarmPython
 
 pytestmark = pytest.mark.usefixtures("on_store")
 
@@ -367,20 +370,17 @@ def test_a_reader_that_has_seen_enough_is_no_error(
 
 @pytest.mark.slow
 @on_sqlite
-def test_what_is_done_is_done_although_the_reader_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_done_is_done_although_the_reader_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], warm_python: WarmPython
+) -> None:
     (one,) = letters_in(tmp_path, "one")
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write) as unread:
-        ended = subprocess.run(
-            [*COMMAND, "letters", "archive", one, "--reason", "x"],
-            cwd=tmp_path,
-            env=environment(),
-            stdout=unread,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    assert (ended.returncode, ended.stderr) == (Exit.UNREAD, "")
+    with os.fdopen(write, "wb") as unread, Path(os.devnull).open() as nothing, TemporaryFile("w+") as err:
+        streams = [nothing.fileno(), unread.fileno(), err.fileno()]
+        archive = (REDRIVE, "letters", "archive", one, "--reason", "x")
+        warm_python.start(archive, cwd=tmp_path, env=environment(), streams=streams)
+        assert warm_python.wait() == Exit.UNREAD
+        err.seek(0)
+        assert err.read() == ""
     assert one in here(capsys, "letters", "list", "--where", "disposition:archived", "-q").out
