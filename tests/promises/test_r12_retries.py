@@ -51,7 +51,7 @@ async def retries(lab: Lab, count: int) -> None:
 @pytest.mark.slow
 async def test_r12_no_retry_is_early(lab: Lab) -> None:
     """More of them, and by the real clock on servers: proofs/test_r12_retries.py."""
-    await retries(lab, 100 if lab.kind == "memory" else 30)
+    await retries(lab, 100 if lab.kind == "memory" else 20)
 
 
 async def test_r12_due_times_are_the_stores_and_survive_the_worker(lab: Lab) -> None:
