@@ -120,15 +120,15 @@ def test_the_app_of_its_own_in_a_test_without_a_plugin(redrive_app):
 
 
 Run = Callable[..., pytest.RunResult]
+STRICT = ("-W", "error", "-p", "no:randomly", "-p", "no:xdist", "-p", "no:hypothesispytest")
+"""Of the plugins around us only those that a project asked for."""
 
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, warm_python: WarmPython) -> Run:
     def run(*options: str) -> pytest.RunResult:
         pytester.makepyfile(tasks=TASKS)
-        # Of the plugins around us only those that a project asked for.
-        words = ["-W", "error", "-W", IMPORTED, "-pno:randomly", "-pno:xdist", "-pno:hypothesispytest", *options]
-        ran = warm_python.run(PYTEST, *words, cwd=pytester.path, env=os.environ)
+        ran = warm_python.run(PYTEST, *STRICT, "-W", IMPORTED, *options, cwd=pytester.path, env=os.environ)
         assert not (pytester.path / "shop.db").exists(), "tests do not touch the program's own store"
         return pytest.RunResult(ran.returncode, ran.stdout.splitlines(), ran.stderr.splitlines(), 0)
 
@@ -171,7 +171,8 @@ def test_the_fixtures_are_listed_with_what_they_are(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_failed_assertion_shows_the_test_and_what_is_there(pytester: pytest.Pytester, run: Run) -> None:
+def test_a_failed_assertion_shows_the_test_and_what_is_there(pytester: pytest.Pytester) -> None:
+    """In a new interpreter: pytest rewrites the assertions of what it imports, and warns of what it cannot rewrite."""
     pytester.makepyfile(
         test_tasks="""
         from redrive.testing.blocking import assert_enqueued
@@ -182,7 +183,7 @@ def test_a_failed_assertion_shows_the_test_and_what_is_there(pytester: pytest.Py
             assert_enqueued(redrive_blocking_app, "emails", {"to": "ada"})
         """
     )
-    result = run("-p", "no:asyncio")
+    result = pytester.runpytest_subprocess(*STRICT, "-p", "no:asyncio")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         ['E * - payload  {"to":"ada"}', 'E * + payload  {"to":"bob"}', "test_tasks.py:6: AssertionError"]
