@@ -1,7 +1,7 @@
 """The summary of a run of the proofs: a line per promise with its stores, size, verdict and seconds.
 
-A promise is a module. Its name is the first sentence of the module's docstring, and its size what its tests give to
-`record_property("size", ...)`. A run of all proofs also writes the table to build/prove.txt.
+A promise is a module. Its name is the first sentence of the module's docstring, and its size the module's text
+`SIZE`. A run of all proofs also writes the table to build/prove.txt.
 """
 
 from __future__ import annotations
