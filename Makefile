@@ -13,7 +13,7 @@ unexport PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# The variable pins the build backend too, which -c does not reach. Python compiles what it imports: a part of it all.
+# The variable pins the build backend too, which -c does not reach. Compiled afterwards, on all cores.
 PIP_INSTALL := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --no-compile -c constraints.txt
 SETUP := pyproject.toml constraints.txt src/redrive/_version.py
 TYPED := $(wildcard src tests proofs conftest.py examples bench bin/steady)
@@ -28,9 +28,9 @@ run: $(VENV)/dev.stamp ## Set up if needed, then take the tour: redrive demo
 	@$(VENV)/bin/redrive demo
 
 # Work stealing, because one engine's conformance tests are one big file: loadfile would leave a core idle.
-# Three for two cores: tests also wait, for servers, threads and processes.
+# Four for two cores: tests also wait, for servers, threads and processes.
 test: $(VENV)/dev.stamp ## Set up if needed, then run the whole suite on two cores
-	$(PY) -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS)
+	$(PY) -m pytest -n 4 --dist worksteal $(PYTEST_FLAGS)
 
 test-fast: $(VENV)/dev.stamp ## The suite without slow tests
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not prove" $(PYTEST_FLAGS)
@@ -65,6 +65,7 @@ $(VENV)/created:
 $(VENV)/dev.stamp: $(SETUP) | $(VENV)/created
 	@echo "redrive: installing into $(VENV)"
 	@$(PIP_INSTALL) -e '.[dev]'
+	@$(PY) -m compileall -qq -j 0 $(VENV)/lib src || true
 	@touch $@
 
 $(VENV)/check.stamp: $(VENV)/dev.stamp
