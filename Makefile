@@ -64,6 +64,8 @@ $(VENV)/created:
 
 $(VENV)/dev.stamp: $(SETUP) | $(VENV)/created
 	@echo "redrive: installing into $(VENV)"
+	@# Python's own pip may be years old, and takes half as long again.
+	@$(PIP_INSTALL) --upgrade pip
 	@$(PIP_INSTALL) -e '.[dev]'
 	@$(PY) -m compileall -qq -j 0 $(VENV)/lib src || true
 	@touch $@
