@@ -23,7 +23,7 @@ from tests.support.bound import with_app
 from tests.support.cli import Told, here, letters_in, on_sqlite, on_terminal, store_in
 from tests.support.signals import Signals
 
-pytestmark = pytest.mark.usefixtures("on_store")
+pytestmark = [pytest.mark.usefixtures("on_store"), pytest.mark.slow]
 
 CANARY = "hunter2hunter2"
 SECRET = f"cannot reach postgres://bob:{CANARY}@db/x"

@@ -31,7 +31,7 @@ from tests.support.signals import Signals
 from tests.support.warm_child import REDRIVE
 from tests.support.warm_python import WarmPython
 
-pytestmark = pytest.mark.usefixtures("on_store")
+pytestmark = [pytest.mark.usefixtures("on_store"), pytest.mark.slow]
 
 
 # -- exit codes --------------------------------------------------------------------------------------------------------
@@ -71,7 +71,6 @@ redrive letters replay nobody --reason x
 """
 
 
-@pytest.mark.slow
 @on_sqlite
 def test_exit_codes_reach_a_real_shell(tmp_path: Path) -> None:
     letters_in(tmp_path, "no address")
@@ -87,7 +86,6 @@ def test_exit_codes_reach_a_real_shell(tmp_path: Path) -> None:
     assert told.stdout.split() == ["0", "1", "5", "0"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on_store", ["postgres", "redis"], indirect=True)
 def test_from_push_to_replay_on_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (dead,) = letters_in(tmp_path, "no address")
@@ -368,7 +366,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(
         unread.close()
 
 
-@pytest.mark.slow
 @on_sqlite
 def test_what_is_done_is_done_although_the_reader_is_gone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], warm_python: WarmPython

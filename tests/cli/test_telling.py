@@ -19,7 +19,7 @@ from redrive.cli.exits import Exit
 from tests.docs.tables import commands
 from tests.support.cli import COMMAND, PATIENCE, environment, here, letters_in, on_sqlite, store_in
 
-pytestmark = [pytest.mark.usefixtures("on_store"), on_sqlite]
+pytestmark = [pytest.mark.usefixtures("on_store"), on_sqlite, pytest.mark.slow]
 FULL = Path("/dev/full")
 
 
@@ -124,7 +124,6 @@ def test_an_error_that_nobody_hears_has_its_exit_code(
         assert run_command(["letters", "show", "nope", *form]) == Exit.NOT_FOUND
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("shell", "code"), [(">&-", 1), ("2>/dev/full >/dev/full", 1)])
 def test_a_real_shell_gets_the_code(shell: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = letters_in(tmp_path, "a")
@@ -308,7 +307,6 @@ def test_a_wrong_field_is_told_also_where_there_is_nothing_to_list(
     assert (right.code, right.out) == (Exit.DONE, "")
 
 
-@pytest.mark.slow
 def test_all_are_more_than_the_usual_hundred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ids = letters_in(tmp_path, *["x"] * 101)
     told = here(capsys, "letters", "list", "--all", "-q")

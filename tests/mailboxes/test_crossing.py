@@ -27,6 +27,8 @@ from tests.mailboxes.bench import Adapter, Ask, Loop
 from tests.mailboxes.conftest import Openers
 from tests.support.stores import STORES, StoreUrl
 
+pytestmark = pytest.mark.slow
+
 STEPS = ("put", "lease", "settle", "reclaim", "lease_letters", "settle_letters", "take_in", "write_documents")
 """What changes something. Beats and retention come when they come."""
 
@@ -34,8 +36,7 @@ ONE = {"requests": 0, "dead": 0, "replies": 0}
 
 
 def stores(*kinds: str) -> Any:
-    """On those with servers, in the slow run only."""
-    return pytest.param(kinds, id="-".join(kinds), marks=() if set(kinds) <= {"memory", "sqlite"} else pytest.mark.slow)
+    return pytest.param(kinds, id="-".join(kinds))
 
 
 Opened = Callable[..., StoreMailbox[Any, Any]]
@@ -151,13 +152,11 @@ def die_everywhere(world: World, store: int, *, crossing: bool, every: int = 1) 
     world.process(checked("-0", *names, crossing=crossing))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [stores(kind) for kind in STORES])
 def test_m37_a_crash_at_each_step_of_dead_lettering(kinds: tuple[str, ...], world: Callable[..., World]) -> None:
     die_everywhere(world(*kinds), 0, crossing=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("store", [0, 1], ids=["source", "target"])
 @pytest.mark.parametrize("kinds", [stores("memory", "sqlite"), stores("redis", "postgres")])
 def test_limitation_no_cross_backend_dlq(kinds: tuple[str, ...], store: int, world: Callable[..., World]) -> None:
@@ -200,7 +199,7 @@ def back_at_work(*names: str) -> Act:
         pytest.param(("memory", "sqlite"), True, True, id="memory-sqlite"),
         pytest.param(("memory", "sqlite"), False, True, id="memory-sqlite-not-at-first"),
         pytest.param(("memory", "sqlite"), True, False, id="memory-sqlite-not-later"),
-        pytest.param(("redis", "postgres"), False, True, id="redis-postgres", marks=pytest.mark.slow),
+        pytest.param(("redis", "postgres"), False, True, id="redis-postgres"),
     ],
 )
 def test_a_crash_at_each_step_of_a_replay_across_stores(
@@ -246,7 +245,6 @@ def counted(*names: str, into: Counts) -> Act:
     return act
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("store", [0, 1], ids=["source", "dead"])
 def test_a_replay_that_died_on_its_way_is_not_sent_another_way(store: int, world: Callable[..., World]) -> None:
     """It may have arrived. Where it had not set out, it goes where it is sent now."""

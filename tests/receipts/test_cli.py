@@ -27,7 +27,7 @@ from tests.support.warm_child import REDRIVE
 from tests.support.warm_python import WarmPython
 
 __all__ = ["on_store"]
-pytestmark = on_sqlite
+pytestmark = [on_sqlite, pytest.mark.slow]
 SECRET = "hunter2"  # noqa: S105 - it opens nothing
 
 
@@ -97,7 +97,6 @@ def test_list_and_show(shell: Shell) -> None:
     assert "boom" in shown
 
 
-@pytest.mark.slow
 def test_list_on_a_terminal_has_columns(shell: Shell) -> None:
     dead(shell, "abc-1")
     told = on_terminal("receipts", "list", "--no-color", cwd=shell.folder)
@@ -445,7 +444,6 @@ def test_a_store_that_is_not_there_is_not_made(shell: Shell, broker: Broker) -> 
     assert not list(shell.folder.glob("*.db"))
 
 
-@pytest.mark.slow
 def test_in_a_real_shell(shell: Shell, broker: Broker, piped: Piped) -> None:
     told = piped("send", "-", "--endpoint", broker.url, text=json.dumps(receipt("a")))
     assert (told.returncode, told.stdout.split()[1:]) == (0, ["a", "complete", "delivered"]), told.stderr
@@ -455,7 +453,6 @@ def test_in_a_real_shell(shell: Shell, broker: Broker, piped: Piped) -> None:
     assert (told.returncode, told.stderr) == (0, "delivered 1\n")
 
 
-@pytest.mark.slow
 def test_nothing_is_said_twice(shell: Shell, broker: Broker, piped: Piped) -> None:
     """Where nobody configured logging, Python writes warnings to stderr by itself."""
     (letter,) = dead(shell, "a")
