@@ -1,7 +1,9 @@
 """What holds for every test: nothing of redrive may block the event loop, and a failure can be repeated."""
 
+import importlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
@@ -45,6 +47,17 @@ def pytest_configure(config: pytest.Config) -> None:
     leaks.pytest_configure(config)
     closing_report.pytest_configure(config)
     choose_examples(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The workers of a whole run share the compiling of the tests, which each of them would else do for itself."""
+    config = session.config
+    if (worker := getattr(config, "workerinput", None)) is None or config.args != config.getini("testpaths"):
+        return
+    files = sorted(config.rootpath.glob("tests/**/test_*.py"))
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception):  # it is told when the file is collected
+            importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
 
 
 @pytest.fixture(scope="session", autouse=True)
