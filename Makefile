@@ -28,9 +28,9 @@ run: $(VENV)/dev.stamp ## Set up if needed, then take the tour: redrive demo
 	@$(VENV)/bin/redrive demo
 
 # Work stealing, because one engine's conformance tests are one big file: loadfile would leave a core idle.
-# Five for two cores: tests also wait, for servers, threads and processes, and other programs want their share.
+# Three for two cores: tests also wait, for servers, threads and processes. More of them only get in each other's way.
 test: $(VENV)/dev.stamp ## Set up if needed, then run the whole suite on two cores
-	$(PY) -m pytest -n 5 --dist worksteal $(PYTEST_FLAGS)
+	$(PY) -m pytest -n 3 --dist worksteal $(PYTEST_FLAGS)
 
 test-fast: $(VENV)/dev.stamp ## The suite without slow tests
 	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not prove" $(PYTEST_FLAGS)
