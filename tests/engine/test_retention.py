@@ -51,7 +51,7 @@ async def test_without_retention_nothing_goes(lab: Lab) -> None:
     app.handler("q")(nothing)
     item_id = await app.enqueue("q")
     async with lab.working(app):
-        await lab.pass_time("2m")
+        await lab.pass_time("5m")
     assert (await lab.item(item_id)).state is State.DONE
 
 

@@ -103,7 +103,7 @@ async def test_r11b_work_of_an_unknown_queue_is_left_alone_until_somebody_knows_
     await lab.ghost("strange", limit=1)
     before = await lab.item(item_id)
     async with lab.working(app):
-        await lab.pass_time("2m")
+        await lab.pass_time("5m")
     assert await lab.item(item_id) == before
     assert before.state is State.LEASED
     assert (await lab.item(waiting)).state is State.READY

@@ -130,9 +130,9 @@ async def test_a_payload_damaged_in_the_file_is_found(path: Path, binding: Bindi
 
 
 async def test_wherever_a_byte_is_flipped_the_check_answers(path: Path, binding: BindingName) -> None:
-    """Damage is told as a finding, or it changed nothing that is kept; never a traceback. Half of the places each."""
+    """Damage is told as a finding, or it changed nothing that is kept; never a traceback."""
     sound = (await filled(path, binding)).read_bytes()
-    places = random.Random(7).sample(range(len(sound)), 60)[binding == "apsw" :: 2]
+    places = random.Random(7).sample(range(len(sound)), 60)
     told = 0
     for place in [0, 20, 100, *places]:
         path.write_bytes(sound[:place] + bytes([sound[place] ^ 0xFF]) + sound[place + 1 :])
