@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import product
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,11 @@ from redrive.core.item import NewItem, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Selection, glob_match, matches
 from redrive.core.verbs import Archive, LeaseRequest, Settlement, Tag, Want
 from redrive.stores.postgres import PostgresStore, find, named
-from redrive.stores.postgres.live import WALKED
 from redrive.stores.postgres.session import Session
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
-from tests.stores import postgres_plans_kit
 from tests.stores.postgres_hot_kit import session_of
 from tests.stores.postgres_kit import DEAD, OPEN, act, failure, letters
-from tests.stores.postgres_plans_kit import MANY, Planned, of_act, of_page
 from tests.support.stores import fresh_store
 
 
@@ -39,6 +35,78 @@ async def store(url: str) -> AsyncIterator[PostgresStore]:
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
+
+TAGS = ("rare", "past", "half", "nobody's")
+READY = Match("state", "=", "ready")
+LEASED = Match("state", "=", "leased")
+LIVE: dict[str, Selection] = {
+    "ready": READY,
+    "leased": LEASED,
+    "ready or leased": Or((READY, LEASED)),
+    "ready and leased": And((READY, LEASED)),
+    "waiting for their turn": Match("hold", "=", "order"),
+    "of a parked line": Match("hold", "=", "parked"),
+    "waiting for others": Match("hold", "=", "after"),
+    "with any hold": Match("hold", "glob", "*"),
+    "with one of two": Or((Match("hold", "=", "order"), Match("hold", "=", "limit"))),
+    "with no hold": And((READY, Not(Match("hold", "glob", "*")))),
+    "of an order key": And((READY, Match("key", "=", "k7"))),
+    "due": And((READY, Match("due_at", "<=", 90_000))),
+    "enqueued since": And((READY, Match("enqueued_at", ">=", 91_000))),
+    "of a worker": And((LEASED, Match("worker", "=", "w1"))),
+    "of no worker": And((LEASED, Match("worker", "=", "nobody"))),
+    "tried before": And((READY, Match("errors", ">", 0))),
+    "with a tag": And((READY, Match("tag", "=", "live"))),
+    "with a tag of many others": And((Match("tag", "=", "half"), LEASED)),
+    "with nobody's tag": And((READY, Match("tag", "=", "nobody's"))),
+    "with a tag like this": And((READY, Match("tag", "glob", "li*"))),
+    "with a tag like that": And((READY, Match("tag", "glob", "ha*"))),
+    "by their ids": And((READY, Ids(("0c4d6d0b5ac3ba5f3fd0b8ab8d43b3e7", "c4ca4238a0b923820dcc509a6f75849b")))),
+    "by how their ids begin": And((Match("id", "glob", "c4*"), READY)),
+}
+"""Items that are still to be worked on. They lie among 60,000 others of which nearly all are done."""
+IN_A_QUEUE = ("ready", "leased", "ready or leased", "waiting for their turn", "with a tag of many others")
+SERVED: dict[str, Selection] = {
+    "open": And((DEAD, OPEN)),
+    "queue": And((DEAD, OPEN, Match("queue", "=", "q3"))),
+    "cause": And((DEAD, OPEN, Match("cause", "=", "c7"))),
+    "a cause of long ago": And((DEAD, OPEN, Match("cause", "=", "old"))),
+    "cause and queue": And((DEAD, OPEN, Match("cause", "=", "c7"), Match("queue", "=", "q7"))),
+    "error": And((DEAD, OPEN, Match("error", "=", "E3"))),
+    "error with its module": And((DEAD, OPEN, Match("error", "=", "app.E3"))),
+    "category": And((DEAD, OPEN, Match("category", "=", "timeout"))),
+    "a category of long ago": And((DEAD, OPEN, Match("category", "=", "rare"))),
+    "a cause of many, long ago": And((DEAD, OPEN, Match("cause", "=", "past"))),
+    "an error of many, long ago": And((DEAD, OPEN, Match("error", "=", "Past"))),
+    "with its module": And((DEAD, OPEN, Match("error", "=", "app.Past"))),
+    "a category of many, long ago": And((DEAD, OPEN, Match("category", "=", "past"))),
+    "a queue of many, long ago": And((DEAD, OPEN, Match("queue", "=", "past"))),
+    "a cause in a queue, long ago": And((DEAD, OPEN, Match("cause", "=", "past"), Match("queue", "=", "past"))),
+    "an error in a queue": And((DEAD, OPEN, Match("error", "=", "E3"), Match("queue", "=", "q3"))),
+    "an error that its queue never had": And((DEAD, OPEN, Match("error", "=", "E3"), Match("queue", "=", "past"))),
+    "a category in a queue": And((DEAD, OPEN, Match("category", "=", "timeout"), Match("queue", "=", "q3"))),
+    "one that its queue never had": And((DEAD, OPEN, Match("category", "=", "timeout"), Match("queue", "=", "past"))),
+    "a route": And((DEAD, OPEN, Match("route", "=", "new"))),
+    "a route of many, long ago": And((DEAD, OPEN, Match("route", "=", "past"))),
+    "with more to ask": And((And((DEAD, Match("cause", "=", "past"))), Match("errors", "<", 3), And((OPEN,)))),
+    **{f"letters with the tag {tag}": And((DEAD, OPEN, Match("tag", "=", tag))) for tag in TAGS},
+    **{f"items with the tag {tag}": Match("tag", "=", tag) for tag in TAGS},
+    **{f"{tag} of a cause": And((DEAD, OPEN, Match("cause", "=", "c7"), Match("tag", "=", tag))) for tag in TAGS},
+    "without a tag": And((DEAD, OPEN, Not(Match("tag", "=", "half")))),
+    "since an instant": And((DEAD, OPEN, Match("died_at", ">=", 5_990))),
+    "nobody's error": And((DEAD, OPEN, Match("error", "=", "Nobodys"))),
+    "counters of an item": And((DEAD, OPEN, Match("errors", "<", 3))),
+    "part of an id": And((DEAD, Match("id", "glob", "c4ca4238*"))),
+    "part of any id": Match("id", "glob", "c4ca4238*"),
+    "an id among others": And((DEAD, Match("id", "=", "c4ca4238a0b923820dcc509a6f75849b"), Match("errors", "<", 3))),
+    "one of two ids": Or((Match("id", "=", "c4ca4238a0b923820dcc509a6f75849b"), Match("id", "glob", "c81e"))),
+    "a letter's id": And((DEAD, OPEN, Ids(("c4ca4238a0b923820dcc509a6f75849b",)))),
+    "an id": Ids(("c4ca4238a0b923820dcc509a6f75849b",)),
+    "all": EVERYTHING,
+    **{f"live: {name}": selection for name, selection in LIVE.items()},
+    **{f"live: {name}, in a queue": And((LIVE[name], Match("queue", "=", "idle"))) for name in IN_A_QUEUE},
+    **{f"live: {name}, in none": And((Match("queue", "=", "none"), LIVE[name])) for name in IN_A_QUEUE},
+}
 
 
 @pytest.mark.parametrize(
@@ -135,147 +203,3 @@ async def test_ids_by_how_they_begin(
         assert len(await store.prune(selection, 100, act())) == 0
         amended = await store.amend(selection, Tag(add=("seen",)), act(pattern), expect=len(expected))
         assert sorted(amended.changed) == sorted(expected)
-
-
-# --- indexes ----------------------------------------------------------------------------------------------------------
-
-FEW = 5_000
-"""Rows to look at for a page of 100: each is in up to four tables, and an error is looked for by its short name."""
-PAST = 5_000
-"""Have the tag `past`, which is few: they are looked up and sorted, wherever they lie."""
-NAMED = 30_001
-"""Letters of the most frequent name. An act takes them in another order than indexes have them, and looks at all of one
-name before it would look at all there are."""
-BEFORE = 2 * WALKED + FEW
-"""To know where to look: whether few have a tag, and whether a walk is short, with what else is asked on the way."""
-TAGS = ("rare", "past", "half", "nobody's")
-READY = Match("state", "=", "ready")
-LEASED = Match("state", "=", "leased")
-LIVE: dict[str, Selection] = {
-    "ready": READY,
-    "leased": LEASED,
-    "ready or leased": Or((READY, LEASED)),
-    "ready and leased": And((READY, LEASED)),
-    "waiting for their turn": Match("hold", "=", "order"),
-    "of a parked line": Match("hold", "=", "parked"),
-    "waiting for others": Match("hold", "=", "after"),
-    "with any hold": Match("hold", "glob", "*"),
-    "with one of two": Or((Match("hold", "=", "order"), Match("hold", "=", "limit"))),
-    "with no hold": And((READY, Not(Match("hold", "glob", "*")))),
-    "of an order key": And((READY, Match("key", "=", "k7"))),
-    "due": And((READY, Match("due_at", "<=", 90_000))),
-    "enqueued since": And((READY, Match("enqueued_at", ">=", 91_000))),
-    "of a worker": And((LEASED, Match("worker", "=", "w1"))),
-    "of no worker": And((LEASED, Match("worker", "=", "nobody"))),
-    "tried before": And((READY, Match("errors", ">", 0))),
-    "with a tag": And((READY, Match("tag", "=", "live"))),
-    "with a tag of many others": And((Match("tag", "=", "half"), LEASED)),
-    "with nobody's tag": And((READY, Match("tag", "=", "nobody's"))),
-    "with a tag like this": And((READY, Match("tag", "glob", "li*"))),
-    "with a tag like that": And((READY, Match("tag", "glob", "ha*"))),
-    "by their ids": And((READY, Ids(("0c4d6d0b5ac3ba5f3fd0b8ab8d43b3e7", "c4ca4238a0b923820dcc509a6f75849b")))),
-    "by how their ids begin": And((Match("id", "glob", "c4*"), READY)),
-}
-"""Items that are still to be worked on. They lie among 60,000 others of which nearly all are done."""
-IN_A_QUEUE = ("ready", "leased", "ready or leased", "waiting for their turn", "with a tag of many others")
-SERVED: dict[str, Selection] = {
-    "open": And((DEAD, OPEN)),
-    "queue": And((DEAD, OPEN, Match("queue", "=", "q3"))),
-    "cause": And((DEAD, OPEN, Match("cause", "=", "c7"))),
-    "a cause of long ago": And((DEAD, OPEN, Match("cause", "=", "old"))),
-    "cause and queue": And((DEAD, OPEN, Match("cause", "=", "c7"), Match("queue", "=", "q7"))),
-    "error": And((DEAD, OPEN, Match("error", "=", "E3"))),
-    "error with its module": And((DEAD, OPEN, Match("error", "=", "app.E3"))),
-    "category": And((DEAD, OPEN, Match("category", "=", "timeout"))),
-    "a category of long ago": And((DEAD, OPEN, Match("category", "=", "rare"))),
-    "a cause of many, long ago": And((DEAD, OPEN, Match("cause", "=", "past"))),
-    "an error of many, long ago": And((DEAD, OPEN, Match("error", "=", "Past"))),
-    "with its module": And((DEAD, OPEN, Match("error", "=", "app.Past"))),
-    "a category of many, long ago": And((DEAD, OPEN, Match("category", "=", "past"))),
-    "a queue of many, long ago": And((DEAD, OPEN, Match("queue", "=", "past"))),
-    "a cause in a queue, long ago": And((DEAD, OPEN, Match("cause", "=", "past"), Match("queue", "=", "past"))),
-    "an error in a queue": And((DEAD, OPEN, Match("error", "=", "E3"), Match("queue", "=", "q3"))),
-    "an error that its queue never had": And((DEAD, OPEN, Match("error", "=", "E3"), Match("queue", "=", "past"))),
-    "a category in a queue": And((DEAD, OPEN, Match("category", "=", "timeout"), Match("queue", "=", "q3"))),
-    "one that its queue never had": And((DEAD, OPEN, Match("category", "=", "timeout"), Match("queue", "=", "past"))),
-    "a route": And((DEAD, OPEN, Match("route", "=", "new"))),
-    "a route of many, long ago": And((DEAD, OPEN, Match("route", "=", "past"))),
-    "with more to ask": And((And((DEAD, Match("cause", "=", "past"))), Match("errors", "<", 3), And((OPEN,)))),
-    **{f"letters with the tag {tag}": And((DEAD, OPEN, Match("tag", "=", tag))) for tag in TAGS},
-    **{f"items with the tag {tag}": Match("tag", "=", tag) for tag in TAGS},
-    **{f"{tag} of a cause": And((DEAD, OPEN, Match("cause", "=", "c7"), Match("tag", "=", tag))) for tag in TAGS},
-    "without a tag": And((DEAD, OPEN, Not(Match("tag", "=", "half")))),
-    "since an instant": And((DEAD, OPEN, Match("died_at", ">=", 5_990))),
-    "nobody's error": And((DEAD, OPEN, Match("error", "=", "Nobodys"))),
-    "counters of an item": And((DEAD, OPEN, Match("errors", "<", 3))),
-    "part of an id": And((DEAD, Match("id", "glob", "c4ca4238*"))),
-    "part of any id": Match("id", "glob", "c4ca4238*"),
-    "an id among others": And((DEAD, Match("id", "=", "c4ca4238a0b923820dcc509a6f75849b"), Match("errors", "<", 3))),
-    "one of two ids": Or((Match("id", "=", "c4ca4238a0b923820dcc509a6f75849b"), Match("id", "glob", "c81e"))),
-    "a letter's id": And((DEAD, OPEN, Ids(("c4ca4238a0b923820dcc509a6f75849b",)))),
-    "an id": Ids(("c4ca4238a0b923820dcc509a6f75849b",)),
-    "all": EVERYTHING,
-    **{f"live: {name}": selection for name, selection in LIVE.items()},
-    **{f"live: {name}, in a queue": And((LIVE[name], Match("queue", "=", "idle"))) for name in IN_A_QUEUE},
-    **{f"live: {name}, in none": And((Match("queue", "=", "none"), LIVE[name])) for name in IN_A_QUEUE},
-}
-
-
-Case = tuple[tuple[str, Selection], bool]
-"""What is looked for, by its name, and whether from the oldest."""
-
-
-@pytest.fixture(scope="module")
-def planned() -> Iterator[Planned]:
-    with postgres_plans_kit.planned() as planned:
-        yield planned
-
-
-@pytest.fixture
-async def session(planned: Planned) -> AsyncIterator[Session]:
-    store = store_from_url(planned.url, clock=FakeClock())
-    assert isinstance(store, PostgresStore)
-    await store.open()
-    yield await session_of(store)
-    await store.close()
-
-
-async def test_pages_and_acts_are_served_by_an_index(
-    planned: Planned, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Counted in rows that the server looks at: a walk through all is far beyond, whatever the machine.
-
-    Before the server has its first statistics of the tables, and when it has made them at the worst of times: each
-    selection as a page from one of its ends with the one, and as an act with the other. From both ends, with each of
-    them and with the statistics of other times: proofs/stores/test_postgres_plans.py. One test for all, since to fill
-    the tables takes longer than to search them.
-    """
-    cases = list(SERVED.items())
-    for first, looked in enumerate(("never", "when it was full, and when it was empty")):
-        pages = [(case, number % 2 == 1) for number, case in enumerate(cases[first::2])]
-        planned.believe(looked)
-        await pages_are_served(session, monkeypatch, pages)
-        await acts_are_served(session, cases[1 - first :: 2])
-        planned.still_believe()
-    # What no index serves: done ones of a worker whom nobody knows.
-    nobodys = And((Match("state", "=", "done"), Match("worker", "=", "nobody")))
-    assert (await of_page(session, monkeypatch, nobodys, 100, oldest=False)).page >= MANY
-    assert (await of_act(session, nobodys, 100)).page >= MANY
-
-
-async def pages_are_served(session: Session, monkeypatch: pytest.MonkeyPatch, cases: Sequence[Case] = ()) -> None:
-    """All cases, unless some are given."""
-    for (name, selection), oldest in cases or product(SERVED.items(), (False, True)):
-        rows = await of_page(session, monkeypatch, selection, 100, oldest=oldest)
-        bound = FEW + (PAST if name == "letters with the tag past" else 0)
-        told = f"{name}, {'oldest' if oldest else 'latest'} first: {rows.counts} rows"
-        assert rows.page < bound, told
-        assert rows.before < BEFORE, told
-
-
-async def acts_are_served(session: Session, cases: Sequence[tuple[str, Selection]] = ()) -> None:
-    """All cases, unless some are given."""
-    for name, selection in cases or SERVED.items():
-        rows = await of_act(session, selection, 100)
-        assert rows.page < FEW + NAMED, f"{name}: {rows.counts} rows"
-        assert rows.before < BEFORE, f"{name}: {rows.counts} rows"

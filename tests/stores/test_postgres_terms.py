@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import psycopg
 import pytest
@@ -20,7 +20,6 @@ from redrive.stores.statements import load
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.postgres_hot_kit import Open, keep_from_statistics
 from tests.stores.postgres_kit import act, behind, execute, rows, somebody_waits
-from tests.support.servers import schemas
 
 MANY = 2_000
 FEW = 300
@@ -53,13 +52,6 @@ def done(items: Sequence[Item]) -> list[Settlement]:
 async def store(url: str, opened: Open) -> PostgresStore:
     await keep_from_statistics(url)
     return await opened()
-
-
-@pytest.fixture
-def alone() -> Iterator[str]:
-    """On a server where nobody else holds an old snapshot, so that what is dead can be removed."""
-    with schemas.apart() as url:
-        yield url
 
 
 async def looked_at(url: str, *statements: str) -> int:
@@ -132,24 +124,6 @@ async def test_those_who_wait_for_an_item_are_found_without_a_look_at_the_others
     await are_few(url, settle(first.seq, 1), put("more", ",,,,a-7"))
     await store.settle(done([first]))
     assert [(await store.get(item_id)).item.hold for item_id in ("b-0", "b-1")] == ["", "after"]
-
-
-async def test_what_was_set_aside_is_passed_over_once(alone: str, opened: Open) -> None:
-    store = await opened(where=alone)
-    await store.configure("q", QueueChange(max_per_key=1))
-    await store.put([bound(f"i-{n}", limit_key="one") for n in range(1_500)])
-    await store.put([bound(f"k-{n}", limit_key=f"k-{n}") for n in range(MANY)])
-    (first,) = (await store.lease(wanting(1, "n"))).items
-    others: tuple[Item, ...] = ()
-    for number in range(2):
-        # Each sets a thousand aside at most; then come the others.
-        others = (await store.lease(wanting(1, f"n-{number}", worker=f"w-{number}"))).items
-    assert [item.id for item in others] == ["k-0"]
-    # What was updated has left old entries in the indexes, which are no rows to look at.
-    await execute(alone, "vacuum course")
-    await are_few(alone, LEASE, settle(first.seq, 1))
-    await store.settle(done([first]))
-    assert [(await store.get(item_id)).item.hold for item_id in ("i-1", "i-2")] == ["", "limit"]
 
 
 async def test_who_has_a_dedupe_key_is_found_without_a_look_at_the_others(url: str, store: PostgresStore) -> None:
