@@ -8,6 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(?P<language>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+KILLING = frozenset({"docs/durability.md", "docs/failure.md"})
+"""Pages whose examples kill processes: proofs/test_docs.py runs them."""
 FILE_NAME = re.compile(r"# (?P<name>[a-z_]+\.(?:py|toml))\n")
 
 
