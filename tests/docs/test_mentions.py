@@ -8,8 +8,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 import redrive
 from bench.rows import chosen
 from redrive import Redrive
@@ -42,9 +40,8 @@ def public_methods(kind: type) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_every_public_name_is_in_the_documents() -> None:
+    names = {
         *redrive.__all__,
         *error_classes(),
         *(kind.__name__ for kind in event_classes()),
@@ -58,18 +55,12 @@ def public_methods(kind: type) -> list[str]:
         *inspect.signature(Redrive.schedule).parameters,
         *QueueOptions.__annotations__,
         *GateOptions.__annotations__,
-    ],
-)
-def test_every_public_name_is_in_the_documents(name: str) -> None:
-    if name != "self":
-        assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text_of_all())
+    }
+    assert names - {"self"} <= set(re.findall(r"\w+", text_of_all()))
 
 
-@pytest.mark.parametrize("path", [path for path, _ in commands()])
-def test_every_command_is_in_the_documents_and_says_what_it_does(path: str) -> None:
-    (command,) = [command for known, command in commands() if known == path]
-    assert command.help
-    assert path in text_of_all()
+def test_every_command_is_in_the_documents_and_says_what_it_does() -> None:
+    assert [path for path, command in commands() if not command.help or path not in text_of_all()] == []
 
 
 def test_every_reason_to_die_is_explained() -> None:
@@ -109,15 +100,15 @@ def test_console_blocks_have_commands() -> None:
                 assert list(shell_commands(block)), block.where
 
 
-@pytest.mark.parametrize("page", all_documents(), ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
-    for found in LINK.finditer(prose(page)):
+def test_links_lead_somewhere() -> None:
+    links = [(page, found) for page in all_documents() for found in LINK.finditer(prose(page))]
+    for page, found in links:
         target, _, anchor = found["target"].partition("#")
         if target.startswith(("https://", "http://")):
             continue
         file = (page.parent / target).resolve() if target else page
-        assert file.exists(), found["target"]
-        assert file.is_relative_to(ROOT), found["target"]
+        assert file.exists(), (name_of(page), found["target"])
+        assert file.is_relative_to(ROOT), (name_of(page), found["target"])
         if anchor:
             assert anchor in anchors(file), f"{found['target']}: there are {sorted(anchors(file))}"
 
@@ -128,11 +119,11 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", all_documents(), ids=name_of)
-def test_documents_are_finished_and_speak_of_redrive_alone(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert not UNFINISHED.findall(text)
-    assert not PRIVATE.findall(text)
+def test_documents_are_finished_and_speak_of_redrive_alone() -> None:
+    for page in all_documents():
+        text = page.read_text(encoding="utf-8")
+        assert not UNFINISHED.findall(text), name_of(page)
+        assert not PRIVATE.findall(text), name_of(page)
 
 
 def test_records_are_numbered_and_listed() -> None:

@@ -30,15 +30,9 @@ def test_every_way_in_which_a_job_fails_is_explained(name: str) -> None:
     assert any(row.startswith(f"| `{name}` |") for row in ROWS)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *inspect.signature(ReceiptClient).parameters,
-        *inspect.signature(WorkPoller).parameters,
-    ],
-)
-def test_every_option_is_on_the_page(name: str) -> None:
-    assert re.search(rf"(?<!\w){name}(?!\w)", PAGE)
+def test_every_option_is_on_the_page() -> None:
+    options = {*inspect.signature(ReceiptClient).parameters, *inspect.signature(WorkPoller).parameters}
+    assert options <= set(re.findall(r"\w+", PAGE))
 
 
 def test_every_metric_is_on_the_page() -> None:

@@ -271,9 +271,9 @@ async def test_a_planted_bug_is_caught_by_the_test_about_it(store: type[MemorySt
     assert await fails(name, world_of(store))
 
 
-@pytest.mark.parametrize("name", sorted({name for tooth in TEETH for name in tooth.caught_by}))
-async def test_without_the_bug_the_same_test_passes(name: str) -> None:
-    assert not await fails(name, world_of(MemoryStore))
+async def test_without_a_bug_the_same_tests_pass() -> None:
+    for name in sorted({name for tooth in TEETH for name in tooth.caught_by}):
+        assert not await fails(name, world_of(MemoryStore)), name
 
 
 async def test_a_silent_fallback_to_memory_is_caught() -> None:

@@ -22,11 +22,9 @@ def public(kind: type) -> list[str]:
 FIXTURES = [name for name, value in vars(plugin).items() if name.startswith("redrive_") and callable(value)]
 
 
-@pytest.mark.parametrize(
-    "name", [*testing.__all__, *blocking.__all__, *FIXTURES, *testing.Fault.__members__, *public(FakeClock)]
-)
-def test_every_name_is_on_the_page(name: str) -> None:
-    assert re.search(rf"(?<!\w){name}(?!\w)", PAGE)
+def test_every_name_is_on_the_page() -> None:
+    names = {*testing.__all__, *blocking.__all__, *FIXTURES, *testing.Fault.__members__, *public(FakeClock)}
+    assert names <= set(re.findall(r"\w+", PAGE))
 
 
 @pytest.mark.parametrize("name", ["next", "at", "fail", "heal", "hold", "crash_at", "calls_of"])
