@@ -15,7 +15,7 @@ from redrive.testing.conformance.machine import machine_of, run_machine
 from tests.stores.broken_servers import BUGS as OF_SERVERS
 from tests.stores.machine_kit import examples
 from tests.stores.planting import Planted
-from tests.stores.teeth_kit import fails
+from tests.stores.teeth_kit import catches, fails
 from tests.stores.test_teeth import TEETH
 from tests.stores.test_teeth_servers import (
     BUGS,
@@ -53,7 +53,7 @@ async def test_r0_a_planted_bug_is_caught_by_each_test_about_it(
     name: str,
     folder: Path,
 ) -> None:
-    assert await fails(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
+    assert await catches(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
 
 
 @pytest.mark.parametrize(("engine", "name"), ids([*CONTROLS]))

@@ -21,7 +21,7 @@ from tests.stores.broken_bonds import BONDS
 from tests.stores.broken_office import OFFICE
 from tests.stores.broken_servers import BUGS as OF_SERVERS
 from tests.stores.planting import Edit, Plant, Planted, edited
-from tests.stores.teeth_kit import MakeWorld, fails, world_by
+from tests.stores.teeth_kit import MakeWorld, catches, fails, world_by
 from tests.support.folders import quick_folder
 from tests.support.links.answers import lose_each
 from tests.support.links.conditions import CutReply
@@ -125,7 +125,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_planted_bug_is_caught_by_the_test_about_it(
     planted: Planted, bug: str, name: str, folder: Path
 ) -> None:
-    assert await fails(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
+    assert await catches(name, world_with(planted, folder), planted.plant.is_finding), BUGS[bug].why
 
 
 @pytest.mark.parametrize(("engine", "name"), params(controls(FIRST)))
