@@ -16,7 +16,7 @@ from redrive.cli.exits import Exit
 from redrive.stores.redis import boot
 from tests.support.cli import here, letters_in
 from tests.support.servers import namespaces, shared
-from tests.support.servers.redis import flavours
+from tests.support.servers.redis import FLAVOURS
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture(params=flavours())
+@pytest.fixture(params=FLAVOURS)
 def flavour(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

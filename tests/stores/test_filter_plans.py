@@ -46,7 +46,7 @@ async def world(url: str) -> AsyncIterator[World]:
         await handle.close()
 
 
-@pytest.mark.parametrize("url", ["sqlite", "redis"], indirect=True)
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("redis", marks=pytest.mark.slow)], indirect=True)
 async def test_a_tag_is_found_by_its_index(world: World) -> None:
     letters = await world.letters(30)
     await world.put(*news(30))

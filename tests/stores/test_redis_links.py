@@ -21,6 +21,7 @@ from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are mea
 from tests.stores.redis_office_kit import hastily
 from tests.support.links.conditions import BlackHole, CutReply, CutRequest, Latency, Refuse, Sliced
 from tests.support.links.link import Link
+from tests.support.rest import turns
 from tests.support.rig.patience import eventually
 from tests.support.servers.redis import private_redis
 
@@ -185,7 +186,7 @@ async def test_a_cancelled_caller_hears_of_it_when_what_was_sent_has_ended(store
     putting = asyncio.ensure_future(store.put(made))
     await eventually(lambda: link.counts.taken > taken, limit=PATIENCE, what="it is on its way")
     putting.cancel()
-    await asyncio.wait({putting}, timeout=0.02)
+    await turns(asyncio.get_running_loop(), rest=False)
     assert not putting.done(), "what was sent has not ended"
     link.heal()
     await asyncio.wait({putting}, timeout=PATIENCE)

@@ -29,7 +29,7 @@ from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import PATIENCE, QUEUE, asking, dead, failed, finished, ids, new, news
 from tests.support.links.link import Link
 from tests.support.listening import listening
-from tests.support.servers.redis import RedisServer, flavours, private_redis
+from tests.support.servers.redis import FLAVOURS, RedisServer, private_redis
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ async def opened() -> AsyncIterator[Open]:
 # --- what a server keeps ---
 
 
-@pytest.mark.parametrize("flavour", flavours())
+@pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_what_a_server_survives_is_told_by_its_settings(
     flavour: str, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -42,6 +42,7 @@ from redrive.testing.conformance.kit import (
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.redis_office_kit import Server, hastily
 from tests.stores.teeth_kit import world_by
+from tests.support.rest import turns
 from tests.support.servers.redis import private_redis
 
 LUA = Path(redrive.stores.__file__).parent / "lua"
@@ -335,7 +336,7 @@ async def test_a_put_that_is_cancelled_while_it_waits_has_not_happened(address: 
     session = await store._here()  # noqa: SLF001 - a connection that is not given back
     wire = await session.pool.take()
     leasing = asyncio.ensure_future(store.lease(asking()))
-    await asyncio.wait({leasing}, timeout=0.01)
+    await turns(asyncio.get_running_loop(), rest=False)
     leasing.cancel()
     await asyncio.wait({leasing}, timeout=PATIENCE)
     assert leasing.cancelled()

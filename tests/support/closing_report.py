@@ -39,7 +39,9 @@ class ClosingReport:
     def _count(self, report: pytest.CollectReport | pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
             reason = report.longrepr[2].removeprefix("Skipped: ")
-            self._skipped[UNDECLARED.sub("the engine does not declare the capability", reason)] += 1
+            self._skipped[
+                UNDECLARED.sub("by design: the engine does not declare the capability (memory is not durable)", reason)
+            ] += 1
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

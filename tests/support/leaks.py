@@ -179,11 +179,15 @@ def _target(descriptor: str) -> str:
 
 
 def _command(pid: int) -> str:
+    """One that is about to become another program has no command line for a moment, and one that has ended has none."""
+    process = Path(f"/proc/{pid}")
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        while not (words := (process / "cmdline").read_bytes().replace(b"\0", b" ").strip()):
+            if (process / "stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX":
+                return "ended, and nobody waited for it"
     except OSError:
         return "ended meanwhile"
-    return b" ".join(words).decode(errors="replace").strip()[:200] or "ended, and nobody waited for it"
+    return words.decode(errors="replace")[:200]
 
 
 def pytest_configure(config: pytest.Config) -> None:

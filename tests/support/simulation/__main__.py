@@ -20,7 +20,8 @@ def main() -> int:
         outcome = simulate(options.seed, planted.through)
     if options.trace:
         print("\n".join(outcome.notes))  # noqa: T201 - what was asked for
-    print(outcome.report(), f"history {outcome.history}", sep="\n")  # noqa: T201 - what was asked for
+    planted_too = f" --plant {options.plant}" if options.plant else ""
+    print(f"{outcome.report()}{planted_too}", f"history {outcome.history}", sep="\n")  # noqa: T201 - as above
     return bool(outcome.faults)
 
 

@@ -43,7 +43,7 @@ class Outcome:
         lines = [f"seed {self.seed}: {self.summary}"]
         for name, why in self.faults.items():
             lines += [f"  {name}: {key}: {text}" for key, text in why.items()]
-        lines.append(f"replay it with: python -m tests.support.simulation {self.seed} --trace")
+        lines.append(f"this seed again: python -m tests.support.simulation {self.seed} --trace")
         return "\n".join(lines)
 
 
