@@ -87,10 +87,46 @@ def test_other_numbers_are_the_targets_own_trouble(code: int) -> None:
         reply(result=None),
         content([1, 2]),
         content({"error": ""}, structuredContent={"ok": True}),
+        content({"task": {"task_id": "t", "status": "failed", "error": "of the job"}, "error": "of the job"}),
+        content({"task_id": "t", "status": "completed", "accepted": True}),
+        content("Error budget remaining: 5"),
+        Answer(200, {}, json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode(), KEY),
     ],
 )
 def test_what_is_delivered(answer: Answer) -> None:
     assert judge_tool(answer) is None
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"error": "no such lease"},
+        {"success": False},
+        {"ok": False},
+        {"error_code": "STALE"},
+        {"status": "error"},
+        {"accepted": False},
+        {"status": "failed", "success": False},
+        {"status": "failed", "accepted": False},
+        {"task": {"status": "running"}, "error": "no such lease"},
+    ],
+)
+@pytest.mark.parametrize("task", [{}, {"task_id": "t"}, {"lease_id": "l"}, {"task": {"task_id": "t"}}])
+def test_a_refusal_beside_the_task_is_not_delivered(refusal: dict[str, Any], task: dict[str, Any]) -> None:
+    """Only the echo of a task that has itself failed may carry an error."""
+    told = {**task, **refusal}
+    for error in (judge_tool(content(told)), judge(Answer(200, {}, json.dumps(told).encode()))):
+        assert type(error) is ReceiptServerError
+
+
+def test_a_reply_with_another_id_answers_only_if_it_is_the_only_one() -> None:
+    def answer(*ids: object) -> Answer:
+        replies = [{"jsonrpc": "2.0", "id": each, "result": {"ok": each == KEY}} for each in ids]
+        return Answer(200, {}, json.dumps(replies).encode(), KEY)
+
+    assert judge_tool(answer(1)) is None
+    assert tool_result(answer(1, KEY)) == {"ok": True}
+    assert type(judge_tool(answer(1, 2))) is ReceiptServerError
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ LONGEST_WAIT = 86_400.0
 """Nobody is kept waiting for longer than a day, whatever the target asks for."""
 
 _KNOWN = re.compile(r"(?<![A-Z_])(" + "|".join(code for code in CODES if code.isupper()) + r")(?![A-Z_])")
+_FAILURE_TEXT = re.compile(rf"(?i:error)(?:\W*$|\s*[:(\[-]| executing tool)|{_KNOWN.pattern}")
 _RETRY_AFTER = re.compile(r"retry[\s_-]{0,2}after\W{0,5}([0-9]{1,9}(?:\.[0-9]{1,6})?)", re.IGNORECASE)
 _HINTS = {
     "401": "check auth_token",
@@ -136,16 +137,16 @@ def is_stream(headers: Mapping[str, str]) -> bool:
 
 
 def _reply(answer: Answer) -> dict[str, Any] | None:
-    """The JSON-RPC message that answers our call."""
+    """The JSON-RPC response to our call. Our ids are texts: a text that differs answers another call. Some servers
+    give every response the id 1, or none: it is ours if it is the only one, since a request carries one call.
+    """
     values = list(_events(answer.body)) if is_stream(answer.headers) else [_json(answer.body)]
-    for value in values:
-        for message in value if isinstance(value, list) else [value]:
-            if isinstance(message, dict) and ("result" in message or "error" in message):
-                # What the target could not even read has no id.
-                ours = message.get("id") == answer.key or (message.get("id") is None and message.get("error"))
-                if ours:
-                    return message
-    return None
+    messages = [message for value in values for message in (value if isinstance(value, list) else [value])]
+    responses = [each for each in messages if isinstance(each, dict) and ("result" in each or "error" in each)]
+    ours = [each for each in responses if each.get("id") == answer.key]
+    if not ours and len(responses) == 1:
+        ours = [each for each in responses if not isinstance(each.get("id"), str)]
+    return ours[0] if ours else None
 
 
 def has_reply(answer: Answer) -> bool:
@@ -212,18 +213,21 @@ def _kind_of(status: int) -> type[ReceiptError]:
 
 
 def _said_in_ok(value: Any) -> ReceiptError | None:
-    """An error that an ok answer tells of, if it does."""
+    """The error that an answer with status 200 reports, if it does."""
     if isinstance(value, str):
-        text = value.strip()
-        known = _KNOWN.match(text)
-        return _error_of(text, {}) if known or re.match(r"(?i)error\b", text) else None
+        return _error_of(value.strip(), {}) if _FAILURE_TEXT.match(value.strip()) else None
     if not isinstance(value, dict):
         return None
-    # The task as it is now, with the error that we just reported in it, is no refusal.
-    echo = bool(value.keys() & {"task_id", "task", "lease_id"}) and value.get("code") is None
-    failed = value.get("error") or value.get("ok") is False or value.get("success") is False
-    named = isinstance(value.get("code"), str) and value["code"] in CODES
-    return _error_of(value, {}) if named or (failed and not echo) else None
+    task = value["task"] if isinstance(value.get("task"), dict) else value
+    # A broker may echo the task as it is now: the error of a failed task is the one that this receipt reported.
+    echo = task.get("status") == "failed"
+    refused = (
+        any(value.get(name) is False for name in ("ok", "success", "accepted"))
+        or value.get("status") == "error"
+        or (isinstance(value.get("code"), str) and value["code"] in CODES)
+        or (bool(value.get("error") or value.get("error_code")) and not echo)
+    )
+    return _error_of(value, {}) if refused else None
 
 
 def _error_of(said: Any, headers: Mapping[str, str]) -> ReceiptError:
