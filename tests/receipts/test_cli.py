@@ -403,7 +403,7 @@ def test_send_ends_well_when_dead_progress_of_its_lease_ends_with_it(shell: Shel
         (("send", "good.json"), "--endpoint: nobody said where to deliver to"),
         (("recover", "--endpoint", "ftp://x"), "--endpoint: ftp://x cannot be used"),
         (("recover", "--endpoint", "http://x", "--transport", "smtp"), "--transport: 'smtp' is none of them"),
-        (("recover", "--endpoint", "http://x", "--timeout", "0"), "--timeout: nothing ends in no time"),
+        (("recover", "--endpoint", "http://x", "--timeout", "0"), "--timeout: must be greater than 0, got"),
         (("recover", "--endpoint", "http://x", "--pace", "fast"), "--pace: 'fast' is not a rate"),
         (("recover", "--endpoint", "http://x", "--limit", "0"), "Invalid value for '--limit'"),
         (("recover", "--endpoint", "http://x", "--reason", " "), "--reason: a reason is needed"),

@@ -437,6 +437,7 @@ async def test_a_client_that_cannot_open_leaves_nothing_open(tmp_path: Path, mon
         ({"metrics_prefix": "1st"}, "metrics_prefix"),
         ({"store": "nosql://x"}, "store"),
         ({"receipts_file": 5}, "receipts_file"),
+        ({"clock": 5}, "clock: 5 is not a clock"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], field: str) -> None:

@@ -72,6 +72,14 @@ def test_r10_a_tenant_is_kept_and_adds_no_field_to_the_entry() -> None:
     assert (read.tenant_id, read.receipt.to_dict()) == ("shop", entry("a")["receipt"])
 
 
+@pytest.mark.parametrize("tenant", ["shop", None])
+def test_a_receipt_keeps_its_own_field_tenant_id(tenant: str | None) -> None:
+    own = entry("a", tenant_id=tenant)
+    own["receipt"]["tenant_id"] = "its own"
+    (found,) = parse(receipts_json.dump(parse(written(own)).entries)).entries
+    assert (found.tenant_id, found.receipt.to_dict()) == (tenant, own["receipt"])
+
+
 def test_what_an_entry_does_not_say_is_taken_as_it_must_have_been() -> None:
     (found,) = parse(written({"receipt": entry("a")["receipt"]})).entries
     assert (found.attempts, found.failed_at) == (0, found.receipt.timestamp)

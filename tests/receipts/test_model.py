@@ -83,6 +83,9 @@ def test_a_time_without_a_zone_is_utc() -> None:
         ("artifact_pointers", "s3://one", "artifact_pointers"),
         ("artifact_pointers", [1], "artifact_pointers"),
         ("error_metadata", "boom", "error_metadata"),
+        ("error_metadata", {"a": [b"x"]}, "error_metadata.a[0] is bytes or a set, which JSON does not have"),
+        ("artifact_pointers", [{"a": {1}}], "artifact_pointers[0].a is bytes or a set"),
+        ("extra", frozenset(), "extra is bytes or a set"),
     ],
 )
 def test_a_fault_is_named_with_its_field(field: str, wrong: object, said: str) -> None:

@@ -24,7 +24,7 @@ from redrive.office.letters import Letters, check_actor, default_actor
 from redrive.office.schedules import Schedules
 from redrive.settings import Settings, load
 from redrive.stores.base import Store
-from redrive.stores.clock import Clock, SystemClock
+from redrive.stores.clock import Clock, SystemClock, check_clock
 from redrive.stores.url import store_from_url
 
 
@@ -44,6 +44,7 @@ class Life:
         # An app that names its store is told everything by its code; what is left out is as by default. None is no
         # name: it is what a variable gives that somebody forgot to set.
         chosen = load().settings if store is UNSET else Settings()
+        check_clock(clock)
         most = parse_size(chosen.max_payload if max_payload is None else max_payload, field="max_payload")
         if most < 1:
             raise ConfigError("nothing would fit", field="max_payload", hint="use 1 byte or more")

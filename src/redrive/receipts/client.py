@@ -77,7 +77,7 @@ class ReceiptClient:
         check_terms(max_receipt_retries, backoff_base, jitter, name="max_receipt_retries")
         limit = parse(timeout, field="timeout")
         if limit < 1:
-            raise ConfigError("no call ends in no time", field="timeout", hint="use 30s")
+            raise ConfigError(f"must be greater than 0, got {timeout!r}", field="timeout", hint="use 30s")
         self.queue = queue
         self.tenant_id = _tenant(tenant_id)
         self.receipts_file = None if receipts_file is None else _path(receipts_file)

@@ -28,6 +28,7 @@ _ID_LENGTH = 24
 _ALPHABET = str.maketrans("0189", "ghij")
 _POINTERS = (str, dict)
 _DEEP = ("summary", "artifact_pointers", "error_metadata", "extra")
+_NESTED = ("artifact_pointers", "error_metadata", "extra")
 _FIELDS = frozenset(
     {
         "lease_id",
@@ -261,6 +262,7 @@ def _sound(receipt: Receipt) -> bool:
         and all(type(each) in _POINTERS for each in receipt.artifact_pointers)
         and (receipt.error_metadata is None or type(receipt.error_metadata) is dict)
         and not _half_in(receipt)
+        and not any(_not_json(getattr(receipt, name), name) for name in _NESTED)
     )
 
 
@@ -280,6 +282,17 @@ def _is_half(value: object) -> bool:
     except (TypeError, ValueError, RecursionError):
         return False  # what else is wrong with it is told, with its place, when it is written down
     return False
+
+
+def _not_json(value: object, path: str) -> list[str]:
+    """The places of bytes and sets, which encoders for Python turn into something else without a word."""
+    if isinstance(value, str | int | float | None):
+        return []
+    if isinstance(value, Mapping):
+        return [found for name, each in value.items() for found in _not_json(each, f"{path}.{name}")]
+    if isinstance(value, list | tuple):
+        return [found for number, each in enumerate(value) for found in _not_json(each, f"{path}[{number}]")]
+    return [path] if isinstance(value, bytes | bytearray | memoryview | set | frozenset) else []
 
 
 def is_name(name: object) -> bool:
@@ -304,11 +317,17 @@ def _faults(receipt: Receipt) -> Iterator[str]:
     pointers: object = receipt.artifact_pointers
     if not isinstance(pointers, list | tuple) or not all(isinstance(each, str | dict) for each in pointers):
         yield f"artifact_pointers {shown(pointers)} is not a list of texts or objects"
-    for name in _half_in(receipt):
-        yield f"{name} has half a character (a lone surrogate): use text that can be written as UTF-8"
+    yield from _unwritable(receipt)
     metadata: object = receipt.error_metadata
     if metadata is not None and not isinstance(metadata, dict):
         yield f"error_metadata {shown(metadata)} is not an object: use code and message, or leave it out"
+
+
+def _unwritable(receipt: Receipt) -> Iterator[str]:
+    for name in _half_in(receipt):
+        yield f"{name} has half a character (a lone surrogate): use text that can be written as UTF-8"
+    for path in (path for name in _NESTED for path in _not_json(getattr(receipt, name), name)):
+        yield f"{path.removeprefix('extra.')} is bytes or a set, which JSON does not have: use base64 or a list"
 
 
 def name_faults(name: str, value: object) -> Iterator[str]:

@@ -173,12 +173,11 @@ def _entry(value: object) -> Entry:
     """Raises ValueError. Fields that we do not know are passed over."""
     if not isinstance(value, dict) or "receipt" not in value:
         raise ValueError("it is not an object with a receipt")
-    said = value["receipt"]
-    tenant = _tenant(value.get("tenant_id"))
-    if isinstance(said, dict) and TENANT in said:
+    said, tenant = value["receipt"], _tenant(value.get(TENANT))
+    if isinstance(said, dict) and TENANT in said and TENANT not in value:
         # It tells for whom it is sent, and is no part of what is said.
         said = dict(said)
-        tenant = _tenant(said.pop(TENANT)) or tenant
+        tenant = _tenant(said.pop(TENANT))
     receipt = check_sendable(Receipt.of(said))
     failed_at, attempts = _failed_at(value.get("failed_at"), receipt), check_attempts(value.get("attempts", 0))
     return Entry(receipt, failed_at, attempts, tenant)
@@ -228,19 +227,20 @@ def _set_aside(path: Path, digest: str) -> Path | None:
 
 
 def dump(entries: Iterable[Entry]) -> bytes:
-    """Exactly the three fields: anything else might not be understood elsewhere."""
+    """Exactly three fields, which every reader understands; see `_written` for the exception."""
     return (
         json.dumps([_written(each) for each in entries], ensure_ascii=False, indent=2, default=_plain).encode() + b"\n"
     )
 
 
 def _written(entry: Entry) -> dict[str, object]:
-    tenant = {} if entry.tenant_id is None else {TENANT: entry.tenant_id}
-    return {
-        "receipt": entry.receipt.to_dict() | tenant,
-        "failed_at": iso(entry.failed_at),
-        "attempts": entry.attempts,
-    }
+    """The tenant stands in the receipt. Of a receipt with a field `tenant_id` of its own it stands beside it."""
+    receipt, beside = entry.receipt.to_dict(), {}
+    if TENANT in receipt:
+        beside = {TENANT: entry.tenant_id}
+    elif entry.tenant_id is not None:
+        receipt[TENANT] = entry.tenant_id
+    return {"receipt": receipt, "failed_at": iso(entry.failed_at), "attempts": entry.attempts, **beside}
 
 
 def iso(at: datetime) -> str:

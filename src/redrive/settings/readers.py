@@ -68,7 +68,7 @@ def duration(value: object, field: str) -> Millis:
 def some_time(value: object, field: str) -> Millis:
     millis = duration(value, field)
     if millis < 1:
-        raise ConfigError("nothing ends in no time", field=field, hint="use a duration such as 30s")
+        raise ConfigError(f"must be greater than 0, got {value!r}", field=field, hint="use a duration such as 30s")
     return millis
 
 

@@ -7,6 +7,8 @@ import time
 from typing import Protocol
 
 from redrive.core.item import Instant, Millis
+from redrive.core.quantity import shown
+from redrive.errors import ConfigError
 
 
 class Clock(Protocol):
@@ -38,6 +40,14 @@ class SystemClock:
                 return await event.wait()
         except TimeoutError:
             return False
+
+
+def check_clock(clock: object) -> None:
+    """Raises ConfigError for what is neither None nor a clock."""
+    missing = [name for name in ("now", "monotonic", "sleep", "wait") if not callable(getattr(clock, name, None))]
+    if clock is not None and missing:
+        hint = "leave it out, or use redrive.testing.FakeClock()"
+        raise ConfigError(f"{shown(clock)} is not a clock: it has no {missing[0]}()", field="clock", hint=hint)
 
 
 class StoreTime:

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from redrive.errors import BadStoreURL, ConfigError
 from redrive.stores import packing
 from redrive.stores.base import Store
-from redrive.stores.clock import Clock
+from redrive.stores.clock import Clock, check_clock
 
 FORMS = "memory:   sqlite:///relative/file.db   sqlite:////absolute/file.db   postgresql://user@host/database   redis://host:6379/0"
 
@@ -27,6 +27,7 @@ _REDIS_INSTEAD = {
 
 def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
     """Builds the store without touching it; `open` does that."""
+    check_clock(clock)
     parts = _parts(url)
     options = _options(parts.query)
     if parts.scheme == "memory":
