@@ -75,15 +75,23 @@ async def test_they_stay_while_the_final_one_is_dead_too(lab: Lab) -> None:
         assert client.metrics.dead_letters == 2
 
 
-async def test_they_stay_when_another_end_is_said_and_none_has_arrived(lab: Lab) -> None:
-    target = Target(lab.clock, REFUSED, REFUSED)
+async def test_another_end_is_sent_when_the_first_was_refused(each_lab: Lab) -> None:
+    """Nothing had arrived. When it arrives it ends the lease, and the letters of progress with it."""
+    lab = each_lab
+    target = Target(lab.clock, REFUSED, REFUSED, REFUSED)
     async with opened(lab, target) as client:
         await dead(lab, client, "1/1")
         assert await lab.drive(client.send_receipt(receipt())) is False
-        assert await lab.drive(client.send_receipt(receipt(status="failed", summary="after all"))) is False
+        failed = receipt(status="failed", summary="after all")
+        assert await lab.drive(client.send_receipt(failed)) is False
+        assert (await client.dead_letters.size(), len(target.calls)) == (3, 3)
+        assert await lab.drive(client.send_receipt(failed)) is True
         await lab.drive(client.close())
-        assert (client.metrics.dead_letters, len(target.calls)) == (2, 2)
-        assert client.metrics.superseded == {"failed": 1}
+        assert [status for _, status in target.leases] == ["running", "complete", "failed", "failed"]
+        assert client.metrics.superseded == {"running": 1}
+    async with opened(lab, target) as client:
+        (left,) = await client.dead_letters.get_all()
+        assert left.receipt.status == "complete"
 
 
 async def test_more_progress_is_no_end(lab: Lab) -> None:

@@ -9,6 +9,7 @@ from redrive.core.backoff import exponential
 from redrive.core.classify import dead_on, retry_on
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
+from redrive.core.states import State
 from redrive.engine.evidence import text_of
 from redrive.engine.signals import Cancel, Dead, Retry, Snooze
 from redrive.errors import (
@@ -109,9 +110,10 @@ class Delivery:
         await self._transport.deliver(receipt, key, tenant_id)
 
     async def _look_for_final(self, end: str) -> None:
-        """Nothing about a job may arrive after its end was said: no progress, and no other end."""
+        """Nothing about a job may arrive after its end: no progress, and no other end. A dead one has not arrived."""
         try:
-            await self._store.get(end)
+            if (await self._store.get(end)).item.state is State.DEAD:
+                return
         except NotFound:
             if await self._store.tombstone(end) is None:
                 return

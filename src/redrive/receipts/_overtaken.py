@@ -42,7 +42,7 @@ class Overtaken:
             yield
         except Cancel:
             # The broker does not know the lease any more, and that is its end too. Another final receipt than the first
-            # is never sent: that it is superseded says nothing of whether the first one arrived.
+            # may also be superseded because the first one is still on its way, which says nothing of its arrival.
             if _is_first(self._queue, item):
                 self._said(item)
             raise
