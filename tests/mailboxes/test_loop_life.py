@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from redrive.core.verbs import WorkerBeat
+from redrive.engine import heartbeat, orders
 from redrive.mailboxes import (
     DeadLetter,
     DLQPolicy,
@@ -410,3 +412,51 @@ def test_letters_and_replies_for_mailboxes_of_another_maker_are_sent_there(
     ]
     assert [(letter.body, letter.delivery_count) for letter in dead.sent] == [(sent, 1)]
     assert letters_of(bench) == [], "not a second copy"
+
+
+# --- an operator ------------------------------------------------------------------------------------------------------
+
+
+def beat_of(mailbox: StoreMailbox[Any, Any]) -> WorkerBeat:
+    """As `redrive worker list` shows it."""
+    place = mailbox._place  # noqa: SLF001 - as an operator sees it
+
+    async def look() -> WorkerBeat:
+        await place.upkeep.rest()
+        (beat,) = await place.store.workers()
+        return beat
+
+    return place.call(look)
+
+
+@pytest.mark.parametrize("word", ["drain", "stop"])
+def test_an_operator_sees_a_loop_and_ends_it(bench: Bench, word: orders.Word) -> None:
+    """It finishes the message that it works on; the other one that it holds is given back."""
+    at_work, go_on = threading.Event(), threading.Event()
+
+    class Slow(Adapter):
+        def evaluate(self, prompt: Ask) -> Told:
+            at_work.set()
+            go_on.wait(SOON)
+            return super().evaluate(prompt)
+
+    place = bench.requests._place  # noqa: SLF001 - as an operator sees it
+    for _ in range(2):
+        bench.send()
+    bench.adapter = Slow()
+    thread = begun(bench.another(config=MainLoopConfig(max_messages=2)))
+    assert at_work.wait(SOON)
+    bench.clock.advance(heartbeat.EVERY)
+    bench.requests.receive()  # any look beats
+    beat = beat_of(bench.requests)
+    assert (beat.alive, beat.facts.queues, beat.facts.running, beat.facts.order) == (True, ("requests",), 2, "")
+    order = orders.Order(word, "ann", "new release", bench.clock.now())
+    place.call(orders.give, place.store, [beat.worker], order)
+    bench.clock.advance(heartbeat.EVERY)
+    bench.requests.receive()
+    assert beat_of(bench.requests).facts.order == word
+    go_on.set()
+    thread.join(SOON)
+    assert not thread.is_alive()
+    assert [result.success for result in bench.answers()] == [True]
+    assert bench.requests.approximate_count() == 1

@@ -8,24 +8,19 @@ with growing pauses; what has ended is kept until the store answers.
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
 import random
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 from redrive import events as ev
-from redrive._version import __version__
 from redrive.core import outcome as o
 from redrive.core.decide import decide
 from redrive.core.item import Millis
 from redrive.core.policy import Policy
-from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, Settlement, Verdict, WorkerFacts
-from redrive.engine import orders
+from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, Settlement, Verdict
 from redrive.engine.along import Along
 from redrive.engine.gates import Gates
-from redrive.engine.ids import new_id
+from redrive.engine.heartbeat import Heartbeat, worker_name
 from redrive.engine.keeper import Keeper, sweep_deadlines
 from redrive.engine.maintainer import Maintainer
 from redrive.engine.policies import Policies
@@ -37,13 +32,11 @@ from redrive.engine.schedule import Scheduler
 from redrive.engine.settings import Settings
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
-from redrive.errors import StoreError
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 IDLE_WAIT: Millis = 5_000
 IDLE_CHECK: Millis = 500
-BEAT_EVERY: Millis = 10_000
 VAIN_PAUSE: Millis = 5
 VAIN_PAUSE_MAX: Millis = 250
 LAST_WORDS: Millis = 2_000
@@ -65,7 +58,7 @@ class Worker:
         most: int | None = None,
         along: Along | None = None,
     ) -> None:
-        self.name = f"{platform.node() or 'host'}-{os.getpid()}-{new_id()[:8]}"
+        self.name = worker_name()
         self._store = store
         self._handlers = dict(handlers)
         self._events = events
@@ -83,7 +76,6 @@ class Worker:
         self._report = Reporter(self.name, events, clock)
         self._writing = Steady("pump", events, clock)
         self._watching = Steady("watch", events, clock)
-        self._beating = Steady("beat", events, clock)
         self._ended: list[Run] = []
         self._wake = asyncio.Event()
         self._due = True
@@ -94,18 +86,15 @@ class Worker:
         self._released = 0
         self._watch: asyncio.Task[None] | None = None
         self._watched: frozenset[str] = frozenset()
-        self._started_at = clock.now()
-        self._order = ""
 
     async def run(self, stop: asyncio.Event, now: asyncio.Event, grace: Millis) -> None:
         """Work until `stop` is set, then finish within `grace` (or until `now`) and release the rest; or until idle."""
-        # Known before it holds anything, so that a report of its death finds it.
-        with suppress(StoreError):
-            await self._store.beat(self.name, self._facts(), 3 * BEAT_EVERY)
+        heartbeat = self._heartbeat(stop, now)
+        await heartbeat.begin()
         self._events.emit(ev.WorkerStarted(self.name, tuple(self._handlers)))
         pump = asyncio.create_task(self._pump())
         stopper = asyncio.create_task(self._obey(stop, now, grace))
-        parts = [stopper, *(asyncio.create_task(part) for part in (*self._parts(), self._beat(stop, now)))]
+        parts = [stopper, *(asyncio.create_task(part) for part in (*self._parts(), heartbeat.run()))]
         try:
             await self._until_over({pump, stopper}, parts)
         except asyncio.CancelledError:
@@ -123,7 +112,7 @@ class Worker:
             self._runner.close()
             self._settings.close()
             await self._gates.close()
-            await self._say_goodbye()
+            await heartbeat.end()
             self._events.emit(ev.WorkerStopped(self.name, self._released))
 
     def _parts(self) -> list[Coroutine[object, object, None]]:
@@ -335,38 +324,19 @@ class Worker:
         for run, settlement, answer in zip(batch, settlements, answers, strict=True):
             self._report.ended(self.name, run.item, settlement, answer, ran=run.ran)
 
-    async def _beat(self, stop: asyncio.Event, now: asyncio.Event) -> None:
-        while True:
-            await self._clock.sleep(BEAT_EVERY)
-            self._follow(await self._beating(lambda: orders.read(self._store, self.name)), stop, now)
-            await self._beating(lambda: self._store.beat(self.name, self._facts(), 3 * BEAT_EVERY))
+    def _heartbeat(self, stop: asyncio.Event, now: asyncio.Event) -> Heartbeat:
+        def obey(command: str) -> None:
+            stop.set()
+            if command == "stop":
+                now.set()
 
-    def _follow(self, order: orders.Order | None, stop: asyncio.Event, now: asyncio.Event) -> None:
-        if order is None or order.word == self._order:
-            return
-        self._order = order.word
-        self._events.emit(ev.WorkerOrdered(self.name, order.word, order.by, order.reason))
-        stop.set()
-        if order.word == "stop":
-            now.set()
-
-    async def _say_goodbye(self) -> None:
-        """Nobody should count on this worker any more; if the store cannot be told, the beat runs out by itself."""
-        with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(LAST_WORDS / 1000):
-                await self._store.beat(self.name, self._facts(stopped=True), 0)
-                if self._order:
-                    await orders.forget(self._store, self.name)
-
-    def _facts(self, *, stopped: bool = False) -> WorkerFacts:
-        return WorkerFacts(
-            queues=tuple(self._handlers),
-            host=platform.node(),
-            pid=os.getpid(),
-            release=__version__,
-            started_at=self._started_at,
-            running=len(self._slots.running),
-            stopped=stopped,
+        return Heartbeat(
+            self.name,
+            self._store,
+            queues=lambda: self._handlers,
             slots=self._slots.most,
-            order=self._order,
+            running=lambda: len(self._slots.running),
+            obey=obey,
+            events=self._events,
+            clock=self._clock,
         )

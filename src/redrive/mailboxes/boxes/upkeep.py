@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
-from redrive import __version__
 from redrive.core.item import Millis
-from redrive.core.verbs import WorkerFacts
+from redrive.engine.heartbeat import EVERY, Heartbeat
 from redrive.engine.maintainer import Maintainer
 from redrive.errors import RedriveError
 from redrive.events import Events
@@ -24,15 +22,18 @@ from redrive.stores.clock import Clock, SystemClock
 
 logger = logging.getLogger("redrive.mailboxes")
 
-BEAT: Millis = 10_000
-BEAT_TTL: Millis = 30_000
 LATELY: Millis = 600_000
 """Whoever received within this time still serves the mailbox: it may be at work on what it got."""
 ROUND: Millis = 60_000
-FAREWELL = 2.0
-"""Seconds for the last beat. A store that is gone must not keep anybody."""
 
 Chore = Callable[[], Awaitable[object]]
+
+
+class Loop(NamedTuple):
+    """A loop of this process: how to tell it to end, and how many messages it has in hand."""
+
+    end: Callable[[], None]
+    in_hand: Callable[[], int]
 
 
 class Upkeep:
@@ -40,10 +41,20 @@ class Upkeep:
         self._worker = worker
         self._store = store
         self._clock = clock
-        self._maintainer = Maintainer(worker, store, Events(), clock)
+        events = Events()
+        self._maintainer = Maintainer(worker, store, events, clock)
+        self._loops: list[Loop] = []
+        self._heartbeat = Heartbeat(
+            worker,
+            store,
+            queues=self._lately,
+            running=lambda: sum(loop.in_hand() for loop in tuple(self._loops)),
+            obey=self._end_loops,
+            events=events,
+            clock=clock,
+        )
         self._chores: dict[object, Chore] = {}
         self._served: dict[str, Millis] = {}
-        self._started = clock.now()
         self._beat_at = self._chores_at = clock.monotonic()
         self._sweep_at = clock.monotonic() + ROUND
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -57,6 +68,20 @@ class Upkeep:
 
     def remove(self, owner: object) -> None:
         self._chores.pop(owner, None)
+
+    @contextmanager
+    def attended(self, loop: Loop) -> Iterator[None]:
+        """While the block runs, an operator's drain or stop ends the loop. From any thread."""
+        self._loops.append(loop)
+        try:
+            yield
+        finally:
+            self._loops.remove(loop)
+
+    def _end_loops(self, _command: str) -> None:
+        """Each finishes the message that it works on, whatever the command: it runs in a thread of the user's."""
+        for loop in tuple(self._loops):
+            loop.end()
 
     def glance(self, queue: str) -> None:
         """In the loop: somebody receives from this mailbox. Next to nothing, unless something is due."""
@@ -77,13 +102,14 @@ class Upkeep:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(BEAT / 1000)
+            await asyncio.sleep(EVERY / 1000)
             self._see_to_it(self._clock.monotonic())
 
     def _see_to_it(self, now: Millis) -> None:
         if now >= self._beat_at:
-            self._beat_at = now + BEAT
-            self._begin("beat", self._beat)
+            self._beat_at = now + EVERY
+            if self._lately():
+                self._begin("beat", self._heartbeat.beat)
         if now >= self._chores_at:
             self._chores_at = now + ROUND
             self._begin("chores", self._do_chores)
@@ -107,19 +133,9 @@ class Upkeep:
         if what not in self._tasks:
             self._tasks[what] = asyncio.create_task(attempt())
 
-    async def _beat(self, *, stopped: bool = False) -> None:
+    def _lately(self) -> tuple[str, ...]:
         now = self._clock.monotonic()
-        queues = tuple(sorted(queue for queue, at in self._served.items() if now - at < LATELY))
-        if queues:
-            facts = WorkerFacts(
-                queues,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                release=__version__,
-                started_at=self._started,
-                stopped=stopped,
-            )
-            await self._store.beat(self._worker, facts, BEAT_TTL)
+        return tuple(sorted(queue for queue, at in self._served.items() if now - at < LATELY))
 
     async def _do_chores(self) -> None:
         for chore in tuple(self._chores.values()):
@@ -136,7 +152,6 @@ class Upkeep:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        with suppress(RedriveError, TimeoutError):
-            async with asyncio.timeout(FAREWELL):
-                await self._beat(stopped=True)
+        if self._lately():
+            await self._heartbeat.end()
         await self._store.close()

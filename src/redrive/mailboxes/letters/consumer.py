@@ -96,7 +96,7 @@ class DLQConsumer(Beating, Generic[T]):
         limits.wait_time(wait_time_seconds)
         self._metrics.watch(self._mailbox)
         rounds = 0
-        with self._life.running() as stop:
+        with self._life.running() as stop, self._life.attended(self._mailbox):
             try:
                 while not stop.is_set() and not self._mailbox.closed and rounds != most:
                     rounds += 1
@@ -121,6 +121,7 @@ class DLQConsumer(Beating, Generic[T]):
                 stop.wait(self._outage.goes_on(error), self._mailbox.clock)
             return
         self._outage.is_over()
+        self._life.batch = batch
         with self._extender.attach(batch, self._heartbeat, visibility_timeout=visibility):
             self._work_off(batch, stop)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.handle import Handle
+from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
+from redrive.mailboxes.boxes.message import Message
 from redrive.mailboxes.boxes.stop import Stop
+from redrive.mailboxes.boxes.upkeep import Loop
 from redrive.mailboxes.life.heartbeat import Heartbeat
 from redrive.stores.clock import Clock
 
@@ -25,6 +28,8 @@ class Life:
         self._stop: Stop | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+        self.batch: Sequence[Message[Any, Any]] = ()
+        """What it received last."""
 
     @property
     def alive(self) -> bool:
@@ -46,6 +51,18 @@ class Life:
             with self._lock:
                 self._stop = self._thread = None
                 self._ended.set()
+
+    @contextmanager
+    def attended(self, mailbox: Mailbox[Any, Any]) -> Iterator[None]:
+        """Around a run on this mailbox: an operator can end it, and sees how many messages it has in hand."""
+        if isinstance(mailbox, StoreMailbox):
+            with mailbox._place.upkeep.attended(Loop(self.tell, self._in_hand)):
+                yield
+        else:
+            yield
+
+    def _in_hand(self) -> int:
+        return sum(not message.is_finalized for message in self.batch)
 
     def tell(self) -> None:
         """Stop, soon. Without waiting."""

@@ -117,7 +117,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         self._bind(late=True)
         for grave in self.dead_letters:
             self._metrics.watch(grave)
-        with self._life.running() as self._stop, one_loop():
+        with self._life.running() as self._stop, self._life.attended(self._requests), one_loop():
             self._errands.soon()
             rounds = 0
             try:
@@ -165,7 +165,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             batch = self._steadily(receive, nothing)
         except MailboxClosedError:
             return
-        batch = sorted(batch, key=is_suspect)
+        self._life.batch = batch = sorted(batch, key=is_suspect)
         with self._extender.attach(batch, self._heartbeat, visibility_timeout=visibility):
             for position, message in enumerate(batch):
                 if self._stop.is_set():
