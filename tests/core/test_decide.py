@@ -12,9 +12,11 @@ from redrive.core import durations
 from redrive.core import outcome as o
 from redrive.core.backoff import Backoff, constant, exponential, immediate, linear, never
 from redrive.core.classify import dead_on, never_dead, retry_on
-from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady, decide, ending
-from redrive.core.item import Ending, Failure, Item
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady, decide, decide_letter, ending
+from redrive.core.item import Ending, Failure, Item, Letter
 from redrive.core.policy import Policy
+from redrive.core.states import Disposition, State
+from redrive.errors import ConfigError
 from tests.core.values import FAILURE, INTEGERS, an_item, of
 
 HOUR = 3_600_000
@@ -271,6 +273,48 @@ def test_decide_is_total(
         assert isinstance(decision, ToDone | ToDead | ToCancelled)
     if isinstance(outcome, o.Limited | o.Snooze | o.Release):
         assert isinstance(decision, ToReady)
-        assert decision.charge is Charge.NOTHING
+        counted = isinstance(outcome, o.Release) and outcome.counted
+        assert decision.charge is (Charge.ERROR if counted else Charge.NOTHING)
     if isinstance(decision, ToDead):
         assert 0 <= decision.otherwise <= durations.MAX
+
+
+def test_who_gives_an_item_up_may_say_where_its_letter_goes() -> None:
+    dead = o.Dead(FAILURE, "door says so", "theirs", 7_000, counted=False)
+    assert judged(an_item(), dead, Policy(route="rest")) == ToDead(
+        "door says so", Charge.NOTHING, FAILURE, "theirs", 7_000
+    )
+    usual = judged(an_item(errors=4), o.Dead(FAILURE, "door says so", "theirs"), Policy(backoff=linear("2s")))
+    assert usual == ToDead("door says so", Charge.ERROR, FAILURE, "theirs", 10_000)
+
+
+def test_a_receiver_may_give_back_after_a_delay_and_be_counted() -> None:
+    assert judged(an_item(errors=99), o.Release("nack", 5_000, counted=True)) == ToReady(5_000, Charge.ERROR)
+
+
+LETTER = Letter("rule", 5, Disposition.OPEN, FAILURE, "theirs")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "decision"),
+    [
+        (o.Done(b"1"), ToDone(b"1")),
+        (o.Cancelled("not wanted", FAILURE), ToCancelled("not wanted")),
+        (o.Snooze(5_000), ToReady(5_000, Charge.NOTHING)),
+        (o.Release("stopped"), ToReady(0, Charge.NOTHING)),
+        (o.Release("nack", 5_000, counted=True), ToReady(5_000, Charge.NOTHING)),
+        (o.Fail(FAILURE, 5_000), ToReady(5_000, Charge.NOTHING)),
+        (o.Retry(FAILURE, 5_000), ToReady(5_000, Charge.NOTHING)),
+        (o.Limited(FAILURE, 10**18), ToReady(durations.MAX, Charge.NOTHING)),
+        (o.Fail(FAILURE), ToDead("rule", Charge.NOTHING, FAILURE, "theirs")),
+        (o.Dead(FAILURE, "handler", "elsewhere"), ToDead("rule", Charge.NOTHING, FAILURE, "theirs")),
+        (o.LeaseExpired(FAILURE), ToDead("rule", Charge.NOTHING, FAILURE, "theirs")),
+    ],
+)
+def test_a_letter_is_done_or_cancelled_or_stays_what_it_was(outcome: o.Outcome, decision: object) -> None:
+    assert decide_letter(an_item(state=State.DEAD, letter=LETTER, errors=99, last_chance=True), outcome) == decision
+
+
+def test_only_a_letter_can_stay_one() -> None:
+    with pytest.raises(ConfigError, match="i-1 is leased, not a dead letter"):
+        decide_letter(an_item(id="i-1", state=State.LEASED), o.Fail(FAILURE))

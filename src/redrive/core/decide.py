@@ -1,7 +1,7 @@
-"""Who decides retry-or-dead: this function, and nobody else.
+"""Retry or dead: decided by `decide` for items and by `decide_letter` for dead letters, and nowhere else.
 
-Worker, reaper and every door turn what happened into an Outcome and obey the Decision. The function is pure: the roll
-of the dice and the age of the item are arguments.
+Worker, reaper and every door turn what happened into an Outcome and obey the Decision. Both functions are pure: the
+random number of the jitter and the age of the item are arguments.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from redrive.core import outcome as o
 from redrive.core.backoff import FALLBACK
 from redrive.core.item import Ending, Failure, Item, Millis
 from redrive.core.policy import PATIENCE, Policy
+from redrive.errors import ConfigError
 
 
 class Charge(StrEnum):
@@ -63,13 +64,34 @@ def decide(item: Item, outcome: o.Outcome, policy: Policy, *, roll: float, age: 
             return ToReady(_bounded(after), Charge.NOTHING)
         case o.Limited(failure, after):
             return ToReady(_after_limit(item, failure, after, policy, roll), Charge.NOTHING)
-        case o.Release():
-            return ToReady(0, Charge.NOTHING)
+        case o.Release(_, after, counted):
+            return ToReady(_bounded(after), Charge.ERROR if counted else Charge.NOTHING)
         case o.Cancelled(note):
             return ToCancelled(note)
         case _:
             decision = _charged(item, outcome, policy, roll, age)
-            return _routed(item, decision, policy, roll) if isinstance(decision, ToDead) else decision
+            return _routed(item, outcome, decision, policy, roll) if isinstance(decision, ToDead) else decision
+
+
+def decide_letter(item: Item, outcome: o.Outcome) -> Decision:
+    """As `decide`, for a dead letter that is worked on in place: it is done or cancelled, or the letter that it was.
+
+    ToReady gives it back as a letter, to be had again after the delay.
+    """
+    match outcome:
+        case o.Done(result):
+            return ToDone(result)
+        case o.Cancelled(note):
+            return ToCancelled(note)
+        case o.Snooze(after) | o.Release(_, after):
+            return ToReady(_bounded(after), Charge.NOTHING)
+        case o.Fail(_, int(after)) | o.Retry(_, int(after)) | o.Limited(_, int(after)):
+            return ToReady(_bounded(after), Charge.NOTHING)
+        case _:
+            letter = item.letter
+            if letter is None:
+                raise ConfigError(f"{item.id} is {item.state}, not a dead letter", field="item")
+            return ToDead(letter.reason, Charge.NOTHING, letter.failure, letter.route)
 
 
 Fault = o.Fail | o.Retry | o.Dead | o.LeaseExpired | o.Expired
@@ -79,9 +101,9 @@ def _charged(item: Item, outcome: Fault, policy: Policy, roll: float, age: Milli
     """What can kill. Shutdowns, snoozes and rate limits are above: they have no budget to use up."""
     match outcome:
         case o.Dead(failure, reason):
-            return ToDead(reason, Charge.ERROR, failure)
-        case o.Expired(failure):
-            return ToDead("max_age", Charge.NOTHING, failure)
+            return ToDead(reason, Charge.ERROR if outcome.counted else Charge.NOTHING, failure)
+        case o.Expired(failure, reason):
+            return ToDead(reason, Charge.NOTHING, failure)
         case o.LeaseExpired(failure):
             return _after_crash(item, failure, policy, roll)
         case o.Fail(failure, after):
@@ -96,14 +118,16 @@ def _charged(item: Item, outcome: Fault, policy: Policy, roll: float, age: Milli
             assert_never(outcome)
 
 
-def _routed(item: Item, dead: ToDead, policy: Policy, roll: float) -> ToDead:
-    route = policy.route_of(dead.failure)
+def _routed(item: Item, outcome: Fault, dead: ToDead, policy: Policy, roll: float) -> ToDead:
+    chosen, after = (outcome.route, outcome.after) if isinstance(outcome, o.Dead) else ("", None)
+    route = chosen or policy.route_of(dead.failure)
     if not route:
         return dead
-    # A full route keeps it live: then it waits as it would have done after this error, had it not been the last.
-    delay = policy.delay(item.errors + 1, roll, dead.failure.rule)
-    otherwise = FALLBACK if delay is None else max(PATIENCE, delay)
-    return ToDead(dead.reason, dead.charge, dead.failure, route, otherwise)
+    if after is None:
+        # A full route keeps it live: then it waits as it would have done after this error, had it not been the last.
+        delay = policy.delay(item.errors + 1, roll, dead.failure.rule)
+        after = FALLBACK if delay is None else max(PATIENCE, delay)
+    return ToDead(dead.reason, dead.charge, dead.failure, route, _bounded(after))
 
 
 def _after_crash(item: Item, failure: Failure, policy: Policy, roll: float) -> Decision:

@@ -26,10 +26,17 @@ class Retry(Struct, frozen=True, tag=True, gc=False):
 
 
 class Dead(Struct, frozen=True, tag=True, gc=False):
-    """The handler, a door's rule or the runner says that trying again is useless."""
+    """The handler, a door's rule or the runner says that trying again is useless.
+
+    `route` is where its letter goes, "" for where the policy sends it; `after` the delay with which it stays live if
+    that is full, None to use the policy. `counted`: whether this delivery ran and counts as an error.
+    """
 
     failure: Failure
     reason: str
+    route: str = ""
+    after: Millis | None = None
+    counted: bool = True
 
 
 class Snooze(Struct, frozen=True, tag=True):
@@ -60,9 +67,14 @@ class Cancelled(Struct, frozen=True, tag=True):
 
 
 class Release(Struct, frozen=True, tag=True):
-    """The worker stops: the item goes back at once and uncharged."""
+    """The item goes back without a result: the worker stops, or a receiver gives it back (`after` a delay).
+
+    `counted`: it counts as an attempt, as a receiver's does; a worker's is uncharged.
+    """
 
     note: str = ""
+    after: Millis = 0
+    counted: bool = False
 
 
 class LeaseExpired(Struct, frozen=True, tag=True):
@@ -72,9 +84,10 @@ class LeaseExpired(Struct, frozen=True, tag=True):
 
 
 class Expired(Struct, frozen=True, tag=True):
-    """The item was older than its policy's max_age before it could run again."""
+    """The item was older than its policy's max_age, or its own time to live, before it could run."""
 
     failure: Failure
+    reason: str = "max_age"
 
 
 Outcome = Done | Fail | Retry | Dead | Snooze | Limited | Cancelled | Release | LeaseExpired | Expired

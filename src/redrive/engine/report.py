@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from redrive import events as ev
+from redrive.core import outcome as o
 from redrive.core.decide import Decision, ToCancelled, ToDead, ToDone, ToReady, ending
-from redrive.core.item import Attempt, Item, Millis
+from redrive.core.item import Attempt, Item, Millis, NewItem
 from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
@@ -25,14 +26,40 @@ INTO = "into route"
 
 
 def attempt_of(run: Run, worker: str, decision: Decision | None = None) -> Attempt:
-    item, outcome = run.item, run.outcome
-    notes = (getattr(outcome, "note", ""), "" if run.choice is None else run.choice.note, last_words(decision))
+    note = "" if run.choice is None else run.choice.note
+    return _attempt(run.item, run.outcome, decision, worker=worker, ran=run.ran, note=note)
+
+
+def settlement_of(
+    item: Item,
+    outcome: o.Outcome,
+    decision: Decision,
+    *,
+    worker: str,
+    ran: Millis = 0,
+    note: str = "",
+    follow_ups: tuple[NewItem, ...] = (),
+) -> Settlement:
+    """For those who hold an item without a Run: receivers, and who works on letters in place.
+
+    A first-try success of an item writes no attempt: its facts are on the item.
+    """
+    attempt = None
+    if type(outcome) is not o.Done or item.deliveries > 1 or item.letter is not None:
+        attempt = _attempt(item, outcome, decision, worker=worker, ran=ran, note=note)
+    return Settlement(item.id, item.deliveries, decision, attempt, follow_ups)
+
+
+def _attempt(
+    item: Item, outcome: o.Outcome, decision: Decision | None, *, worker: str, ran: Millis, note: str
+) -> Attempt:
+    notes = (note, getattr(outcome, "note", ""), last_words(decision))
     return Attempt(
         delivery=item.deliveries,
         number=item.attempt,
         worker=worker,
         started_at=item.leased_at or 0,
-        ran=run.ran,
+        ran=ran,
         ending=ending(outcome),
         failure=getattr(outcome, "failure", None),
         note="; ".join(filter(None, notes)),

@@ -13,9 +13,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from redrive.core import codec, meters
-from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
-from redrive.core.item import Attempt, Ending, Failure, Item, Millis
+from redrive.core import outcome as o
+from redrive.core.decide import ToCancelled, ToDone, decide_letter
+from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.select import Ids
 from redrive.core.verbs import Answer, Held, NewEntry, Settlement, Skipped, Verdict
@@ -23,11 +26,10 @@ from redrive.engine import signals
 from redrive.engine.evidence import failure_of, text_of
 from redrive.engine.forks import parent_only
 from redrive.engine.ids import new_id
-from redrive.engine.report import end_event
+from redrive.engine.report import end_event, settlement_of
 from redrive.engine.steady import PAUSES
 from redrive.engine.threads import Threads
 from redrive.errors import (
-    ConfigError,
     NotFound,
     OutcomeUnknown,
     PayloadError,
@@ -162,7 +164,7 @@ class Shift:
         try:
             value, error = await self._called(hand.item)
             hand.over = True
-            await self._ended(hand, *self._judged(hand, value, error))
+            await self._ended(hand, *self._judged(value, error))
         except asyncio.CancelledError:
             if not hand.lost:
                 raise
@@ -203,64 +205,43 @@ class Shift:
         found: tuple[Any, BaseException | None] = await asyncio.wrap_future(future)
         return found
 
-    def _judged(self, hand: _Hand, value: object, error: BaseException | None) -> tuple[Decision, Attempt | None, str]:
-        """What the store is told, what the history keeps of it, and why it is a letter still (or nobody's)."""
+    def _judged(self, value: object, error: BaseException | None) -> tuple[o.Outcome, str]:
+        """How it ended, and why it is a letter still (or nobody's)."""
         if isinstance(error, Halt):
             self._halted = self._halted or text_of(error) or "asked to stop"
-            return ToReady(0, Charge.NOTHING), None, ""
+            return o.Release(), ""
         if error is None:
             try:
-                result = codec.dump_result(value, limit=self._job.max_result)
+                return o.Done(codec.dump_result(value, limit=self._job.max_result)), ""
             except PayloadError as refused:
                 error = refused
-            else:
-                return ToDone(result), self._attempt(hand, Ending.DONE), ""
         if isinstance(error, signals.Cancel):
-            said = text_of(error)
-            return ToCancelled(said), self._attempt(hand, Ending.CANCELLED, note=said), said
+            return o.Cancelled(text_of(error)), text_of(error)
         if isinstance(error, signals.Snooze):
-            attempt = self._attempt(hand, Ending.SNOOZED, note=error.note)
-            return ToReady(error.after, Charge.NOTHING), attempt, error.note or "not now"
+            return o.Snooze(error.after, error.note), error.note or "not now"
         source = error.__cause__ or error if isinstance(error, signals.Signal) else error
         failure = failure_of(source, Policy(), frames=self._job.frames)
         error.__traceback__ = None  # frames keep locals alive
         after = error.after if isinstance(error, signals.Retry) else None
-        stays = self._stays(hand.item) if after is None else ToReady(after, Charge.NOTHING)
-        return stays, self._attempt(hand, Ending.FAILED, failure), f"{failure.type}: {failure.text}"
+        return o.Fail(failure, after), f"{failure.type}: {failure.text}"
 
-    def _stays(self, item: Item) -> ToDead:
-        """It is the letter that it was."""
-        letter = item.letter
-        if letter is None:
-            raise ConfigError(f"{item.id} is {item.state}, not a dead letter", field="item")
-        return ToDead(letter.reason, Charge.NOTHING, letter.failure, letter.route)
-
-    def _attempt(self, hand: _Hand, ending: Ending, failure: Failure | None = None, note: str = "") -> Attempt:
-        item = hand.item
-        said = f"in place by {self._job.act.actor}: {self._job.act.reason}"
-        ran = max(0, self._clock.monotonic() - hand.taken)
-        return Attempt(
-            delivery=item.deliveries,
-            number=item.attempt,
-            worker=self._worker,
-            started_at=item.leased_at or 0,
-            ran=ran,
-            ending=ending,
-            failure=failure,
-            note=f"{said}; {note}" if note else said,
-        )
-
-    async def _ended(self, hand: _Hand, decision: Decision, attempt: Attempt | None, why: str) -> None:
+    async def _ended(self, hand: _Hand, outcome: o.Outcome, why: str) -> None:
+        decision = decide_letter(hand.item, outcome)
         over = isinstance(decision, ToDone | ToCancelled)
         word = "done" if isinstance(decision, ToDone) else "cancelled"
+        act, ran = self._job.act, max(0, self._clock.monotonic() - hand.taken)
+        note = f"in place by {act.actor}: {act.reason}"
+        settlement = settlement_of(hand.item, outcome, decision, worker=self._worker, ran=ran, note=note)
         # One for each letter: whoever is killed after the first thousand leaves a thousand of them.
         entry = self._entry((hand.item.id,), {word: 1}) if over else None
-        settlement = Settlement(hand.item.id, hand.item.deliveries, decision, attempt, audit=entry)
+        # One that nobody worked on keeps no attempt of it.
+        attempt = None if isinstance(outcome, o.Release) else settlement.attempt
+        settlement = replace(settlement, attempt=attempt, audit=entry)
         # What was done for the letter is told to the store, also if somebody stops us just now.
         answer = await asyncio.shield(self._settled(settlement))
         if answer.verdict is Verdict.REFUSED:
             self._skipped.append(Skipped(settlement.id, answer.reason or "somebody else has it now"))
-        elif attempt is None:
+        elif isinstance(outcome, o.Release):
             self._left.append(settlement.id)
         elif isinstance(decision, ToDone):
             self._done.append(settlement.id)
@@ -269,7 +250,6 @@ class Shift:
         else:
             self._kept.append(Skipped(settlement.id, why))
         if self._events and over:
-            ran = 0 if attempt is None else attempt.ran
             self._events.emit(end_event(self._worker, hand.item.queue, settlement, answer, ran=ran))
 
     def _entry(self, changed: tuple[str, ...], counts: dict[str, int]) -> NewEntry:
@@ -311,8 +291,8 @@ class Shift:
             if hand.task is not None:
                 hand.task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        free = ToReady(0, Charge.NOTHING)
-        held = [Settlement(hand.item.id, hand.item.deliveries, free) for hand in stopped if not hand.lost]
+        free = [hand.item for hand in stopped if not hand.lost]
+        held = [Settlement(item.id, item.deliveries, decide_letter(item, o.Release())) for item in free]
         self._left += [each.id for each in held]
         try:
             if held:

@@ -106,13 +106,16 @@ class Delivery:
             raise ReceiptRefused(f"{error.message}; it can only be discarded") from None
         end = final_id(self._queue, tenant_id, receipt.lease_id)
         if key != end:
-            await self._look_for_final(end)
+            await self._look_for_final(end, another=receipt.final)
         await self._transport.deliver(receipt, key, tenant_id)
 
-    async def _look_for_final(self, end: str) -> None:
-        """Nothing about a job may arrive after its end: no progress, and no other end. A dead one has not arrived."""
+    async def _look_for_final(self, end: str, *, another: bool) -> None:
+        """After the end of a job is said no progress is owed, and no other end unless the first one is dead: that has
+        not arrived.
+        """
         try:
-            if (await self._store.get(end)).item.state is State.DEAD:
+            first = (await self._store.get(end)).item
+            if another and first.state is State.DEAD:
                 return
         except NotFound:
             if await self._store.tombstone(end) is None:
