@@ -11,7 +11,7 @@ from pathlib import Path
 import redrive
 from bench.rows import chosen
 from redrive import Redrive
-from redrive.core import decide
+from redrive.core import decide, outcome
 from redrive.engine import runner
 from redrive.office.letters import Letters
 from redrive.office.schedules import Schedules
@@ -64,13 +64,14 @@ def test_every_command_is_in_the_documents_and_says_what_it_does() -> None:
 
 
 def test_every_reason_to_die_is_explained() -> None:
-    source = "\n".join(inspect.getsource(module) for module in (decide, runner, damage))
+    source = "\n".join(inspect.getsource(module) for module in (decide, outcome, runner, damage))
     reasons = set(re.findall(r'ToDead\("(\w+)"', source))
+    reasons |= set(re.findall(r'reason: str = "(\w+)"', source))
     reasons |= set(re.findall(r'Dead\(.*, "(\w+)"\)', source))
     reasons |= set(re.findall(r'_useless\(.*, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"', source))
     explained = set(re.findall(r"^\| `(\w+)` \|", prose(ROOT / "docs" / "failure.md"), re.MULTILINE))
-    assert {"max_attempts", "payload", "handler", "ceiling", "damaged"} <= reasons
+    assert {"max_attempts", "payload", "handler", "ceiling", "damaged", "max_age"} <= reasons
     assert reasons <= explained
 
 

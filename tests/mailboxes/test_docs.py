@@ -122,12 +122,23 @@ def test_every_method_is_on_the_page(kind: type) -> None:
 
 def test_every_reason_for_a_letter_is_explained() -> None:
     source = "\n".join(inspect.getsource(module) for module in (verdict, worker, taking, outbox))
-    reasons = set(re.findall(r'(?:ToDead|Grave)\("(\w+)"', source))
+    reasons = set(re.findall(r'Grave\("(\w+)"', source))
+    reasons |= set(re.findall(r'(?:Dead|Expired)\(failure, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"(?: if| *$)', inspect.getsource(verdict), re.MULTILINE))
     reasons |= set(re.findall(r'else "(\w+)"$', inspect.getsource(verdict), re.MULTILINE))
     reasons.add(born.REASON)
     reasons |= set(re.findall(r'return "(\w+)"$', inspect.getsource(damage), re.MULTILINE))
-    assert {"max_attempts", "rule", "max_age", "policy", "no_retry", "deadline", "budget", "expired"} <= reasons
+    assert {
+        "max_attempts",
+        "rule",
+        "max_age",
+        "policy",
+        "no_retry",
+        "deadline",
+        "budget",
+        "expired",
+        "undeliverable",
+    } <= reasons
     assert "damaged" in reasons
     explained = {word for row in ROWS for word in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert reasons <= explained

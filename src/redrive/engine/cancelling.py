@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from redrive.core.decide import ToCancelled
+from redrive.core import outcome as o
+from redrive.core.decide import decide
 from redrive.core.item import Attempt, Ending, Item, Millis
+from redrive.core.policy import Policy
 from redrive.core.select import Ids
 from redrive.core.states import State
 from redrive.core.verbs import Act, Amended, Cancel, Settlement
@@ -41,4 +43,5 @@ def _settlement(item: Item, act: Act) -> Settlement:
         ending=Ending.CANCELLED,
         note=note,
     )
-    return Settlement(item.id, item.deliveries, ToCancelled(note), attempt)
+    decision = decide(item, o.Cancelled(note), Policy(), roll=0.0, age=0)
+    return Settlement(item.id, item.deliveries, decision, attempt)

@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from redrive import events as ev
 from redrive.core import outcome as o
-from redrive.core.decide import Decision, ToCancelled, ToDead, ToDone, ToReady, ending
+from redrive.core.backoff import immediate
+from redrive.core.decide import Decision, ToCancelled, ToDead, ToDone, ToReady, decide, decide_letter, ending
 from redrive.core.item import Attempt, Item, Millis, NewItem
+from redrive.core.policy import Policy
 from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
@@ -23,6 +25,8 @@ from redrive.stores.clock import Clock
 CANCELLED = "cancelled"
 ROUTE_ALARM: Millis = 60_000
 INTO = "into route"
+RECEIVED = Policy(immediate(), max_attempts=None, max_crashes=1_000_000_000)
+"""Of what is received, not handled: given again at once after a crash, never leased alone, never dead by policy."""
 
 
 def attempt_of(run: Run, worker: str, decision: Decision | None = None) -> Attempt:
@@ -33,21 +37,28 @@ def attempt_of(run: Run, worker: str, decision: Decision | None = None) -> Attem
 def settlement_of(
     item: Item,
     outcome: o.Outcome,
-    decision: Decision,
     *,
     worker: str,
     ran: Millis = 0,
     note: str = "",
     follow_ups: tuple[NewItem, ...] = (),
 ) -> Settlement:
-    """For those who hold an item without a Run: receivers, and who works on letters in place.
+    """For those who hold an item or a letter without a handler: receivers, and who works on letters in place.
 
     A first-try success of an item writes no attempt: its facts are on the item.
     """
+    decision = decision_on(item, outcome)
     attempt = None
     if type(outcome) is not o.Done or item.deliveries > 1 or item.letter is not None:
         attempt = _attempt(item, outcome, decision, worker=worker, ran=ran, note=note)
     return Settlement(item.id, item.deliveries, decision, attempt, follow_ups)
+
+
+def decision_on(item: Item, outcome: o.Outcome) -> Decision:
+    """A receiver says itself when an item is given up: no policy of the queue counts for it."""
+    if item.letter is not None:
+        return decide_letter(item, outcome)
+    return decide(item, outcome, RECEIVED, roll=0.0, age=0)
 
 
 def _attempt(

@@ -226,12 +226,12 @@ class Shift:
         return o.Fail(failure, after), f"{failure.type}: {failure.text}"
 
     async def _ended(self, hand: _Hand, outcome: o.Outcome, why: str) -> None:
-        decision = decide_letter(hand.item, outcome)
-        over = isinstance(decision, ToDone | ToCancelled)
-        word = "done" if isinstance(decision, ToDone) else "cancelled"
         act, ran = self._job.act, max(0, self._clock.monotonic() - hand.taken)
         note = f"in place by {act.actor}: {act.reason}"
-        settlement = settlement_of(hand.item, outcome, decision, worker=self._worker, ran=ran, note=note)
+        settlement = settlement_of(hand.item, outcome, worker=self._worker, ran=ran, note=note)
+        decision = settlement.decision
+        over = isinstance(decision, ToDone | ToCancelled)
+        word = "done" if isinstance(decision, ToDone) else "cancelled"
         # One for each letter: whoever is killed after the first thousand leaves a thousand of them.
         entry = self._entry((hand.item.id,), {word: 1}) if over else None
         # One that nobody worked on keeps no attempt of it.

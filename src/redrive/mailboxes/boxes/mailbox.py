@@ -15,9 +15,9 @@ from weakref import finalize
 from msgspec import Raw
 
 from redrive.core import durations
-from redrive.core.decide import Charge, ToReady
+from redrive.core import outcome as o
 from redrive.core.durations import Duration
-from redrive.core.item import Ending, Item, Millis, NewItem, Priority
+from redrive.core.item import Item, Millis, NewItem, Priority
 from redrive.core.verbs import QueueChange
 from redrive.errors import (
     ConfigError,
@@ -337,7 +337,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         messages = [LetterMessage(self, history, taken_at=taken_at, ttl=ttl) for history in histories]
         if not ttl:
             for message in messages:
-                await message._write(message._settlement(ToReady(0, Charge.NOTHING), Ending.RELEASED))
+                await message._write(message._settlement(o.Release()))
         return list(messages)
 
     async def _prepare(self) -> None:

@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from redrive.core.decide import Charge, Decision, ToDone, ToReady
-from redrive.core.item import Attempt, Ending, Failure, Instant, Item, Millis, NewItem
+from redrive.core import outcome as o
+from redrive.core.item import Instant, Item, Millis, NewItem
 from redrive.core.verbs import Answer, Held, Settlement, Verdict
+from redrive.engine.report import settlement_of
 from redrive.errors import (
     MailboxResolutionError,
     MessageFinalizedError,
@@ -208,11 +209,10 @@ class StoreMessage(Handle, Message[T, R]):
     # --- what becomes of it -----------------------------------------------------------------------------------------
 
     def acknowledge(self) -> None:
-        self._end(self._settlement(self._done_decision(), Ending.DONE))
+        self._end(self._settlement(self._done()))
 
     def nack(self, visibility_timeout: float = 0) -> None:
-        delay = visibility(visibility_timeout)
-        self._end(self._settlement(ToReady(delay, Charge.ERROR), Ending.RELEASED, note="nack"))
+        self._end(self._settlement(self._given_back(visibility(visibility_timeout))))
 
     def extend_visibility(self, timeout: float) -> None:
         ttl = visibility(timeout, field="timeout")
@@ -235,8 +235,11 @@ class StoreMessage(Handle, Message[T, R]):
             raise MailboxResolutionError(name, hint="open the mailbox with a resolver that knows it")
         return mailbox.send(body)
 
-    def _done_decision(self) -> Decision:
-        return ToDone()
+    def _done(self) -> o.Outcome:
+        return o.Done()
+
+    def _given_back(self, after: Millis) -> o.Outcome:
+        return o.Release("nack", after, counted=True)
 
     def _end(self, settlement: Settlement) -> None:
         """Strict, as users are promised: a handle whose time is over is refused, taken over by somebody or not."""
@@ -271,28 +274,9 @@ class StoreMessage(Handle, Message[T, R]):
     async def _store_settle(self, settlement: Settlement) -> Answer:
         return await self._place.settle(settlement)
 
-    def _settlement(
-        self,
-        decision: Decision,
-        ending: Ending,
-        *,
-        failure: Failure | None = None,
-        note: str = "",
-        follow_ups: tuple[NewItem, ...] = (),
-    ) -> Settlement:
-        item, attempt = self._item, None
-        if ending is not Ending.DONE or item.deliveries > 1:
-            attempt = Attempt(
-                delivery=item.deliveries,
-                number=item.attempt,
-                worker=self._place.worker,
-                started_at=item.leased_at or 0,
-                ran=max(0, self._place.clock.monotonic() - self._taken_at),
-                ending=ending,
-                failure=failure,
-                note=note,
-            )
-        return Settlement(item.id, item.deliveries, decision, attempt, follow_ups)
+    def _settlement(self, outcome: o.Outcome, *, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
+        ran = max(0, self._place.clock.monotonic() - self._taken_at)
+        return settlement_of(self._item, outcome, worker=self._place.worker, ran=ran, follow_ups=follow_ups)
 
 
 def _moment(at: Instant) -> datetime:

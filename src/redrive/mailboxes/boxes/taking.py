@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redrive.core.decide import Charge, ToCancelled, ToDead, ToReady
-from redrive.core.item import Attempt, Ending, Item, Millis
+from redrive.core import outcome as o
+from redrive.core.item import Item, Millis
 from redrive.core.verbs import LeaseRequest, Settlement, Want
 from redrive.engine.evidence import plain_failure
 from redrive.engine.reaper import crash_failure, lost_attempt
+from redrive.engine.report import RECEIVED, decision_on, settlement_of
 from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.ids import fresh_id
 from redrive.mailboxes.boxes.place import surely
@@ -26,8 +27,6 @@ R = TypeVar("R")
 
 STEP: Millis = 1000
 """Expired leases and letters of other processes ring no bell: so often they are looked for."""
-NEVER_ALONE = 1_000_000_000
-"""As the number of crashes after which an item is given alone: a mailbox counts deliveries, and its user judges."""
 RESCUE: Millis = 5_000
 """For how long what was lost is ours, until it is ready again in the very next write."""
 RECLAIM_LIMIT = 100
@@ -94,7 +93,7 @@ async def fetch(mailbox: StoreMailbox[Any, Any], limits: Sequence[int], ttl: Mil
 
 def _request(mailbox: StoreMailbox[Any, Any], limit: int, ttl: Millis) -> LeaseRequest:
     # A timeout of nothing is ours until they are given back, in the next write.
-    want = Want(mailbox.name, limit, ttl or RESCUE, NEVER_ALONE)
+    want = Want(mailbox.name, limit, ttl or RESCUE, RECEIVED.max_crashes)
     return LeaseRequest(mailbox._place.worker, (want,), fresh_id())
 
 
@@ -111,8 +110,9 @@ async def _bring_back(mailbox: StoreMailbox[Any, Any], room: int, ttl: Millis) -
 
 
 def lost_one(worker: str, item: Item) -> Settlement:
-    attempt = lost_attempt(item, crash_failure(item, None), f"found by {worker}")
-    return Settlement(item.id, item.deliveries, ToReady(0, Charge.CRASH), attempt)
+    failure = crash_failure(item, None)
+    attempt = lost_attempt(item, failure, f"found by {worker}")
+    return Settlement(item.id, item.deliveries, decision_on(item, o.LeaseExpired(failure)), attempt)
 
 
 def _is_stale(mailbox: StoreMailbox[Any, Any], item: Item) -> bool:
@@ -137,36 +137,16 @@ async def _expire(mailbox: StoreMailbox[Any, Any], items: list[Item]) -> None:
         age = ((item.leased_at or 0) - item.renewed_at) / 1000
         said = f"it was not received in time: sent {age:,.0f} s ago, which is more than its time to live"
         failure = plain_failure("redrive.MessageExpired", said, "expired", key=f"expired in {mailbox.name}")
-        cancel = mailbox.on_expire == "cancel"
-        decision = ToCancelled("expired") if cancel else ToDead("expired", Charge.NOTHING, failure)
-        ending = Ending.CANCELLED if cancel else Ending.EXPIRED
-        attempt = Attempt(
-            item.deliveries, item.attempt, place.worker, item.leased_at or 0, 0, ending, None if cancel else failure
-        )
-        settlements.append(Settlement(item.id, item.deliveries, decision, attempt))
+        outcome = o.Cancelled("expired") if mailbox.on_expire == "cancel" else o.Expired(failure, "expired")
+        settlements.append(settlement_of(item, outcome, worker=place.worker))
     await surely(lambda: place.store.settle(settlements))
 
 
 async def _give_back(mailbox: StoreMailbox[Any, Any], items: list[Item]) -> None:
     """A visibility timeout of nothing: they were seen, and are visible again at once."""
     place = mailbox._place
-    settlements = [
-        Settlement(
-            item.id,
-            item.deliveries,
-            ToReady(0, Charge.ERROR),
-            Attempt(
-                item.deliveries,
-                item.attempt,
-                place.worker,
-                item.leased_at or 0,
-                0,
-                Ending.RELEASED,
-                note="visibility timeout 0",
-            ),
-        )
-        for item in items
-    ]
+    seen = o.Release("visibility timeout 0", counted=True)
+    settlements = [settlement_of(item, seen, worker=place.worker) for item in items]
     await surely(lambda: place.store.settle(settlements))
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from msgspec import structs
 
-from redrive.core.decide import Charge, Decision, ToCancelled, ToReady
-from redrive.core.item import Ending, History, Item, Millis
+from redrive.core import outcome as o
+from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Ids, Match, Selection
 from redrive.core.verbs import Act, Answer, NewEntry, Settlement
 from redrive.engine.ids import new_id
@@ -19,7 +19,6 @@ from redrive.errors import SerializationError
 from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, dead_letter_of, moment
 from redrive.mailboxes.boxes.envelope import Envelope
-from redrive.mailboxes.boxes.limits import visibility
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import born
 from redrive.mailboxes.letters.lending import Letters, at_death, open_letters
@@ -88,24 +87,18 @@ class LetterMessage(StoreMessage[Any, R]):
         """Of the letter. Where the message's own answers were to go is told by its body."""
         return born.reply_to(self._item, self._envelope)
 
-    def acknowledge(self) -> None:
-        decision = self._done_decision()
-        self._end(self._settlement(decision, Ending.CANCELLED, note=decision.reason))
-
-    def nack(self, visibility_timeout: float = 0) -> None:
-        delay = visibility(visibility_timeout)
-        note = f"given back in {self._mailbox.name}"
-        self._end(self._settlement(ToReady(delay, Charge.NOTHING), Ending.RELEASED, note=note))
-
-    def _done_decision(self) -> ToCancelled:
+    def _done(self) -> o.Outcome:
         # Nobody did what the message asked for: so it is not done.
-        return ToCancelled(f"acknowledged in {self._mailbox.name}")
+        return o.Cancelled(f"acknowledged in {self._mailbox.name}")
 
-    def _settlement(self, decision: Decision, ending: Ending, **more: Any) -> Settlement:
-        settlement = super()._settlement(decision, ending, **more)
-        if not isinstance(decision, ToCancelled):
+    def _given_back(self, after: Millis) -> o.Outcome:
+        return o.Release(f"given back in {self._mailbox.name}", after)
+
+    def _settlement(self, outcome: o.Outcome, *, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
+        settlement = super()._settlement(outcome, follow_ups=follow_ups)
+        if not isinstance(outcome, o.Cancelled):
             return settlement
-        act = Act(self._place.worker, decision.reason, new_id())
+        act = Act(self._place.worker, outcome.note, new_id())
         return structs.replace(settlement, audit=over("acknowledge", self._item.id, act))
 
     async def _store_settle(self, settlement: Settlement) -> Answer:

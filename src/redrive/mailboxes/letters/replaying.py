@@ -7,13 +7,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
+
 from redrive.core import durations
-from redrive.core.decide import Charge, ToDone, ToReady
-from redrive.core.item import Attempt, Ending, History, Item, Millis, NewItem
+from redrive.core import outcome as o
+from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Disposition
 from redrive.core.verbs import Act, Amended, Answer, Replay, Settlement, Skipped, Verdict
 from redrive.engine.ids import new_id
+from redrive.engine.report import decision_on, settlement_of
 from redrive.errors import MailboxConnectionError, NotFound, OutcomeUnknown
 from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
@@ -223,15 +226,14 @@ def _let_go(order: Order, letter: Candidate, item: Item) -> None:
         return
     was_put_off = letter.item.worker == "" and letter.item.lease_until is not None
     rest = max(0, (letter.item.lease_until or 0) - order.dead_letters.clock.now()) if was_put_off else 0
-    order.call(_settled, order, [Settlement(item.id, item.deliveries, ToReady(rest, Charge.NOTHING))])
+    order.call(_settled, order, [Settlement(item.id, item.deliveries, decision_on(item, o.Release(after=rest)))])
 
 
 def _end(order: Order, item: Item, target: Mailbox[Any, Any], key: str, follow_up: NewItem | None = None) -> Settlement:
     note = f"replayed to {target.name} as {key} by {order.act.actor}: {order.act.reason}"
-    worker, began = order.place.worker, item.leased_at or 0
-    attempt = Attempt(item.deliveries, item.attempt, worker, began, 0, Ending.DONE, failure=None, note=note)
     follow_ups = () if follow_up is None else (follow_up,)
-    return Settlement(item.id, item.deliveries, ToDone(), attempt, follow_ups, over("replay", item.id, order.act))
+    made = settlement_of(item, o.Done(), worker=order.place.worker, note=note, follow_ups=follow_ups)
+    return structs.replace(made, audit=over("replay", item.id, order.act))
 
 
 def _settle(order: Order, ends: list[Settlement], sent: list[tuple[Candidate, str, str]], found: Found) -> None:

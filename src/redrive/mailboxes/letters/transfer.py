@@ -12,11 +12,12 @@ from typing import Any
 
 from msgspec import structs
 
-from redrive.core.decide import Charge, Decision, ToCancelled, ToReady
-from redrive.core.item import Attempt, Ending, History, Item, Millis
+from redrive.core import outcome as o
+from redrive.core.item import History, Item, Millis
 from redrive.core.select import Match
-from redrive.core.verbs import Act, Settlement
+from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
+from redrive.engine.report import settlement_of
 from redrive.errors import MailboxError
 from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
@@ -48,7 +49,7 @@ def move(source: StoreMailbox[Any, Any], target: Mailbox[Any, Any]) -> int:
         letters = place.call(lens.take, BITE, TTL)
         whole = [each for each in letters if not each.item.flaw]
         damaged = [each for each in letters if each.item.flaw]
-        place.call(_end, place, damaged, ToReady(DAMAGED, Charge.NOTHING), "too damaged to be moved")
+        place.call(_end, place, damaged, o.Release("too damaged to be moved", DAMAGED))
         if isinstance(target, StoreMailbox):
             moved += _take_over(place, target, whole)
         else:
@@ -63,13 +64,13 @@ def _take_over(place: Place, target: StoreMailbox[Any, Any], letters: list[Histo
     try:
         own = target._call(_take_in, target, letters, place.fingerprint, act) if letters else False
     except MailboxError:
-        place.call(_end, place, letters, ToReady(0, Charge.NOTHING), f"{target.name} could not be reached")
+        place.call(_end, place, letters, o.Release(f"{target.name} could not be reached"))
         raise
     if own:
         _known_twins.add(_twins(place, there))
-        place.call(_end, place, letters, ToReady(0, Charge.NOTHING), f"{target.name} is on this store")
+        place.call(_end, place, letters, o.Release(f"{target.name} is on this store"))
         return 0
-    place.call(_end, place, letters, *_gone(target, there.fingerprint))
+    place.call(_end, place, letters, _gone(target, there.fingerprint))
     return len(letters)
 
 
@@ -99,9 +100,9 @@ def _send(place: Place, target: Mailbox[Any, Any], letters: list[History], body_
         try:
             target.send(dead_letter_from(each, opened(each.item.payload), body_type))
         except Exception:
-            place.call(_end, place, letters[at:], ToReady(0, Charge.NOTHING), f"{target.name} did not take it")
+            place.call(_end, place, letters[at:], o.Release(f"{target.name} did not take it"))
             raise
-        place.call(_end, place, [each], *_gone(target, ""))
+        place.call(_end, place, [each], _gone(target, ""))
     return len(letters)
 
 
@@ -114,22 +115,17 @@ def _as_it_died(history: History, fingerprint: str) -> History:
     return structs.replace(died, item=item)
 
 
-def _gone(target: Mailbox[Any, Any], fingerprint: str) -> tuple[ToCancelled, str]:
-    said = f"moved to {target.name} on another store{f' ({fingerprint})' if fingerprint else ''}"
-    return ToCancelled(said), said
+def _gone(target: Mailbox[Any, Any], fingerprint: str) -> o.Cancelled:
+    return o.Cancelled(f"moved to {target.name} on another store{f' ({fingerprint})' if fingerprint else ''}")
 
 
-async def _end(place: Place, letters: list[History], decision: Decision, note: str) -> None:
+async def _end(place: Place, letters: list[History], outcome: o.Cancelled | o.Release) -> None:
     """Whoever took it from us meanwhile has it: then this changes nothing."""
-    ending = Ending.CANCELLED if isinstance(decision, ToCancelled) else Ending.RELEASED
     settlements = []
-    for each in letters:
-        item = each.item
-        attempt = Attempt(
-            item.deliveries, item.attempt, place.worker, item.leased_at or 0, 0, ending, failure=None, note=note
-        )
-        gone = isinstance(decision, ToCancelled)
-        audit = over("move", item.id, Act(place.worker, note, new_id())) if gone else None
-        settlements.append(Settlement(item.id, item.deliveries, decision, attempt, audit=audit))
+    for item in [each.item for each in letters]:
+        made = settlement_of(item, outcome, worker=place.worker)
+        if isinstance(outcome, o.Cancelled):
+            made = structs.replace(made, audit=over("move", item.id, Act(place.worker, outcome.note, new_id())))
+        settlements.append(made)
     if settlements:
         await surely(lambda: place.store.settle_letters(settlements))

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, Struct
 
-from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
-from redrive.core.item import Attempt, Ending, Failure, Item, Millis, NewItem
+from redrive.core import outcome as o
+from redrive.core.item import Item, Millis, NewItem
 from redrive.core.policy import Policy
 from redrive.core.verbs import LeaseRequest, QueueChange, Settlement, Want
 from redrive.engine.evidence import failure_of
 from redrive.engine.ids import new_id
+from redrive.engine.report import settlement_of
 from redrive.errors import (
     MailboxConnectionError,
     MailboxError,
@@ -113,23 +114,21 @@ class _Courier:
         self._away: set[tuple[str, str]] = set()
 
     def deliver(self, item: Item) -> bool:
-        began, failure = self._mailbox.clock.monotonic(), None
-        decision: Decision = ToDone()
+        began = self._mailbox.clock.monotonic()
+        outcome: o.Outcome = o.Done()
         try:
             parcel = _opened(item)
             if (parcel.to, parcel.at) in self._away:
-                self._end(item, ToReady(_pause(item), Charge.NOTHING), Ending.RELEASED, began)
-                return False
-            self._hand_over(item, parcel)
+                outcome = o.Release(after=_pause(item))
+            else:
+                self._hand_over(item, parcel)
         except RedriveError as error:
             failure = failure_of(error, _POLICY)
-            if item.attempt >= TRIES or item.flaw:
-                decision = ToDead("undeliverable", Charge.ERROR, failure)
-            else:
-                decision = ToReady(_pause(item), Charge.ERROR)
-        ending = Ending.DONE if failure is None else Ending.DEAD if isinstance(decision, ToDead) else Ending.FAILED
-        self._end(item, decision, ending, began, failure)
-        return failure is None
+            given_up = item.attempt >= TRIES or item.flaw
+            outcome = o.Dead(failure, "undeliverable") if given_up else o.Retry(failure, _pause(item))
+        place, ran = self._mailbox._place, max(0, self._mailbox.clock.monotonic() - began)
+        place.call(_settle, place, settlement_of(item, outcome, worker=place.worker, ran=ran))
+        return isinstance(outcome, o.Done)
 
     def _hand_over(self, item: Item, parcel: Parcel) -> None:
         target = self._mailbox._resolve(parcel.to, parcel.at)
@@ -145,13 +144,6 @@ class _Courier:
         except MailboxConnectionError:
             self._away.add((parcel.to, parcel.at))
             raise
-
-    def _end(
-        self, item: Item, decision: Decision, ending: Ending, began: Millis, failure: Failure | None = None
-    ) -> None:
-        place, ran = self._mailbox._place, max(0, self._mailbox.clock.monotonic() - began)
-        attempt = Attempt(item.deliveries, item.attempt, place.worker, item.leased_at or 0, ran, ending, failure)
-        place.call(_settle, place, Settlement(item.id, item.deliveries, decision, attempt))
 
 
 def _opened(item: Item) -> Parcel:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from redrive.core.decide import Charge, ToDead, ToReady
-from redrive.core.item import Ending, Failure, NewItem
+from redrive.core import outcome as o
+from redrive.core.item import Failure, NewItem
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.verbs import Verdict
@@ -52,21 +52,18 @@ def reply_of(message: StoreMessage[Any, Any], body: object) -> Outgoing | None:
 def finish(message: StoreMessage[Any, Any], reply: Outgoing | None = None) -> bool:
     """It is done, and so is its reply."""
     follow_ups = _follow_ups(message, reply)
-    settlement = message._settlement(message._done_decision(), Ending.DONE, follow_ups=follow_ups)
-    return message._settle(settlement) is not None
+    return message._settle(message._settlement(message._done(), follow_ups=follow_ups)) is not None
 
 
 def retry(message: StoreMessage[Any, Any], delay_seconds: float, error: Exception | Failure) -> bool:
     """It failed, and is tried again."""
     delay = limits.seconds(delay_seconds, field="delay_seconds")
-    failure = failure_from(error)
-    settlement = message._settlement(ToReady(delay, Charge.ERROR), Ending.FAILED, failure=failure)
-    return message._settle(settlement) is not None
+    return message._settle(message._settlement(o.Retry(failure_from(error), delay))) is not None
 
 
 def release(message: StoreMessage[Any, Any]) -> bool:
     """It was not worked on: visible again at once, and this delivery does not count."""
-    return message._settle(message._settlement(ToReady(0, Charge.NOTHING), Ending.RELEASED)) is not None
+    return message._settle(message._settlement(o.Release())) is not None
 
 
 def bury(
@@ -82,11 +79,8 @@ def bury(
     """It is a letter of this route, and its last reply is sent. `full`: the route has no room; nothing was sent, and
     the message is visible again after `otherwise` seconds. `counted` False: it was not run this time.
     """
-    failure = failure_from(error)
-    charge = Charge.ERROR if counted else Charge.NOTHING
-    decision = ToDead(reason, charge, failure, route, limits.seconds(otherwise, field="otherwise"))
-    settlement = message._settlement(decision, Ending.DEAD, failure=failure, follow_ups=_follow_ups(message, reply))
-    answer = message._settle(settlement)
+    dead = o.Dead(failure_from(error), reason, route, limits.seconds(otherwise, field="otherwise"), counted)
+    answer = message._settle(message._settlement(dead, follow_ups=_follow_ups(message, reply)))
     if answer is None or (answer.verdict is Verdict.APPLIED and answer.reason == "cancelled"):
         return "lost"  # or somebody wanted it cancelled, and so it was
     died = answer.verdict is Verdict.APPLIED

@@ -32,6 +32,8 @@ def verdict(policy: Policy | None, message: Given, error: BaseException) -> str 
         return "budget"
     if policy is None:
         return "no_retry"
+    if getattr(getattr(message, "_item", None), "last_chance", False):
+        return "last_chance"
     return _reason(policy, error) if _dies(policy, message, error) else None
 
 
