@@ -40,6 +40,9 @@ check: $(VENV)/check.stamp ## Lint, format, types and layers: the gate beside th
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(TYPED)
 	$(VENV)/bin/lint-imports --no-logo
+	@# Decisions are built by core.decide and core.decide_letter alone; stores read them, and their tests make them.
+	@! grep -rnE '\bTo(Done|Ready|Dead|Cancelled)\(' src/redrive --include=*.py --exclude-dir=core --exclude-dir=stores --exclude-dir=testing \
+		|| { echo "redrive: a decision is built outside core: use an Outcome with decide or decide_letter" >&2; exit 1; }
 
 prove: $(VENV)/dev.stamp ## The proofs: real kills, outages, power cuts, races of processes; a summary per promise
 	$(PY) -m pytest proofs -m "" -n 3 --dist worksteal $(PYTEST_FLAGS)
