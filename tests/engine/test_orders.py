@@ -10,7 +10,7 @@ from redrive import Redrive
 from redrive.core.states import State
 from redrive.core.verbs import DocumentWrite, WorkerFacts
 from redrive.engine import orders
-from redrive.engine.worker import BEAT_EVERY
+from redrive.engine.heartbeat import EVERY
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.events import StoreFailed, WorkerOrdered, WorkerStarted, WorkerStopped
 from tests.support.lab import Lab, Seen
@@ -48,7 +48,7 @@ async def test_a_drained_worker_finishes_what_it_has_and_ends(lab: Lab) -> None:
     office = await lab.app()
     name = name_of(seen)
     assert await office.stop_worker(name[:-2], reason="new release") == name
-    await lab.until(lambda: bool(seen.of(WorkerOrdered)), limit=f"{BEAT_EVERY}ms")
+    await lab.until(lambda: bool(seen.of(WorkerOrdered)), limit=f"{EVERY}ms")
     assert seen.of(WorkerOrdered) == [WorkerOrdered(name, "drain", "lab", "new release")]
     await lab.quiet()
     (beat,) = await office.workers()
