@@ -98,3 +98,9 @@ def test_the_mailbox_is_on_the_server_of_the_client(store_url: StoreUrl) -> None
         assert message.body == {"n": 1}
         message.acknowledge()
         assert one.approximate_count() == 0
+        # Letters are never trimmed by a default.
+        other.mark_dead_letters()
+        other.send({"n": 2})
+        clock.advance("4d")
+        assert one.expire() == 0
+        assert [message.body.body for message in one.receive()] == [{"n": 2}]

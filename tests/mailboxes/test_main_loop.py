@@ -338,3 +338,25 @@ def test_its_own_mailbox_is_no_dead_letter_mailbox(mailboxes: Openers) -> None:
     requests, same = opened("requests"), opened("requests")
     with pytest.raises(InvalidParameterError, match="would come back as requests"):
         Loop(adapter=Adapter(), requests=requests, dlq=DLQPolicy(same))
+
+
+def test_a_dead_letter_that_fails_again_stays_and_backs_off(
+    kind: str, mailboxes: Openers, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loop whose requests are dead letters: nothing moves, so nothing is counted as moved, and it does not spin."""
+    bench = Bench(mailboxes(kind), clock, max_delivery_count=1)
+    bench.send()
+    bench.run()
+    assert bench.counts == (0, 1)
+    again = Loop(adapter=bench.adapter, requests=bench.letters, metrics=bench.metrics, dlq=None)
+    asked = len(bench.adapter.asked)
+    again.run(max_iterations=3, wait_time_seconds=0)
+    assert len(bench.adapter.asked) == asked + 1
+    assert bench.counts == (0, 1)
+    clock.advance("60s")
+    again.run(max_iterations=3, wait_time_seconds=0)
+    assert len(bench.adapter.asked) == asked + 2
+    told = [record.redrive for record in caplog.records if hasattr(record, "redrive")]
+    assert [each["event"] for each in told].count("Dead letter failed again") == 2
+    assert [each["event"] for each in told].count("Message dead-lettered") == 1
+    assert sum(bench.metrics.counts["sent"].values()) == 1

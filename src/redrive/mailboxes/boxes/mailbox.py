@@ -67,9 +67,12 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     """A mailbox on a store. Every call blocks and may come from any thread; nothing is touched before the first.
 
     `default_ttl`: seconds after which a message that nobody received is not given any more; `on_expire` says whether it
-    then becomes a dead letter without a mailbox, or is cancelled. `max_size`: how many messages there may be. `keep`:
+    then becomes a dead letter without a mailbox, or is cancelled. Dead letters of the mailbox go to the trash after the
+    same time, if it is given: a default never takes a letter. `max_size`: how many messages there may be. `keep`:
     how long acknowledged ones are kept, if the queue has no such setting yet; None for as it is.
     """
+
+    _usual_ttl: float = 0
 
     def __init__(
         self,
@@ -92,7 +95,9 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         limits.resolver(resolver, "resolve_optional")
         self._body_type = bodies.check_type(body_type)
         self.resolver = resolver
-        self.default_ttl: Millis = 0 if default_ttl is None else limits.seconds(default_ttl, field="default_ttl")
+        usual = self._usual_ttl if default_ttl is None else default_ttl
+        self.default_ttl: Millis = limits.seconds(usual, field="default_ttl")
+        self._letter_ttl: Millis = 0 if default_ttl is None else self.default_ttl
         self.max_size = limits.capacity(max_size)
         self._keep = None if keep is None else durations.parse(keep, field="keep")
         self._dead_letters = dead_letters or _is_of_letters(body_type)
@@ -112,7 +117,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         """To send to a mailbox that nobody has opened here; open as long as the place is."""
         view: StoreMailbox[Any, Any] = StoreMailbox.__new__(StoreMailbox)
         view._name, view._body_type, view.resolver = limits.name(name), None, None
-        view.default_ttl, view.max_size, view._keep = 0, None, None
+        view.default_ttl, view._letter_ttl, view.max_size, view._keep = 0, 0, None, None
         view._dead_letters, view.on_expire = False, "letter"
         view._store, view._clock = place.store, place.clock
         view._closed, view._prepared, view._reclaim_at = False, True, 0
@@ -124,8 +129,8 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._leaving: finalize[..., Any] | None = finalize(self, place.forget, id(self))
         self._leaving.atexit = False
         place.mailboxes[self._name] = self
-        if self.default_ttl:
-            place.upkeep.add(id(self), _expiry(place, self._name, self.default_ttl))
+        if self._letter_ttl:
+            place.upkeep.add(id(self), _expiry(place, self._name, self._letter_ttl))
 
     @property
     def _place(self) -> Place:
@@ -331,7 +336,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         from redrive.mailboxes.letters.lens import Lens, LetterMessage
 
         if self._lens is None:
-            self._lens = Lens(self._place, self._name, keep=self.default_ttl)
+            self._lens = Lens(self._place, self._name, keep=self._letter_ttl)
         taken_at = self.clock.monotonic()
         histories = await self._lens.take(limit, max(1, ttl))
         messages = [LetterMessage(self, history, taken_at=taken_at, ttl=ttl) for history in histories]
@@ -377,7 +382,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._check_open()
         from redrive.mailboxes.letters.retention import expire
 
-        return self._call(expire, self._place, self._name, self.default_ttl) if self.default_ttl else 0
+        return self._call(expire, self._place, self._name, self._letter_ttl) if self._letter_ttl else 0
 
     def close(self) -> None:
         """Those who wait in `receive` get nothing, at once. What is stored stays. May be called twice."""

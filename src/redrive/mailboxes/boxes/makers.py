@@ -91,8 +91,10 @@ class RedisMailbox(StoreMailbox[T, R]):
     """On the server of `client`, which is a client of redis-py or valkey-py, synchronous or not, or at `url`.
 
     Only the client's connection settings are used: the mailbox has connections of its own. Messages live for three days
-    if no `default_ttl` is given.
+    if no `default_ttl` is given; dead letters, for as long as nobody removes them.
     """
+
+    _usual_ttl = DEFAULT_TTL
 
     def __init__(
         self,
@@ -103,7 +105,6 @@ class RedisMailbox(StoreMailbox[T, R]):
         namespace: str | None = None,
         **options: Unpack[Options],
     ) -> None:
-        options.setdefault("default_ttl", DEFAULT_TTL)
         limits.options(namespace=(namespace, str, "give a text, or leave it out"))
         if url is not None:
             _check_url(url, "RedisMailbox", "a URL such as redis://host:6379/0")

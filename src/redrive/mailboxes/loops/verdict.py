@@ -69,6 +69,12 @@ def is_suspect(message: Given) -> bool:
     return item is not None and item.crashes > 0
 
 
+def is_letter(message: Given) -> bool:
+    """Whether it is a dead letter, received from the mailbox of its route."""
+    item = getattr(message, "_item", None)
+    return item is not None and item.letter is not None
+
+
 def _lost(policy: Policy | None, message: Given) -> int:
     item = getattr(message, "_item", None)
     if item is not None:

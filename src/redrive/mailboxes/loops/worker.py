@@ -33,7 +33,7 @@ from redrive.mailboxes.loops.ends import Grave, ends_of
 from redrive.mailboxes.loops.errands import Errands
 from redrive.mailboxes.loops.generics import given_for
 from redrive.mailboxes.loops.policy import DLQPolicy
-from redrive.mailboxes.loops.verdict import grave_of, is_suspect, lost_too_often, verdict
+from redrive.mailboxes.loops.verdict import grave_of, is_letter, is_suspect, lost_too_often, verdict
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 
 BodyT = TypeVar("BodyT")
@@ -269,6 +269,9 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
 
     def _give_up(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
         """One write: the letter, the end of the message, and the answer that says so."""
+        if is_letter(message):
+            self._stays(message, grave)
+            return
         target = grave_of(self._dlq, message, grave.error)
         if target is not None and not self._errands.has_room(target):
             kept = self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None)
@@ -290,6 +293,19 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                 )
             case _:
                 self._said(message, ended=None if outcome is None else False)
+
+    def _stays(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
+        """A dead letter that fails again is the letter that it was, and is given again after the backoff."""
+        logs.say(
+            logging.WARNING,
+            "Dead letter failed again",
+            message_id=message.id,
+            source_mailbox=self._requests.name,
+            error_type=grave.error_type,
+            error_message=grave.text,
+            retry_in_seconds=grave.otherwise,
+        )
+        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None))
 
     def _terminal(self, message: Message[BodyT, ReplyT], grave: Grave) -> ReplyT | None:
         if message.reply_to_name is None:
