@@ -55,6 +55,32 @@ async def test_the_nearest_policy_judges(lab: Lab, item_policy: str, queue_polic
     assert (item.state, item.errors) == (State.DEAD, attempts)
 
 
+async def test_a_policy_as_data_stands_over_what_is_below_it(lab: Lab) -> None:
+    """By the public API: the item's numbers over the queue's, and what both leave out is the handler's."""
+    app = await lab.app()
+    failing(app, policy=Policy(constant("1h"), 9, route="late"))
+    app.queue("q", policy={"backoff": constant("2s"), "max_attempts": 5})
+    own = await app.enqueue("q", None, policy={"max_attempts": 2})
+    whole = await app.enqueue("q", None, policy=Policy(never()))
+    began = lab.clock.now()
+    await lab.drain(app)
+    assert lab.clock.now() - began == 2_000
+    two, one = await lab.item(own), await lab.item(whole)
+    assert (two.errors, one.errors) == (2, 1)
+    assert two.letter is not None
+    assert one.letter is not None
+    assert (two.letter.reason, two.letter.route) == ("max_attempts", "late")
+    assert (one.letter.reason, one.letter.route) == ("no_retry", "")
+    third = await app.enqueue("q", None)
+    await app.configure("q", reason="slower", policy='{"max_attempts": 2, "backoff": {"kind": "constant", "base": "1h"}}')
+    waiting = asyncio.create_task(app.run())
+    await lab.pass_time("30m")
+    why = (await app.explain(third)).why
+    assert any("policy constant 1h, 2 attempts of the queue" in each.by for each in why)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_the_rules_of_the_nearest_policy_judge_the_error(lab: Lab) -> None:
     app = await lab.app()
     app.policy("strict", Policy(rules=[dead_on(ValueError)], route="strict"))

@@ -54,6 +54,10 @@ async def test_r02_r08_a_target_that_always_fails_gets_five_calls_and_the_letter
         assert letter.letter is not None
         last_try = max(attempt.started_at for attempt in (await client.app.history(letter.id)).attempts)
         assert letter.letter.died_at >= last_try
+        assert letter.letter.reason == "max_attempts"
+        (entry,) = await client.dead_letters.get_all()
+        assert (entry.receipt.to_dict(), entry.attempts) == (given, 5)
+        assert entry.failed_at.timestamp() * 1000 >= last_try
         assert letter.letter.failure.type == "redrive.errors.ReceiptServerError"
         assert letter.letter.failure.code == "500"
 
@@ -73,7 +77,9 @@ async def test_r04_r09_a_refusal_ends_it_at_the_first_call(lab: Lab) -> None:
         assert await lab.drive(client.send_receipt(receipt())) is False
         assert target.seconds == [0]
         (letter,) = await letters(client)
-        assert letter.errors == 1
+        assert letter.letter is not None
+        assert (letter.errors, letter.letter.reason) == (1, "rule")
+        assert [entry.attempts for entry in await client.dead_letters.get_all()] == [1]
 
 
 async def test_r05_a_rate_limit_is_waited_for(lab: Lab) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import tzinfo
 from typing import TypeVar, Unpack
 
@@ -12,6 +12,7 @@ from redrive.core import codec
 from redrive.core.durations import Duration, parse
 from redrive.core.gate import check_gate_name, gate_config
 from redrive.core.policy import Policy
+from redrive.core.policy_data import PolicyLike, policy_text
 from redrive.core.routes import check_route
 from redrive.core.schedule import make_schedule
 from redrive.core.sizes import Size
@@ -124,7 +125,7 @@ class Declaring(Life):
         order_key: str | None = None,
         limit_key: str | None = None,
         dedupe_key: str | None = None,
-        policy: str | None = None,
+        policy: PolicyLike | None = None,
     ) -> str:
         """Declare a recurring item: by `cron`, in a time zone (UTC if none is given), or `every` so long.
 
@@ -145,7 +146,7 @@ class Declaring(Life):
             order_key=order_key,
             limit_key=limit_key,
             dedupe_key=dedupe_key,
-            policy=policy,
+            policy=policy_text(policy) if isinstance(policy, Policy | Mapping) else policy,
         )
         self._declared.schedule(schedule)
         return name

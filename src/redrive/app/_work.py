@@ -15,6 +15,7 @@ from redrive.app._life import Life, Stop
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
+from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Page
 from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
@@ -40,7 +41,7 @@ class Working(Life):
         dedupe_scope: str = "queue",
         after: str | Iterable[str] = (),
         on_dead: str = "wait",
-        policy: str | None = None,
+        policy: PolicyLike | None = None,
         id: str | None = None,
         within: object | None = None,
     ) -> ItemId:
@@ -51,7 +52,8 @@ class Working(Life):
         limit per key counts. While another item with the same `dedupe_key` is live, nothing is added, and you get the
         other's id; with `dedupe_window` also for so long after that one was enqueued. `after` are ids that must be done
         before; when one of them is dead or cancelled the item waits, or with `on_dead="die"` dies too. `policy` is the
-        name of one that `app.policy` declared.
+        name of one that `app.policy` declared, a Policy without rules, or some of its numbers ({"max_attempts": 3}):
+        they stand over those of the queue and of the handler.
 
         `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
         """
@@ -86,7 +88,7 @@ class Working(Life):
         dedupe_scope: str = "queue",
         after: str | Iterable[str] = (),
         on_dead: str = "wait",
-        policy: str | None = None,
+        policy: PolicyLike | None = None,
         within: object | None = None,
     ) -> list[ItemId]:
         """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
@@ -119,7 +121,7 @@ class Working(Life):
         dedupe_key: str | None = None,
         dedupe_window: Duration | None = None,
         dedupe_scope: str = "queue",
-        policy: str | None = None,
+        policy: PolicyLike | None = None,
     ) -> ItemId:
         """Inside a handler: enqueue this in the very write that makes the current item done, or not at all.
 

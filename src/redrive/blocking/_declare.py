@@ -10,6 +10,7 @@ from redrive.app import F
 from redrive.blocking._life import Life
 from redrive.core.durations import Duration
 from redrive.core.policy import Policy
+from redrive.core.policy_data import PolicyLike
 from redrive.core.sizes import Size
 from redrive.office.settings import GateOptions, QueueOptions
 
@@ -81,7 +82,7 @@ class Declaring(Life):
         order_key: str | None = None,
         limit_key: str | None = None,
         dedupe_key: str | None = None,
-        policy: str | None = None,
+        policy: PolicyLike | None = None,
     ) -> str:
         """Declare a recurring item: by `cron`, in a time zone (UTC if none is given), or `every` so long.
 

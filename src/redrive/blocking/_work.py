@@ -12,6 +12,7 @@ from typing import Any
 from redrive.blocking._life import Life
 from redrive.core.durations import Duration
 from redrive.core.item import History, Item
+from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Page
 from redrive.engine.ids import ItemId
 from redrive.office.scene import Explanation
@@ -34,7 +35,7 @@ class Working(Life):
         dedupe_scope: str = "queue",
         after: str | Iterable[str] = (),
         on_dead: str = "wait",
-        policy: str | None = None,
+        policy: PolicyLike | None = None,
         id: str | None = None,
         within: object | None = None,
     ) -> ItemId:
@@ -83,7 +84,7 @@ class Working(Life):
         dedupe_scope: str = "queue",
         after: str | Iterable[str] = (),
         on_dead: str = "wait",
-        policy: str | None = None,
+        policy: PolicyLike | None = None,
         within: object | None = None,
     ) -> list[ItemId]:
         """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
@@ -118,7 +119,7 @@ class Working(Life):
         dedupe_key: str | None = None,
         dedupe_window: Duration | None = None,
         dedupe_scope: str = "queue",
-        policy: str | None = None,
+        policy: PolicyLike | None = None,
     ) -> ItemId:
         """Inside a handler: enqueue this in the very write that makes the current item done, or not at all.
 

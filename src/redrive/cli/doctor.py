@@ -17,6 +17,7 @@ from redrive.cli.access import HELP_NAMES, json_option, store_option, upkeep_of,
 from redrive.cli.exits import Exit, Talk
 from redrive.cli.output import brief, clean, counted, on_terminal, red, tabbed, write, write_json
 from redrive.cli.policies import app_option, registry_of
+from redrive.core.policy_data import is_data
 from redrive.errors import RedriveError
 
 if TYPE_CHECKING:
@@ -193,6 +194,6 @@ def _handled(registry: Registry, standing: Standing) -> Iterator[Check]:
             )
             yield Check("bad", "handlers", text, f"@app.handler({row.queue!r})")
         policy = row.settings.policy
-        if policy and policy not in registry.policies:
+        if policy and policy not in registry.policies and not is_data(policy):
             text = f"queue {row.queue} asks for policy {policy!r}, which the app does not declare"
             yield Check("bad", "policies", text, f"app.policy({policy!r}, Policy(...))")

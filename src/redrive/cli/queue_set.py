@@ -15,6 +15,7 @@ from redrive.cli.queue import row_of
 from redrive.cli.standing import limits
 from redrive.cli.status import settings_object
 from redrive.core import durations, rates
+from redrive.core.policy_data import is_data
 from redrive.core.verbs import QueueSettings
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
@@ -171,7 +172,7 @@ async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions, new
     if gate and "gate" not in new:
         # A typo would be a gate of its own, which nothing ever opens.
         _check_known("gate", gate, [view.name for view in await app.gates()])
-    if policy and "policy" not in new:
+    if isinstance(policy, str) and policy and not is_data(policy) and "policy" not in new:
         # A typo would change nothing at all: workers that do not know the name go by the handler's policy.
         _check_known("policy", policy, await declared_policies(app._store))  # noqa: SLF001 - documents have no public face
     await app.configure(name, reason=reason, **settings)

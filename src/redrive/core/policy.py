@@ -104,6 +104,24 @@ class Policy:
         """The label of a letter that died of it."""
         return self._routes.of(failure)
 
+    @property
+    def route(self) -> str:
+        """The label of letters that no entry of `routes` gives another."""
+        return self._routes.usual
+
+    @property
+    def has_routes(self) -> bool:
+        return len(self._routes.pairs) > 1
+
+    def with_values(self, **values: Any) -> Policy:
+        """A copy with another `backoff`, `max_attempts`, `max_age` (in milliseconds) or `route`; none is checked."""
+        copied = Policy.__new__(Policy)
+        if "route" in values:
+            values["_routes"] = self._routes.with_usual(values.pop("route"))
+        for name in Policy.__slots__:
+            object.__setattr__(copied, name, values.get(name, getattr(self, name)))
+        return copied
+
     def clamp(self, after: Millis) -> Millis:
         """A hint within reason: never negative, never above max_hint."""
         return max(0, min(after, self.max_hint))

@@ -27,17 +27,23 @@ def check_route(name: object, field: str = "route") -> str:
 class Routes:
     """Read once, so that a death is a look-up by name; only an unnamed type costs a search among its kin."""
 
-    __slots__ = ("_kinds", "_named", "_usual", "pairs")
+    __slots__ = ("_kinds", "_named", "pairs", "usual")
 
     def __init__(self, routes: object, usual: object) -> None:
-        self._usual = usual if usual == "" and isinstance(usual, str) else check_route(usual)
+        self.usual = usual if usual == "" and isinstance(usual, str) else check_route(usual)
         if not isinstance(routes, Mapping):
             raise ConfigError(f"{routes!r} is not a mapping", field="routes", hint=_HINT)
         self._named: dict[str, str] = {}
         self._kinds: dict[type[BaseException], str] = {}
         for key, value in routes.items():
             self._add(key, check_route(value, "routes"))
-        self.pairs = (*self._named.items(), ("", self._usual))
+        self.pairs = (*self._named.items(), ("", self.usual))
+
+    def with_usual(self, usual: str) -> Routes:
+        other = Routes({}, usual)
+        other._named, other._kinds = self._named, self._kinds
+        other.pairs = (*self._named.items(), ("", usual))
+        return other
 
     def _add(self, key: object, route: str) -> None:
         kind = getattr(builtins, key, None) if isinstance(key, str) else key
@@ -50,11 +56,11 @@ class Routes:
 
     def of(self, failure: Failure) -> str:
         if not self._named:
-            return self._usual
+            return self.usual
         for name in (failure.type, failure.type.rpartition(".")[2]):
             if name in self._named:
                 return self._named[name]
-        return self._of_kin(failure.type) or self._named.get(failure.category, self._usual)
+        return self._of_kin(failure.type) or self._named.get(failure.category, self.usual)
 
     def _of_kin(self, name: str) -> str | None:
         """By the nearest type that it derives from. Evidence has names, so the type is looked for among their kin."""

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from redrive.core.durations import Duration, parse
 from redrive.core.item import Dedupe, Instant, Millis, NewItem, Priority, Terms
+from redrive.core.policy import Policy
+from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
 from redrive.errors import ConfigError
 from redrive.stores.checks import check_text
@@ -41,7 +43,7 @@ class Asks(Struct, frozen=True, kw_only=True):
     dedupe_scope: str = "queue"
     after: str | Iterable[str] = ()
     on_dead: str = "wait"
-    policy: str | None = None
+    policy: PolicyLike | None = None
 
 
 class Offer(Struct, frozen=True):
@@ -172,11 +174,17 @@ def one_of(field: str, word: object, words: Collection[str]) -> str:
     return str(word)
 
 
-def known_policy(name: object, policies: Collection[str], asked_by: str = "") -> str:
-    if not isinstance(name, str):
-        hint = "give it a name with app.policy(name, Policy(...)), and use that"
-        raise ConfigError(f"{shown(name)} is not the name of a policy", field="policy", hint=hint)
-    if name not in policies:
+def known_policy(policy: object, policies: Collection[str], asked_by: str = "") -> str:
+    """What is stored: the name of a policy that is known, or the numbers of one."""
+    if isinstance(policy, Policy | Mapping):
+        return policy_text(policy)
+    if not isinstance(policy, str):
+        hint = "use Policy(...), a mapping such as {'max_attempts': 3}, or the name of a policy"
+        raise ConfigError(f"{shown(policy)} is not a policy", field="policy", hint=hint)
+    name = policy
+    if is_data(name):
+        read(name)
+    elif name not in policies:
         declare = f"declare it with app.policy({name!r}, Policy(...))"
         near = get_close_matches(name, list(policies), n=1)
         hint = f"did you mean {near[0]!r}? otherwise {declare}" if near else declare

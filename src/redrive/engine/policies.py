@@ -1,6 +1,7 @@
-"""Whose policy judges an item: its own, else its queue's, else its handler's; found by name when it is needed.
+"""The policy that judges an item of a worker: its handler's, under its queue's, under its own (core/policy_data).
 
-So an operator can give a queue another policy, and a deploy another meaning to a name, while items wait for retries.
+Resolved when it is needed: an operator can change the policy of a queue, and a deploy the meaning of a name, while
+items wait for retries.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 from redrive.core.item import Item
 from redrive.core.policy import Policy
+from redrive.core.policy_data import resolve
 from redrive.engine.registry import Handler
 from redrive.engine.settings import Settings
 
@@ -38,13 +40,7 @@ class Policies:
         queues = self.settings.known(item.queue).policy
         if not own and not queues:
             return Choice(handler.policy)
-        unknown: list[str] = []
-        for name in (own, queues):
-            if name in self._named:
-                return Choice(self._named[name], _note(unknown))
-            if name:
-                unknown.append(name)
-        return Choice(handler.policy, _note(unknown))
+        return Choice(*resolve(handler.policy, self._named, queues, own))
 
     async def at_failure(self, item: Item, handler: Handler) -> Choice:
         """By the settings as they are, or were a second ago."""
@@ -54,9 +50,3 @@ class Policies:
     def max_crashes(self, handler: Handler) -> int:
         """Of the queue; items with a policy of their own are asked for under the same line."""
         return self._named.get(self.settings.known(handler.queue).policy, handler.policy).max_crashes
-
-
-def _note(unknown: list[str]) -> str:
-    return (
-        f"no policy named {' or '.join(map(repr, dict.fromkeys(unknown)))} here; judged by another" if unknown else ""
-    )

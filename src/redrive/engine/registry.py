@@ -12,6 +12,7 @@ from typing import Any
 from redrive.core import codec
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
+from redrive.core.policy_data import resolve
 from redrive.core.verbs import QueueTally
 from redrive.errors import ConfigError, PayloadUndecodable, UnknownQueue
 
@@ -135,11 +136,11 @@ class Registry:
 
     def policy_of(self, item: Item, row: QueueTally) -> Policy | None:
         """The one that judges it, as far as this app knows: its own, else its queue's, else its handler's."""
-        for name in ("" if item.terms is None else item.terms.policy, row.settings.policy):
-            if name in self.policies:
-                return self.policies[name]
         handler = self.handlers.get(item.queue)
-        return None if handler is None else handler.policy
+        texts = (row.settings.policy, "" if item.terms is None else item.terms.policy)
+        if handler is None and not any(text in self.policies for text in texts):
+            return None
+        return resolve(Policy() if handler is None else handler.policy, self.policies, *texts)[0]
 
     def choose(self, queues: Iterable[str] | None) -> dict[str, Handler]:
         """The handlers to run: all, or those named."""

@@ -11,6 +11,7 @@ from redrive.core import rates
 from redrive.core.durations import brief
 from redrive.core.item import Ending, Instant, Terms, short_id
 from redrive.core.lanes import is_retry, level_of
+from redrive.core.policy_data import describe
 from redrive.core.states import State
 from redrive.core.verbs import QueueTally, RouteTally, WorkerBeat
 from redrive.engine.report import INTO
@@ -148,9 +149,9 @@ def _judge(scene: Scene) -> str:
     """Whose policy says when it comes again."""
     own = (scene.history.item.terms or Terms()).policy
     if own:
-        return f"policy {own} of the item"
+        return f"policy {describe(own)} of the item"
     named = scene.queue.settings.policy
-    return f"policy {named} of the queue" if named else "the policy of the handler"
+    return f"policy {describe(named)} of the queue" if named else "the policy of the handler"
 
 
 def _paused(row: QueueTally) -> Why:

@@ -10,6 +10,8 @@ from msgspec import UNSET, Struct, to_builtins
 
 from redrive.core import codec, durations, rates
 from redrive.core.durations import Duration
+from redrive.core.policy import Policy
+from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
 from redrive.core.rates import RateText
 from redrive.core.select import Ids
@@ -40,7 +42,7 @@ class QueueOptions(TypedDict, total=False):
     rate: RateText | None
     capacity: int | None
     order: str
-    policy: str | None
+    policy: PolicyLike | None
     gate: str | None
     keep: Duration | None
     keep_results: Duration | None
@@ -144,6 +146,15 @@ def _trash_kept(value: Any, field: str) -> int:
     return durations.parse(value, field=field)
 
 
+def _policy(value: object, field: str) -> str:
+    if isinstance(value, Policy | Mapping):
+        return policy_text(value)
+    if isinstance(value, str) and is_data(value):
+        read(value)
+        return value
+    return _name(value, field)
+
+
 def _share(value: object, field: str) -> float | None:
     if value is None:
         return None
@@ -159,7 +170,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "rate": _rate,
     "capacity": _count,
     "order": _order,
-    "policy": _name,
+    "policy": _policy,
     "gate": _name,
     "keep": _kept,
     "keep_results": _kept,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
 
 from redrive.core.backoff import exponential
 from redrive.core.classify import dead_on, retry_on
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
+from redrive.core.policy_data import policy_text, resolve
 from redrive.core.states import State
-from redrive.engine.evidence import text_of
-from redrive.engine.signals import Cancel, Dead, Retry, Snooze
+from redrive.engine.signals import Cancel, Dead, Snooze
 from redrive.errors import (
     InvalidReceipt,
     NotFound,
@@ -31,12 +32,12 @@ from redrive.stores.base import Store
 
 SUPERSEDED = "superseded: "
 """How the reason of a receipt begins that ended because it was not owed any more."""
-LONGEST: Millis = 86_400_000
+LONGEST = 86_400.0
+"""Seconds: nothing waits for longer than a day."""
 EXPECTED = 1_000
 POLICY = Policy(
-    # Only for crashes: errors wait as the envelope says.
-    exponential("2s", factor=2, cap="1m"),
-    max_attempts=None,
+    exponential("2s", factor=2, cap="1d"),
+    max_attempts=5,
     max_crashes=5,
     rules=(
         dead_on(ReceiptRefused, category="rejected"),
@@ -45,6 +46,14 @@ POLICY = Policy(
         retry_on(ReceiptUnreachable, category="connection"),
     ),
 )
+
+
+@lru_cache(maxsize=128)
+def retries(max_attempts: int, backoff_base: float, jitter: float) -> str:
+    """The policy of a receipt, as data: waits of `backoff_base` to the power of the tries so far, in seconds."""
+    factor = int(backoff_base) if backoff_base == int(backoff_base) else backoff_base
+    base = timedelta(seconds=min(backoff_base, LONGEST))
+    return policy_text({"backoff": exponential(base, factor, "1d", jitter), "max_attempts": max_attempts})
 
 
 class Delivery:
@@ -70,7 +79,7 @@ class Delivery:
         return self._expected.pop(payload) if payload in self._expected else _read(payload)
 
     async def handle(self, item: Item) -> None:
-        """The handler: the envelope decides, not the queue's policy."""
+        """The handler. What it raises is judged by the item's policy."""
         try:
             receipt, envelope = self._take(item.payload)
         except PayloadUndecodable as error:
@@ -78,21 +87,18 @@ class Delivery:
         self._metrics.trying(item.id, receipt.status, retry=item.errors > 0)
         try:
             await self._deliver(item.id, receipt, envelope.tenant_id)
-            self._metrics.arrived(item.id)
-            self.arrived(item.id)
         except ReceiptSuperseded as error:
             raise Cancel(f"{SUPERSEDED}{error.message}") from None
-        except ReceiptRefused as error:
-            raise Dead(error.message) from error
+        except ReceiptError as error:
+            # The longer of the target's wait and ours counts.
+            if error.retry_after is not None and error.retry_after * 1000 <= _own_wait(item):
+                error.retry_after = None
+            raise
         except StoreError as error:
             # Not the receipt's fault, nor the target's: it was not tried.
             raise Snooze("1s", note=f"whether the lease has ended could not be asked: {error}") from None
-        except Exception as error:
-            # Whatever it is, also a fault of ours: it has so many tries, and is a letter then.
-            said = text_of(error)
-            if item.errors + 1 >= envelope.max_attempts:
-                raise Dead(said) from error
-            raise Retry(said, after=_seconds(wait_after(item.errors + 1, envelope, error))) from error
+        self._metrics.arrived(item.id)
+        self.arrived(item.id)
 
     async def deliver(self, item: Item) -> None:
         """One try, by whoever holds the item. Raises ReceiptError, PayloadUndecodable, StoreError."""
@@ -123,23 +129,11 @@ class Delivery:
         raise ReceiptSuperseded(f"final receipt {end} ended the lease")
 
 
+def _own_wait(item: Item) -> Millis:
+    policy, _ = resolve(POLICY, {}, "" if item.terms is None else item.terms.policy)
+    return policy.backoff.delay(item.errors + 1, 0.5) or 0
+
+
 def _read(payload: bytes) -> tuple[Receipt, Envelope]:
     envelope = Envelope.decode(payload)
     return envelope.open(), envelope
-
-
-def wait_after(errors: int, envelope: Envelope, error: Exception) -> Millis:
-    """After error number `errors`: base to its power in seconds, or as long as the target asks, if that is longer."""
-    try:
-        seconds = float(envelope.backoff_base) ** errors
-    except OverflowError:
-        seconds = LONGEST
-    if envelope.jitter:
-        roll = random.random()  # noqa: S311 - a spread, not a secret
-        seconds *= 1 + envelope.jitter * (2 * roll - 1)
-    asked = (error.retry_after if isinstance(error, ReceiptError) else None) or 0
-    return min(LONGEST, max(1, round(max(seconds, asked) * 1000)))
-
-
-def _seconds(wait: Millis) -> str:
-    return f"{wait}ms"

@@ -45,15 +45,15 @@ class Outbox:
         self._running: dict[str, dict[str, None]] = {}
         self._keys: dict[str, str] = {}
 
-    async def put(self, receipt: Receipt, envelope: Envelope, chosen: str) -> str:
-        """Durable when it returns. Gives the id of the item, which may have been there before."""
+    async def put(self, receipt: Receipt, envelope: Envelope, policy: str, chosen: str) -> str:
+        """Durable when it returns. Gives the id of the item, which may have been there before. `policy`: the item's."""
         key = order_key(envelope.tenant_id, receipt.lease_id)
         if not receipt.final:
             # Before it is put: it may have ended when that returns.
             self._keys[chosen] = key
             self._running.setdefault(key, {})[chosen] = None
         try:
-            put = await self._enqueue(receipt, envelope, chosen, key)
+            put = await self._enqueue(receipt, envelope, chosen, Terms(order_key=key, policy=policy))
         except StoreError:
             self._metrics.store_failed()
             self._forget(chosen)
@@ -62,10 +62,10 @@ class Outbox:
             await self._supersede_running(key, put)
         return put
 
-    async def _enqueue(self, receipt: Receipt, envelope: Envelope, chosen: str, key: str) -> str:
+    async def _enqueue(self, receipt: Receipt, envelope: Envelope, chosen: str, terms: Terms) -> str:
         payload = envelope.encode()
         self._delivery.expect(payload, receipt, envelope)
-        if await self.writing.put(NewItem(chosen, self._queue, payload, terms=Terms(order_key=key))):
+        if await self.writing.put(NewItem(chosen, self._queue, payload, terms=terms)):
             return chosen
         self._delivery.forget(payload)
         if not await self._says_the_same(receipt, chosen):
@@ -73,7 +73,7 @@ class Outbox:
             other = content_id(self._queue, envelope.tenant_id, receipt)
             if other == chosen:
                 raise taken(chosen, self._queue, self._queue)
-            return await self._enqueue(receipt, envelope, other, key)
+            return await self._enqueue(receipt, envelope, other, terms)
         await self._again(chosen)
         return chosen
 

@@ -20,7 +20,7 @@ from redrive.errors import (
 )
 from redrive.office import doors
 from redrive.office.settings import GateOptions
-from redrive.receipts._delivery import POLICY, Delivery
+from redrive.receipts._delivery import POLICY, Delivery, retries
 from redrive.receipts._inside import Inside
 from redrive.receipts._outbox import Outbox
 from redrive.receipts._overtaken import Overtaken
@@ -254,7 +254,7 @@ class ReceiptClient:
 
     def _envelope(
         self, given: Receipt | Mapping[str, Any], max_retries: int | None, backoff_base: float | None
-    ) -> tuple[Receipt, Envelope]:
+    ) -> tuple[Receipt, Envelope, str]:
         self._check_open()
         usual, base, jitter = self._terms
         # Not by truth: a 0 is a mistake to be told, not a default.
@@ -263,14 +263,8 @@ class ReceiptClient:
         if max_retries is not None or backoff_base is not None:
             check_terms(tries, base)
         receipt = check_sendable(Receipt.of(given))
-        envelope = Envelope(
-            receipt=receipt.to_dict(),
-            tenant_id=self.tenant_id,
-            max_attempts=tries,
-            backoff_base=float(base),
-            jitter=jitter,
-        )
-        return receipt, envelope
+        envelope = Envelope(receipt=receipt.to_dict(), tenant_id=self.tenant_id)
+        return receipt, envelope, retries(tries, float(base), jitter)
 
     async def _handle(self, item: Item) -> None:
         if not item.gap:

@@ -145,22 +145,14 @@ class Receipt(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Envelope(Struct, frozen=True, kw_only=True):
-    """What is stored: the receipt as it was given, for whom, and how often it may be tried."""
+    """What is stored: the receipt as it was given, and for whom. How often it may be tried is the item's policy."""
 
     receipt: dict[str, Any]
     tenant_id: str | None = None
-    max_attempts: int = 5
-    backoff_base: float = 2.0
-    jitter: float = 0.0
 
     def encode(self) -> bytes:
         """As the payload of an item. Raises PayloadError."""
-        fields = {
-            "receipt": self.receipt,
-            "max_attempts": self.max_attempts,
-            "backoff_base": self.backoff_base,
-            "jitter": self.jitter,
-        }
+        fields: dict[str, Any] = {"receipt": self.receipt}
         if self.tenant_id is not None:
             fields["tenant_id"] = self.tenant_id
         try:
@@ -173,12 +165,10 @@ class Envelope(Struct, frozen=True, kw_only=True):
     def decode(cls, payload: bytes) -> Envelope:
         """Raises PayloadUndecodable."""
         try:
-            envelope = _decoder.decode(payload)
-            check_terms(envelope.max_attempts, envelope.backoff_base, envelope.jitter)
-        except (msgspec.MsgspecError, ConfigError, ValueError, RecursionError) as error:
+            return _decoder.decode(payload)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             hint = "this queue is for receipts; put them there with redrive.receipts"
             raise PayloadUndecodable(f"it is no receipt in its envelope: {error}", hint=hint) from None
-        return envelope
 
     def open(self) -> Receipt:
         """Raises PayloadUndecodable for what was put there without being checked."""
