@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from redrive.core.verbs import WorkerBeat
+from redrive import cancel_requested
+from redrive.core.select import EVERYTHING, Ids
+from redrive.core.states import State
+from redrive.core.verbs import Act, Cancel, WorkerBeat
 from redrive.engine import heartbeat, orders
+from redrive.events import CancelAsked, Event
 from redrive.mailboxes import (
     DeadLetter,
     DLQPolicy,
@@ -460,3 +464,42 @@ def test_an_operator_sees_a_loop_and_ends_it(bench: Bench, word: orders.Word) ->
     assert not thread.is_alive()
     assert [result.success for result in bench.answers()] == [True]
     assert bench.requests.approximate_count() == 1
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_cancel_request_reaches_a_running_loop(bench: Bench, obeys: bool) -> None:
+    """The work may ask `cancel_requested()`; what it raises then ends the message. One that returns is done."""
+    at_work, go_on, told = threading.Event(), threading.Event(), []
+
+    class Asks(Adapter):
+        def evaluate(self, prompt: Ask) -> Told:
+            at_work.set()
+            go_on.wait(SOON)
+            told.append(cancel_requested())
+            if obeys:
+                raise RuntimeError("stopped")
+            return super().evaluate(prompt)
+
+    place = bench.requests._place  # noqa: SLF001 - as an operator sees it
+    bench.adapter = Asks()
+    bench.send()
+    heard: list[Event] = []
+    bench.requests.events.subscribe(heard.append)
+    thread = begun(bench.another(), max_iterations=1)
+    assert at_work.wait(SOON)
+    (item,) = place.call(place.store.find, EVERYTHING)
+    place.call(place.store.amend, Ids((item.id,)), Cancel(), Act("ann", "wrong list", "r-1"))
+    bench.clock.advance(heartbeat.EVERY)
+    bench.replies.receive()  # any look beats
+    beat_of(bench.requests)
+    go_on.set()
+    thread.join(SOON)
+    assert told == ["ann: wrong list"]
+    assert [event.reason for event in heard if isinstance(event, CancelAsked)] == told
+    after = place.call(place.store.get, item.id)
+    assert after.item.state is (State.CANCELLED if obeys else State.DONE)
+    if obeys:
+        failure = after.attempts[-1].failure
+        assert failure is not None
+        assert failure.text == "stopped"
+        assert bench.counts == (0, 0)

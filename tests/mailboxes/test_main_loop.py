@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from redrive.errors import MailboxError
+from redrive.events import Event, Finished, Leased
 from redrive.mailboxes import (
     DeadLetter,
     DLQPolicy,
@@ -360,3 +361,26 @@ def test_a_dead_letter_that_fails_again_stays_and_backs_off(
     assert [each["event"] for each in told].count("Dead letter failed again") == 2
     assert [each["event"] for each in told].count("Message dead-lettered") == 1
     assert sum(bench.metrics.counts["sent"].values()) == 1
+
+
+def test_subscribers_hear_how_messages_end(kind: str, mailboxes: Openers, clock: FakeClock) -> None:
+    """By the events of the engine: its logs, metrics and alerts know nothing of mailboxes."""
+    bench = Bench(mailboxes(kind), clock, max_delivery_count=2)
+    heard: list[Event] = []
+    bench.requests.events.subscribe(heard.append)
+    bench.send()
+    bench.run()
+    clock.advance("60s")
+    bench.run()
+    bench.adapter.error = None
+    bench.send()
+    bench.run()
+    ends = [event for event in heard if isinstance(event, Finished) and event.queue == "requests"]
+    assert [(event.ending, event.state, event.reason, event.route) for event in ends] == [
+        ("failed", "ready", "", ""),
+        ("dead", "dead", "max_attempts", "requests-dlq"),
+        ("done", "done", "", ""),
+    ]
+    assert ends[0].retry_in_ms == 60_000
+    assert ends[1].error == "ValueError"
+    assert sum(len(event.ids) for event in heard if isinstance(event, Leased)) == 3

@@ -9,10 +9,22 @@ from redrive.core.policy import Policy
 from redrive.core.select import Ids
 from redrive.core.states import State
 from redrive.core.verbs import Act, Amended, Cancel, Settlement
+from redrive.errors import NotFound
 from redrive.stores.base import Store
 
 TAKEOVER: Millis = 30_000
 """Should we die between takeover and settle, the reaper finds a lease that ran out, of an item asked to cancel."""
+
+
+UNSAID = "somebody asked for it"
+
+
+async def cancel_reason(store: Store, item_id: str) -> str:
+    """Who asked for a running item to be cancelled, and why."""
+    try:
+        return (await store.get(item_id)).item.cancel or UNSAID
+    except NotFound:
+        return UNSAID
 
 
 async def cancel_by_force(store: Store, item_id: str, act: Act) -> Amended:

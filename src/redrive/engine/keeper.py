@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from functools import partial
 
 from redrive.core.item import Millis
 from redrive.core.verbs import Held
+from redrive.engine.cancelling import cancel_reason
 from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler
 from redrive.engine.runner import Run, Why
 from redrive.engine.slots import Slots
 from redrive.engine.steady import Steady
-from redrive.errors import NotFound
 from redrive.events import CancelAsked, Events, LeaseLost
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -22,7 +22,6 @@ RENEW_AT = 3
 """A lease is prolonged before a third of it is over: two more tries fit in before it ends."""
 ASK_EVERY: Millis = 5_000
 """Nor later than this: what prolongs a lease also tells of those that somebody wants cancelled."""
-UNSAID = "somebody asked for it"
 SWEEPS_PER_TIMEOUT = 20
 SWEEP_MIN: Millis = 10
 SWEEP_MAX: Millis = 1000
@@ -76,16 +75,11 @@ class Keeper:
             run = self._slots.running.get(item_id)
             if run is None or run.asked or run.why is not None:
                 continue
-            reason = await self._reason(item_id)
+            reason = await self._steady(partial(cancel_reason, self._store, item_id))
             if self._slots.running.get(item_id) is run and not run.over:
                 run.ask_to_stop(reason)
                 item = run.item
                 self._events.emit(CancelAsked(self._worker, item.queue, item.id, item.deliveries, reason))
-
-    async def _reason(self, item_id: str) -> str:
-        with suppress(NotFound):
-            return (await self._steady(lambda: self._store.get(item_id))).item.cancel or UNSAID
-        return UNSAID
 
     async def _take_back(self, runs: list[Run], ttl: Millis) -> None:
         """A lease that ran out while this worker slept (a closed lid, a blocked loop, a jump of the clock) and that

@@ -8,7 +8,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from redrive.core import codec
 from redrive.core import outcome as o
@@ -109,7 +109,15 @@ class Run:
             self.cancel(Why.CANCELLED)
 
 
+class InHand(Protocol):
+    """`asked`: who asked for the item to be cancelled, and why; "" if nobody did."""
+
+    asked: str
+
+
 current: contextvars.ContextVar[Run] = contextvars.ContextVar("redrive_current_run")
+received: contextvars.ContextVar[InHand] = contextvars.ContextVar("redrive_received")
+"""What a loop of a door works on, where no worker runs."""
 
 
 def cancel_requested() -> str:
@@ -117,8 +125,8 @@ def cancel_requested() -> str:
 
     A handler that raises after that, whatever it raises, is cancelled; one that returns is done.
     """
-    run = current.get(None)
-    return "" if run is None else run.asked
+    in_hand: InHand | None = current.get(None) or received.get(None)
+    return "" if in_hand is None else in_hand.asked
 
 
 class Runner:

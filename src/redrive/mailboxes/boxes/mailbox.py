@@ -28,6 +28,7 @@ from redrive.errors import (
     OutcomeUnknown,
     SerializationError,
 )
+from redrive.events import Events
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import bodies, counting, limits
 from redrive.mailboxes.boxes.base import Mailbox, objects
@@ -181,6 +182,11 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     @property
     def body_type(self) -> Any:
         return self._body_type
+
+    @property
+    def events(self) -> Events:
+        """What happens to messages of all mailboxes of this process on this store; called in a thread of redrive."""
+        return self._place.events
 
     def bind(self, body_type: Any) -> None:
         if self._body_type is None:

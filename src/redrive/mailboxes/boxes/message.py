@@ -125,6 +125,8 @@ class StoreMessage(Handle, Message[T, R]):
         self._taken_at = taken_at
         self._until = taken_at + ttl
         self._over = False
+        self.asked = ""
+        """Who asked for it to be cancelled, and why; "" if nobody did."""
         self._only_seen = not ttl
         self._ending = threading.Lock()
         self._opened: Envelope | None = None
@@ -136,6 +138,14 @@ class StoreMessage(Handle, Message[T, R]):
         return f"<{kind} {self.id} of {self._mailbox.name!r}, delivery {self.delivery_count}>"
 
     # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def lease(self) -> Held:
+        return Held(self._item.id, self._item.deliveries)
+
+    @property
+    def mailbox_name(self) -> str:
+        return self._mailbox.name
 
     @property
     def _envelope(self) -> Envelope:
@@ -218,7 +228,7 @@ class StoreMessage(Handle, Message[T, R]):
         ttl = visibility(timeout, field="timeout")
         self._check_held()
         began = self._place.clock.monotonic()
-        extended = self._mailbox._call(self._place.store.extend, [Held(self.id, self._item.deliveries)], max(1, ttl))
+        extended = self._mailbox._call(self._place.store.extend, [self.lease], max(1, ttl))
         if self.id in extended.lost:
             raise self._expired("it was settled, or given to somebody else")
         self._until = max(self._until, began + ttl)
@@ -269,6 +279,7 @@ class StoreMessage(Handle, Message[T, R]):
         """In the loop. `already` is our own, of a try whose answer was lost: nobody else has this delivery."""
         answer, _ = await surely(lambda: self._store_settle(settlement))
         self._over = answer.verdict is not Verdict.REFUSED
+        self._place.report([self._item], [settlement], [answer])
         return answer
 
     async def _store_settle(self, settlement: Settlement) -> Answer:

@@ -23,8 +23,10 @@ from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from redrive.blocking.house import House
-from redrive.core.item import NewItem
+from redrive.core.decide import ToCancelled, ToDone
+from redrive.core.item import Item, NewItem
 from redrive.core.verbs import Answer, Settlement
+from redrive.engine.report import Reporter
 from redrive.errors import (
     AppClosed,
     CalledFromLoop,
@@ -37,6 +39,7 @@ from redrive.errors import (
     SerializationError,
     StoreUnavailable,
 )
+from redrive.events import Events
 from redrive.mailboxes.boxes.together import Together
 from redrive.mailboxes.boxes.upkeep import Upkeep
 from redrive.stores.base import Store
@@ -67,7 +70,9 @@ class Place:
         self.pid = os.getpid()
         self.fingerprint = _fingerprint(store)
         self.mailboxes: WeakValueDictionary[str, StoreMailbox[Any, Any]] = WeakValueDictionary()
-        self.upkeep = Upkeep(self.worker, store, self.clock)
+        self.events = Events()
+        self._reporter = Reporter(self.worker, self.events, self.clock)
+        self.upkeep = Upkeep(self.worker, store, self.events, self.clock)
         self.put: Together[NewItem, bool] = Together(self._put)
         self.settle: Together[Settlement, Answer] = Together(self._settle)
         self._key = key
@@ -156,6 +161,16 @@ class Place:
 
     async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[Answer]:
         return (await self.store.settle(settlements)).answers
+
+    def report(self, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]) -> None:
+        """In the loop: tell subscribers how deliveries ended. A letter that stays one has not ended."""
+        if not self.events:
+            return
+        for item, settlement, answer in zip(items, settlements, answers, strict=True):
+            if item.letter is None or isinstance(settlement.decision, ToDone | ToCancelled):
+                ran = 0 if settlement.attempt is None else settlement.attempt.ran
+                worker = self.worker if settlement.attempt is None else settlement.attempt.worker
+                self._reporter.ended(worker, item, settlement, answer, ran=ran)
 
     def bell(self, name: str) -> _Bell:
         """In the loop, as a context manager: an event that `ring` sets for the mailbox of this name."""

@@ -13,6 +13,7 @@ from redrive.core.verbs import LeaseRequest, Settlement, Want
 from redrive.engine.evidence import plain_failure
 from redrive.engine.reaper import crash_failure, lost_attempt
 from redrive.engine.report import RECEIVED, decision_on, settlement_of
+from redrive.events import Leased
 from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.ids import fresh_id
 from redrive.mailboxes.boxes.place import surely
@@ -82,6 +83,8 @@ async def fetch(mailbox: StoreMailbox[Any, Any], limits: Sequence[int], ttl: Mil
     request = _request(mailbox, room, ttl)
     leases, _ = await surely(lambda: store.lease(request))
     items = leases.items
+    if items and mailbox._place.events:
+        mailbox._place.events.emit(Leased(mailbox._place.worker, tuple(item.id for item in items)))
     if len(items) < room or now >= mailbox._reclaim_at:
         mailbox._reclaim_at = now + STEP
         more = await _bring_back(mailbox, room - len(items), ttl)
@@ -106,6 +109,7 @@ async def _bring_back(mailbox: StoreMailbox[Any, Any], room: int, ttl: Millis) -
     settlements = [lost_one(place.worker, item) for item in lost]
     then = _request(mailbox, room, ttl) if room else None
     settled, _ = await surely(lambda: place.store.settle(settlements, then))
+    place.report(lost, settlements, settled.answers)
     return settled.leases.items if settled.leases is not None else ()
 
 
@@ -139,7 +143,8 @@ async def _expire(mailbox: StoreMailbox[Any, Any], items: list[Item]) -> None:
         failure = plain_failure("redrive.MessageExpired", said, "expired", key=f"expired in {mailbox.name}")
         outcome = o.Cancelled("expired") if mailbox.on_expire == "cancel" else o.Expired(failure, "expired")
         settlements.append(settlement_of(item, outcome, worker=place.worker))
-    await surely(lambda: place.store.settle(settlements))
+    settled, _ = await surely(lambda: place.store.settle(settlements))
+    place.report(items, settlements, settled.answers)
 
 
 async def _give_back(mailbox: StoreMailbox[Any, Any], items: list[Item]) -> None:
@@ -147,7 +152,8 @@ async def _give_back(mailbox: StoreMailbox[Any, Any], items: list[Item]) -> None
     place = mailbox._place
     seen = o.Release("visibility timeout 0", counted=True)
     settlements = [settlement_of(item, seen, worker=place.worker) for item in items]
-    await surely(lambda: place.store.settle(settlements))
+    settled, _ = await surely(lambda: place.store.settle(settlements))
+    place.report(items, settlements, settled.answers)
 
 
 async def _pause(

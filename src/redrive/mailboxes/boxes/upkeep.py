@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.core.item import Millis
+from redrive.engine.cancelling import cancel_reason
 from redrive.engine.heartbeat import EVERY, Heartbeat
 from redrive.engine.maintainer import Maintainer
 from redrive.errors import RedriveError
-from redrive.events import Events
+from redrive.events import CancelAsked, Events
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from redrive.mailboxes.boxes.message import StoreMessage
 
 logger = logging.getLogger("redrive.mailboxes")
 
@@ -30,25 +34,25 @@ Chore = Callable[[], Awaitable[object]]
 
 
 class Loop(NamedTuple):
-    """A loop of this process: how to tell it to end, and how many messages it has in hand."""
+    """A loop of this process: how to tell it to end, and which messages it has in hand."""
 
     end: Callable[[], None]
-    in_hand: Callable[[], int]
+    in_hand: Callable[[], Sequence[StoreMessage[Any, Any]]]
 
 
 class Upkeep:
-    def __init__(self, worker: str, store: Store, clock: Clock) -> None:
+    def __init__(self, worker: str, store: Store, events: Events, clock: Clock) -> None:
         self._worker = worker
         self._store = store
         self._clock = clock
-        events = Events()
+        self._events = events
         self._maintainer = Maintainer(worker, store, events, clock)
         self._loops: list[Loop] = []
         self._heartbeat = Heartbeat(
             worker,
             store,
             queues=self._lately,
-            running=lambda: sum(loop.in_hand() for loop in tuple(self._loops)),
+            running=lambda: len(self._in_hand()),
             obey=self._end_loops,
             events=events,
             clock=clock,
@@ -77,6 +81,22 @@ class Upkeep:
             yield
         finally:
             self._loops.remove(loop)
+
+    def _in_hand(self) -> list[StoreMessage[Any, Any]]:
+        return [message for loop in tuple(self._loops) for message in loop.in_hand()]
+
+    async def _beat(self) -> None:
+        await self._heartbeat.beat()
+        held = {message.id: message for message in self._in_hand() if not message.asked}
+        if not held:
+            return
+        # A lease never gets shorter, so this only asks.
+        leases = [message.lease for message in held.values()]
+        for item_id in (await self._store.extend(leases, 1)).cancel_requested:
+            message = held[item_id]
+            message.asked = await cancel_reason(self._store, item_id)
+            delivery = message.lease.delivery
+            self._events.emit(CancelAsked(self._worker, message.mailbox_name, item_id, delivery, message.asked))
 
     def _end_loops(self, _command: str) -> None:
         """Each finishes the message that it works on, whatever the command: it runs in a thread of the user's."""
@@ -109,7 +129,7 @@ class Upkeep:
         if now >= self._beat_at:
             self._beat_at = now + EVERY
             if self._lately():
-                self._begin("beat", self._heartbeat.beat)
+                self._begin("beat", self._beat)
         if now >= self._chores_at:
             self._chores_at = now + ROUND
             self._begin("chores", self._do_chores)

@@ -12,7 +12,7 @@ from redrive.errors import InvalidParameterError
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.boxes.stop import Stop
 from redrive.mailboxes.boxes.upkeep import Loop
 from redrive.mailboxes.life.heartbeat import Heartbeat
@@ -61,8 +61,8 @@ class Life:
         else:
             yield
 
-    def _in_hand(self) -> int:
-        return sum(not message.is_finalized for message in self.batch)
+    def _in_hand(self) -> list[StoreMessage[Any, Any]]:
+        return [each for each in self.batch if isinstance(each, StoreMessage) and not each.is_finalized]
 
     def tell(self) -> None:
         """Stop, soon. Without waiting."""

@@ -127,7 +127,7 @@ class _Courier:
             given_up = item.attempt >= TRIES or item.flaw
             outcome = o.Dead(failure, "undeliverable") if given_up else o.Retry(failure, _pause(item))
         place, ran = self._mailbox._place, max(0, self._mailbox.clock.monotonic() - began)
-        place.call(_settle, place, settlement_of(item, outcome, worker=place.worker, ran=ran))
+        place.call(_settle, place, item, settlement_of(item, outcome, worker=place.worker, ran=ran))
         return isinstance(outcome, o.Done)
 
     def _hand_over(self, item: Item, parcel: Parcel) -> None:
@@ -157,8 +157,9 @@ def _pause(item: Item) -> Millis:
     return min(LONGEST, 1000 << max(0, item.attempt - 1))
 
 
-async def _settle(place: Place, settlement: Settlement) -> None:
-    await surely(lambda: place.store.settle([settlement]))
+async def _settle(place: Place, item: Item, settlement: Settlement) -> None:
+    settled, _ = await surely(lambda: place.store.settle([settlement]))
+    place.report([item], [settlement], settled.answers)
 
 
 def _send(target: Mailbox[Any, Any], envelope: Envelope, reply_type: Any) -> None:

@@ -61,6 +61,11 @@ def retry(message: StoreMessage[Any, Any], delay_seconds: float, error: Exceptio
     return message._settle(message._settlement(o.Retry(failure_from(error), delay))) is not None
 
 
+def cancel(message: StoreMessage[Any, Any], error: BaseException) -> bool:
+    """Somebody asked for it to be cancelled, and its work has stopped. What it raised is kept as evidence."""
+    return message._settle(message._settlement(o.Cancelled(message.asked, failure_from(error)))) is not None
+
+
 def release(message: StoreMessage[Any, Any]) -> bool:
     """It was not worked on: visible again at once, and this delivery does not count."""
     return message._settle(message._settlement(o.Release())) is not None
@@ -92,7 +97,7 @@ def bury(
     return "buried" if died else "full"
 
 
-def failure_from(error: Exception | Failure) -> Failure:
+def failure_from(error: BaseException | Failure) -> Failure:
     return error if isinstance(error, Failure) else failure_of(error, _POLICY)
 
 

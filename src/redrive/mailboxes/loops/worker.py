@@ -11,22 +11,25 @@ import logging
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from redrive.engine.evidence import hint_of
 from redrive.engine.forks import parent_only
+from redrive.engine.runner import received
 from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, SerializationError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, request_id_of
 from redrive.mailboxes.boxes.mailbox import Mailbox
-from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.boxes.stop import Stop
 from redrive.mailboxes.life.lease_extender import LeaseExtender
 from redrive.mailboxes.life.living import Beating
 from redrive.mailboxes.life.outage import Outage
 from redrive.mailboxes.life.receiving import receive_until
+from redrive.mailboxes.loops import settling
 from redrive.mailboxes.loops.awaiting import one_loop
 from redrive.mailboxes.loops.config import LONGEST_WAIT, MainLoopConfig
 from redrive.mailboxes.loops.ends import Grave, ends_of
@@ -226,7 +229,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._unreadable(message, error)
             return
         try:
-            with parent_only():
+            with parent_only(), _in_hand(message):
                 reply = self._work(message)
             ended = self._steadily(lambda: self._ends.finish(message, reply), None)
         except KeyboardInterrupt:
@@ -249,12 +252,15 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._give_up(message, Grave("payload", error, self._backoff(message)))
 
     def _failed(self, message: Message[BodyT, ReplyT], error: BaseException) -> None:
+        if isinstance(message, StoreMessage) and message.asked:
+            self._said(message, ended=self._steadily(lambda: settling.cancel(message, error), None))
+            return
         reason = verdict(self._dlq, message, error)
         if reason is not None:
             self._give_up(message, Grave(reason, error, self._backoff(message)))
             return
-        asked = hint_of(error, self._clock.now())
-        delay = self._backoff(message) if asked is None else min(asked / 1000, LONGEST_WAIT)
+        hint = hint_of(error, self._clock.now())
+        delay = self._backoff(message) if hint is None else min(hint / 1000, LONGEST_WAIT)
         logs.say(
             logging.WARNING,
             "Message failed",
@@ -340,6 +346,19 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         elif ended is None:
             text = "Message not settled before the end, it comes again"
             logs.say(logging.WARNING, text, message_id=message.id)
+
+
+@contextmanager
+def _in_hand(message: Message[Any, Any]) -> Iterator[None]:
+    """In the block, `cancel_requested()` tells of this message."""
+    if not isinstance(message, StoreMessage):
+        yield
+        return
+    token = received.set(message)
+    try:
+        yield
+    finally:
+        received.reset(token)
 
 
 def _body_of(message: Message[Any, Any]) -> Any:
