@@ -69,6 +69,11 @@ def test_a_policy_must_have_been_declared(tmp_path: Path, capsys: pytest.Capture
     told = here(capsys, "queue", "set", "mail", "--policy", "patient", "--reason", "slow day")
     assert (told.code, told.err) == (Exit.DONE, "")
     assert "policy\tpatient\n" in told.out
+    data = '{"max_attempts": 2, "backoff": {"kind": "constant", "base": "1h"}}'
+    told = here(capsys, "queue", "set", "mail", "--policy", data, "--reason", "slow day")
+    assert (told.code, told.err) == (Exit.DONE, "")
+    told = here(capsys, "queue", "set", "mail", "--policy", '{"max_attempts": 0}', "--reason", "slow day")
+    assert (told.code, "max_attempts: 0 cannot be used" in told.err) == (Exit.USAGE, True)
     assert here(capsys, "queue", "set", "mail", "--policy", "none", "--reason", "over").code == Exit.DONE
 
 
