@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from redrive.engine import orders
 from redrive.errors import ReceiptUnreachable
 from redrive.receipts import Receipt
 from redrive.receipts.jobs import Job
@@ -203,3 +204,25 @@ async def test_what_a_handler_returns_is_in_the_receipt(shop: Shop, value: objec
     shop.start(giving(value))
     final = await shop.end_of("a")
     assert {name: getattr(final, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(("word", "status"), [("drain", "complete"), ("stop", "failed")])
+async def test_an_operator_sees_a_poller_and_ends_it(shop: Shop, word: orders.Word, status: str) -> None:
+    """`redrive worker list` shows it with its jobs; a drain lets them finish, a stop does not."""
+
+    async def work(_: Job) -> str:
+        await shop.passing(60)
+        return "done"
+
+    shop.add("a")
+    poller = shop.start(work, max_concurrent_jobs=3)
+    await shop.until(lambda: poller.active)
+    await shop.passing(10)
+    store = shop.client.app._store  # noqa: SLF001 - as an operator sees it
+    (beat,) = [each for each in await store.workers() if each.worker.startswith("w-")]
+    assert (beat.alive, beat.facts.queues, beat.facts.running, beat.facts.slots) == (True, (), 1, 3)
+    await orders.give(store, [beat.worker], orders.Order(word, "ann", "new release", shop.clock.now()))
+    await shop.until(lambda: shop.run_of(poller).done())
+    assert [receipt.status for receipt in shop.final()] == [status]
+    (beat,) = [each for each in await store.workers() if each.worker.startswith("w-")]
+    assert beat.facts.stopped

@@ -13,6 +13,7 @@ from redrive.core.durations import Duration, parse
 from redrive.core.item import Item
 from redrive.core.quantity import shown
 from redrive.core.rates import RateText
+from redrive.engine.heartbeat import Heartbeat
 from redrive.errors import (
     AppClosed,
     ConfigError,
@@ -312,6 +313,23 @@ class ReceiptClient:
         """One try of an item that the caller holds. Raises ReceiptError, or PayloadUndecodable."""
         self._check_open()
         await self._delivery.deliver(item)
+
+    # --- pollers ---
+
+    def heartbeat(
+        self, worker: str, *, slots: int, running: Callable[[], int], obey: Callable[[str], None]
+    ) -> Heartbeat:
+        """Of a poller that uses this client: `redrive worker list` shows it, `drain` and `stop` reach it."""
+        return Heartbeat(
+            worker,
+            self._store,
+            queues=lambda: (),
+            slots=slots,
+            running=running,
+            obey=obey,
+            events=self.app.events,
+            clock=self.clock,
+        )
 
     # --- the target's tools ---
 

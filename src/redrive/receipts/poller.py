@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 from redrive.core.durations import Duration, parse
 from redrive.core.item import Millis
+from redrive.engine.heartbeat import Heartbeat
+from redrive.engine.ids import new_id
 from redrive.engine.threads import Threads
 from redrive.errors import ConfigError, PayloadError, QueueFull, RedriveError, StoreError
 from redrive.receipts._asking import Reader, answer_of
@@ -66,6 +68,10 @@ class Sender(Protocol):
     async def wait(self, id: str) -> bool: ...
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any: ...
+
+    def heartbeat(
+        self, worker: str, *, slots: int, running: Callable[[], int], obey: Callable[[str], None]
+    ) -> Heartbeat: ...
 
 
 class WorkPoller:
@@ -138,6 +144,10 @@ class WorkPoller:
         self._over.clear()
         self._stopping.clear()
         self._threads = Threads(self._most)
+        name = f"{self.worker_id}-{new_id()[:8]}"
+        heartbeat = self._client.heartbeat(name, slots=self._most, running=lambda: len(self._active), obey=self._obey)
+        await heartbeat.begin()
+        beating = asyncio.create_task(heartbeat.run())
         try:
             await self._ask_for_work()
             for job in self._places.waiting:  # it has not begun: somebody else may have it at once
@@ -147,8 +157,18 @@ class WorkPoller:
         finally:
             try:
                 await self._end()
+                beating.cancel()
+                await asyncio.gather(beating, return_exceptions=True)
+                await heartbeat.end()
             finally:
                 self._over.set()
+
+    def _obey(self, command: str) -> None:
+        """An operator's `drain` lets jobs finish as long as they may, `stop` cancels them."""
+        if command == "stop":
+            self._drain, self._drained_at = 0, self._clock.monotonic()
+        self._stopping.set()
+        self._stirred.set()
 
     async def stop(self, *, drain_timeout: Duration | None = None) -> None:
         """Ask for no more work, let jobs finish within `drain_timeout`, cancel the others, and wait for all that.
