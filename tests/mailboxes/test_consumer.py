@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from redrive.core.states import State
 from redrive.errors import InvalidParameterError, MailboxConnectionError
 from redrive.mailboxes import KEEP, DeadLetter, DLQConsumer, LoopGroup, Mailbox, MailboxMetrics, Message, safe
 from redrive.testing import FakeClock
-from tests.mailboxes.conftest import Openers
+from tests.mailboxes.conftest import Openers, item_of
 from tests.mailboxes.foreign import Around
 from tests.mailboxes.threads import SOON, until
 from tests.support.logs import ours
@@ -384,3 +385,10 @@ def test_a_time_without_a_zone_is_taken_as_utc(clock: FakeClock) -> None:
 
 def _sleeps_for(clock: FakeClock, millis: int) -> bool:
     return clock.next_in == millis
+
+
+def test_a_consumer_does_not_change_what_is_sent_to_its_mailbox(mailboxes: Openers) -> None:
+    """On a mailbox of requests, say, by mistake: what is sent later is a message all the same."""
+    requests = mailboxes("memory")("requests")
+    consumer(requests, print)
+    assert item_of(requests, requests.send({"number": 1})).state is State.READY

@@ -14,7 +14,7 @@ from redrive.mailboxes import DeadLetter, StoreMailbox, open_mailbox
 from redrive.mailboxes.boxes.dead_letter import PastAttempt
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.loops.settling import bury, finish, retry
-from redrive.testing import FakeClock
+from redrive.testing import FakeClock, MemoryStore
 from tests.mailboxes.conftest import Openers
 
 
@@ -112,6 +112,21 @@ def test_a_letter_that_is_given_back_comes_again_and_counts(kind: str, mailboxes
     assert len({each.receipt_handle for each in (first, second, third, fourth)}) == 4
     assert finish(fourth)
     assert dead.approximate_count() == 0
+
+
+@pytest.mark.parametrize("ahead", ["-1h", "1h"])
+def test_leases_of_letters_go_by_the_clock_of_the_store(ahead: str) -> None:
+    """The clock of a receiver may be wrong."""
+    server, client = FakeClock(), FakeClock()
+    client.advance("2h")
+    server.advance("1h" if ahead == "1h" else "3h")
+    with StoreMailbox[Any, Any]("dead", MemoryStore(server), clock=client, dead_letters=True) as dead:
+        dead.send({"number": 1})
+        only(dead).nack(60)
+        assert dead.receive() == []
+        server.advance("60s")
+        client.advance("60s")
+        assert only(dead).delivery_count == 2
 
 
 def test_the_body_of_a_letter_is_its_bytes_where_nothing_else_can_be_had(mailboxes: Openers) -> None:

@@ -236,6 +236,7 @@ class StoreMessage(Handle, Message[T, R]):
     def reply(self, body: R) -> str:
         if self._over:
             raise MessageFinalizedError(f"message {self.id} was acknowledged or given back: it is too late to answer")
+        self._check_held()
         name = self.reply_to_name
         if name is None:
             hint = "whoever sends it says where answers go: send(body, reply_to=mailbox)"

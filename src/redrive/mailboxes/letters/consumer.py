@@ -73,7 +73,6 @@ class DLQConsumer(Beating, Generic[T]):
         self._metrics = default_metrics() if metrics is None else metrics
         self._extender = LeaseExtender(lease_extender, clock=mailbox.clock)
         self._outage = Outage(mailbox.name)
-        mailbox.mark_dead_letters()
 
     @property
     def name(self) -> str:

@@ -41,7 +41,8 @@ class Letters:
         self._worker = worker
         self._which = which
         self._start: str | None = None
-        self._quiet: tuple[str | None, Instant] = (None, 0)
+        self._quiet: tuple[str | None, Millis] = (None, 0)
+        """The newest letter of a walk for nothing, and until when that holds, by this process's monotonic time."""
         self._given_back = 0
 
     def look_again(self) -> None:
@@ -52,20 +53,25 @@ class Letters:
     async def take(self, count: int, ttl: Millis) -> list[Item]:
         """At most so many, the longest dead first, and of those looked at together the urgent ones before all."""
         newest, until = self._quiet
-        if self._clock.now() < until and await self._newest() == newest:
+        if self._clock.monotonic() < until and await self._newest() == newest:
             return []
         # Each call has a name of its own: what the same name holds already would be given to it again.
         worker = f"{self._worker}-{new_id()[:8]}"
         taken: list[Item] = []
-        last, due = "", self._clock.now() + REST
+        last, rest = "", REST
+        # Leases are compared with the store's clock, which need not be this process's.
+        now: Instant | None = None
         # Others of this mailbox may be walking, too: each by itself.
         start, self._start = self._start, None
         cursor, turn, given_back = start, 0, self._given_back
         for turn in range(WALK):
             page = await self._store.find(self._which, min(LOOK << turn, MOST), cursor, oldest=True)
-            taken += await self._lent(self._free(page.items), count - len(taken), worker, ttl)
+            if now is None and any(item.lease_until is not None for item in page.items):
+                now = (await self._store.tally()).at
+            taken += await self._lent(_free(page.items, now or 0), count - len(taken), worker, ttl)
             if page.items:
-                last, due = page.items[-1].id, min([due, *[item.lease_until or 0 for item in page.items]])
+                last = page.items[-1].id
+                rest = min([rest, *[(item.lease_until or now or 0) - (now or 0) for item in page.items]])
             cursor = page.next
             if len(taken) == count or cursor is None:
                 break
@@ -73,7 +79,7 @@ class Letters:
             self._start = cursor
         whole = turn and start is None and cursor is None
         if whole and not taken and given_back == self._given_back:
-            self._quiet = (last, due)
+            self._quiet = (last, self._clock.monotonic() + rest)
         return taken
 
     async def _lent(self, free: list[str], count: int, worker: str, ttl: Millis) -> list[Item]:
@@ -87,10 +93,10 @@ class Letters:
     async def _newest(self) -> str | None:
         return next(iter((await self._store.ids(self._which, 1)).ids), None)
 
-    def _free(self, items: Sequence[Item]) -> list[str]:
-        now = self._clock.now()
-        free = [item for item in items if item.lease_until is None or item.lease_until <= now]
-        return [item.id for item in sorted(free, key=lambda item: RANK[item.priority])]
+
+def _free(items: Sequence[Item], now: Instant) -> list[str]:
+    free = [item for item in items if item.lease_until is None or item.lease_until <= now]
+    return [item.id for item in sorted(free, key=lambda item: RANK[item.priority])]
 
 
 def at_death(history: History) -> tuple[History, int]:
