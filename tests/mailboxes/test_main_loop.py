@@ -23,6 +23,8 @@ from redrive.mailboxes import (
     StoreMailbox,
     ValidationError,
 )
+from redrive.mailboxes.boxes.message import StoreMessage
+from redrive.mailboxes.loops.settling import release
 from redrive.testing import FakeClock
 from tests.mailboxes.bench import Adapter, Ask, Bench, Loop, Told, letters_of, lose, replay
 from tests.mailboxes.conftest import Openers
@@ -228,6 +230,28 @@ def test_m34_whoever_may_be_deadly_is_in_hand_alone(kind: str, mailboxes: Opener
     bench.run(3)
     assert (in_hand.pop("fresh"), set(in_hand.values())) == (4, {1}), "others were given back before"
     assert sorted(ask.text for ask in bench.adapter.asked) == ["bystander", "deadly", "fresh", "innocent"]
+
+
+def test_errors_and_lost_workers_count_together(kind: str, mailboxes: Openers, clock: FakeClock) -> None:
+    """Four errors and one lost delivery are five: the sixth is not run. What was released does not count."""
+    bench = Bench(mailboxes(kind), clock, max_delivery_count=5)
+    bench.send()
+    for number in range(4):
+        bench.run()
+        clock.advance("15m")
+        if number == 0:
+            [message] = bench.requests.receive()
+            assert isinstance(message, StoreMessage)
+            release(message)
+    lose(bench.requests, clock)
+    bench.run()
+    assert len(bench.adapter.asked) == 4
+    [letter] = letters_of(bench)
+    assert letter.reason == "max_crashes"
+    assert letter.failure.text.startswith("lease expired on 1 of 5 deliveries, the others failed")
+    [answer] = bench.answers()
+    assert answer.error is not None
+    assert answer.error.startswith("Dead-lettered after 5 attempts")
 
 
 def test_m34_excluded_errors_are_not_taken_for_lost_deliveries(mailboxes: Openers, clock: FakeClock) -> None:

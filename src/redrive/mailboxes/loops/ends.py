@@ -32,7 +32,8 @@ class Ends(Protocol):
     def finish(self, message: Given, reply: object | None) -> bool:
         """Done, and the reply sent if somebody waits for it."""
 
-    def retry(self, message: Given, delay: float, error: BaseException | Failure) -> bool: ...
+    def retry(self, message: Given, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
+        """It failed, and is tried again. `free`: this delivery does not count, where that can be had."""
 
     def release(self, message: Given) -> bool:
         """Visible again at once, and not counted as a delivery where that can be had."""
@@ -70,8 +71,8 @@ class StoreEnds:
     def finish(self, message: Given, reply: object | None) -> bool:
         return settling.finish(_ours(message), self._reply(message, reply))
 
-    def retry(self, message: Given, delay: float, error: BaseException | Failure) -> bool:
-        return settling.retry(_ours(message), delay, _failure(error))
+    def retry(self, message: Given, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
+        return settling.retry(_ours(message), delay, _failure(error), free=free)
 
     def release(self, message: Given) -> bool:
         return settling.release(_ours(message))
@@ -112,8 +113,8 @@ class PlainEnds:
         self._send_reply(message, reply)
         return self._still(message.acknowledge)
 
-    def retry(self, message: Given, delay: float, error: BaseException | Failure) -> bool:
-        del error
+    def retry(self, message: Given, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
+        del error, free
         return self._still(lambda: message.nack(delay))
 
     def release(self, message: Given) -> bool:

@@ -39,8 +39,8 @@ class DLQPolicy(Generic[T, R]):
     `routes`: other mailboxes for some kinds of error, the closest kind in the error's ancestry first; all others go to
     `mailbox`.
 
-    A message whose worker was lost on each of `max_delivery_count` deliveries is dead-lettered without being tried
-    again, whatever the sets say: no error was ever raised.
+    Lost workers count with the errors: a message that comes back from one, and has used up `max_delivery_count`
+    deliveries, is dead-lettered without being tried again. Excluded errors and releases do not count.
     """
 
     mailbox: Mailbox[DeadLetter[T], None]

@@ -55,10 +55,13 @@ def finish(message: StoreMessage[Any, Any], reply: Outgoing | None = None) -> bo
     return message._settle(message._settlement(message._done(), follow_ups=follow_ups)) is not None
 
 
-def retry(message: StoreMessage[Any, Any], delay_seconds: float, error: Exception | Failure) -> bool:
-    """It failed, and is tried again."""
+def retry(
+    message: StoreMessage[Any, Any], delay_seconds: float, error: Exception | Failure, *, free: bool = False
+) -> bool:
+    """It failed, and is tried again. `free`: this delivery does not count."""
     delay = limits.seconds(delay_seconds, field="delay_seconds")
-    return message._settle(message._settlement(o.Retry(failure_from(error), delay))) is not None
+    outcome = o.Limited(failure_from(error), delay) if free else o.Retry(failure_from(error), delay)
+    return message._settle(message._settlement(outcome)) is not None
 
 
 def cancel(message: StoreMessage[Any, Any], error: BaseException) -> bool:

@@ -50,16 +50,19 @@ def grave_of(policy: Policy | None, message: Given, error: BaseException | Failu
 
 
 def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
-    """What is said of a message that took its worker with it each time; None if it may be tried.
+    """What is said of a message that took its worker with it too often; None if it may be tried.
 
-    Only lost deliveries count: of an error that is excluded there may be any number.
+    Lost deliveries count, and errors with them: not those that are excluded, and not where a policy of the user's own
+    says how many there may be.
     """
     allowed = DELIVERIES if policy is None else policy.max_delivery_count
     lost = _lost(policy, message)
-    if lost < allowed:
+    errors = _errors(policy, message) if lost else 0
+    if lost + errors < allowed:
         return None
     source = getattr(getattr(message, "_item", None), "queue", "")
-    text = f"lease expired on each of {lost} deliveries: whoever received it was not heard of again"
+    which = f"{lost} of {lost + errors} deliveries, the others failed" if errors else f"each of {lost} deliveries"
+    text = f"lease expired on {which}: whoever received it was not heard of again"
     return plain_failure("redrive.LeaseExpired", text, "crash", key=f"lease expired in {source}")
 
 
@@ -82,6 +85,16 @@ def _lost(policy: Policy | None, message: Given) -> int:
     # Somebody else's mailbox counts deliveries alone: where every error ends at the limit, the rest was lost.
     plain = policy is None or (not policy.exclude_errors and _is_plain(policy))
     return message.delivery_count - 1 if plain else 0
+
+
+def _errors(policy: Policy | None, message: Given) -> int:
+    item = getattr(message, "_item", None)
+    return 0 if item is None or policy is None or not _is_plain(policy) else int(item.errors)
+
+
+def is_excluded(policy: Policy | None, error: BaseException) -> bool:
+    """Whether the error costs no delivery: it is tried again until the message is too old."""
+    return policy is not None and _is_plain(policy) and policy.lists(policy.exclude_errors, error)
 
 
 def _dies(policy: Policy, message: Given, error: BaseException) -> bool:

@@ -36,7 +36,7 @@ from redrive.mailboxes.loops.ends import Grave, ends_of
 from redrive.mailboxes.loops.errands import Errands
 from redrive.mailboxes.loops.generics import given_for
 from redrive.mailboxes.loops.policy import DLQPolicy
-from redrive.mailboxes.loops.verdict import grave_of, is_letter, is_suspect, lost_too_often, verdict
+from redrive.mailboxes.loops.verdict import grave_of, is_excluded, is_letter, is_suspect, lost_too_often, verdict
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 
 BodyT = TypeVar("BodyT")
@@ -259,8 +259,9 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         if reason is not None:
             self._give_up(message, Grave(reason, error, self._backoff(message)))
             return
+        free = is_excluded(self._dlq, error)
         hint = hint_of(error, self._clock.now())
-        delay = self._backoff(message) if hint is None else min(hint / 1000, LONGEST_WAIT)
+        delay = self._backoff(message, free=free) if hint is None else min(hint / 1000, LONGEST_WAIT)
         logs.say(
             logging.WARNING,
             "Message failed",
@@ -271,7 +272,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             error_message=logs.said(error),
             retry_in_seconds=delay,
         )
-        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error), None))
+        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error, free=free), None))
 
     def _give_up(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
         """One write: the letter, the end of the message, and the answer that says so."""
@@ -336,8 +337,10 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         )
         self._errands.after(message, target)
 
-    def _backoff(self, message: Message[BodyT, ReplyT]) -> float:
-        return self._config.backoff(message.delivery_count)
+    def _backoff(self, message: Message[BodyT, ReplyT], *, free: bool = False) -> float:
+        """`free`: the delivery is not counted, so all of them are."""
+        item = getattr(message, "_item", None)
+        return self._config.backoff(item.deliveries if free and item is not None else message.delivery_count)
 
     def _said(self, message: Message[BodyT, ReplyT], *, ended: bool | None) -> None:
         """Tell where what we did with a message does not count. None: nobody knows, the store did not answer."""
