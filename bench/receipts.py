@@ -33,7 +33,7 @@ def receipts(lab: Lab) -> list[Reading]:
         ours = asyncio.run(_ours(url, lab.engine.empty("receipts")))
         bare_lines = asyncio.run(_bare_lines(url))
     return [
-        Reading(f"receipts, {AT_ONCE} at once", ours, "/s", "bare aiohttp, the same calls", bare, at_least=0.5),
+        Reading(f"receipts, {AT_ONCE} at once", ours, "/s", "bare aiohttp, the same calls", bare, at_least=0.4),
         Reading("the same receipts", ours, "/s", "our own connections, bare", bare_lines),
     ]
 

@@ -32,6 +32,7 @@ RedriveError
 │   ├── ReceiptServerError   the target failed, or its answer cannot be read
 │   ├── ReceiptUnreachable   nobody answered
 │   └── ReceiptSuperseded    it is not owed any more: the lease or the task is gone, or a final receipt exists
+├── TargetDenied             an outgoing request whose target is not on the public internet, and not allowed
 ├── MailboxError             everything that goes wrong with a mailbox
 │   ├── ReceiptHandleExpiredError   the message is somebody else's by now: timed out, settled before, or given out again
 │   ├── MailboxFullError     nothing was added
@@ -234,6 +235,10 @@ class ReceiptUnreachable(ReceiptError):
 
 class ReceiptSuperseded(ReceiptError):
     pass
+
+
+class TargetDenied(RedriveError):
+    """The target of an outgoing request is not on the public internet, and nobody allowed it."""
 
 
 class MailboxError(RedriveError):

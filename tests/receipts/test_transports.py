@@ -400,10 +400,8 @@ def test_a_function_that_is_not_async_is_refused(wrong: Any) -> None:
         transport_for(wrong, None, auth_token=None, timeout=1, connections=1)
 
 
-async def test_without_httptools_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("redrive.receipts._lines", "redrive.receipts._http"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "httptools", None)
+async def test_without_aiohttp_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redrive.net.http", None)
     with pytest.raises(MissingExtra, match=r"redrive\[receipts\]"):
         await Mcp("http://b/mcp", "", TIMEOUT, 5).open()
 

@@ -27,13 +27,11 @@ from redrive.errors import (
     ReceiptServerError,
     ReceiptUnreachable,
 )
-from redrive.receipts._patience import Patience
 from redrive.receipts.answers import Answer, has_reply, is_stream, judge, judge_tool, tool_result
 from redrive.receipts.model import Receipt
 
 if TYPE_CHECKING:
-    from redrive.receipts._http import Reply
-    from redrive.receipts._lines import Lines
+    from redrive.net.http import HttpAnswer, HttpClient
 
 Deliver = Callable[[Receipt, str, str | None], Awaitable[object]]
 """The caller's own way: gets the receipt, the idempotency key and the tenant, and raises if it was not delivered."""
@@ -178,55 +176,67 @@ class _Wire:
         self._token = token
         self._timeout = timeout
         self._connections = connections
-        self._lines: Lines | None = None
-        self._patience = Patience(timeout)
+        self._client: HttpClient | None = None
+        # What is packed could be of any size when it is unpacked, and answers are short.
+        self._headers = {
+            "User-Agent": f"redrive/{__version__}",
+            "Accept": "application/json, text/event-stream",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+        }
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._place}>"
 
     async def open(self) -> None:
         try:
-            from redrive.receipts._lines import Lines
+            from redrive.net.http import HttpClient
         except ImportError:
             hint = 'pip install "redrive[receipts]"'
-            said = "the package httptools is needed to send receipts over HTTP"
+            said = "the package aiohttp is needed to send receipts over HTTP"
             raise MissingExtra(said, field="transport", hint=hint) from None
-        # What is packed could be of any size when it is unpacked, and answers are short.
-        headers = {
-            "User-Agent": f"redrive/{__version__}",
-            "Accept": "application/json, text/event-stream",
-            "Accept-Encoding": "identity",
-            "Content-Type": "application/json",
-        }
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        lines = Lines(self._url, headers, self._connections)
-        await lines.open()
-        self._lines = lines
+        # Without a guard: the program itself names the broker.
+        client = HttpClient(connections=self._connections)
+        await client.open()
+        self._client = client
 
     async def close(self) -> None:
-        lines, self._lines = self._lines, None
-        if lines is not None:
-            await lines.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     async def _post(self, body: bytes, key: str, *, limit: int = ANSWER_LIMIT, safe: bool = True) -> Answer:
         """`safe`: the target knows by the key what it has seen, so it may be sent again."""
-        if self._lines is None:
+        if self._client is None:
             raise ReceiptUnreachable("the transport is not open")
+        from redrive.net import http
+
+        if not key.isprintable():
+            raise ReceiptRefused(f"it cannot be sent to {self._place}: its key cannot be sent in a header")
+        headers = {**self._headers, "Idempotency-Key": key}
         try:
-            with self._patience:
-                reply = await self._lines.ask(key, body, limit, lambda part: _has_reply(part, key), safe=safe)
-        except TimeoutError:
+            reply = await self._client.post(
+                self._url,
+                body,
+                headers,
+                within=self._timeout,
+                limit=limit,
+                enough=lambda part: _has_reply(part, key),
+                safe=safe,
+            )
+        except http.TimedOut:
             seconds = self._timeout / 1000
             raise ReceiptUnreachable(f"{self._place} did not answer within {seconds:g} s") from None
-        except EOFError as error:
-            said = self._discreet(_words(error))
+        except http.BrokenAnswer as error:
+            said = self._discreet(str(error))
             raise ReceiptServerError(f"the answer of {self._place} is not whole: {said}") from None
-        except OSError as error:
-            raise ReceiptUnreachable(f"{self._place} could not be reached: {self._discreet(_words(error))}") from None
-        except ValueError as error:
+        except http.Unreachable as error:
+            raise ReceiptUnreachable(f"{self._place} could not be reached: {self._discreet(str(error))}") from None
+        except http.Unsendable as error:
             # It could not be sent the next time either.
-            raise ReceiptRefused(f"it cannot be sent to {self._place}: {self._discreet(_words(error))}") from None
+            raise ReceiptRefused(f"it cannot be sent to {self._place}: {self._discreet(str(error))}") from None
         packed = reply.headers.get("Content-Encoding", "identity")
         if packed.lower() != "identity":
             raise ReceiptServerError(f"{self._place} packed its answer as {packed[:40]!r}, unasked")
@@ -265,7 +275,7 @@ class Mcp(_Wire):
         return tool_result(await self._post(_call_body(tool, arguments, key), key, limit=JOB_LIMIT, safe=False))
 
 
-def _has_reply(part: Reply, key: str) -> bool:
+def _has_reply(part: HttpAnswer, key: str) -> bool:
     """A stream may stay open after the call is answered."""
     return is_stream(part.headers) and has_reply(Answer(part.status, part.headers, part.body, key))
 

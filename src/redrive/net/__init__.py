@@ -1,0 +1,1 @@
+"""HTTP to the outside: one client, and the guard against requests into the own network."""

@@ -1,0 +1,235 @@
+"""Outgoing HTTP, on aiohttp: one deadline for a whole request, a bounded answer, no redirects, no environment.
+
+One connection pool for each client, so that a connection that one guard allowed is never used under another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from msgspec import Struct
+
+from redrive.core.item import Millis
+from redrive.errors import ConfigError
+from redrive.net.guard import Guard
+from redrive.stores.aside import aside
+
+KEPT = 15.0
+"""Seconds that a connection may rest: many servers close it after that, perhaps just when it is used."""
+HEAD_LIMIT = 64 * 1024
+"""Bytes of one header."""
+
+
+class HttpError(Exception):
+    """A request that has no whole answer. The text says why, without the query of the URL."""
+
+
+class Unreachable(HttpError):
+    """No connection, or it was closed without an answer, or whoever answers does not speak HTTP."""
+
+
+class TimedOut(HttpError):
+    """No whole answer before the deadline."""
+
+
+class BrokenAnswer(HttpError):
+    """The answer began, and ended in the middle."""
+
+
+class Unsendable(HttpError):
+    """It could not be sent the next time either: a bad URL or header."""
+
+
+class HttpAnswer(Struct, frozen=True):
+    """`headers` answer to any spelling. `whole`: the body is all there is, and was not cut at the limit."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    whole: bool = True
+
+
+Enough = Callable[[HttpAnswer], bool]
+"""Asked while a body comes in: True ends the reading. For streams that stay open."""
+
+
+class Tls(Struct, frozen=True):
+    """Files in PEM: `ca` to trust instead of the system's, a client certificate with its key."""
+
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.key or None)
+        except (OSError, ValueError) as error:
+            hint = "name files in PEM that can be read"
+            raise ConfigError(f"the certificates cannot be used: {error}", field="tls", hint=hint) from None
+        return context
+
+
+class HttpClient:
+    """`guard` None: every address may be dialled, for targets that the program itself configures.
+
+    `proxy` takes over the dialling, and so the check: with a guard it must be declared to filter by `proxy_filters`.
+    """
+
+    def __init__(
+        self,
+        *,
+        guard: Guard | None = None,
+        connections: int = 100,
+        proxy: str | None = None,
+        proxy_filters: bool = False,
+        tls: Tls | None = None,
+    ) -> None:
+        if guard is not None and proxy is not None and not proxy_filters:
+            hint = "use a proxy that denies private addresses and say proxy_filters=True, or none"
+            raise ConfigError("the addresses that a proxy dials cannot be checked", field="proxy", hint=hint)
+        self._guard = None if proxy is not None else guard
+        self._connections = connections
+        self._proxy = proxy
+        self._tls = Tls() if tls is None else tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        context = await aside(self._tls.context)
+        connector = aiohttp.TCPConnector(
+            limit=self._connections,
+            use_dns_cache=False,
+            keepalive_timeout=KEPT,
+            ssl=context,
+            resolver=None if self._guard is None else _Resolver(self._guard),
+            socket_factory=None if self._guard is None else _dialler(self._guard),
+        )
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_reuse)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(),
+            auto_decompress=False,
+            trust_env=False,
+            max_line_size=HEAD_LIMIT,
+            max_field_size=HEAD_LIMIT,
+            trace_configs=[trace],
+        )
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        within: Millis,
+        limit: int,
+        enough: Enough | None = None,
+        safe: bool = False,
+    ) -> HttpAnswer:
+        """Raises HttpError and TargetDenied. `within` is for all of it. At most `limit` bytes of the body are read.
+
+        `safe`: the target recognises a repeat. Then it is sent again if a connection that had rested was closed
+        without an answer: as a rule the server did that before it saw the request.
+        """
+        used = SimpleNamespace(reused=False, began=False)
+        once = partial(self._post, url, body, headers, limit=limit, enough=enough, used=used)
+        try:
+            async with asyncio.timeout(within / 1000):
+                try:
+                    return await once()
+                except (aiohttp.ServerDisconnectedError, ConnectionError):
+                    if not (safe and used.reused) or used.began:
+                        raise
+                return await once()
+        except TimeoutError:
+            raise TimedOut(f"no answer within {within / 1000:g} s") from None
+        except aiohttp.ClientPayloadError as error:
+            raise BrokenAnswer(_said(error)) from None
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
+            raise Unsendable(_said(error)) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise (BrokenAnswer if used.began else Unreachable)(_said(error)) from None
+
+    async def _post(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        limit: int,
+        enough: Enough | None,
+        used: SimpleNamespace,
+    ) -> HttpAnswer:
+        if self._session is None:
+            raise Unreachable("the client is not open")
+        request = self._session.post(
+            url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy, trace_request_ctx=used
+        )
+        async with request as response:
+            used.began = True
+            parts: list[bytes] = []
+            size = 0
+            async for part in response.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                answer = HttpAnswer(response.status, response.headers, b"".join(parts)[:limit], size <= limit)
+                if size > limit or (enough is not None and enough(answer)):
+                    response.close()
+                    return answer
+            return HttpAnswer(response.status, response.headers, b"".join(parts))
+
+
+async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _params: Any) -> None:
+    context.trace_request_ctx.reused = True
+
+
+class _Resolver(AbstractResolver):
+    """One look-up for each connection; one denied address in the answer denies all."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._resolver = aiohttp.ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = await self._resolver.resolve(host, port, family)
+        self._guard.check(host, [each["host"] for each in found])
+        return found
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+
+def _dialler(guard: Guard) -> Callable[[Any], socket.socket]:
+    """The last check, on the very address that is dialled: a host may be an address in any spelling."""
+
+    def dial(address: Any) -> socket.socket:
+        family, kind, protocol, _, where = address
+        guard.check(str(where[0]), [str(where[0])])
+        return socket.socket(family, kind, protocol)
+
+    return dial
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
