@@ -180,3 +180,39 @@ def test_m45_what_is_there_is_not_kept_waiting_for_more(kind: str, mailboxes: Op
     requests.send("only")
     [message] = requests.receive(max_messages=10, wait_time_seconds=20)
     assert message.body == "only"
+
+
+def test_many_are_sent_and_acknowledged_in_one_write_each(kind: str, mailboxes: Openers, clock: FakeClock) -> None:
+    requests = mailboxes(kind)("requests", max_size=4)
+    keys = requests.send_many(range(3), attributes={"tenant": "a"}, priority="high")
+    assert len(set(keys)) == 3
+    with pytest.raises(MailboxFullError):
+        requests.send_many(range(2))
+    assert requests.approximate_count() == 3, "all or none"
+    assert requests.send_many([]) == []
+    got = requests.receive(max_messages=3)
+    assert [(message.id, message.body, message.attributes["tenant"]) for message in got] == [
+        (key, number, "a") for number, key in enumerate(keys)
+    ]
+    got[0].acknowledge()
+    assert requests.acknowledge_many([*got, got[1]]) == (keys[0],)
+    assert all(message.is_finalized for message in got)
+    assert requests.approximate_count() == 0
+    requests.send("late")
+    late = requests.receive(visibility_timeout=30)
+    clock.advance("31s")
+    assert requests.acknowledge_many(late) == (late[0].id,)
+    assert [message.id for message in requests.receive()] == [late[0].id]
+
+
+def test_many_of_what_cannot_be_together_are_refused(mailboxes: Openers) -> None:
+    requests, dead = mailboxes("memory")("requests"), mailboxes("memory")("dead", dead_letters=True)
+    with pytest.raises(InvalidParameterError, match="bodies: dead letters are sent one by one"):
+        dead.send_many([1])
+    dead.send(1)
+    requests.send(2)
+    [letter], [message] = dead.receive(), requests.receive()
+    with pytest.raises(InvalidParameterError, match=r"messages: .* is not of this mailbox"):
+        requests.acknowledge_many([message, letter])
+    assert dead.acknowledge_many([letter]) == ()
+    assert dead.approximate_count() == 0

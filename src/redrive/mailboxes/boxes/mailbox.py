@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_origin
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_origin
 from weakref import finalize
 
 from msgspec import Raw
@@ -36,7 +36,7 @@ from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
 from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.ids import fresh_id
-from redrive.mailboxes.boxes.message import Message, StoreMessage
+from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_all
 from redrive.mailboxes.boxes.place import Place, surely
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.boxes.taking import fetch, take
@@ -228,6 +228,42 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._call(self._put, item, message_id is not None)
         return key
 
+    def send_many(
+        self,
+        bodies: Iterable[T],
+        reply_to: Mailbox[R, Any] | str | None = None,
+        *,
+        attributes: Mapping[str, str] | None = None,
+        priority: Urgency = "normal",
+        delay: float = 0,
+        ttl: float | None = None,
+    ) -> list[str]:
+        """All of them in one write, or none; the ids in their order. As `send`, which see."""
+        self._check_open()
+        given = list(bodies)
+        if self._dead_letters or any(isinstance(body, DeadLetter) for body in given):
+            raise InvalidParameterError("dead letters are sent one by one", field="bodies", hint="use send for each")
+        urgency, seconds = limits.urgency(priority), limits.seconds(delay, field="delay")
+        payloads = [self._sealed(body, reply_to, attributes, ttl) for body in given]
+        items = [NewItem(fresh_id(), self._name, payload, seconds, priority=urgency) for payload in payloads]
+        if items:
+            self._call(self._put_many, items)
+        return [item.id for item in items]
+
+    async def _put_many(self, items: list[NewItem]) -> None:
+        await self._prepare_to_put()
+        await surely(lambda: self._place.store.put(items))
+
+    def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> tuple[str, ...]:
+        """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
+        self._check_open()
+        given = list(messages)
+        strange = [each for each in given if not isinstance(each, StoreMessage) or each.mailbox_name != self._name]
+        if strange:
+            hint = f"give messages that {self._name!r}.receive() gave"
+            raise InvalidParameterError(f"{strange[0]!r} is not of this mailbox", field="messages", hint=hint)
+        return acknowledge_all(cast("list[StoreMessage[T, R]]", given), self._call)
+
     def _sealed(
         self,
         body: T,
@@ -271,11 +307,14 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         """Whether one write of this place can reach it, too."""
         return self._place is place
 
-    async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the place
+    async def _prepare_to_put(self) -> None:
         await self._prepare()
         if not self._prepared:
             said = f"mailbox {self._name!r} holds more than {self.max_size:,} messages; nothing was added"
             raise MailboxFullError(said, hint="work off what it holds, or open it with a larger max_size")
+
+    async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the place
+        await self._prepare_to_put()
         place = self._place
         added, _ = await surely(lambda: place.put(item))
         if named and not added:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -289,6 +290,46 @@ class StoreMessage(Handle, Message[T, R]):
     def _settlement(self, outcome: o.Outcome, *, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
         ran = max(0, self._place.clock.monotonic() - self._taken_at)
         return settlement_of(self._item, outcome, worker=self._place.worker, ran=ran, follow_ups=follow_ups)
+
+
+def acknowledge_all(
+    messages: Sequence[StoreMessage[Any, Any]], call: Callable[..., Sequence[Answer]]
+) -> tuple[str, ...]:
+    """In one write for messages and one for letters; the ids of those that were not held any more."""
+    lost: list[str] = []
+    held: list[StoreMessage[Any, Any]] = []
+    with ExitStack() as locks:
+        for message in {message.receipt_handle: message for message in messages}.values():
+            locks.enter_context(message._ending)
+            try:
+                message._check_held()
+            except ReceiptHandleExpiredError:
+                lost.append(message.id)
+            else:
+                held.append(message)
+        settlements = [message._settlement(message._done()) for message in held]
+        answers = call(_settle_all, held, settlements) if held else ()
+        lost += [each.id for each, answer in zip(held, answers, strict=True) if answer.verdict is Verdict.REFUSED]
+    return tuple(lost)
+
+
+async def _settle_all(
+    messages: Sequence[StoreMessage[Any, Any]], settlements: Sequence[Settlement]
+) -> Sequence[Answer]:
+    """In the loop. Letters are few, and end one by one."""
+    place = messages[0]._place
+    plain = [at for at, message in enumerate(messages) if message._item.letter is None]
+    answers: dict[int, Answer] = {}
+    if plain:
+        settled, _ = await surely(lambda: place.store.settle([settlements[at] for at in plain]))
+        answers = dict(zip(plain, settled.answers, strict=True))
+        for at, answer in answers.items():
+            messages[at]._over = answer.verdict is not Verdict.REFUSED
+        place.report([messages[at]._item for at in plain], [settlements[at] for at in plain], settled.answers)
+    for at, message in enumerate(messages):
+        if at not in answers:
+            answers[at] = await message._write(settlements[at])
+    return [answers[at] for at in range(len(messages))]
 
 
 def _moment(at: Instant) -> datetime:
