@@ -29,6 +29,7 @@ TREE = {
     "causes": "list show",
     "view": "save list show remove",
     "receipts": "list show send recover export import alerts",
+    "mailbox": "list show send receive purge",
     "worker": "run list drain stop",
     "route": "list set",
     "gate": "list show open close remove",

@@ -160,6 +160,7 @@ cli = LazyGroup(
         "causes": "redrive.cli.causes:causes",
         "view": "redrive.cli.view:view",
         "receipts": "redrive.cli.receipts:receipts",
+        "mailbox": "redrive.cli.mailbox:mailbox",
         "worker": "redrive.cli.worker:worker",
         "route": "redrive.cli.route:route",
         "gate": "redrive.cli.gate:gate",

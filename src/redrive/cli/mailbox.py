@@ -1,0 +1,310 @@
+"""`redrive mailbox …`: what mailboxes hold; send, receive and purge from the shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from msgspec import structs
+
+from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit, yes_option
+from redrive.cli.asking import confirm
+from redrive.cli.output import MISSING, brief, clean, counted, say, write, write_json
+from redrive.cli.root import LazyGroup
+from redrive.cli.standing import Standing, read
+from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
+from redrive.core import durations
+from redrive.core.verbs import QueueTally
+from redrive.engine.registry import unknown_queue
+from redrive.errors import ConfigError
+from redrive.office.doors import doors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redrive.app import Redrive
+    from redrive.mailboxes import StoreMailbox
+
+mailbox = LazyGroup(
+    "mailbox",
+    {
+        "list": "redrive.cli.mailbox:list_mailboxes",
+        "show": "redrive.cli.mailbox:show",
+        "send": "redrive.cli.mailbox:send",
+        "receive": "redrive.cli.mailbox:receive",
+        "purge": "redrive.cli.mailbox:purge",
+    },
+    help="""Mailboxes: what they hold; send, receive and purge.
+
+\b
+Examples:
+  redrive mailbox list
+  redrive mailbox send requests '{"question": "why"}'
+  redrive mailbox receive requests --max 5
+  redrive mailbox receive requests --acknowledge
+  redrive mailbox purge requests
+""",
+)
+ABOUT_LIST = """List the mailboxes with their counts.
+
+\b
+Examples:
+  redrive mailbox list
+  redrive mailbox list --json | jq '.[] | select(.dead_letters > 0)'
+
+In a pipe the columns are MAILBOX WAITING RECEIVED LETTERS OLDEST, separated by tabs. RECEIVED are in somebody's hands,
+LETTERS are dead letters that a mailbox of this name shows.
+"""
+ABOUT_SHOW = """Show one mailbox: its counts, and who receives from it.
+
+\b
+Examples:
+  redrive mailbox show requests
+  redrive mailbox show requests --json | jq .dead_letters
+"""
+ABOUT_SEND = """Send a message. Prints its id.
+
+\b
+Examples:
+  redrive mailbox send requests '{"question": "why"}'
+  redrive mailbox send requests '{"question": "why"}' --reply-to answers --in 5m
+  jq -c '.[]' questions.json | redrive mailbox send requests - --lines
+
+BODY is JSON; - reads it from stdin, with --lines one body a line, all or none. The mailbox must exist, or say --new.
+"""
+ABOUT_RECEIVE = """Receive messages and print them, one JSON object a line.
+
+\b
+Examples:
+  redrive mailbox receive requests --max 5
+  redrive mailbox receive requests --acknowledge --wait 20s | jq .body
+
+Without --acknowledge they are given back at once, and that delivery does not count. With it they are acknowledged after
+they were printed: what a killed command has printed may come again. Dead letters of the mailbox are received too.
+"""
+ABOUT_PURGE = """Cancel all messages that wait, and move the dead letters of the mailbox to the trash.
+
+\b
+Examples:
+  redrive mailbox purge requests
+  redrive mailbox purge requests --yes
+
+Messages in somebody's hands are left to them. Letters in the trash can be restored: redrive letters restore.
+"""
+
+
+class Row(NamedTuple):
+    name: str
+    waiting: int
+    received: int
+    letters: int
+    oldest: int | None
+    workers: tuple[str, ...]
+
+    @property
+    def line(self) -> list[str]:
+        oldest = MISSING if self.oldest is None else brief(self.oldest)
+        return [self.name, f"{self.waiting}", f"{self.received}", f"{self.letters}", oldest]
+
+    def as_object(self) -> dict[str, object]:
+        return {
+            "mailbox": self.name,
+            "waiting": self.waiting,
+            "received": self.received,
+            "dead_letters": self.letters,
+            "oldest_seconds": None if self.oldest is None else self.oldest / 1000,
+            "workers": list(self.workers),
+        }
+
+
+async def _read(app: Redrive) -> Standing:
+    """With the doors of all queues, also of those that hold nothing."""
+    return structs.replace(await read(app), doors=await doors(app._store))  # noqa: SLF001 - documents have no public face
+
+
+def _rows(standing: Standing) -> list[Row]:
+    """Of a mailbox that has never held anything no queue is counted."""
+    letters = {route.route: route.open for route in standing.routes}
+    queues = {row.queue: row for row in standing.queues}
+    names = sorted(queue for queue, door in standing.doors.items() if door == "mailboxes")
+    rows = [queues.get(name, QueueTally(name)) for name in names]
+    return [
+        Row(
+            row.queue,
+            row.ready + row.held,
+            row.leased,
+            letters.get(row.queue, 0),
+            None if row.oldest_due is None else max(0, standing.at - row.oldest_due),
+            tuple(beat.worker for beat in standing.workers if beat.alive and row.queue in beat.facts.queues),
+        )
+        for row in rows
+    ]
+
+
+def _row(standing: Standing, name: str) -> Row:
+    """Raises UnknownQueue."""
+    rows = _rows(standing)
+    for row in rows:
+        if row.name == name:
+            return row
+    raise unknown_queue(name, [row.name for row in rows], "list them with redrive mailbox list")
+
+
+@click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
+@list_options
+@store_option
+@verbose_option
+def list_mailboxes(*, shape: Shape, store: str) -> None:
+    listing: Listing[Row] = Listing(
+        key="mailbox",
+        as_object=Row.as_object,
+        table=lambda rows: (["MAILBOX", "WAITING", "RECEIVED", "LETTERS", "OLDEST"], [row.line for row in rows]),
+        line=lambda row: row.line,
+        none="no mailboxes yet",
+        kind=Row,
+    )
+    show_list(listing, _rows(visit(store, _read)), shape)
+
+
+@click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
+@click.argument("name", metavar="MAILBOX")
+@json_option
+@store_option
+@verbose_option
+def show(*, name: str, as_json: bool, store: str) -> None:
+    row = _row(visit(store, _read), name)
+    if as_json:
+        write_json(row.as_object())
+        return
+    facts = zip(("waiting", "received", "dead letters", "oldest"), row.line[1:], strict=True)
+    show_facts(f"mailbox {name}", [*facts, ("workers", ", ".join(row.workers) or MISSING)])
+
+
+@click.command("send", help=ABOUT_SEND, context_settings=HELP_NAMES)
+@click.argument("name", metavar="MAILBOX")
+@click.argument("body", metavar="BODY | -")
+@click.option("--lines", is_flag=True, help="Each line of stdin is a body.")
+@click.option("--reply-to", metavar="MAILBOX", help="Where answers go.")
+@click.option("--attribute", "attributes", metavar="NAME=TEXT", multiple=True, help="May be repeated.")
+@click.option("--in", "delay", metavar="DURATION", default="0s", help="Not before this long from now, as in 5m.")
+@click.option("--ttl", metavar="DURATION", help="Not received after this long, as in 1d.")
+@click.option("--priority", type=click.Choice(["high", "normal", "low"]), default="normal", show_default=True)
+@click.option("--new", is_flag=True, help="Also if there is no such mailbox yet.")
+@store_option
+@verbose_option
+def send(
+    *,
+    name: str,
+    body: str,
+    lines: bool,
+    reply_to: str | None,
+    attributes: tuple[str, ...],
+    delay: str,
+    ttl: str | None,
+    priority: Any,
+    new: bool,
+    store: str,
+) -> None:
+    texts = sys.stdin.read() if body == "-" else body
+    bodies = [_json(text) for text in (texts.splitlines() if lines else [texts]) if text.strip() or not lines]
+    given = dict(_attribute(each) for each in attributes)
+    with _opened(name, store, new=new) as box:
+        sent = box.send_many(
+            bodies,
+            reply_to,
+            attributes=given,
+            priority=priority,
+            delay=durations.parse(delay, field="--in") / 1000,
+            ttl=None if ttl is None else durations.parse(ttl, field="--ttl") / 1000,
+        )
+    for key in sent:
+        write(clean(key))
+
+
+@click.command("receive", help=ABOUT_RECEIVE, context_settings=HELP_NAMES)
+@click.argument("name", metavar="MAILBOX")
+@click.option("--max", "most", type=click.IntRange(1, 10), default=1, show_default=True, help="At most so many.")
+@click.option("--wait", metavar="DURATION", default="0s", help="For the first one, at most 20s.")
+@click.option("--acknowledge", is_flag=True, help="They are done, and gone.")
+@store_option
+@verbose_option
+def receive(*, name: str, most: int, wait: str, acknowledge: bool, store: str) -> None:
+    from redrive.mailboxes.boxes.message import StoreMessage
+    from redrive.mailboxes.loops.settling import release
+
+    with _opened(name, store) as box:
+        got = box.receive(max_messages=most, wait_time_seconds=durations.parse(wait, field="--wait") / 1000)
+        for message in got:
+            write(json.dumps(_message(message), default=str, ensure_ascii=False))
+        if acknowledge:
+            lost = box.acknowledge_many(got)
+            for key in lost:
+                say(f"{key} was not acknowledged in time, and comes again")
+        else:
+            for message in got:
+                if isinstance(message, StoreMessage):
+                    release(message)
+    if not got:
+        say("nothing to receive")
+
+
+@click.command("purge", help=ABOUT_PURGE, context_settings=HELP_NAMES)
+@click.argument("name", metavar="MAILBOX")
+@yes_option
+@store_option
+@verbose_option
+def purge(*, name: str, yes: bool, store: str) -> None:
+    row = _row(visit(store, _read), name)
+    messages = counted(row.waiting + row.letters, "message")
+    confirm(f"{messages} would be cancelled or moved to the trash", f"Purge {messages}?", yes=yes)
+    with _opened(name, store) as box:
+        write(f"{box.purge()}")
+
+
+@contextmanager
+def _opened(name: str, store: str, *, new: bool = False) -> Iterator[StoreMailbox[Any, Any]]:
+    """A mailbox that is there, by its name."""
+    from redrive.mailboxes import open_mailbox
+
+    standing = visit(store, _read)
+    if not new:
+        _row(standing, name)
+    with open_mailbox(name, store, keep=None) as box:
+        yield box
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        hint = "quote texts as JSON does: '\"hello\"'"
+        raise ConfigError(f"it is not JSON: {error}", field="BODY", hint=hint) from None
+
+
+def _attribute(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise ConfigError(f"{text!r} has no name", field="--attribute", hint="use NAME=TEXT")
+    return name, value
+
+
+def _message(message: Any) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "body": _plain(message),
+        "attributes": dict(message.attributes),
+        "delivery_count": message.delivery_count,
+        "enqueued_at": message.enqueued_at.isoformat(),
+        "reply_to": message.reply_to_name,
+    }
+
+
+def _plain(message: Any) -> Any:
+    """A body as it stands in the store; of a dead letter, the letter."""
+    body = message.body
+    if hasattr(body, "__dataclass_fields__"):
+        return {name: getattr(body, name) for name in body.__dataclass_fields__}
+    return body
