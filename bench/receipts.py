@@ -31,10 +31,10 @@ def receipts(lab: Lab) -> list[Reading]:
         url = f"http://127.0.0.1:{target.line(START)['port']}"
         bare = asyncio.run(_bare(url))
         ours = asyncio.run(_ours(url, lab.engine.empty("receipts")))
-        bare_lines = asyncio.run(_bare_lines(url))
+        bare_client = asyncio.run(_bare_client(url))
     return [
         Reading(f"receipts, {AT_ONCE} at once", ours, "/s", "bare aiohttp, the same calls", bare, at_least=0.4),
-        Reading("the same receipts", ours, "/s", "our own connections, bare", bare_lines),
+        Reading("the same receipts", ours, "/s", "our HTTP client, bare", bare_client),
     ]
 
 
@@ -77,20 +77,21 @@ async def _bare(url: str) -> float:
         return await _timed(send)
 
 
-async def _bare_lines(url: str) -> float:
+async def _bare_client(url: str) -> float:
     """What we send receipts with: the ratio to it is what it costs to be sure, however fast a client is."""
-    from redrive.receipts._lines import Lines
+    from redrive.net.http import HttpClient
 
-    lines = Lines(f"{url}/mcp", {"Content-Type": "application/json"}, AT_ONCE)
-    await lines.open()
+    client = HttpClient(connections=AT_ONCE)
+    await client.open()
+    headers = {"Content-Type": "application/json"}
 
     async def send(number: int) -> None:
         body = json.dumps(_call(number)).encode()
-        reply = await lines.ask(str(number), body, ANSWER_LIMIT, lambda _: False, safe=True)
+        reply = await client.post(f"{url}/mcp", body, headers, within=60_000, limit=ANSWER_LIMIT, safe=True)
         check(json.loads(reply.body)["id"], number, "answered")
 
     rate = await _timed(send)
-    await lines.close()
+    await client.close()
     return rate
 
 

@@ -72,7 +72,8 @@ async def test_a_policy_as_data_stands_over_what_is_below_it(lab: Lab) -> None:
     assert (two.letter.reason, two.letter.route) == ("max_attempts", "late")
     assert (one.letter.reason, one.letter.route) == ("no_retry", "")
     third = await app.enqueue("q", None)
-    await app.configure("q", reason="slower", policy='{"max_attempts": 2, "backoff": {"kind": "constant", "base": "1h"}}')
+    slower = '{"max_attempts": 2, "backoff": {"kind": "constant", "base": "1h"}}'
+    await app.configure("q", reason="slower", policy=slower)
     waiting = asyncio.create_task(app.run())
     await lab.pass_time("30m")
     why = (await app.explain(third)).why

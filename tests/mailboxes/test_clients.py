@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -13,7 +13,7 @@ import redis.cluster
 import redis.sentinel
 
 from redrive.errors import BadStoreURL
-from redrive.mailboxes import InvalidParameterError, RedisMailbox
+from redrive.mailboxes import DeadLetter, InvalidParameterError, RedisMailbox
 from redrive.mailboxes.boxes.clients import url_of
 from redrive.stores.url import store_from_url
 from redrive.testing import FakeClock
@@ -103,4 +103,4 @@ def test_the_mailbox_is_on_the_server_of_the_client(store_url: StoreUrl) -> None
         other.send({"n": 2})
         clock.advance("4d")
         assert one.expire() == 0
-        assert [message.body.body for message in one.receive()] == [{"n": 2}]
+        assert [cast("DeadLetter[Any]", message.body).body for message in one.receive()] == [{"n": 2}]
