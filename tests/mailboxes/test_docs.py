@@ -32,6 +32,7 @@ from redrive.mailboxes import (
     ReplayRule,
     RunContext,
     StoreMailbox,
+    agents,
     faults,
     logs,
     open_mailbox,
@@ -92,8 +93,9 @@ def untold(names: Any) -> list[str]:
 
 
 def test_every_public_name_is_on_the_page() -> None:
-    assert len(redrive.mailboxes.__all__) > 70
-    assert untold(redrive.mailboxes.__all__) == []
+    names = [*redrive.mailboxes.__all__, *agents.__all__]
+    assert len(names) > 70
+    assert untold(names) == []
     doubles = [
         name for name, kind in vars(testing).items() if isinstance(kind, type) and kind.__module__ == testing.__name__
     ]

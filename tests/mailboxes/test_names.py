@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from redrive import errors, mailboxes
+from redrive.mailboxes import agents
 
 
 def test_every_public_name_is_there_for_people_and_type_checkers() -> None:
@@ -20,7 +21,14 @@ def test_every_public_name_is_there_for_people_and_type_checkers() -> None:
     source = ast.parse(Path(mailboxes.__file__ or "").read_text(encoding="utf-8"))
     checked = next(node for node in source.body if isinstance(node, ast.If))
     told = {alias.name for node in checked.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert told == set(mailboxes.__all__)
+    assert told == {*mailboxes.__all__, "*"}
+
+
+def test_the_names_of_agents_are_apart_and_imports_from_before_work() -> None:
+    assert len(mailboxes.__all__) < 35
+    assert not set(agents.__all__) & set(mailboxes.__all__)
+    for name in agents.__all__:
+        assert getattr(mailboxes, name) is getattr(agents, name)
 
 
 def test_every_error_of_mailboxes_can_be_had_here() -> None:
