@@ -249,7 +249,7 @@ async def test_schedules_are_declared_and_their_queues_must_be_known(lab: Lab) -
         (lambda app: app.queue("q", rate=Rate(0)), "rate"),
         (lambda app: app.queue("q", order="blok"), "order"),
         (lambda app: app.queue("q", order=None), "order"),
-        (lambda app: app.queue("q", policy=Policy()), "policy"),
+        (lambda app: app.queue("q", policy=5), "policy"),
         (lambda app: app.queue("q", gate="a b"), "gate"),
         (lambda app: app.queue("q", keep="-1d"), "keep"),
         (lambda app: app.queue("q", keep_results="long"), "keep_results"),

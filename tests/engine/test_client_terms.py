@@ -199,7 +199,7 @@ Ask = Callable[[Redrive], Any]
         ({"after": "x", "on_dead": "dye"}, "on_dead", "did you mean 'die'?"),
         ({"policy": "gentel"}, "policy", "did you mean 'gentle'?"),
         ({"policy": "else"}, "policy", "app.policy('else', Policy(...))"),
-        ({"policy": Policy()}, "policy", "not the name of a policy"),
+        ({"policy": 5}, "policy", "5 is not a policy"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused_by_name(

@@ -60,6 +60,7 @@ ENDED_EARLY = """
 import asyncio, sys, threading
 from redrive.blocking._process import this_process
 from redrive.mailboxes import *
+from redrive.mailboxes.agents import *
 from redrive.stores.memory import MemoryStore
 
 verb, asked = sys.argv[1], threading.Event()

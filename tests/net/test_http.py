@@ -233,3 +233,14 @@ def test_certificates_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the certificates cannot be used"):
         Tls(ca=str(tmp_path / "none.pem")).context()
     assert Tls().context().verify_mode is ssl.CERT_REQUIRED
+
+
+async def test_a_request_that_is_cancelled_at_any_turn_leaves_no_socket() -> None:
+    """The teardown of the test looks for them. A connection may be made when nobody waits for it any more."""
+    async with listening(saying(OK)) as port, client() as made:
+        for turns in range(30):
+            sending = asyncio.ensure_future(post(made, f"http://{HOST}:{port}/"))
+            for _ in range(turns):
+                await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)

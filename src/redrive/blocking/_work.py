@@ -46,7 +46,8 @@ class Working(Life):
         limit per key counts. While another item with the same `dedupe_key` is live, nothing is added, and you get the
         other's id; with `dedupe_window` also for so long after that one was enqueued. `after` are ids that must be done
         before; when one of them is dead or cancelled the item waits, or with `on_dead="die"` dies too. `policy` is the
-        name of one that `app.policy` declared.
+        name of one that `app.policy` declared, a Policy without rules, or some of its numbers ({"max_attempts": 3}):
+        they stand over those of the queue and of the handler.
 
         `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
         """

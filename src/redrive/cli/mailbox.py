@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import structs
+from msgspec import Struct, structs
 
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit, yes_option
 from redrive.cli.asking import confirm
@@ -96,7 +96,7 @@ Messages in somebody's hands are left to them. Letters in the trash can be resto
 """
 
 
-class Row(NamedTuple):
+class Row(Struct, frozen=True):
     name: str
     waiting: int
     received: int

@@ -185,6 +185,6 @@ def _jitter(value: object) -> float:
 
 
 def _factor(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= durations.MAX:
-        raise ConfigError(f"{value!r} cannot be used", field="factor", hint="use a number above 0, such as 2")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= durations.MAX:
+        raise ConfigError(f"{value!r} cannot be used", field="factor", hint="use a number of at least 1, such as 2")
     return value

@@ -63,16 +63,23 @@ class Heartbeat:
     async def begin(self) -> None:
         """Before the worker holds anything, so that a report of its death finds it."""
         with suppress(StoreError):
-            await self._store.beat(self._worker, self._facts(), EXPIRES)
+            await self._tell()
 
     async def run(self) -> None:
         while True:
             await self._clock.sleep(EVERY)
-            await self._steady(self.beat)
+            await self._steady(self._read)
+            await self._steady(self._tell)
 
     async def beat(self) -> None:
         """Read the command, and tell the store that the worker lives and has read it."""
+        await self._read()
+        await self._tell()
+
+    async def _read(self) -> None:
         self._follow(await orders.read(self._store, self._worker))
+
+    async def _tell(self) -> None:
         await self._store.beat(self._worker, self._facts(), EXPIRES)
 
     async def end(self) -> None:

@@ -50,8 +50,11 @@ POLICY = Policy(
 
 @lru_cache(maxsize=128)
 def retries(max_attempts: int, backoff_base: float, jitter: float) -> str:
-    """The policy of a receipt, as data: waits of `backoff_base` to the power of the tries so far, in seconds."""
-    factor = int(backoff_base) if backoff_base == int(backoff_base) else backoff_base
+    """The policy of a receipt, as data: waits of `backoff_base` to the power of the tries so far, in seconds.
+
+    A base below 1 is the wait each time: no wait gets shorter.
+    """
+    factor = max(1, int(backoff_base) if backoff_base == int(backoff_base) else backoff_base)
     base = timedelta(seconds=min(backoff_base, LONGEST))
     return policy_text({"backoff": exponential(base, factor, "1d", jitter), "max_attempts": max_attempts})
 

@@ -14,7 +14,7 @@ from unittest import mock
 from redrive.core.item import Millis
 from redrive.core.select import And, Ids, Match
 from redrive.core.verbs import Act, Discard, QueueChange, Replay
-from redrive.engine import ids, worker
+from redrive.engine import heartbeat, ids
 from redrive.errors import Conflict, NotFound, OutcomeUnknown, RedriveError, StoreError
 from redrive.office.schedules import Schedules
 from tests.support.rig import records as r
@@ -271,8 +271,8 @@ def _seeded(seed: int) -> Iterator[None]:
     pid = SimpleNamespace(getpid=lambda: PROCESS.get().pid)
     with (
         mock.patch.object(ids, "secrets", SimpleNamespace(token_bytes=source.randbytes)),
-        mock.patch.object(worker, "os", pid),
-        mock.patch.object(worker, "platform", SimpleNamespace(node=lambda: "simulated")),
+        mock.patch.object(heartbeat, "os", pid),
+        mock.patch.object(heartbeat, "platform", SimpleNamespace(node=lambda: "simulated")),
     ):
         try:
             yield
