@@ -96,6 +96,7 @@ def test_a_stuck_process_is_killed_by_its_watchdog_and_says_where_it_was(letters
 WAITING = """
 import sys, threading, time
 from redrive.mailboxes import *
+from redrive.mailboxes.agents import *
 
 class Echo:
     def evaluate(self, prompt):
