@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redrive import cancel_requested
-from redrive.core.select import EVERYTHING, Ids
+from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import Act, Cancel, WorkerBeat
 from redrive.engine import heartbeat, orders
@@ -96,6 +96,8 @@ def test_m36_a_store_that_is_away_is_waited_for(
     assert len(beats) > 6, "it is not taken for stuck"
     assert [answer.output for answer in bench.answers()] == [Told("why!")]
     assert any(record.getMessage().startswith("Mailbox reachable again") for record in caplog.records)
+    [done] = bench.requests._place.call(faulty.find, Match("queue", "=", "requests")).items  # noqa: SLF001
+    assert (done.state, done.deliveries, done.attempt) == (State.DONE, 1, 1), "the outage cost no delivery"
 
 
 def test_m36_work_that_was_done_is_not_done_again_because_the_store_is_away(bench: Bench, faulty: FaultyStore) -> None:

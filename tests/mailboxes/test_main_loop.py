@@ -104,12 +104,14 @@ def test_m09_a_dead_letter_says_all(kind: str, mailboxes: Openers, clock: FakeCl
     [message] = bench.letters.receive()
     letter = message.body
     assert isinstance(letter, DeadLetter)
-    assert letter.body == sent
+    assert (letter.message_id, letter.body) == (message.id, sent)
     assert (letter.source_mailbox, letter.delivery_count) == ("requests", 2)
     assert (letter.last_error, letter.last_error_type) == ("second", "redrive.mailboxes.faults.ValidationError")
     assert letter.dead_lettered_at == start + timedelta(seconds=70)
     assert letter.first_received_at == start + timedelta(seconds=10)
     assert letter.first_enqueued_at == start
+    times = (letter.dead_lettered_at, letter.first_received_at, letter.first_enqueued_at)
+    assert [at.tzinfo for at in times] == [UTC, UTC, UTC]
     assert (letter.request_id, letter.reply_to, letter.trace_id) == (sent.request_id, "replies", "t-1")
     assert [(one.number, one.error, one.ending) for one in letter.attempts] == [
         (1, "first", "failed"),
@@ -283,7 +285,8 @@ def test_m35_what_cannot_be_decoded_is_a_letter_with_its_bytes(kind: str, mailbo
     assert wrong.error.startswith("Dead-lettered after 1 attempts: ")
     [message] = bench.letters.receive()
     assert message.body.last_error_type == "redrive.errors.SerializationError"
-    assert b'"request":7' in message.raw
+    assert message.body.body == b'{"request":7,"request_id":"%s"}' % key.encode(), "the body, byte for byte"
+    assert (message.body.message_id, message.body.delivery_count) == (message.id, 1)
     assert [letter.reason for letter in letters_of(bench)] == ["payload"]
 
 
@@ -302,7 +305,10 @@ def test_m38_a_full_dead_letter_mailbox_keeps_it_in_the_source(
     assert (alarm.redrive["mailbox"], alarm.redrive["retry_in_seconds"]) == ("small-dlq", 60)  # type: ignore[attr-defined]
     assert bench.metrics.total("refused") == 1
     full.receive()[0].acknowledge()
-    clock.advance("60s")
+    clock.advance(59_999)
+    bench.run()
+    assert (bench.requests.approximate_count(), full.approximate_count()) == (1, 0), "the backoff is the store's"
+    clock.advance(1)
     bench.run()
     assert (bench.requests.approximate_count(), full.approximate_count()) == (0, 1)
     assert [answer.error for answer in bench.answers()] == ["Dead-lettered after 2 attempts: no such city"]

@@ -85,6 +85,11 @@ def audit_of(mailbox: StoreMailbox[Any, Any]) -> list[tuple[str, str, str, tuple
     return mailbox._place.call(journal, mailbox)  # noqa: SLF001
 
 
+def times_of(mailbox: StoreMailbox[Any, Any], change: str) -> list[int]:
+    entries = mailbox._place.call(mailbox._place.store.journal, "audit", 0, 100)  # noqa: SLF001
+    return [entry.at for entry in entries if codec.decode(entry.body, AuditRecord).change == change]
+
+
 @pytest.mark.parametrize("by", ["id", "message"])
 def test_m18_one_goes_back_unchanged_with_its_reply_address(boxes: Boxes, by: str) -> None:
     body = Order(1)
@@ -173,12 +178,15 @@ def test_m20_a_letter_that_could_not_go_does_not_keep_others_of_its_request(
 def test_m43_lineage_and_audit_tell_where_a_message_comes_from(boxes: Boxes) -> None:
     died = boxes.die(Order(1))
     replayer = Replayer(boxes.dead)
+    first_at = boxes.clock.now()
     assert replayer.one(died, reason="fixed", actor="ann").replayed == (died,)
     itself = boxes.one()
     assert isinstance(itself, StoreMessage)
     assert itself.lineage is not None
     assert (itself.lineage.original, itself.lineage.letter, itself.lineage.replays) == (died, died, 1)
     assert bury(itself, route="dead", reason="test", error=ValueError("no")) == "buried"
+    boxes.clock.advance("1h")
+    second_at = boxes.clock.now()
     (new,) = replayer.one(died, reason="fixed better", actor="bob", priority="high").replayed
     another = boxes.one()
     assert another.lineage is not None
@@ -186,6 +194,7 @@ def test_m43_lineage_and_audit_tell_where_a_message_comes_from(boxes: Boxes) -> 
     assert another.lineage.replays == 2
     replays = [told for told in audit_of(boxes.dead) if told[0] == "replay"]
     assert replays == [("replay", "ann", "fixed", (died,)), ("replay", "bob", "fixed better", (died,))]
+    assert times_of(boxes.dead, "replay") == [first_at, second_at]
     history = boxes.dead._place.call(boxes.dead._place.store.get, died)  # noqa: SLF001
     assert history.item.state is State.DONE
     assert history.attempts[-1].note == f"replayed to requests as {new} by bob: fixed better"

@@ -231,6 +231,29 @@ def test_prepare_makes_the_prompt_and_the_adapter_gets_what_it_takes(bench: Benc
     assert current_run() is None
 
 
+class Registry:
+    """As the seed's ResourceRegistry: resources by type."""
+
+    def __init__(self, *resources: object) -> None:
+        self._by_type = {type(each): each for each in resources}
+
+    def get(self, kind: type) -> object | None:
+        return self._by_type.get(kind)
+
+
+def test_resources_may_be_a_registry(bench: Bench) -> None:
+    adapter: Any = Echo()
+    registry = Registry(bench)
+    loop: MainLoop[Ask, str] = MainLoop(adapter=adapter, requests=bench.requests, resources=registry)
+    loop.execute(Ask("why"))
+    assert adapter.given["resources"] is registry
+    loop.execute(MainLoopRequest(Ask("why"), resources={"city": "Rome"}))
+    resources: Any = adapter.given["resources"]
+    assert (resources.get("city"), resources.get(Bench), resources.get(int, 7)) == ("Rome", bench, 7)
+    with pytest.raises(InvalidParameterError, match=r"resources: 3 has no get"):
+        MainLoop(adapter=adapter, requests=bench.requests, resources=3)  # type: ignore[arg-type]
+
+
 def test_expansions_are_part_of_the_same_delivery(bench: Bench) -> None:
     adapter: Any = Echo(expansions=10)
     loop = Prompting(adapter=adapter, requests=bench.requests, dlq=DLQPolicy(bench.letters))

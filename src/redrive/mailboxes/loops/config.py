@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike
-from typing import Any
 
 from redrive.core import durations
 from redrive.core.durations import Duration
@@ -15,7 +13,8 @@ from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.life.lease_extender import LeaseExtenderConfig
-from redrive.mailboxes.loops.requests import BUDGET, RESOURCES, Budget, Deadline
+from redrive.mailboxes.loops.requests import BUDGET, Budget, Deadline, check_resources
+from redrive.mailboxes.loops.runs import ResourceRegistry
 
 MOST_MESSAGES = 10
 LONGEST_WAIT = 43_200.0
@@ -36,7 +35,7 @@ class MainLoopConfig:
 
     deadline: Deadline | Duration | None = None
     budget: Budget | None = None
-    resources: Mapping[str, Any] | None = None
+    resources: ResourceRegistry | None = None
     lease_extender: LeaseExtenderConfig | None = None
     backoff_base: float = 60
     backoff_max: float = 900
@@ -55,9 +54,9 @@ class MainLoopConfig:
             durations.parse(self.deadline, field="deadline")
         limits.options(
             budget=(self.budget, Budget, BUDGET),
-            resources=(self.resources, Mapping, RESOURCES),
             lease_extender=(self.lease_extender, LeaseExtenderConfig, "use LeaseExtenderConfig"),
         )
+        check_resources(self.resources)
         folder: object = self.debug_bundles
         if folder is not None and not isinstance(folder, str | PathLike):
             hint = "give the name of a folder"

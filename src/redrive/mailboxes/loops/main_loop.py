@@ -43,8 +43,9 @@ from redrive.mailboxes.loops.requests import (
     MainLoopRequest,
     MainLoopResult,
     RunContext,
+    check_resources,
 )
-from redrive.mailboxes.loops.runs import Run, Session, under_way, usage_of
+from redrive.mailboxes.loops.runs import ResourceRegistry, Run, Session, merged_resources, under_way, usage_of
 from redrive.mailboxes.loops.worker import MailboxWorker
 from redrive.mailboxes.metrics import MailboxMetrics
 
@@ -76,7 +77,7 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         *,
         adapter: ProviderAdapter[OutputT],
         requests: Mailbox[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]],
-        resources: Mapping[str, Any] | None = None,
+        resources: ResourceRegistry | None = None,
         config: MainLoopConfig | None = None,
         dlq: DLQPolicy[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]] | None = None,
         metrics: MailboxMetrics | None = None,
@@ -84,7 +85,7 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         if not callable(getattr(adapter, "evaluate", None)):
             hint = "give an object with evaluate(prompt)"
             raise InvalidParameterError(f"a {type(adapter).__name__} cannot evaluate", field="adapter", hint=hint)
-        limits.options(resources=(resources, Mapping, RESOURCES))
+        check_resources(resources)
         super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
         self._adapter = adapter
         self._resources = resources
@@ -188,7 +189,7 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
             heartbeat=heartbeat,
             budget=request.budget or config.budget,
             deadline=request.deadline or config.deadline_of(request.created_at),
-            resources={**(config.resources or {}), **(self._resources or {}), **(request.resources or {})},
+            resources=merged_resources(config.resources, self._resources, request.resources),
             experiment=request.experiment,
         )
 

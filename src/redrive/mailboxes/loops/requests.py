@@ -158,6 +158,13 @@ def check_request(request_id: object, created_at: object) -> None:
     limits.kind(created_at, datetime, field="created_at", hint=_INSTANT)
 
 
+def check_resources(given: object) -> None:
+    """Of a loop, which shares them with its adapter: a mapping by name, or a registry by type."""
+    if given is not None:
+        hint = "give resources by name, as {'region': 'eu'}, or a registry with get(type)"
+        limits.able(given, "get", field="resources", hint=hint)
+
+
 def _check_instant(at: object, name: str, *, hint: str = _INSTANT) -> None:
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise InvalidParameterError(f"{shown(at)} is no instant", field=name, hint=hint)

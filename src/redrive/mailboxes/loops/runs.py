@@ -9,12 +9,12 @@ run.beat()                          # it takes long, but it goes on
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from redrive.core.quantity import shown
@@ -60,13 +60,14 @@ class Run:
         heartbeat: Heartbeat,
         budget: Budget | None = None,
         deadline: Deadline | None = None,
-        resources: Mapping[str, Any] | None = None,
+        resources: Any = None,
         experiment: Experiment | None = None,
     ) -> None:
         self.context = context
         self.budget = budget
         self.deadline = _earlier(deadline, None if budget is None else budget.deadline)
-        self.resources: Mapping[str, Any] = {} if resources is None else resources
+        self.resources: Any = {} if resources is None else resources
+        """What the config, the loop and the request bring: a mapping by name, or a registry with `get`."""
         self.experiment = experiment
         self.expansions = 0
         self.notes: dict[str, Any] = {}
@@ -123,6 +124,31 @@ class Run:
             if limit is not None and used > limit:
                 text = f"{used:,} {name.replace('_', ' ')} were used, {limit:,} are allowed"
                 raise BudgetExceededError(text, what=f"max_{name}", used=used, limit=limit)
+
+
+class ResourceRegistry(Protocol):
+    """Resources by name or by type: a mapping, or a registry whose `get` returns None for a key it does not have."""
+
+    def get(self, key: Any, /) -> Any: ...
+
+
+class _Layered:
+    """Resources of several origins; the first that has a key wins."""
+
+    def __init__(self, layers: Sequence[ResourceRegistry]) -> None:
+        self._layers = layers
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        found = (each.get(key) for each in self._layers)
+        return next((value for value in found if value is not None), default)
+
+
+def merged_resources(*given: ResourceRegistry | None) -> Any:
+    """One mapping where all are mappings, with the later ones first; else a registry that asks one after the other."""
+    layers = [each for each in given if each is not None and each != {}]
+    if all(isinstance(each, Mapping) for each in layers):
+        return {name: value for each in layers for name, value in cast("Mapping[str, Any]", each).items()}
+    return layers[0] if len(layers) == 1 else _Layered(layers[::-1])
 
 
 _current: ContextVar[Run | None] = ContextVar("redrive_mailboxes_run", default=None)
