@@ -14,7 +14,7 @@ import redis.sentinel
 
 from redrive.errors import BadStoreURL
 from redrive.mailboxes import DeadLetter, InvalidParameterError, RedisMailbox
-from redrive.mailboxes.boxes.clients import url_of
+from redrive.stores.redis.client_url import client_url
 from redrive.stores.url import store_from_url
 from redrive.testing import FakeClock
 from tests.support.stores import StoreUrl
@@ -37,13 +37,13 @@ from tests.support.stores import StoreUrl
     ],
 )  # fmt: skip
 def test_the_address_is_that_of_the_client(client: Any, url: str) -> None:
-    assert url_of(client, None, None) == url
+    assert client_url(client) == url
     store_from_url(url)
 
 
 def test_a_provider_of_credentials_is_asked() -> None:
     client = redis.Redis(credential_provider=redis.UsernamePasswordCredentialProvider("me", "secret"))
-    assert url_of(client, None, None) == "redis://me:secret@localhost:6379/0"
+    assert client_url(client) == "redis://me:secret@localhost:6379/0"
 
 
 def test_any_node_of_a_cluster_will_do() -> None:
@@ -52,7 +52,7 @@ def test_any_node_of_a_cluster_will_do() -> None:
     manager = SimpleNamespace(startup_nodes=nodes, connection_kwargs={"username": "me", "password": "x"})
     client = redis.cluster.RedisCluster.__new__(redis.cluster.RedisCluster)
     client.nodes_manager = manager  # type: ignore[assignment]
-    assert url_of(client, None, "mine") == "redis://me:x@a:7001/0?namespace=mine"
+    assert client_url(client, "mine") == "redis://me:x@a:7001/0?namespace=mine"
 
 
 def test_clients_that_ask_sentinel_are_refused_by_name() -> None:
@@ -67,7 +67,7 @@ def test_clients_that_ask_sentinel_are_refused_by_name() -> None:
     "client", [object(), "redis://localhost", 3, SimpleNamespace(connection_pool=None), MagicMock()]
 )
 def test_what_is_no_client_is_refused(client: Any) -> None:
-    with pytest.raises(InvalidParameterError, match="no client of redis-py"):
+    with pytest.raises(InvalidParameterError, match="not a client of redis-py"):
         RedisMailbox("requests", client=client)
 
 

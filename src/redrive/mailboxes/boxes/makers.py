@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import clients, limits
+from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.mailbox import StoreMailbox
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.stores.base import Store
@@ -108,4 +108,17 @@ class RedisMailbox(StoreMailbox[T, R]):
         limits.options(namespace=(namespace, str, "give a text, or leave it out"))
         if url is not None:
             _check_url(url, "RedisMailbox", "a URL such as redis://host:6379/0")
-        super().__init__(name, clients.url_of(client, url, namespace), **options)
+        super().__init__(name, _redis_url(client, url, namespace), **options)
+
+
+def _redis_url(client: Any, url: str | None, namespace: str | None) -> str:
+    if (client is None) == (url is None):
+        hint = 'as in RedisMailbox(name="requests", client=redis.Redis())'
+        raise InvalidParameterError("give a client or a url, and not both", field="client", hint=hint)
+    if url is None:
+        from redrive.stores.redis.client_url import client_url
+
+        return limits.checked(lambda given: client_url(given, namespace), client)
+    if namespace is None:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{urlencode({'namespace': namespace})}"

@@ -1,51 +1,41 @@
-"""From a client of Redis that somebody has to our own address for it. By duck typing: no client library is imported."""
+"""The store URL of a redis-py or valkey-py client: its connection settings, read by duck typing."""
 
 from __future__ import annotations
 
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from redrive.errors import InvalidParameterError
+from redrive.errors import ConfigError
 
-_CLUSTER_NODE = ("nodes_manager", "startup_nodes")
 _TLS = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_ciphers")
 
 
-def url_of(client: Any, url: str | None, namespace: str | None) -> str:
-    """The store's URL; `namespace` is added to it."""
-    if (client is None) == (url is None):
-        said = "give a client or a url, and not both"
-        raise InvalidParameterError(
-            said, field="client", hint='as in RedisMailbox(name="requests", client=redis.Redis())'
-        )
-    if url is None:
-        return _address(_settings(client), namespace)
-    if namespace is None:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}{urlencode({'namespace': namespace})}"
+def client_url(client: Any, namespace: str | None = None) -> str:
+    """Raises ConfigError for a client whose settings a URL cannot carry."""
+    return _url(_settings(client), namespace)
 
 
 def _settings(client: Any) -> dict[str, Any]:
     """How the client connects."""
     nodes = getattr(getattr(client, "nodes_manager", None), "startup_nodes", None)
     if isinstance(nodes, dict) and nodes:
-        # A namespace is one slot, and its owner is found by itself: any node will do.
+        # A namespace is one slot, and MOVED leads to its owner: any node will do.
         node = next(iter(nodes.values()))
         shared = getattr(client.nodes_manager, "connection_kwargs", None) or getattr(client, "connection_kwargs", {})
         return {**shared, "host": node.host, "port": node.port, "db": 0}
     pool = getattr(client, "connection_pool", None)
     kwargs = getattr(pool, "connection_kwargs", None)
     if pool is None or not isinstance(kwargs, dict):
-        said = f"a {type(client).__name__} is no client of redis-py or valkey-py"
-        raise InvalidParameterError(said, field="client", hint="give redis.Redis(...), or url='redis://host:6379/0'")
+        said = f"a {type(client).__name__} is not a client of redis-py or valkey-py"
+        raise ConfigError(said, field="client", hint="give redis.Redis(...), or url='redis://host:6379/0'")
     if "Sentinel" in type(pool).__name__:
         hint = "give url='redis://host:6379/0' of the primary, or of a proxy that follows it"
-        raise InvalidParameterError("a client that asks Sentinel has no address of its own", field="client", hint=hint)
+        raise ConfigError("a Sentinel client has no fixed address", field="client", hint=hint)
     kind = getattr(pool, "connection_class", None)
     return {**kwargs, "ssl": "SSL" in getattr(kind, "__name__", "")}
 
 
-def _address(settings: dict[str, Any], namespace: str | None) -> str:
+def _url(settings: dict[str, Any], namespace: str | None) -> str:
     username, password = _credentials(settings)
     secret = "" if password is None else f":{quote(password, safe='')}"
     user = f"{quote(username or '', safe='')}{secret}@" if username or secret else ""
@@ -77,7 +67,7 @@ def _text(value: Any) -> str | None:
 
 
 def _tls(settings: dict[str, Any]) -> dict[str, str]:
-    """What our URL can say of it; what it cannot is refused, as a client that trusts more than we would."""
+    """The TLS options of a store URL. Settings that it cannot carry are refused."""
     options = {name: str(settings[name]) for name in _TLS if settings.get(name)}
     required = settings.get("ssl_cert_reqs", "required")
     words = {0: "none", 1: "optional", 2: "required", None: "none"}
@@ -85,8 +75,8 @@ def _tls(settings: dict[str, Any]) -> dict[str, str]:
         required if isinstance(required, str) else words[None if required is None else int(required)]
     )
     if settings.get("ssl_ca_data"):
-        hint = "put it into a file and give ssl_ca_certs, or give url='rediss://…?ssl_ca_certs=…'"
-        raise InvalidParameterError("certificates as a text cannot be passed on", field="client.ssl_ca_data", hint=hint)
+        hint = "write them to a file and give ssl_ca_certs, or give url='rediss://…?ssl_ca_certs=…'"
+        raise ConfigError("a store URL cannot carry certificates as text", field="client.ssl_ca_data", hint=hint)
     if "ssl_check_hostname" in settings:
         options["ssl_check_hostname"] = "yes" if settings["ssl_check_hostname"] else "no"
     return options
