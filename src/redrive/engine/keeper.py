@@ -13,7 +13,7 @@ from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler
 from redrive.engine.runner import Run, Why
 from redrive.engine.slots import Slots
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.events import CancelAsked, Events, LeaseLost
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -38,7 +38,7 @@ class Keeper:
         self._slots = slots
         self._events = events
         self._clock = clock
-        self._steady = Steady("keeper", events, clock)
+        self._retry = StoreRetry("keeper", events, clock)
 
     async def run(self) -> None:
         while True:
@@ -57,7 +57,7 @@ class Keeper:
 
     async def _prolong(self, runs: list[Run], ttl: Millis, now: Millis) -> None:
         leases = [Held(run.item.id, run.item.deliveries) for run in runs]
-        extended = await self._steady(lambda: self._store.extend(leases, ttl))
+        extended = await self._retry(lambda: self._store.extend(leases, ttl))
         gone = set(extended.lost)
         lost: list[Run] = []
         for run, asked in zip(runs, leases, strict=True):
@@ -75,7 +75,7 @@ class Keeper:
             run = self._slots.running.get(item_id)
             if run is None or run.asked or run.why is not None:
                 continue
-            reason = await self._steady(partial(cancel_reason, self._store, item_id))
+            reason = await self._retry(partial(cancel_reason, self._store, item_id))
             if self._slots.running.get(item_id) is run and not run.over:
                 run.ask_to_stop(reason)
                 item = run.item
@@ -87,7 +87,7 @@ class Keeper:
         """
         ids = [run.item.id for run in runs]
         queues = sorted({run.item.queue for run in runs})
-        items = await self._steady(lambda: self._store.reclaim(self._worker, queues, ttl, len(ids), ids))
+        items = await self._retry(lambda: self._store.reclaim(self._worker, queues, ttl, len(ids), ids))
         strange = tuple([item for item in items if not self._slots.take_back(item)])
         if strange:
             await self._bring_back(strange)

@@ -31,7 +31,7 @@ from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.schedule import Scheduler
 from redrive.engine.settings import Settings
 from redrive.engine.slots import Slots
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
@@ -74,8 +74,8 @@ class Worker:
         self._slots = Slots(self.name, self._handlers, self._policies, self._runner.busy_threads, most)
         self._gates = Gates(store, self._settings.known, events=events, clock=clock)
         self._report = Reporter(self.name, events, clock)
-        self._writing = Steady("pump", events, clock)
-        self._watching = Steady("watch", events, clock)
+        self._writing = StoreRetry("pump", events, clock)
+        self._watching = StoreRetry("watch", events, clock)
         self._ended: list[Run] = []
         self._wake = asyncio.Event()
         self._due = True

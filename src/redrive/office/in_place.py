@@ -27,16 +27,9 @@ from redrive.engine.evidence import failure_of, text_of
 from redrive.engine.forks import parent_only
 from redrive.engine.ids import new_id
 from redrive.engine.report import end_event, settlement_of
-from redrive.engine.steady import PAUSES
+from redrive.engine.store_retry import PAUSES, retry_unknown
 from redrive.engine.threads import Threads
-from redrive.errors import (
-    NotFound,
-    OutcomeUnknown,
-    PayloadError,
-    PayloadUndecodable,
-    StoreError,
-    StoreUnavailable,
-)
+from redrive.errors import NotFound, PayloadError, PayloadUndecodable, StoreError
 from redrive.events import Amended, Events, LeaseLost
 from redrive.office.in_place_job import Function, Halt, Job, Worked, WorkRecord, why_not
 from redrive.stores.audit import TOPIC
@@ -49,8 +42,8 @@ T = TypeVar("T")
 WORD = "work"
 NO_ITEM = "no such item"
 RENEW_AT = 3
-TRIES = 8
-"""Of a verb that fails. What was done for a letter must not be lost for a short trouble of the store."""
+RETRY_PAUSES = [PAUSES.delay(failures, 0.0) or 0 for failures in range(1, 8)]
+"""Before the retries of a verb: the result of the work on a letter must survive a short outage of the store."""
 
 
 class _Hand:
@@ -130,7 +123,7 @@ class Shift:
         wanted = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
         job = self._job
         lending = asyncio.ensure_future(
-            self._surely(lambda: self._store.lease_letters(wanted, self._worker, job.ttl, early=job.early))
+            self._retry(lambda: self._store.lease_letters(wanted, self._worker, job.ttl, early=job.early))
         )
         try:
             lent = await asyncio.shield(lending)
@@ -153,7 +146,7 @@ class Shift:
 
     async def _why_not(self, item_id: str) -> str:
         try:
-            item = (await self._surely(lambda: self._store.get(item_id))).item
+            item = (await self._retry(lambda: self._store.get(item_id))).item
         except NotFound:
             return NO_ITEM
         return why_not(item, self._clock.now(), early=self._job.early) or "it was held by somebody else"
@@ -257,7 +250,7 @@ class Shift:
         return NewEntry(TOPIC, body, act.actor, act.reason, act.request_id)
 
     async def _settled(self, settlement: Settlement) -> Answer:
-        return (await self._surely(lambda: self._store.settle_letters([settlement])))[0]
+        return (await self._retry(lambda: self._store.settle_letters([settlement])))[0]
 
     # --- leases ---
 
@@ -272,7 +265,7 @@ class Shift:
 
     async def _lost(self, hands: list[_Hand], leases: list[Held]) -> list[_Hand]:
         try:
-            lost = (await self._surely(lambda: self._store.extend(leases, self._job.ttl))).lost
+            lost = (await self._retry(lambda: self._store.extend(leases, self._job.ttl))).lost
         except StoreError:
             return []  # it is asked again soon, and whoever lost a lease is told when it settles
         return [hand for hand in hands if hand.item.id in lost and not hand.over]
@@ -296,7 +289,7 @@ class Shift:
         self._left += [each.id for each in held]
         try:
             if held:
-                await self._surely(lambda: self._store.settle_letters(held))
+                await self._retry(lambda: self._store.settle_letters(held))
         finally:
             await self._conclude()
 
@@ -305,7 +298,7 @@ class Shift:
         act, changed = self._job.act, len(self._done) + len(self._cancelled)
         if self._kept:
             entry = self._entry((), {"kept": len(self._kept)})
-            await self._surely(lambda: self._store.append([entry]))
+            await self._retry(lambda: self._store.append([entry]))
         if self._events and (changed or self._kept):
             left = len(self._kept) + len(self._skipped)
             self._events.emit(Amended(WORD, act.actor, act.reason, act.request_id, changed, left))
@@ -327,14 +320,9 @@ class Shift:
             reached = len(self._done) + len(self._kept) + len(self._cancelled) + len(self._skipped)
             self._job.on_progress(reached, self._total)
 
-    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Every verb may be repeated, and a short trouble of the store is no reason to stop."""
-        for failures in range(1, TRIES):
-            try:
-                return await call()
-            except (StoreUnavailable, OutcomeUnknown):
-                await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
-        return await call()
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Every verb may be repeated, and a store that fails for a moment is no reason to stop."""
+        return (await retry_unknown(call, RETRY_PAUSES, self._clock, unavailable=True))[0]
 
 
 def _caught(function: Function, item: Item) -> tuple[Any, BaseException | None]:

@@ -19,6 +19,7 @@ from redrive.core import outcome as o
 from redrive.core.durations import Duration
 from redrive.core.item import Item, Millis, NewItem, Priority
 from redrive.core.verbs import QueueChange
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (
     ConfigError,
     InvalidParameterError,
@@ -37,7 +38,7 @@ from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
 from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.ids import fresh_id
 from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_all
-from redrive.mailboxes.boxes.place import Place, surely
+from redrive.mailboxes.boxes.place import Place
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.boxes.taking import fetch, take
 from redrive.mailboxes.boxes.together import Together
@@ -252,7 +253,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     async def _put_many(self, items: list[NewItem]) -> None:
         await self._prepare_to_put()
-        await surely(lambda: self._place.store.put(items))
+        await retry_unknown(lambda: self._place.store.put(items))
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> tuple[str, ...]:
         """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
@@ -316,7 +317,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the place
         await self._prepare_to_put()
         place = self._place
-        added, _ = await surely(lambda: place.put(item))
+        added, _ = await retry_unknown(lambda: place.put(item))
         if named and not added:
             await counting.check_same_queue(place.store, item)
 
