@@ -6,12 +6,11 @@ So a process that dies in the middle leaves every letter as it was, and two who 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import platform
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -23,15 +22,14 @@ from redrive.core.policy import Policy
 from redrive.core.select import Ids
 from redrive.core.verbs import Answer, Held, NewEntry, Settlement, Skipped, Verdict
 from redrive.engine import signals
+from redrive.engine.caller import Caller
 from redrive.engine.evidence import failure_of, text_of
-from redrive.engine.forks import parent_only
 from redrive.engine.ids import new_id
 from redrive.engine.report import end_event, settlement_of
 from redrive.engine.store_retry import PAUSES, retry_unknown
-from redrive.engine.threads import Threads
 from redrive.errors import NotFound, PayloadError, PayloadUndecodable, StoreError
 from redrive.events import Amended, Events, LeaseLost
-from redrive.office.in_place_job import Function, Halt, Job, Worked, WorkRecord, why_not
+from redrive.office.in_place_job import Halt, Job, Worked, WorkRecord, why_not
 from redrive.stores.audit import TOPIC
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.clock import Clock
@@ -66,7 +64,7 @@ class Shift:
         self._events = events
         self._clock = clock
         self._worker = f"{platform.node() or 'host'}-{os.getpid()}-{WORD}-{new_id()[:8]}"
-        self._threads = Threads(job.concurrency)
+        self._caller = Caller(job.concurrency)
         self._hands: dict[str, _Hand] = {}
         self._waiting: deque[str] = deque()
         self._full_at = 0
@@ -87,7 +85,7 @@ class Shift:
         finally:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-            self._threads.close()
+            self._caller.close()
             await asyncio.shield(self._end())
         return self._worked()
 
@@ -168,35 +166,13 @@ class Shift:
                 self._tell()
 
     async def _called(self, item: Item) -> tuple[object, BaseException | None]:
-        """What the function returned, or raised: SystemExit too is its failure, and only being stopped is not."""
-        function = self._job.function
-        if item.flaw:  # what is left of its payload must not be taken for the whole
+        """The function's result or error: SystemExit is an error too, and only the end of this shift is not."""
+        if item.flaw:  # the rest of a damaged payload must not be taken for the whole
             return None, PayloadUndecodable(f"the payload cannot be used: {item.flaw}")
-        try:
-            if inspect.iscoroutinefunction(function):
-                with parent_only():
-                    value = await function(item)
-            else:
-                value, error = await self._in_thread(function, item)
-                if error is not None:
-                    return None, error
-                value = await value if inspect.isawaitable(value) else value
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return None, RuntimeError("the function was cancelled from within")
-        except BaseException as raised:  # noqa: BLE001 - see above
-            return None, raised
-        return (None, value) if isinstance(value, signals.Signal | Halt) else (value, None)
-
-    async def _in_thread(self, function: Function, item: Item) -> tuple[Any, BaseException | None]:
-        loop = asyncio.get_running_loop()
-        future = self._threads.submit(lambda: _caught(function, item))
-        # A thread cannot be cancelled: its place stays taken until it ends.
-        future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._threads.freed))
-        found: tuple[Any, BaseException | None] = await asyncio.wrap_future(future)
-        return found
+        value, error = await self._caller(self._job.function, item)
+        if isinstance(error, asyncio.CancelledError):
+            error = RuntimeError("the function was cancelled from within")
+        return (None, value) if isinstance(value, signals.Signal | Halt) else (value, error)
 
     def _judged(self, value: object, error: BaseException | None) -> tuple[o.Outcome, str]:
         """How it ended, and why it is a letter still (or nobody's)."""
@@ -323,15 +299,6 @@ class Shift:
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """Every verb may be repeated, and a store that fails for a moment is no reason to stop."""
         return (await retry_unknown(call, RETRY_PAUSES, self._clock, unavailable=True))[0]
-
-
-def _caught(function: Function, item: Item) -> tuple[Any, BaseException | None]:
-    """Exceptions travel as values: a StopIteration cannot be set on a future."""
-    try:
-        with parent_only():
-            return function(item), None
-    except BaseException as error:  # noqa: BLE001 - it is judged in the loop
-        return None, error
 
 
 async def would_work(store: Store, ids: Sequence[str], *, early: bool) -> Worked:
