@@ -89,6 +89,10 @@ class Run:
         return given - self.item.renewed_at + now - self.leased
 
     @property
+    def lease(self) -> Millis:
+        return self.handler.lease
+
+    @property
     def policy(self) -> Policy:
         return self.handler.policy if self.choice is None else self.choice.policy
 
@@ -101,6 +105,13 @@ class Run:
             self.why = why
             if self.task is not None and self.begun:
                 self.task.cancel()
+
+    def lose(self) -> bool:
+        """Its lease is lost. False if it was cancelled before."""
+        if self.why is not None:
+            return False
+        self.cancel(Why.LOST)
+        return True
 
     def ask_to_stop(self, reason: str) -> None:
         """An async handler is cancelled; one in a thread has to ask `cancel_requested`."""

@@ -21,7 +21,7 @@ from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, Settle
 from redrive.engine.along import Along
 from redrive.engine.gates import Gates
 from redrive.engine.heartbeat import Heartbeat, worker_name
-from redrive.engine.keeper import Keeper, sweep_deadlines
+from redrive.engine.keeper import WorkerKeeper, sweep_deadlines
 from redrive.engine.maintainer import Maintainer
 from redrive.engine.policies import Policies
 from redrive.engine.reaper import Reaper
@@ -118,7 +118,7 @@ class Worker:
     def _parts(self) -> list[Coroutine[object, object, None]]:
         name, store, slots, events, clock = self.name, self._store, self._slots, self._events, self._clock
         reaper = Reaper(name, store, slots, policies=self._policies, report=self._report, events=events, clock=clock)
-        keeper = Keeper(name, store, slots, reaper=reaper, events=events, clock=clock)
+        keeper = WorkerKeeper(name, store, slots, reaper=reaper, events=events, clock=clock)
         deadlines = sweep_deadlines(slots, self._handlers, clock)
         maintainer = Maintainer(name, store, events, clock)
         scheduler = Scheduler(store, name, events=events, clock=clock)

@@ -20,15 +20,16 @@ from redrive.core.decide import ToCancelled, ToDone, decide_letter
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.select import Ids
-from redrive.core.verbs import Answer, Held, NewEntry, Settlement, Skipped, Verdict
+from redrive.core.verbs import Answer, NewEntry, Settlement, Skipped, Verdict
 from redrive.engine import signals
 from redrive.engine.caller import Caller
 from redrive.engine.evidence import failure_of, text_of
 from redrive.engine.ids import new_id
+from redrive.engine.keeper import Keeper
 from redrive.engine.report import end_event, settlement_of
 from redrive.engine.store_retry import PAUSES, retry_unknown
-from redrive.errors import NotFound, PayloadError, PayloadUndecodable, StoreError
-from redrive.events import Amended, Events, LeaseLost
+from redrive.errors import NotFound, PayloadError, PayloadUndecodable
+from redrive.events import Amended, Events
 from redrive.office.in_place_job import Halt, Job, Worked, WorkRecord, why_not
 from redrive.stores.audit import TOPIC
 from redrive.stores.base import PAGE_LIMIT, Store
@@ -39,20 +40,29 @@ __all__ = ["Halt", "Shift", "Worked", "would_work"]
 T = TypeVar("T")
 WORD = "work"
 NO_ITEM = "no such item"
-RENEW_AT = 3
 RETRY_PAUSES = [PAUSES.delay(failures, 0.0) or 0 for failures in range(1, 8)]
 """Before the retries of a verb: the result of the work on a letter must survive a short outage of the store."""
 
 
 class _Hand:
-    """A letter in hand. `over`: the function has ended, and only the store is still to hear of it."""
+    """A letter in hand. `over`: the function has ended, and the result is yet to be settled."""
 
-    def __init__(self, item: Item, taken: Millis) -> None:
+    def __init__(self, item: Item, taken: Millis, lease: Millis) -> None:
         self.item = item
         self.taken = taken
+        self.lease = lease
+        self.kept: Millis | None = taken
         self.over = False
         self.lost = False
         self.task: asyncio.Task[None] | None = None
+
+    def lose(self) -> bool:
+        if self.over:
+            return False  # the store refuses the result
+        self.lost = True
+        if self.task is not None:
+            self.task.cancel()
+        return True
 
 
 class Shift:
@@ -79,7 +89,10 @@ class Shift:
     async def work(self, ids: Sequence[str]) -> Worked:
         self._waiting.extend(dict.fromkeys(ids))
         self._total = len(self._waiting)
-        keeper = asyncio.create_task(self._keep())
+        leases = Keeper(
+            self._worker, self._store, self._at_work, shortest=self._job.ttl, events=self._events, clock=self._clock
+        )
+        keeper = asyncio.create_task(leases.run())
         try:
             await self._go_on()
         finally:
@@ -88,6 +101,9 @@ class Shift:
             self._caller.close()
             await asyncio.shield(self._end())
         return self._worked()
+
+    def _at_work(self) -> list[_Hand]:
+        return [hand for hand in self._hands.values() if not hand.over]
 
     async def _go_on(self) -> None:
         while self._hands or (self._waiting and not self._halted):
@@ -127,14 +143,14 @@ class Shift:
             lent = await asyncio.shield(lending)
         except asyncio.CancelledError:
             # What is being lent to us is ours to give back.
-            self._hands |= {item.id: _Hand(item, self._clock.monotonic()) for item in await lending}
+            self._hands |= {item.id: _Hand(item, self._clock.monotonic(), job.ttl) for item in await lending}
             self._left += [each for each in wanted if each not in self._hands]
             raise
         except BaseException:
             self._left += wanted
             raise
         for item in lent:
-            hand = self._hands[item.id] = _Hand(item, self._clock.monotonic())
+            hand = self._hands[item.id] = _Hand(item, self._clock.monotonic(), job.ttl)
             hand.task = asyncio.create_task(self._one(hand))
         given = {item.id for item in lent}
         for each in wanted:
@@ -228,33 +244,11 @@ class Shift:
     async def _settled(self, settlement: Settlement) -> Answer:
         return (await self._retry(lambda: self._store.settle_letters([settlement])))[0]
 
-    # --- leases ---
-
-    async def _keep(self) -> None:
-        while True:
-            await self._clock.sleep(self._job.ttl // RENEW_AT)
-            hands = [hand for hand in self._hands.values() if not hand.over]
-            leases = [Held(hand.item.id, hand.item.deliveries) for hand in hands]
-            if leases:
-                for hand in await self._lost(hands, leases):
-                    self._lose(hand)
-
-    async def _lost(self, hands: list[_Hand], leases: list[Held]) -> list[_Hand]:
-        try:
-            lost = (await self._retry(lambda: self._store.extend(leases, self._job.ttl))).lost
-        except StoreError:
-            return []  # it is asked again soon, and whoever lost a lease is told when it settles
-        return [hand for hand in hands if hand.item.id in lost and not hand.over]
-
-    def _lose(self, hand: _Hand) -> None:
-        hand.lost = True
-        if hand.task is not None:
-            hand.task.cancel()
-        self._events.emit(LeaseLost(self._worker, hand.item.queue, hand.item.id, hand.item.deliveries))
+    # --- the end ---
 
     async def _end(self) -> None:
         """Let go of what is in hand, and tell what was done."""
-        stopped = [hand for hand in self._hands.values() if not hand.over]
+        stopped = self._at_work()
         tasks = [hand.task for hand in self._hands.values() if hand.task is not None]
         for hand in stopped:
             if hand.task is not None:

@@ -48,7 +48,7 @@ def _in(owner: object, attribute: str, bug: object, named: str) -> Plant:
     return Plant(named, owner=owner, attribute=attribute, bug=bug)
 
 
-async def _keep_nothing(self: Keeper) -> None:
+async def _keep_nothing(self: Keeper[Any]) -> None:
     """A keeper that never extends."""
 
 
