@@ -19,6 +19,7 @@ from redrive.core import outcome as o
 from redrive.core.durations import Duration
 from redrive.core.item import Item, Millis, NewItem, Priority
 from redrive.core.verbs import QueueChange
+from redrive.engine.batcher import Batcher
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (
     ConfigError,
@@ -41,7 +42,6 @@ from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_a
 from redrive.mailboxes.boxes.place import Place
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.boxes.taking import fetch, take
-from redrive.mailboxes.boxes.together import Together
 from redrive.office import doors
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -110,7 +110,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._closed = False
         self._prepared = False
         self._reclaim_at: Millis = 0
-        self._fetches: dict[Millis, Together[int, Sequence[Item]]] = {}
+        self._fetches: dict[Millis, Batcher[int, Sequence[Item]]] = {}
         self._lens: Lens | None = None
         self._move_in(Place.enter(store, clock))
 
@@ -368,13 +368,13 @@ class StoreMailbox(Handle, Mailbox[T, R]):
                 return []
             raise
 
-    def _fetching(self, ttl: Millis) -> Together[int, Sequence[Item]]:
+    def _fetching(self, ttl: Millis) -> Batcher[int, Sequence[Item]]:
         """In the loop: receivers who want messages for the same time ask the store together."""
         asking = self._fetches.get(ttl)
         if asking is None:
             if len(self._fetches) >= _MOST_TIMES:
                 self._fetches.clear()
-            asking = self._fetches[ttl] = Together(lambda limits: fetch(self, limits, ttl))
+            asking = self._fetches[ttl] = Batcher(lambda limits: fetch(self, limits, ttl))
         return asking
 
     async def _letters(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:

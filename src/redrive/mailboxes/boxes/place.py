@@ -26,6 +26,7 @@ from redrive.blocking.house import House
 from redrive.core.decide import ToCancelled, ToDone
 from redrive.core.item import Item, NewItem
 from redrive.core.verbs import Answer, Settlement
+from redrive.engine.batcher import Batcher
 from redrive.engine.report import Reporter
 from redrive.engine.store_retry import retry_unknown as surely
 from redrive.errors import (
@@ -41,7 +42,6 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.events import Events
-from redrive.mailboxes.boxes.together import Together
 from redrive.mailboxes.boxes.upkeep import Upkeep
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
@@ -72,8 +72,8 @@ class Place:
         self.events = Events()
         self._reporter = Reporter(self.worker, self.events, self.clock)
         self.upkeep = Upkeep(self.worker, store, self.events, self.clock)
-        self.put: Together[NewItem, bool] = Together(self._put)
-        self.settle: Together[Settlement, Answer] = Together(self._settle)
+        self.put: Batcher[NewItem, bool] = Batcher(self._put)
+        self.settle: Batcher[Settlement, Answer] = Batcher(self._settle)
         self._key = key
         self._users = 0
         self._opening = threading.Lock()
