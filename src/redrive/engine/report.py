@@ -173,6 +173,24 @@ class Reporter:
             note = settlement.attempt.note if settlement.attempt is not None else ""
             self._events.emit(ev.Cancelled(worker, item.queue, item.id, settlement.delivery, note))
 
+    def reclaimed(self, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]) -> None:
+        """Deliveries whose lease expired, which this worker ended for the lost one."""
+        for item, settlement, answer in zip(items, settlements, answers, strict=True):
+            if answer.verdict is not Verdict.REFUSED:
+                lost_by = item.worker or ""
+                self._events.emit(ev.Reclaimed(self._worker, item.queue, item.id, item.deliveries, lost_by))
+                self.ended(lost_by, item, settlement, answer)
+
+    def settled(self, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]) -> None:
+        """For a receiver: report deliveries that it settled. A letter that stays one has not ended."""
+        if not self._events:
+            return
+        for item, settlement, answer in zip(items, settlements, answers, strict=True):
+            if item.letter is None or isinstance(settlement.decision, ToDone | ToCancelled):
+                attempt = settlement.attempt
+                worker, ran = (self._worker, 0) if attempt is None else (attempt.worker, attempt.ran)
+                self.ended(worker, item, settlement, answer, ran=ran)
+
     def _ring(self, route: str, item: Item) -> None:
         self._kept[route] += 1
         now = self._clock.monotonic()

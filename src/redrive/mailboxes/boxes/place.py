@@ -23,8 +23,7 @@ from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from redrive.blocking.house import House
-from redrive.core.decide import ToCancelled, ToDone
-from redrive.core.item import Item, NewItem
+from redrive.core.item import NewItem
 from redrive.core.verbs import Answer, Settlement
 from redrive.engine.batcher import Batcher
 from redrive.engine.report import Reporter
@@ -70,7 +69,8 @@ class Place:
         self.fingerprint = _fingerprint(store)
         self.mailboxes: WeakValueDictionary[str, StoreMailbox[Any, Any]] = WeakValueDictionary()
         self.events = Events()
-        self._reporter = Reporter(self.worker, self.events, self.clock)
+        self.reporter = Reporter(self.worker, self.events, self.clock)
+        self.report = self.reporter.settled
         self.upkeep = Upkeep(self.worker, store, self.events, self.clock)
         self.put: Batcher[NewItem, bool] = Batcher(self._put)
         self.settle: Batcher[Settlement, Answer] = Batcher(self._settle)
@@ -160,16 +160,6 @@ class Place:
 
     async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[Answer]:
         return (await self.store.settle(settlements)).answers
-
-    def report(self, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]) -> None:
-        """In the loop: tell subscribers how deliveries ended. A letter that stays one has not ended."""
-        if not self.events:
-            return
-        for item, settlement, answer in zip(items, settlements, answers, strict=True):
-            if item.letter is None or isinstance(settlement.decision, ToDone | ToCancelled):
-                ran = 0 if settlement.attempt is None else settlement.attempt.ran
-                worker = self.worker if settlement.attempt is None else settlement.attempt.worker
-                self._reporter.ended(worker, item, settlement, answer, ran=ran)
 
     def bell(self, name: str) -> _Bell:
         """In the loop, as a context manager: an event that `ring` sets for the mailbox of this name."""
