@@ -38,7 +38,7 @@ from redrive.mailboxes import (
     open_mailbox,
     testing,
 )
-from redrive.mailboxes.boxes import taking
+from redrive.mailboxes.boxes import receive
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import born
 from redrive.mailboxes.loops import outbox, verdict, worker
@@ -123,7 +123,7 @@ def test_every_method_is_on_the_page(kind: type) -> None:
 
 
 def test_every_reason_for_a_letter_is_explained() -> None:
-    source = "\n".join(inspect.getsource(module) for module in (verdict, worker, taking, outbox))
+    source = "\n".join(inspect.getsource(module) for module in (verdict, worker, receive, outbox))
     reasons = set(re.findall(r'Grave\("(\w+)"', source))
     reasons |= set(re.findall(r'(?:Dead|Expired)\(failure, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"(?: if| *$)', inspect.getsource(verdict), re.MULTILINE))

@@ -12,14 +12,15 @@ import random
 from redrive.core import outcome as o
 from redrive.core.decide import decide
 from redrive.core.item import Attempt, Ending, Failure, Item, Millis
-from redrive.core.verbs import Settlement, Verdict
+from redrive.core.policy import Policy
+from redrive.core.verbs import Settlement
 from redrive.engine import deaths
 from redrive.engine.evidence import plain_failure
 from redrive.engine.policies import Policies
 from redrive.engine.report import Reporter, clarified
 from redrive.engine.slots import Slots
-from redrive.engine.steady import Steady
-from redrive.events import Events, Reclaimed
+from redrive.engine.store_retry import StoreRetry
+from redrive.events import Events
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
@@ -51,7 +52,7 @@ class Reaper:
         self._handlers = handlers
         self._events = events
         self._clock = clock
-        self._steady = Steady("reaper", events, clock)
+        self._retry = StoreRetry("reaper", events, clock)
         shortest = min(handler.lease for handler in handlers.values())
         # A reaper that dies in the middle leaves leases of its own: they must not last longer than those it found.
         self._ttl: Millis = max(RESCUE_MIN, min(shortest, RESCUE_MAX))
@@ -66,7 +67,7 @@ class Reaper:
 
     async def reap(self) -> int:
         queues = tuple(self._handlers)
-        items = await self._steady(lambda: self._store.reclaim(self._worker, queues, self._ttl, RECLAIM_LIMIT))
+        items = await self._retry(lambda: self._store.reclaim(self._worker, queues, self._ttl, RECLAIM_LIMIT))
         # What this worker holds itself is not lost: it goes on under its new number.
         lost = tuple([item for item in items if not self._slots.take_back(item)])
         if lost:
@@ -77,38 +78,36 @@ class Reaper:
         whys = await deaths.whys(self._store, {item.worker for item in items})
         await self._policies.settings.read({item.queue for item in items})
         settlements = [self.verdict(item, whys.get(item.worker or "")) for item in items]
-        settled = await self._steady(lambda: self._store.settle(settlements))
+        settled = await self._retry(lambda: self._store.settle(settlements))
         if not self._events:
             return
         # Already: an earlier try whose answer was lost. Nobody else has had this delivery number.
-        answers = await clarified(self._store, self._steady, items, settlements, settled.answers)
-        for item, settlement, answer in zip(items, settlements, answers, strict=True):
-            if answer.verdict is not Verdict.REFUSED:
-                lost_by = item.worker or ""
-                self._events.emit(Reclaimed(self._worker, item.queue, item.id, item.deliveries, lost_by))
-                self._report.ended(lost_by, item, settlement, answer)
+        answers = await clarified(self._store, self._retry, items, settlements, settled.answers)
+        self._report.reclaimed(items, settlements, answers)
 
     def verdict(self, item: Item, why: str | None) -> Settlement:
-        outcome = o.LeaseExpired(crash_failure(item, why))
         policy, note = self._policies.of(item, self._handlers[item.queue])
-        found = f"found by {self._worker}"
-        attempt = lost_attempt(item, outcome.failure, f"{found}; {note}" if note else found)
-        decision = decide(item, outcome, policy, roll=random.random(), age=0)  # noqa: S311
-        return Settlement(item.id, item.deliveries, decision, attempt)
+        return lost_settlement(item, policy, finder=self._worker, why=why, note=note, roll=random.random())  # noqa: S311
 
 
-def lost_attempt(item: Item, failure: Failure, note: str) -> Attempt:
-    """The delivery that was lost; reclaiming took the next."""
-    return Attempt(
-        delivery=item.deliveries - 1,
+def lost_settlement(
+    item: Item, policy: Policy, *, finder: str, why: str | None = None, note: str = "", roll: float = 0.0
+) -> Settlement:
+    """Of a delivery whose lease expired and that `finder` reclaimed."""
+    failure = crash_failure(item, why)
+    found = f"found by {finder}"
+    attempt = Attempt(
+        delivery=item.deliveries - 1,  # the one that was lost; reclaiming took the next
         number=item.attempt,
         worker=item.worker or "",
         started_at=item.leased_at or 0,
         ran=0,
         ending=Ending.CRASHED,
         failure=failure,
-        note=note,
+        note=f"{found}; {note}" if note else found,
     )
+    decision = decide(item, o.LeaseExpired(failure), policy, roll=roll, age=0)
+    return Settlement(item.id, item.deliveries, decision, attempt)
 
 
 def crash_failure(item: Item, why: str | None) -> Failure:

@@ -17,7 +17,7 @@ from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
 from redrive.engine.runner import Run
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.errors import NotFound
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -129,19 +129,19 @@ def unclear(answers: Sequence[Answer]) -> bool:
 
 
 async def clarified(
-    store: Store, steady: Steady, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]
+    store: Store, retry: StoreRetry, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]
 ) -> Sequence[Answer]:
     """A settlement that is repeated after a lost answer is `already` applied; the item says what became of it."""
     told = zip(items, settlements, answers, strict=True)
-    return [await _clarified(store, steady, item, settlement, answer) for item, settlement, answer in told]
+    return [await _clarified(store, retry, item, settlement, answer) for item, settlement, answer in told]
 
 
-async def _clarified(store: Store, steady: Steady, item: Item, settlement: Settlement, answer: Answer) -> Answer:
+async def _clarified(store: Store, retry: StoreRetry, item: Item, settlement: Settlement, answer: Answer) -> Answer:
     decision = settlement.decision
     if answer.verdict is not Verdict.ALREADY or isinstance(decision, ToDone | ToCancelled):
         return answer
     try:
-        now = (await steady(lambda: store.get(item.id))).item
+        now = (await retry(lambda: store.get(item.id))).item
     except NotFound:
         return answer
     if now.state is State.CANCELLED and now.deliveries == settlement.delivery:
@@ -172,6 +172,24 @@ class Reporter:
         if isinstance(event, ev.Finished) and event.state == State.CANCELLED:
             note = settlement.attempt.note if settlement.attempt is not None else ""
             self._events.emit(ev.Cancelled(worker, item.queue, item.id, settlement.delivery, note))
+
+    def reclaimed(self, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]) -> None:
+        """Deliveries whose lease expired, which this worker ended for the lost one."""
+        for item, settlement, answer in zip(items, settlements, answers, strict=True):
+            if answer.verdict is not Verdict.REFUSED:
+                lost_by = item.worker or ""
+                self._events.emit(ev.Reclaimed(self._worker, item.queue, item.id, item.deliveries, lost_by))
+                self.ended(lost_by, item, settlement, answer)
+
+    def settled(self, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]) -> None:
+        """For a receiver: report deliveries that it settled. A letter that stays one has not ended."""
+        if not self._events:
+            return
+        for item, settlement, answer in zip(items, settlements, answers, strict=True):
+            if item.letter is None or isinstance(settlement.decision, ToDone | ToCancelled):
+                attempt = settlement.attempt
+                worker, ran = (self._worker, 0) if attempt is None else (attempt.worker, attempt.ran)
+                self.ended(worker, item, settlement, answer, ran=ran)
 
     def _ring(self, route: str, item: Item) -> None:
         self._kept[route] += 1

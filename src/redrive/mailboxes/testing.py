@@ -17,8 +17,10 @@ from msgspec.structs import replace
 from redrive.core.item import Item, Millis
 from redrive.core.states import State
 from redrive.engine.ids import new_id
+from redrive.engine.reaper import lost_settlement
+from redrive.engine.report import RECEIVED
+from redrive.engine.source import RESCUE
 from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, NotFound
-from redrive.mailboxes.boxes import taking
 from redrive.mailboxes.boxes.mailbox import Mailbox, Urgency
 from redrive.mailboxes.boxes.makers import InMemoryMailbox, Options
 from redrive.mailboxes.boxes.message import Message, StoreMessage
@@ -139,8 +141,8 @@ class FakeMailbox(InMemoryMailbox[T, R]):
         if item is None or item.state is not State.LEASED or str(item.deliveries) != delivery:
             hint = "give the receipt_handle of a message that is in hand"
             raise InvalidParameterError(f"{receipt_handle!r} is held by nobody", field="receipt_handle", hint=hint)
-        lost = await store.reclaim(self._place.worker, (item.queue,), taking.RESCUE, 1, (key,), force=True)
-        await store.settle([taking.lost_one(self._place.worker, each) for each in lost])
+        lost = await store.reclaim(self._place.worker, (item.queue,), RESCUE, 1, (key,), force=True)
+        await store.settle([lost_settlement(each, RECEIVED, finder=self._place.worker) for each in lost])
 
     def inject_message(
         self,

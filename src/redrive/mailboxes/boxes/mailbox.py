@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_origin
 from weakref import finalize
 
@@ -19,6 +20,9 @@ from redrive.core import outcome as o
 from redrive.core.durations import Duration
 from redrive.core.item import Item, Millis, NewItem, Priority
 from redrive.core.verbs import QueueChange
+from redrive.engine.ids import fresh_id
+from redrive.engine.source import QueueSource
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (
     ConfigError,
     InvalidParameterError,
@@ -35,12 +39,10 @@ from redrive.mailboxes.boxes.base import Mailbox, objects
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
 from redrive.mailboxes.boxes.handle import Handle
-from redrive.mailboxes.boxes.ids import fresh_id
 from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_all
-from redrive.mailboxes.boxes.place import Place, surely
+from redrive.mailboxes.boxes.place import Place
+from redrive.mailboxes.boxes.receive import expired, receive
 from redrive.mailboxes.boxes.resolver import MailboxResolver
-from redrive.mailboxes.boxes.taking import fetch, take
-from redrive.mailboxes.boxes.together import Together
 from redrive.office import doors
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -60,8 +62,6 @@ Urgency = Literal["high", "normal", "low"]
 
 KEPT: Duration = "1h"
 """For how long what was acknowledged is kept, unless its queue says otherwise."""
-_MOST_TIMES = 64
-"""Different visibility timeouts that are remembered: programs have a few, and who makes them up has no use for it."""
 
 
 class StoreMailbox(Handle, Mailbox[T, R]):
@@ -108,9 +108,6 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._store, self._clock = store, clock
         self._closed = False
         self._prepared = False
-        self._reclaim_at: Millis = 0
-        self._fetches: dict[Millis, Together[int, Sequence[Item]]] = {}
-        self._lens: Lens | None = None
         self._move_in(Place.enter(store, clock))
 
     @classmethod
@@ -121,12 +118,25 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         view.default_ttl, view._letter_ttl, view.max_size, view._keep = 0, 0, None, None
         view._dead_letters, view.on_expire = False, "letter"
         view._store, view._clock = place.store, place.clock
-        view._closed, view._prepared, view._reclaim_at = False, True, 0
-        view._home, view._leaving, view._fetches, view._lens = place, None, {}, None
+        view._closed, view._prepared, view._leaving = False, True, None
+        view._use(place)
         return view
 
-    def _move_in(self, place: Place) -> None:
+    def _use(self, place: Place) -> None:
         self._home = place
+        self._lens: Lens | None = None
+        self._source = QueueSource(
+            self._name,
+            place.worker,
+            place.store,
+            partial(expired, self._name, self.default_ttl, self.on_expire),
+            report=place.reporter,
+            events=place.events,
+            clock=place.clock,
+        )
+
+    def _move_in(self, place: Place) -> None:
+        self._use(place)
         self._leaving: finalize[..., Any] | None = finalize(self, place.forget, id(self))
         self._leaving.atexit = False
         place.mailboxes[self._name] = self
@@ -146,7 +156,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
             raise MailboxConnectionError(said, hint="use a store that both can reach, as SQLiteMailbox")
         if self._leaving is not None:
             self._leaving.detach()
-        self._prepared, self._fetches, self._lens = False, {}, None
+        self._prepared = False
         self._move_in(Place.enter(self._store, self._clock))
 
     def _call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
@@ -252,7 +262,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     async def _put_many(self, items: list[NewItem]) -> None:
         await self._prepare_to_put()
-        await surely(lambda: self._place.store.put(items))
+        await retry_unknown(lambda: self._place.store.put(items))
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> tuple[str, ...]:
         """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
@@ -316,7 +326,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the place
         await self._prepare_to_put()
         place = self._place
-        added, _ = await surely(lambda: place.put(item))
+        added, _ = await retry_unknown(lambda: place.put(item))
         if named and not added:
             await counting.check_same_queue(place.store, item)
 
@@ -360,21 +370,23 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         if self._closed:
             return []
         try:
-            return self._call(take, self, limit, ttl, wait, stop)
+            return self._call(self._take, limit, ttl, wait, stop)
         except (MailboxClosedError, MailboxConnectionError):
             # Closed by another thread while this one was on its way.
             if self.closed:
                 return []
             raise
 
-    def _fetching(self, ttl: Millis) -> Together[int, Sequence[Item]]:
-        """In the loop: receivers who want messages for the same time ask the store together."""
-        asking = self._fetches.get(ttl)
-        if asking is None:
-            if len(self._fetches) >= _MOST_TIMES:
-                self._fetches.clear()
-            asking = self._fetches[ttl] = Together(lambda limits: fetch(self, limits, ttl))
-        return asking
+    async def _take(self, limit: int, ttl: Millis, wait: Millis, stop: Stop | None) -> list[StoreMessage[T, R]]:
+        await self._prepare()
+        return await receive(self._place, self, partial(self._look, limit, ttl), wait, stop)
+
+    async def _look(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:
+        taken_at = self.clock.monotonic()
+        items = await self._source.take(limit, ttl)
+        if not items:
+            return await self._letters(limit, ttl)
+        return [self._message(item, taken_at=taken_at, ttl=ttl) for item in items]
 
     async def _letters(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:
         """Open letters under this name, as messages."""
