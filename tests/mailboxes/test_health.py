@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from redrive.errors import InvalidParameterError, MailboxConnectionError
-from redrive.mailboxes.boxes.depth import Depth, ask_all
 from redrive.mailboxes.life.group import LoopGroup
-from redrive.mailboxes.life.health import HealthServer, dlq_health
+from redrive.mailboxes.life.health import dlq_health
+from redrive.observe.endpoint import HealthServer
+from redrive.observe.metrics import AskedInThread, ask_all
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers
 from tests.mailboxes.foreign import Deep
@@ -80,8 +81,8 @@ def test_a_store_that_hangs_is_asked_once_and_the_last_depth_is_told() -> None:
             release.wait(SOON)
         return 7
 
-    depth = Depth(Deep(hangs))
-    assert (depth.ask(SOON).depth, depth.ask(0.01).depth) == (7, 7)
+    depth = AskedInThread(hangs)
+    assert (depth.ask(SOON).value, depth.ask(0.01).value) == (7, 7)
     until(lambda: len(asked) == 2)  # its thread may begin after we gave up
     assert depth.ask(0.01).error == "no answer within 0.01 s"
     assert len(asked) == 2
@@ -100,10 +101,10 @@ def test_several_that_hang_have_one_timeout_together() -> None:
         release.wait(SOON)
         return 1
 
-    depths = [Depth(Deep(hangs, name)) for name in ("a", "b", "c")]
+    depths = [AskedInThread(hangs) for _ in range(3)]
     assert {known.error for known in ask_all(depths, 0.05)} == {"no answer within 0.05 s"}
     release.set()
-    assert [known.depth for known in ask_all(depths, SOON)] == [1, 1, 1]
+    assert [known.value for known in ask_all(depths, SOON)] == [1, 1, 1]
 
 
 # --- over HTTP ---

@@ -6,7 +6,7 @@ import asyncio
 import os
 import weakref
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -26,6 +26,9 @@ from redrive.settings import Settings, load
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock, check_clock
 from redrive.stores.url import store_from_url
+
+if TYPE_CHECKING:
+    from redrive.observe.app_metrics import AppMetrics
 
 
 class Life:
@@ -57,6 +60,7 @@ class Life:
         if log:
             self.events.subscribe(log_event)
         self._bind(_store(chosen.store if store is UNSET else store, clock), clock or SystemClock())
+        self._metrics: AppMetrics | None = None
         _apps.add(self)
 
     def _bind(self, store: Store, clock: Clock) -> None:
@@ -98,6 +102,8 @@ class Life:
                 self._state = "closed"
                 await self._store.close()
                 self._home = None
+                if self._metrics is not None:
+                    await self._metrics.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from redrive.app._declare import is_count
 from redrive.app._life import Life
@@ -39,6 +39,9 @@ from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
 
+if TYPE_CHECKING:
+    from redrive.observe.app_metrics import AppMetrics
+
 
 class Steering(Life):
     @property
@@ -64,6 +67,15 @@ class Steering(Life):
         """What was done by whom and why: list, verify, seal."""
         self._check_open()
         return Audit(self._store)
+
+    @property
+    def metrics(self) -> AppMetrics:
+        """Metrics of every queue, for Prometheus: `app.metrics.register()`. They count from the first access on."""
+        if self._metrics is None:
+            from redrive.observe.app_metrics import AppMetrics
+
+            self._metrics = AppMetrics(self.events, lambda: self._store, lambda: self._home)
+        return self._metrics
 
     def info(self) -> StoreInfo:
         self._check_open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from redrive.blocking._audit import Audit
 from redrive.blocking._letters import Letters
@@ -14,6 +14,9 @@ from redrive.blocking._views import Views
 from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
 from redrive.office.gates import GateView
 from redrive.office.settings import QueueOptions
+
+if TYPE_CHECKING:
+    from redrive.observe.app_metrics import AppMetrics
 
 
 class Steering(Life):
@@ -36,6 +39,11 @@ class Steering(Life):
     def audit(self) -> Audit:
         """What was done by whom and why: list, verify, seal."""
         return Audit(self._bridge, self._app.audit)
+
+    @property
+    def metrics(self) -> AppMetrics:
+        """Metrics of every queue, for Prometheus: `app.metrics.register()`. They count from the first access on."""
+        return self._app.metrics
 
     def info(self) -> StoreInfo:
         return self._app.info()
