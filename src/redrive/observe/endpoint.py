@@ -19,7 +19,7 @@ from typing import Any
 
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError, MissingExtra
-from redrive.observe.metrics import Metrics, exposition
+from redrive.observe.metrics import Metrics, check_prometheus
 
 HEALTHY, DEGRADED, UNHEALTHY = "healthy", "degraded", "unhealthy"
 LOOPBACK = "127.0.0.1"
@@ -99,10 +99,13 @@ class _Server(ThreadingTCPServer):
         super().__init__((host, port), _Handler)
 
     def exposition(self) -> tuple[str, bytes]:
+        check_prometheus()
+        from redrive.observe import prometheus
+
         for each in self._unregistered:
             each.register()
         self._unregistered = ()
-        return exposition()
+        return prometheus.exposition()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's own
         logger.debug("a request from %s failed", client_address, exc_info=True)  # noqa: LOG014 - called in an except block

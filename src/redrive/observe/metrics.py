@@ -1,7 +1,7 @@
-"""Metrics of one source: counters, gauges and histograms, exported to prometheus_client or as the text of `/metrics`.
+"""Metrics of one source: counters, gauges and histograms, exported to prometheus_client.
 
 A source (`Metrics`) declares its families and counts. Gauges of a store are asked at scrape time (`Asked`), all at once
-and with one timeout. Nothing here imports prometheus_client before `register` or `exposition` is called.
+and with one timeout. Nothing here imports prometheus_client before `register` is called.
 """
 
 from __future__ import annotations
@@ -289,14 +289,6 @@ class Metrics:
         """It counts no more. What it has counted stays in the registries, as counters never go back."""
         for joint in self._joints:
             joint.retire(self)
-
-
-def exposition() -> tuple[str, bytes]:
-    """Content type and text of `/metrics`: all of prometheus_client's default registry. Raises MissingExtra."""
-    check_prometheus()
-    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-    return CONTENT_TYPE_LATEST, generate_latest()
 
 
 def check_prometheus() -> None:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from prometheus_client import REGISTRY, Metric
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import CollectorRegistry
 
@@ -138,3 +138,8 @@ def unregister(source: Metrics, registry: CollectorRegistry | None) -> None:
         if joint is not None and joint.leave(source):
             registry.unregister(joint)
             del joints[source.prefix, source.families]
+
+
+def exposition() -> tuple[str, bytes]:
+    """Content type and text of `/metrics`: all of prometheus_client's default registry."""
+    return CONTENT_TYPE_LATEST, generate_latest(REGISTRY)
