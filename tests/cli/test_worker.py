@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -206,7 +206,7 @@ def test_probes_and_metrics_of_a_worker(
 ) -> None:
     monkeypatch.setattr("redrive.cli.worker_health.HealthServer", Endpoint)
     put("probed", "one")
-    seen = {}
+    seen: dict[str, Any] = {}
 
     @app.handler("probed", lease="1h")
     def probed(name: str) -> None:

@@ -7,8 +7,12 @@ import itertools
 import threading
 
 from redrive.errors import StoreUnavailable
-from redrive.observe.metrics import AskedInLoop, AskedInThread, ask_all
+from redrive.observe.metrics import Asked, AskedInLoop, AskedInThread, Known, ask_all
 from tests.mailboxes.threads import SOON, until
+
+
+def ask(asked: Asked[int], timeout: float = SOON) -> Known[int]:
+    return ask_all([asked], timeout)[0]
 
 
 def test_a_store_that_hangs_is_asked_once_and_the_last_depth_is_told() -> None:
@@ -21,13 +25,13 @@ def test_a_store_that_hangs_is_asked_once_and_the_last_depth_is_told() -> None:
         return 7
 
     depth = AskedInThread(hangs)
-    assert (depth.ask(SOON).value, depth.ask(0.01).value) == (7, 7)
+    assert (ask(depth, SOON).value, ask(depth, 0.01).value) == (7, 7)
     until(lambda: len(asked) == 2)  # its thread may begin after we gave up
-    assert depth.ask(0.01).error == "no answer within 0.01 s"
+    assert ask(depth, 0.01).error == "no answer within 0.01 s"
     assert len(asked) == 2
     release.set()
     asked[1].join(SOON)
-    assert depth.ask(SOON).error == ""
+    assert ask(depth, SOON).error == ""
 
 
 def test_several_that_hang_have_one_timeout_together() -> None:
@@ -57,12 +61,12 @@ async def test_in_a_loop_the_answer_is_there_for_the_next_and_an_error_keeps_the
         return found
 
     asked = AskedInLoop(count, lambda: loop)
-    assert asked.ask().value is None, "nothing can wait here"
+    assert ask(asked).value is None, "nothing can wait here"
     await answered.wait()
     assert asked.known.value == 4
     while asked.known.value == 4:
-        await asyncio.to_thread(asked.ask, SOON)
-    known = await asyncio.to_thread(asked.ask, SOON)
+        await asyncio.to_thread(ask, asked, SOON)
+    known = await asyncio.to_thread(ask, asked, SOON)
     assert known.value == 5
     assert "is away" in known.error
     assert "secret" not in known.error
@@ -81,4 +85,4 @@ async def test_what_is_closed_waits_for_no_store() -> None:
     await begun.wait()
     await asked.close()
     assert asked.known.value is None
-    assert AskedInLoop(hangs, lambda: None).ask().value is None
+    assert ask(AskedInLoop(hangs, lambda: None)).value is None

@@ -74,7 +74,9 @@ class Steering(Life):
         if self._metrics is None:
             from redrive.observe.app_metrics import AppMetrics
 
-            self._metrics = AppMetrics(self.events, lambda: self._store, lambda: self._home)
+            self._metrics = AppMetrics(
+                self.events, lambda: self._store, lambda: self._home if self._state == "open" else None
+            )
         return self._metrics
 
     def info(self) -> StoreInfo:

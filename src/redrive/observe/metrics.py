@@ -102,9 +102,6 @@ class Asked(ABC, Generic[V]):
         self._under_way: Future[None] | None = None
         self.known: Known[V] = Known()
 
-    def ask(self, timeout: float = ASK_TIMEOUT) -> Known[V]:
-        return ask_all([self], timeout)[0]
-
     def begin(self) -> Future[None] | None:
         """Ask, unless a call is under way. None: no answer can be waited for here."""
         with self._lock:

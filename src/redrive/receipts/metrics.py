@@ -18,9 +18,6 @@ from redrive.errors import RedriveError
 from redrive.observe.metrics import AskedInLoop, Family, Gauge, Metrics, Sample, store_key
 from redrive.stores.base import Store
 
-UNKNOWN = "unknown"
-ALARM_ABOVE = 10
-ALARM_AFTER = "15m"
 SIZE = "dead_letter_queue_size"
 
 
@@ -42,9 +39,8 @@ class ReceiptMetrics(Metrics):
         super().__init__(prefix)
         self.receipts, self.superseded = self._counters["receipts"], self._counters["receipts_superseded"]
         self._statuses: dict[str, str] = {}
-        self._changes = 0
+        self._queue, self._changes = "", 0
         self._app: Redrive | None = None
-        self._queue = ""
         self._key: tuple[str, ...] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -110,7 +106,7 @@ class ReceiptMetrics(Metrics):
                 pass
 
     def _finished(self, event: ev.Finished) -> None:
-        status = self._statuses.pop(event.id, UNKNOWN)
+        status = self._statuses.pop(event.id, "unknown")
         if event.state == "dead":
             self._count("receipts", (status, "false"))
             self._changes += 1
@@ -144,8 +140,8 @@ groups:
   - name: {prefix}-receipts
     rules:
       - alert: ReceiptDeadLetters
-        expr: {ReceiptMetrics.check_prefix(prefix)}_{SIZE} > {ALARM_ABOVE}
-        for: {ALARM_AFTER}
+        expr: {ReceiptMetrics.check_prefix(prefix)}_{SIZE} > 10
+        for: 15m
         labels:
           severity: warning
         annotations:
