@@ -6,7 +6,7 @@ import asyncio
 import os
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from msgspec import UNSET, UnsetType
 
@@ -19,6 +19,7 @@ from redrive.engine.client import Client
 from redrive.engine.registry import Registry
 from redrive.errors import AppClosed, ConfigError
 from redrive.events import Events
+from redrive.observe.app_metrics import AppMetrics
 from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, check_actor, default_actor
 from redrive.office.schedules import Schedules
@@ -26,9 +27,6 @@ from redrive.settings import Settings, load
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock, check_clock
 from redrive.stores.url import store_from_url
-
-if TYPE_CHECKING:
-    from redrive.observe.app_metrics import AppMetrics
 
 
 class Life:

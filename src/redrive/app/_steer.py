@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from redrive.app._declare import is_count
 from redrive.app._life import Life
@@ -29,6 +29,7 @@ from redrive.engine.cancelling import cancel_by_force
 from redrive.engine.ids import new_id
 from redrive.engine.orders import Order
 from redrive.errors import ConfigError
+from redrive.observe.app_metrics import AppMetrics
 from redrive.office import gates, workers
 from redrive.office import settings as office
 from redrive.office.audit import Audit
@@ -38,9 +39,6 @@ from redrive.office.letters import Letters, check_reason, check_several
 from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
-
-if TYPE_CHECKING:
-    from redrive.observe.app_metrics import AppMetrics
 
 
 class Steering(Life):
@@ -72,8 +70,6 @@ class Steering(Life):
     def metrics(self) -> AppMetrics:
         """Metrics of every queue, for Prometheus: `app.metrics.register()`. They count from the first access on."""
         if self._metrics is None:
-            from redrive.observe.app_metrics import AppMetrics
-
             self._metrics = AppMetrics(
                 self.events, lambda: self._store, lambda: self._home if self._state == "open" else None
             )

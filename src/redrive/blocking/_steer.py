@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from redrive.blocking._audit import Audit
 from redrive.blocking._letters import Letters
@@ -12,11 +12,9 @@ from redrive.blocking._life import Life
 from redrive.blocking._schedules import Schedules
 from redrive.blocking._views import Views
 from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
+from redrive.observe.app_metrics import AppMetrics
 from redrive.office.gates import GateView
 from redrive.office.settings import QueueOptions
-
-if TYPE_CHECKING:
-    from redrive.observe.app_metrics import AppMetrics
 
 
 class Steering(Life):

@@ -16,7 +16,6 @@ import msgspec
 from redrive import events as ev
 from redrive.core.item import short_id
 from redrive.core.redact import redact_text
-from redrive.engine.evidence import TEXT_LIMIT
 
 _FRAME = re.compile(r'[ |+-]*File "')
 logger = logging.getLogger("redrive")
@@ -77,6 +76,8 @@ def log(to: logging.Logger, level: int, text: str, *, trace: BaseException | Non
 def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
+    from redrive.engine.evidence import TEXT_LIMIT
+
     text = str(value)
     # Cut before secrets are looked for: the search takes seconds for megabytes.
     return redact_text(text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({len(text):,} characters)")

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, T
 
 from redrive.core.quantity import shown
 from redrive.core.redact import redact_text
-from redrive.engine.evidence import text_of
 from redrive.errors import ConfigError, InvalidParameterError, MissingExtra
 from redrive.stores.base import Store
 
@@ -113,6 +112,8 @@ class Asked(ABC, Generic[V]):
         self.known = Known(value, at=time.monotonic())
 
     def failed(self, error: Exception) -> None:
+        from redrive.engine.evidence import text_of
+
         self.known = replace(self.known, error=redact_text(text_of(error)) or type(error).__name__)
 
     @abstractmethod
