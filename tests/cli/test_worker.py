@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,12 +18,14 @@ from redrive.cli.leaving import leave_now
 from redrive.core.item import History
 from redrive.core.states import State
 from redrive.errors import StoreUnavailable
-from redrive.events import Event, StoreFailed, WorkerStarted
+from redrive.events import Event, StoreFailed, StoreRecovered, WorkerOrdered, WorkerStarted
+from redrive.observe.endpoint import HealthServer
 from tests.support.cli import PATIENCE, here, made_in, store_in
 from tests.support.in_process import RunWorker, run_worker, when_logged
+from tests.support.probes import ask, fetch, registry
 from tests.support.signals import Signals
 
-__all__ = ["run_worker"]
+__all__ = ["registry", "run_worker"]
 
 TASKS = """
 from redrive import Redrive
@@ -182,6 +185,61 @@ def test_memory_is_said_to_be_lonely(run_worker: RunWorker) -> None:
     told = run_worker(quick(Redrive("memory:")), "--until-idle")
     assert told.code == Exit.DONE
     assert "nobody outside of this process" in told.err
+
+
+# -- probes ----------------------------------------------------------------------------------------------------------
+
+
+class Endpoint(HealthServer):
+    """On any port, which the test can see."""
+
+    opened: ClassVar[list[HealthServer]] = []
+
+    def start(self) -> None:
+        super().start()
+        self.opened.append(self)
+
+
+@pytest.mark.usefixtures("registry")
+def test_probes_and_metrics_of_a_worker(
+    run_worker: RunWorker, app: Redrive, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.cli.worker_health.HealthServer", Endpoint)
+    put("probed", "one")
+    seen: dict[str, Any] = {}
+
+    @app.handler("probed", lease="1h")
+    def probed(name: str) -> None:
+        port = Endpoint.opened[-1].port
+        seen["live"] = ask(port, "/health/live")
+        seen["ready"] = ask(port, "/health/ready")
+        seen["metrics"] = fetch(port, "/metrics")
+        signals.send(signal.SIGTERM)
+        seen["stopping"] = ask(port, "/health/ready")
+
+    told = run_worker(app, "--health-port", "0")
+    assert told.code == Exit.DONE
+    assert "probes and metrics on port" in told.err
+    assert seen["live"] == (200, {"status": "healthy"})
+    assert seen["ready"] == (200, {"status": "healthy", "working": True, "store_failing": []})
+    assert 'redrive_items_running{queue="probed"} 1.0' in seen["metrics"][2]
+    assert 'redrive_queue_depth{queue="probed",state="leased"} 1.0' in seen["metrics"][2]
+    assert seen["stopping"] == (503, {"status": "unhealthy", "working": False, "store_failing": []})
+    assert Endpoint.opened[-1].port is None, "the port is free again"
+
+
+def test_a_worker_whose_store_does_not_answer_is_not_ready(app: Redrive) -> None:
+    session = worker_session.Session(app, 0)
+    assert session.health()["status"] == "unhealthy", "it has not begun"
+    for event, status in (
+        (WorkerStarted("w", ("quick",)), "healthy"),
+        (StoreFailed("pump", "postgresql://me:secret@host is away"), "unhealthy"),
+        (StoreRecovered("pump"), "healthy"),
+        (WorkerOrdered("w", "drain", "ops", "release"), "unhealthy"),
+    ):
+        app.events.emit(event)
+        assert session.health()["status"] == status
+        assert "secret" not in str(session.health())
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Script:
         monkeypatch.setattr(self.group, "_until_ended", self._until_ended)
         monkeypatch.setattr(self.group, "_stirring", self._stirring)
 
-    async def _start(self) -> Child:
+    async def _start(self, number: int) -> Child:
         process: Any = SimpleNamespace(pid=7, send_signal=lambda _: None)
         nothing: Any = None
         return Child(process, nothing, nothing)
@@ -134,10 +134,10 @@ def test_a_system_without_room_for_a_process_is_asked_again(
     script = Script(monkeypatch, (0, True, 0))
     begin, refusals = script.group._start, iter([True, True])  # noqa: SLF001 - where the system says no
 
-    async def start() -> Child:
+    async def start(number: int) -> Child:
         if next(refusals, False):
             raise BlockingIOError("no room")
-        return await begin()
+        return await begin(number)
 
     monkeypatch.setattr(script.group, "_start", start)
     assert script.run() == Exit.DONE

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from blockbuster import BlockBuster
+from prometheus_client import CollectorRegistry
 
 from redrive import Redrive
 from redrive.cli import worker_group, worker_session
 from redrive.cli.exits import Exit
 from redrive.cli.worker_group import Group
+from redrive.cli.worker_health import GroupHealth
 from redrive.cli.worker_line import ChildLine
 from redrive.cli.worker_logs import set_up_logging
 from redrive.cli.worker_reload import Sources
@@ -118,6 +120,34 @@ async def ends_by_a_signal(process: Process) -> int:
     process.line.ready()
     await process.heard.get()
     return 0
+
+
+@pytest.mark.usefixtures("signals")
+def test_with_a_health_port_each_process_has_the_port_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = Crew(monkeypatch, killed, done)
+
+    async def run() -> Group:
+        group = Group(["worker"], 1, 1000)
+        group.health_port = 8080
+        await group.run()
+        return group
+
+    group = asyncio.run(run())
+    assert (len(crew.started), crew.words[:3]) == (2, ["worker", "--health-port", "8081"])
+    assert (group.died, group.ready) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("ready", "ending", "status"),
+    [(2, False, "healthy"), (1, False, "degraded"), (0, False, "unhealthy"), (2, True, "unhealthy")],
+)
+def test_a_group_is_ready_while_one_of_its_processes_is(ready: int, ending: bool, status: str) -> None:
+    group: Any = SimpleNamespace(ready=ready, processes=2, died=3, is_ending=lambda: ending)
+    health, registry = GroupHealth(group), CollectorRegistry()
+    assert health.report() == {"status": status, "processes": 2, "ready": ready}
+    health.register(registry)
+    assert registry.get_sample_value("redrive_worker_processes") == ready
+    assert registry.get_sample_value("redrive_worker_process_deaths_total") == 3
 
 
 @pytest.mark.usefixtures("signals")

@@ -18,11 +18,16 @@ import click
 from redrive import Policy, constant, errors, events, exponential, immediate, linear, never
 from redrive.cli.exits import TABLE, Exit
 from redrive.cli.root import LazyGroup, cli
+from redrive.cli.worker_health import GroupHealth
 from redrive.core import durations
 from redrive.core.classify import classify
 from redrive.core.select import DERIVED, FIELDS, LETTER_FIELDS, MEANING, WORDS
 from redrive.core.states import TRANSITIONS, State
+from redrive.mailboxes import MailboxMetrics
+from redrive.observe.app_metrics import AppMetrics
 from redrive.observe.logs import LINES
+from redrive.observe.metrics import Metrics
+from redrive.receipts import ReceiptMetrics
 from redrive.settings import Settings
 from redrive.settings.model import FIELDS as SETTINGS
 from redrive.settings.model import value_of
@@ -303,6 +308,26 @@ def settings_table() -> str:
     return rows(("setting", "what it is", "values", "default", "variable"), body)
 
 
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+SOURCES: dict[str, type[Metrics]] = {
+    "every app": AppMetrics,
+    "`worker run --processes`": GroupHealth,
+    "mailboxes": MailboxMetrics,
+    "receipts": ReceiptMetrics,
+}
+
+
+def metrics_table() -> str:
+    body = []
+    for source, kind in SOURCES.items():
+        for family in kind.families:
+            name = f"redrive_{family.name}{'_total' * (family.kind == 'counter')}"
+            labels = f"{{{','.join(family.labels)}}}" if family.labels else ""
+            body.append((f"`{name}{labels}`", family.kind, source, family.help))
+    return rows(("metric", "kind", "of", "what it is"), body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "states": state_diagram,
     "transitions": transitions,
@@ -314,6 +339,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "categories": categories,
     "exit-codes": exit_codes,
     "settings": settings_table,
+    "metrics": metrics_table,
     "commands": command_reference,
 }
 

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import socket
 import threading
-from http.client import HTTPConnection
-from typing import Any
 
 import pytest
 
 from redrive.errors import InvalidParameterError, MailboxConnectionError
-from redrive.mailboxes.boxes.depth import Depth, ask_all
 from redrive.mailboxes.life.group import LoopGroup
-from redrive.mailboxes.life.health import HealthServer, dlq_health
+from redrive.mailboxes.life.health import dlq_health
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers
 from tests.mailboxes.foreign import Deep
 from tests.mailboxes.threads import SOON, Loop, running, until
-
-
-def ask(port: int | None, path: str, method: str = "GET") -> tuple[int, Any]:
-    assert port is not None
-    connection = HTTPConnection("127.0.0.1", port, timeout=SOON)
-    try:
-        connection.request(method, path)
-        answer = connection.getresponse()
-        body = answer.read()
-        return answer.status, json.loads(body) if body else None
-    finally:
-        connection.close()
-
+from tests.support.probes import ask
 
 # --- dead letters ---
 
@@ -69,41 +52,6 @@ def test_m21_a_store_that_does_not_answer_is_degraded_and_raises_nothing() -> No
     assert found["dlq"]["depth"] is None
     assert "does not answer" in found["dlq"]["error"]
     assert "secret" not in found["dlq"]["error"]
-
-
-def test_a_store_that_hangs_is_asked_once_and_the_last_depth_is_told() -> None:
-    release, asked = threading.Event(), []
-
-    def hangs() -> int:
-        asked.append(threading.current_thread())
-        if len(asked) > 1:
-            release.wait(SOON)
-        return 7
-
-    depth = Depth(Deep(hangs))
-    assert (depth.ask(SOON).depth, depth.ask(0.01).depth) == (7, 7)
-    until(lambda: len(asked) == 2)  # its thread may begin after we gave up
-    assert depth.ask(0.01).error == "no answer within 0.01 s"
-    assert len(asked) == 2
-    release.set()
-    asked[1].join(SOON)
-    assert depth.ask(SOON).error == ""
-
-
-def test_several_that_hang_have_one_timeout_together() -> None:
-    together, release, numbers = threading.Barrier(3), threading.Event(), itertools.count()
-
-    def hangs() -> int:
-        if next(numbers) < 3:
-            # Asked one after the other they would never meet.
-            together.wait(SOON)
-        release.wait(SOON)
-        return 1
-
-    depths = [Depth(Deep(hangs, name)) for name in ("a", "b", "c")]
-    assert {known.error for known in ask_all(depths, 0.05)} == {"no answer within 0.05 s"}
-    release.set()
-    assert [known.depth for known in ask_all(depths, SOON)] == [1, 1, 1]
 
 
 # --- over HTTP ---
@@ -177,41 +125,6 @@ def test_other_paths_are_not_found_and_queries_do_not_matter() -> None:
         assert ask(group.health_port, "/health/live", "POST")[0] == 501
 
 
-def test_m_b22_a_slow_probe_holds_up_nobody_and_the_port_is_free_after() -> None:
-    asked, release = threading.Event(), threading.Event()
-
-    def slow() -> dict[str, Any]:
-        asked.set()
-        assert release.wait(SOON)
-        return {"status": "healthy"}
-
-    server = HealthServer(slow)
-    server.start()
-    port = server.port
-    waits = threading.Thread(target=ask, args=(port, "/health/ready"))
-    waits.start()
-    assert asked.wait(SOON)
-    assert ask(port, "/health/live")[0] == 200
-    release.set()
-    waits.join(SOON)
-    server.stop()
-    server.stop()
-    assert port is not None
-    again = HealthServer(dict, port=port)
-    again.start()
-    assert again.port == port
-    again.stop()
-
-
-def test_it_listens_to_this_machine_alone_unless_told_otherwise() -> None:
-    server = HealthServer(dict)
-    server.start()
-    try:
-        assert server.host == "127.0.0.1"
-    finally:
-        server.stop()
-
-
 def test_a_port_that_is_taken_is_told_and_no_loop_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -219,15 +132,3 @@ def test_a_port_that_is_taken_is_told_and_no_loop_starts() -> None:
         with pytest.raises(InvalidParameterError, match=f"^health_port: {port} "):
             LoopGroup([loop], health_port=port).run(install_signals=False)
     assert not loop.runs
-
-
-def test_readiness_that_cannot_be_told_is_503() -> None:
-    def broken() -> dict[str, Any]:
-        raise ValueError("boom")
-
-    server = HealthServer(broken)
-    server.start()
-    try:
-        assert ask(server.port, "/health/ready") == (503, {"status": "unhealthy"})
-    finally:
-        server.stop()

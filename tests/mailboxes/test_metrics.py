@@ -214,7 +214,6 @@ def test_without_prometheus_client_the_counts_are_there_and_registering_says_wha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.setattr("redrive.mailboxes.metrics.find_spec", lambda _: None)
     metrics = MailboxMetrics()
     metrics.sent("requests", "builtins.ValueError")
     assert metrics.counts["sent"] == {("requests", "builtins.ValueError"): 1}

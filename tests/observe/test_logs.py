@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from redrive import events as ev
-from redrive.observe.logs import log_event
+from redrive.observe.logs import log, log_event
 from tests.support.logs import ours
 
 DEAD = ev.Finished(
@@ -91,3 +91,38 @@ def test_nobody_listens() -> None:
     assert events
     cancel()
     assert not events
+
+
+def test_a_door_logs_text_and_fields_on_one_line_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    door = logging.getLogger("redrive.door")
+    log(door, logging.WARNING, "Target away", url="http://me:secret@host/\nERROR forged", tries=3, why=None)
+    (record,) = ours(caplog)
+    assert record.getMessage().startswith("Target away url=http://")
+    assert record.getMessage().endswith("\\nERROR forged tries=3")
+    assert record.__dict__["redrive"]["event"] == "Target away"
+    assert (record.__dict__["redrive"]["tries"], record.__dict__["redrive"]["why"]) == (3, None)
+    assert "secret" not in f"{record.getMessage()} {record.__dict__['redrive']}"
+    assert record.filename == "test_logs.py"
+
+
+def test_a_traceback_is_part_of_the_text_and_cannot_forge_lines(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise ValueError("password=hunter2\nCRITICAL forged")
+    except ValueError as error:
+        log(logging.getLogger("redrive.door"), logging.ERROR, "Job failed", trace=error)
+    (record,) = ours(caplog)
+    first, *rest = record.getMessage().splitlines()
+    assert first == "Job failed"
+    assert all(line.startswith("  ") for line in rest)
+    assert "test_logs.py" in record.getMessage()
+    assert "hunter2" not in record.getMessage()
+    assert record.exc_info is None
+
+
+def test_a_level_that_is_off_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise AssertionError("nothing may print it")
+
+    log(logging.getLogger("redrive.door"), logging.DEBUG, "Seen", what=Mute())
+    assert ours(caplog) == []

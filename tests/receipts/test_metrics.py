@@ -241,6 +241,5 @@ def test_a_prefix_that_cannot_be_a_name_is_refused(prefix: Any) -> None:
 
 def test_without_prometheus_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.setattr("redrive.receipts.metrics.find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"redrive\[metrics\]"):
         ReceiptMetrics().register()

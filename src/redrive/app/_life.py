@@ -19,6 +19,7 @@ from redrive.engine.client import Client
 from redrive.engine.registry import Registry
 from redrive.errors import AppClosed, ConfigError
 from redrive.events import Events
+from redrive.observe.app_metrics import AppMetrics
 from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, check_actor, default_actor
 from redrive.office.schedules import Schedules
@@ -57,6 +58,7 @@ class Life:
         if log:
             self.events.subscribe(log_event)
         self._bind(_store(chosen.store if store is UNSET else store, clock), clock or SystemClock())
+        self._metrics: AppMetrics | None = None
         _apps.add(self)
 
     def _bind(self, store: Store, clock: Clock) -> None:
@@ -98,6 +100,8 @@ class Life:
                 self._state = "closed"
                 await self._store.close()
                 self._home = None
+                if self._metrics is not None:
+                    await self._metrics.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()

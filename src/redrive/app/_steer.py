@@ -29,6 +29,7 @@ from redrive.engine.cancelling import cancel_by_force
 from redrive.engine.ids import new_id
 from redrive.engine.orders import Order
 from redrive.errors import ConfigError
+from redrive.observe.app_metrics import AppMetrics
 from redrive.office import gates, workers
 from redrive.office import settings as office
 from redrive.office.audit import Audit
@@ -64,6 +65,15 @@ class Steering(Life):
         """What was done by whom and why: list, verify, seal."""
         self._check_open()
         return Audit(self._store)
+
+    @property
+    def metrics(self) -> AppMetrics:
+        """Metrics of every queue, for Prometheus: `app.metrics.register()`. They count from the first access on."""
+        if self._metrics is None:
+            self._metrics = AppMetrics(
+                self.events, lambda: self._store, lambda: self._home if self._state == "open" else None
+            )
+        return self._metrics
 
     def info(self) -> StoreInfo:
         self._check_open()

@@ -12,6 +12,7 @@ from redrive.blocking._life import Life
 from redrive.blocking._schedules import Schedules
 from redrive.blocking._views import Views
 from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
+from redrive.observe.app_metrics import AppMetrics
 from redrive.office.gates import GateView
 from redrive.office.settings import QueueOptions
 
@@ -36,6 +37,11 @@ class Steering(Life):
     def audit(self) -> Audit:
         """What was done by whom and why: list, verify, seal."""
         return Audit(self._bridge, self._app.audit)
+
+    @property
+    def metrics(self) -> AppMetrics:
+        """Metrics of every queue, for Prometheus: `app.metrics.register()`. They count from the first access on."""
+        return self._app.metrics
 
     def info(self) -> StoreInfo:
         return self._app.info()

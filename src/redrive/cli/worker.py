@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,10 @@ With --processes a supervisor starts so many, passes signals on and starts anoth
 longer up to 30s. One that ends with exit code 0 is not replaced. --reload starts them anew when a source file of the
 app changes, and is meant for development.
 
+--health-port serves /health/live, /health/ready and /metrics. Ready: the worker takes work and its store answers, 503
+otherwise. /metrics needs redrive[metrics] and has all of prometheus_client's registry. With --processes the supervisor
+serves the health of the group on this port, and process 1 serves its own on the next one, process 2 on the one after.
+
 What is not said here may be in the settings: see redrive config show.
 """
 
@@ -64,6 +69,10 @@ What is not said here may be in the settings: see redrive config show.
 @click.option("--until-idle", is_flag=True, help="End when nothing is left that would become due by itself.")
 @click.option("--grace", metavar="DURATION", help="How long handlers may finish.  [default: 30s]")
 @click.option("--reload", "reloads", is_flag=True, help="Start anew when a source file changes.")
+@click.option(
+    "--health-port", metavar="N", type=click.IntRange(0, 65_535), help="Serve probes and metrics; 0: any port."
+)
+@click.option("--health-host", metavar="ADDRESS", default="127.0.0.1", help="On this address.  [default: 127.0.0.1]")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [default: info]")
 @click.option("--json-logs", is_flag=True, help="Log JSON objects, one a line.")
 @click.option("--line", type=int, hidden=True)
@@ -80,6 +89,8 @@ def run(
     until_idle: bool,
     grace: str | None,
     reloads: bool,
+    health_port: int | None,
+    health_host: str,
     log_level: str | None,
     json_logs: bool,
     line: int | None,
@@ -99,11 +110,13 @@ def run(
         # The app itself and the processes of a group are to read the same file.
         os.environ["REDRIVE_CONFIG"] = str(Path(talk.config).absolute())
     if line is None and (reloads or loaded.settings.worker.processes is not None):
-        return _group(talk, target, loaded, until_idle=until_idle, reloads=reloads)
-    return _serve(talk, target, loaded, until_idle=until_idle, line=line)
+        return _group(talk, target, loaded, health_host, health_port, until_idle=until_idle, reloads=reloads)
+    return _serve(talk, target, loaded, health_host, health_port, until_idle=until_idle, line=line)
 
 
-def _serve(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: int | None) -> int:
+def _serve(
+    talk: Talk, target: str, loaded: Loaded, host: str, port: int | None, *, until_idle: bool, line: int | None
+) -> int:
     """`line` leads to the supervisor, if this is one of a group."""
     from redrive.cli.load import load_app
     from redrive.cli.worker_line import ChildLine, own_files
@@ -122,10 +135,17 @@ def _serve(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, line: i
     queues = list(chosen.queues) or None
     app._registry.choose(queues)  # noqa: SLF001 - before the store is opened: a typo must not make a new one
     session = Session(app, chosen.grace, supervisor)
-    return asyncio.run(session.serve(queues, until_idle=until_idle, concurrency=chosen.concurrency))
+    with ExitStack() as endpoint:
+        if port is not None:
+            from redrive.cli.worker_health import served
+
+            endpoint.enter_context(served(session.health, app.metrics, host, port))
+        return asyncio.run(session.serve(queues, until_idle=until_idle, concurrency=chosen.concurrency))
 
 
-def _group(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, reloads: bool) -> int:
+def _group(
+    talk: Talk, target: str, loaded: Loaded, host: str, port: int | None, *, until_idle: bool, reloads: bool
+) -> int:
     from redrive.cli.worker_group import Group, worker_command
     from redrive.cli.worker_logs import set_up_logging
     from redrive.cli.worker_reload import Sources
@@ -138,7 +158,15 @@ def _group(talk: Talk, target: str, loaded: Loaded, *, until_idle: bool, reloads
     options += ["--json-logs"] if log.format == "json" else []
     options += ["--until-idle"] if until_idle else []
     options += ["--verbose"] if talk.debug else []
+    options += ["--health-host", host] if port is not None else []
 
     sources = Sources() if reloads else None
     group = Group(worker_command(target, options), chosen.processes or 1, chosen.grace, sources)
-    return asyncio.run(group.run())
+    with ExitStack() as endpoint:
+        if port is not None:
+            from redrive.cli.worker_health import GroupHealth, served
+
+            group.health_port = port
+            health = GroupHealth(group)
+            endpoint.enter_context(served(health.report, health, host, port))
+        return asyncio.run(group.run())

@@ -63,7 +63,10 @@ class Group:
 
     def __init__(self, command: Sequence[str], processes: int, grace: Millis, sources: Sources | None = None) -> None:
         self._command = tuple(command)
-        self._processes = processes
+        self.processes = processes
+        self.health_port: int | None = None
+        """Process 1 serves its own endpoint on the next port, process 2 on the one after."""
+        self.died = 0
         self._grace = grace
         self._sources = sources
         self._children: set[Child] = set()
@@ -79,21 +82,26 @@ class Group:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._hear, number)
         watching = asyncio.create_task(self._watch_sources())
-        codes = await asyncio.gather(*(self._keep() for _ in range(self._processes)))
+        codes = await asyncio.gather(*(self._keep(number) for number in range(1, self.processes + 1)))
         watching.cancel()
         return self._exit(codes)
 
+    @property
+    def ready(self) -> int:
+        """How many processes are ready. Any thread may ask."""
+        return sum(child.ready for child in tuple(self._children))
+
     # -- one place in the group ------------------------------------------------------------------------------------
 
-    async def _keep(self) -> int:
+    async def _keep(self, number: int) -> int:
         """The code with which its last process ended."""
         pause = FIRST_PAUSE
         while True:
-            child = await self._started()
+            child = await self._started(number)
             if child is None:
                 return 0
             code = await self._until_ended(child)
-            if self._is_ending() or (code == 0 and not child.replaced):
+            if self.is_ending() or (code == 0 and not child.replaced):
                 return code
             if not self.any_ready and self._sources is None:
                 self._give_up(code)
@@ -105,7 +113,7 @@ class Group:
             if not child.replaced:
                 await self._rest(child, how_it_ended(code), pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-            if self._is_ending():
+            if self.is_ending():
                 return 0
 
     async def _rest(self, child: Child, how: str, pause: Millis) -> None:
@@ -125,6 +133,7 @@ class Group:
 
     def _report(self, pid: int, why: str) -> None:
         """Through one that is ready, or the next that will be: they have a store, and a supervisor has none."""
+        self.died += 1
         self._deaths.append((pid, why))
         for child in self._children:
             if child.ready:
@@ -138,29 +147,31 @@ class Group:
         if child.ready:
             self._deaths.clear()
 
-    async def _started(self) -> Child | None:
+    async def _started(self, number: int) -> Child | None:
         """None if the group ends before the system has room for another process."""
         while True:
             try:
-                return await self._start()
+                return await self._start(number)
             except OSError as error:
                 wait = format_duration(LONGEST_PAUSE)
                 logger.error("no worker process could be started: %s; trying again in %s", error, wait)
             await self._stirring(LONGEST_PAUSE)
-            if self._is_ending():
+            if self.is_ending():
                 return None
 
-    async def _start(self) -> Child:
+    async def _start(self, number: int) -> Child:
         ours, theirs = socket.socketpair()
+        port = self.health_port and self.health_port + number
         with ExitStack() as unless_started, theirs:
             unless_started.enter_context(ours)
-            number = theirs.fileno()
+            line = theirs.fileno()
             # A group of its own: Ctrl-C at a terminal reaches the supervisor alone, which passes it on once.
             process = await asyncio.create_subprocess_exec(
                 *self._command,
+                *(() if port is None else ("--health-port", str(port))),
                 "--line",
-                str(number),
-                pass_fds=(number,),
+                str(line),
+                pass_fds=(line,),
                 process_group=0,
                 stdin=asyncio.subprocess.DEVNULL,
             )
@@ -195,7 +206,7 @@ class Group:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def _is_ending(self) -> bool:
+    def is_ending(self) -> bool:
         return bool(self._signals) or self._given_up is not None
 
     def _hear(self, number: signal.Signals) -> None:
@@ -239,7 +250,7 @@ class Group:
         while self._sources is not None:
             await asyncio.sleep(LOOK_EVERY)
             changed = self._sources.changed()
-            if changed and not self._is_ending():
+            if changed and not self.is_ending():
                 logger.warning("%s changed; starting anew", ", ".join(Path(path).name for path in changed))
                 for child in tuple(self._children):
                     child.replaced = True

@@ -17,7 +17,7 @@ from redrive.cli.worker_line import ChildLine
 from redrive.cli.worker_logs import logger
 from redrive.core.durations import format as format_duration
 from redrive.core.item import Millis
-from redrive.events import Event, StoreFailed, StoreRecovered, WorkerStarted
+from redrive.events import Event, StoreFailed, StoreRecovered, WorkerOrdered, WorkerStarted, WorkerStopped
 
 LAST_WORDS: Millis = 10_000
 """Beyond the grace: for the last write. A store that is gone must not keep the process."""
@@ -40,6 +40,7 @@ class Session:
         self._announcing: asyncio.Task[None] | None = None
         self._announced = False
         self._failing: dict[str, str] = {}
+        self._working = False
         app.events.subscribe(self._watch)
 
     async def serve(self, queues: list[str] | None, *, until_idle: bool, concurrency: int | None = None) -> Exit:
@@ -146,13 +147,23 @@ class Session:
         closing.result()
 
     def _watch(self, event: Event) -> None:
-        """Which parts of the worker cannot reach the store, and why; and that it has begun."""
-        if isinstance(event, WorkerStarted) and self._line is not None:
-            self._line.ready()
+        """Which parts of the worker cannot reach the store, and why; and that it has begun or was told to end."""
+        if isinstance(event, WorkerStarted):
+            self._working = True
+            if self._line is not None:
+                self._line.ready()
+        elif isinstance(event, WorkerOrdered | WorkerStopped):
+            self._working = False
         elif isinstance(event, StoreFailed):
             self._failing[event.part] = event.error
         elif isinstance(event, StoreRecovered):
             self._failing.pop(event.part, None)
+
+    def health(self) -> dict[str, object]:
+        """The answer of /health/ready: the worker takes work and its store answers. Letters do not matter."""
+        working, failing = self._working and not self._signals, sorted(self._failing)
+        status = "healthy" if working and not failing else "unhealthy"
+        return {"status": status, "working": working, "store_failing": failing}
 
     def _exit(self) -> Exit:
         if self._failing:

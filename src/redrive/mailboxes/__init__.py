@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from redrive.mailboxes.letters.replayer import Replayed, Replayer, replay
     from redrive.mailboxes.letters.rules import AutoReplay, ReplayRule
     from redrive.mailboxes.life.group import LoopGroup
-    from redrive.mailboxes.life.health import HealthServer
     from redrive.mailboxes.loops.policy import DLQPolicy
     from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
+    from redrive.observe.endpoint import HealthServer
 else:
     from redrive._late import names_of
 
@@ -77,7 +77,7 @@ else:
             "redrive.mailboxes.loops.policy": ("DLQPolicy",),
             "redrive.mailboxes.letters.consumer": ("KEEP", "DLQConsumer", "safe"),
             "redrive.mailboxes.life.group": ("LoopGroup",),
-            "redrive.mailboxes.life.health": ("HealthServer",),
+            "redrive.observe.endpoint": ("HealthServer",),
             "redrive.mailboxes.metrics": ("MailboxMetrics", "default_metrics"),
             "redrive.mailboxes.letters.replayer": ("Replayed", "Replayer", "replay"),
             "redrive.mailboxes.letters.rules": ("AutoReplay", "ReplayRule"),

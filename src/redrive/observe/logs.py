@@ -6,6 +6,9 @@ Every record carries the event's fields as `extra`, so a JSON formatter gets the
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterator
+from traceback import TracebackException
 from typing import Any
 
 import msgspec
@@ -14,6 +17,7 @@ from redrive import events as ev
 from redrive.core.item import short_id
 from redrive.core.redact import redact_text
 
+_FRAME = re.compile(r'[ |+-]*File "')
 logger = logging.getLogger("redrive")
 
 LINES: dict[type[ev.Event], tuple[int, str]] = {
@@ -54,6 +58,36 @@ def log_event(event: ev.Event) -> None:
     text = _finished_text(event) if isinstance(event, ev.Finished) else line.format(**_readable(fields))
     # `extra` may not shadow the record's own attributes (`name`, `args`, …), so the fields travel in one dict.
     logger.log(level, "%s", one_line(text), extra={"redrive": {"event": type(event).__name__, **fields}})
+
+
+def log(to: logging.Logger, level: int, text: str, *, trace: BaseException | None = None, **fields: Any) -> None:
+    """Log `text` and the fields that are not None as one line; the fields are also in `record.redrive`.
+
+    Secrets are redacted and long values are cut. The traceback of `trace` follows in indented lines; in `exc_info`
+    every formatter would print it as it is.
+    """
+    if to.isEnabledFor(level):
+        plain = {name: _plain(value) for name, value in {"event": text, **fields}.items()}
+        values = (value if name == "event" else f"{name}={value}" for name, value in plain.items() if value is not None)
+        lines = [one_line(" ".join(map(str, values))), *(f"  {line}" for line in _trace_lines(trace))]
+        to.log(level, "%s", "\n".join(lines), extra={"redrive": plain}, stacklevel=2)
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    from redrive.engine.evidence import TEXT_LIMIT
+
+    text = str(value)
+    # Cut before secrets are looked for: the search takes seconds for megabytes.
+    return redact_text(text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({len(text):,} characters)")
+
+
+def _trace_lines(error: BaseException | None) -> Iterator[str]:
+    for part in () if error is None else TracebackException.from_exception(error).format():
+        # A frame has a line of source below it; elsewhere a line break is one of the error's text.
+        lines = part.rstrip("\n").split("\n") if _FRAME.match(part) else [part.strip("\n")]
+        yield from (one_line(str(_plain(line))) for line in lines)
 
 
 def one_line(text: str) -> str:

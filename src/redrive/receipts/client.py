@@ -148,7 +148,7 @@ class ReceiptClient:
         if self.receipts_file is not None:
             await self.dead_letters.load()
         await doors.mark(self._store, self.queue, "receipts")
-        await self.metrics.open(self.app, self.queue)
+        await self.metrics.open(self.app, self._store, self.queue)
         self.app.events.subscribe(self._outbox.hear)
         self._tasks = [asyncio.create_task(self._waiting.run())]
         if self._works:

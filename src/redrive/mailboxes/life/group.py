@@ -17,16 +17,18 @@ from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.boxes.depth import Depth
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.stop import Stop
-from redrive.mailboxes.life.health import DEGRADED, HEALTHY, LOOPBACK, UNHEALTHY, HealthServer, Report, depth_reports
+from redrive.mailboxes.life.health import depth_reports
 from redrive.mailboxes.life.heartbeat import Heartbeat
 from redrive.mailboxes.life.living import Living
 from redrive.mailboxes.life.members import Member, members_of
 from redrive.mailboxes.life.runnable import Runnable
 from redrive.mailboxes.life.shutdown import ShutdownCoordinator
 from redrive.mailboxes.life.watchdog import Watchdog, kill_this_process
+from redrive.mailboxes.metrics import default_metrics
+from redrive.observe.endpoint import DEGRADED, HEALTHY, LOOPBACK, UNHEALTHY, HealthServer, Report
+from redrive.observe.metrics import AskedInThread
 from redrive.stores.clock import Clock, SystemClock
 
 LONGEST_PAUSE = 60.0
@@ -77,7 +79,11 @@ class LoopGroup(Living):
         self._ended: queue.SimpleQueue[Member | None] = queue.SimpleQueue()
         self._stop = Stop()
         self._stopped = True
-        self._health = None if health_port is None else HealthServer(self.health, port=health_port, host=health_host)
+        self._health = (
+            None
+            if health_port is None
+            else HealthServer(self.health, port=health_port, host=health_host, metrics=[default_metrics()])
+        )
         self._watchdog = (
             None
             if watchdog_threshold is None
@@ -218,11 +224,11 @@ class LoopGroup(Living):
         return {"status": status, "loops": loops, "dlq": depths}
 
 
-def _depths(loops: Sequence[Runnable], more: Iterable[Mailbox[Any, Any]]) -> list[Depth]:
-    """Each mailbox once, though a loop fills it and a consumer empties it."""
+def _depths(loops: Sequence[Runnable], more: Iterable[Mailbox[Any, Any]]) -> dict[str, AskedInThread[int]]:
+    """By name: each mailbox once, though a loop fills it and a consumer empties it."""
     limits.kind(more, Iterable, field="dead_letters", hint="give a list of mailboxes")
     more = tuple(more)
     for each in more:
         limits.kind(each, Mailbox, field="dead_letters", hint="use open_mailbox")
     own = [mailbox for loop in loops for mailbox in getattr(loop, "dead_letters", ())]
-    return [Depth(mailbox) for mailbox in {mailbox.name: mailbox for mailbox in (*own, *more)}.values()]
+    return {mailbox.name: AskedInThread(mailbox.approximate_count) for mailbox in (*own, *more)}

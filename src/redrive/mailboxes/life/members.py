@@ -12,8 +12,8 @@ from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.life.health import HEALTHY, UNHEALTHY, Report
 from redrive.mailboxes.life.runnable import Runnable
+from redrive.observe.endpoint import HEALTHY, UNHEALTHY, Report
 
 ASK_AGAIN = 0.1
 """Seconds until a loop that has not stopped is told once more: it may not have begun when it was told first."""
