@@ -50,27 +50,34 @@ async def test_r18_what_was_stored_before_a_restart_is_there_after_the_next(kind
 
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ["insert", "remove"])
-async def test_r19_a_crash_at_any_point_leaves_the_old_or_the_new(act: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", LASTING)
+async def test_r19_a_crash_at_any_point_leaves_the_old_or_the_new(kind: str, act: str, same_url: StoreUrl) -> None:
     """At every point before and after a verb of the store, each of which is itself all or nothing."""
+    url = same_url(kind)
     for point in range(1, 50):
-        url = f"sqlite:///{tmp_path}/{point}.db"
-        async with DeadLetterQueue(url) as queue:
-            await queue.store(receipt("kept"))
-            doomed = await queue.store(receipt("doomed"))
+        name = f"{act}-{point}"
+        async with DeadLetterQueue(url, queue=name) as queue:
+            await queue.store(receipt("kept"), attempts=5, error="boom")
+            doomed = await queue.store(receipt("doomed"), attempts=3)
+            before = await queue.get_all()
         faulty = FaultyStore(store_from_url(url))
         crashed = False
-        async with DeadLetterQueue(faulty) as queue:
+        async with DeadLetterQueue(faulty, queue=name) as queue:
             faulty.crash_at(faulty.points + point)
             try:
-                await (queue.store(receipt("new")) if act == "insert" else queue.remove(doomed))
+                await (queue.store(receipt("new"), attempts=1) if act == "insert" else queue.remove(doomed))
             except SimulatedCrash:
                 crashed = True
-        async with DeadLetterQueue(url) as queue:
-            leases = {each.receipt.lease_id for each in await queue.get_all()}
+        async with DeadLetterQueue(url, queue=name) as queue:
+            after = await queue.get_all()
+            assert await queue.size() == len(after)
             assert (await queue._app.check()).findings == ()  # noqa: SLF001 - it has no check of its own
+        leases = {each.receipt.lease_id for each in after}
         old = {"kept", "doomed"}
         new = {"kept", "doomed", "new"} if act == "insert" else {"kept"}
         assert leases in (old, new)
+        assert [each for each in after if each.receipt.lease_id != "new"] == before[: len(leases & old)]
+        assert all(each.attempts == 1 for each in after if each.receipt.lease_id == "new")
         if not crashed:
             assert leases == new
             assert point > 2, "there was something to crash at"
