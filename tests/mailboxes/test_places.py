@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from redrive.core.verbs import WorkerBeat
+from redrive.engine import store_retry
 from redrive.errors import BadStoreURL
 from redrive.mailboxes import (
     MailboxConnectionError,
@@ -18,7 +19,6 @@ from redrive.mailboxes import (
     StoreMailbox,
     open_mailbox,
 )
-from redrive.mailboxes.boxes import place as places
 from redrive.mailboxes.boxes.place import Place
 from redrive.office.doors import doors
 from redrive.stores.memory import MemoryStore
@@ -38,7 +38,7 @@ def faulty(clock: FakeClock) -> FaultyStore:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(store_retry, "UNKNOWN_PAUSES", (0, 0, 0))
 
 
 def test_a_send_that_nobody_can_tell_of_is_sent_once(faulty: FaultyStore, clock: FakeClock) -> None:

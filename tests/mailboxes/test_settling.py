@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from redrive.core.item import Ending, History
+from redrive.engine import store_retry
 from redrive.mailboxes import InvalidParameterError, MailboxConnectionError, SerializationError, StoreMailbox
-from redrive.mailboxes.boxes import place as places
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.loops.settling import Outgoing, bury, finish, release, reply_of, retry
 from redrive.mailboxes.testing import FakeMailbox
@@ -126,7 +126,7 @@ def test_buried_without_having_run_it_shows_what_ran(mailboxes: Openers) -> None
 def test_an_end_that_nobody_can_tell_of_happens_once(
     fault: Fault, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(store_retry, "UNKNOWN_PAUSES", (0, 0, 0))
     faulty = FaultyStore(MemoryStore(clock=clock))
     with StoreMailbox[Any, Any]("requests", faulty, clock=clock) as requests:
         answers: Box = StoreMailbox("answers", faulty, clock=clock)

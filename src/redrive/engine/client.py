@@ -14,15 +14,13 @@ from redrive.core.verbs import PutResult
 from redrive.engine.asks import Asks, Offer, ready
 from redrive.engine.ids import ItemId, new_id, new_ids
 from redrive.engine.registry import Registry, check_queue_name, unknown_queue
-from redrive.engine.steady import PAUSES
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (
     ConfigError,
     ItemFailed,
     NotFound,
-    OutcomeUnknown,
     PayloadUndecodable,
     StoreCorrupt,
-    StoreUnavailable,
     WaitTimeout,
 )
 from redrive.events import Enqueued, Event, Events, Finished
@@ -32,7 +30,6 @@ from redrive.stores.clock import Clock
 
 ENCODE_CHUNK = 500
 ID_LIMIT = 128
-PUT_TRIES = 4
 
 
 class Put(NamedTuple):
@@ -121,29 +118,15 @@ class Client:
             # Not there until the caller commits: nothing to tell subscribers yet, and nothing to repeat.
             result = await self._store.put(items, within)
             return Put(frozenset(result.added), _twins(result))
-        result, sure = await self._put_for_sure(items)
+        result, first = await self._write(items)
         # After an unknown outcome, what is there already was put there by our own first try.
-        added = result.added if sure else result.added + result.already
+        added = result.added if first else result.added + result.already
         if self._events:
             self._events.emit(Enqueued(items[0].queue, added))
         return Put(frozenset(added), _twins(result))
 
-    async def _put_for_sure(self, items: Sequence[NewItem]) -> tuple[PutResult, bool]:
-        unsure: OutcomeUnknown | None = None
-        failures = 0
-        while True:
-            try:
-                return await self._store.put(items), unsure is None
-            except OutcomeUnknown as error:
-                unsure = error
-            except StoreUnavailable:
-                # Not this time; but what an earlier try did is still not known.
-                if unsure is None:
-                    raise
-            failures += 1
-            if failures == PUT_TRIES:
-                raise unsure
-            await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
+    async def _write(self, items: Sequence[NewItem]) -> tuple[PutResult, bool]:
+        return await retry_unknown(lambda: self._store.put(items), clock=self._clock)
 
     async def get(self, item_id: str) -> History:
         return await self._store.get(str(item_id))

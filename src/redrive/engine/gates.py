@@ -21,7 +21,7 @@ from redrive.core.item import Failure, Instant, Millis
 from redrive.core.verbs import Gate, QueueSettings
 from redrive.engine.ids import new_id
 from redrive.engine.runner import Run
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.errors import Conflict, StoreCorrupt, StoreError
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -46,7 +46,7 @@ class Gates:
         self._settings = settings
         self._events = events
         self._clock = clock
-        self._steady = Steady("gates", events, clock)
+        self._retry = StoreRetry("gates", events, clock)
         self._unjudged: dict[str, list[Ended]] = {}
         self._told: dict[str, _Told] = {}
         self._written: dict[str, Instant] = {}
@@ -97,7 +97,7 @@ class Gates:
         """Those that somebody opened by hand: what lies behind them will not come by itself."""
         found = set()
         for name in names:
-            gate = await self._steady(partial(self._store.gate, name))
+            gate = await self._retry(partial(self._store.gate, name))
             state = self._body(gate).state
             if state.open and state.by:
                 found.add(name)
@@ -114,7 +114,7 @@ class Gates:
 
     async def _tell(self, name: str) -> None:
         for tries in count(1):
-            gate = await self._steady(lambda: self._store.gate(name))
+            gate = await self._retry(lambda: self._store.gate(name))
             body = self._body(gate)
             told = self._told.setdefault(name, _Told())
             told.judge(self._unjudged.pop(name, ()), body.config)
@@ -138,10 +138,10 @@ class Gates:
         expect = 0 if gate is None else gate.version
         write = g.write(name, expect, body.state, state, body.config, mark=new_id())
         try:
-            await self._steady(lambda: self._store.set_gate(write))
+            await self._retry(lambda: self._store.set_gate(write))
         except Conflict:
             # Perhaps with ourselves: a write whose answer was lost is asked for again.
-            there = await self._steady(lambda: self._store.gate(name))
+            there = await self._retry(lambda: self._store.gate(name))
             if there is None or there.body != write.body:
                 return False
         self._written[name] = self._told[name].now

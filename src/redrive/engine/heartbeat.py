@@ -18,7 +18,7 @@ from redrive.core.item import Millis
 from redrive.core.verbs import WorkerFacts
 from redrive.engine import orders
 from redrive.engine.ids import new_id
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.errors import StoreError
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -56,7 +56,7 @@ class Heartbeat:
         self._obey = obey
         self._events = events
         self._clock = clock
-        self._steady = Steady("beat", events, clock)
+        self._retry = StoreRetry("beat", events, clock)
         self._started_at = clock.now()
         self._command = ""
 
@@ -68,8 +68,8 @@ class Heartbeat:
     async def run(self) -> None:
         while True:
             await self._clock.sleep(EVERY)
-            await self._steady(self._read)
-            await self._steady(self._tell)
+            await self._retry(self._read)
+            await self._retry(self._tell)
 
     async def beat(self) -> None:
         """Read the command, and tell the store that the worker lives and has read it."""

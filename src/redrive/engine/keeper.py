@@ -1,44 +1,76 @@
-"""Keeps leases alive while their handlers run, and stops handlers that ran out of lease or time, or were cancelled."""
+"""The keeper extends leases while their holders work, and cancels a holder whose lease is lost.
+
+`Keeper` does so for anything that holds leases, as letters worked on in place; `WorkerKeeper` also takes back leases
+that ran out unnoticed and passes cancel requests on. Beside them, the sweep that ends handlers at their timeout.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from typing import Generic, Protocol, TypeVar
 
-from redrive.core.item import Millis
+from redrive.core.item import Item, Millis
 from redrive.core.verbs import Held
 from redrive.engine.cancelling import cancel_reason
 from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler
 from redrive.engine.runner import Run, Why
 from redrive.engine.slots import Slots
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.events import CancelAsked, Events, LeaseLost
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 RENEW_AT = 3
-"""A lease is prolonged before a third of it is over: two more tries fit in before it ends."""
+"""A lease is extended before a third of it is over: two more tries fit in before it ends."""
 ASK_EVERY: Millis = 5_000
-"""Nor later than this: what prolongs a lease also tells of those that somebody wants cancelled."""
+"""A worker extends at least this often: the answer also names the items that have a cancel request."""
 SWEEPS_PER_TIMEOUT = 20
 SWEEP_MIN: Millis = 10
 SWEEP_MAX: Millis = 1000
 
 
-class Keeper:
+class Holder(Protocol):
+    """`kept`: when its lease began or was last extended (monotonic); None if that is not known."""
+
+    item: Item
+    kept: Millis | None
+
+    @property
+    def lease(self) -> Millis: ...
+
+    def lose(self) -> bool:
+        """The lease is lost: cancel the work. False if there is nothing to cancel."""
+
+
+H = TypeVar("H", bound=Holder)
+
+
+class Keeper(Generic[H]):
+    """Extends the leases that `held` gives, whose lengths are `shortest` or more."""
+
     def __init__(
-        self, worker: str, store: Store, slots: Slots, *, reaper: Reaper, events: Events, clock: Clock
+        self,
+        worker: str,
+        store: Store,
+        held: Callable[[], Iterable[H]],
+        *,
+        shortest: Millis,
+        events: Events,
+        clock: Clock,
     ) -> None:
         self._worker = worker
-        self._bring_back = reaper.bring_back
-        self._pause: Millis = max(1, _period(slots.shortest_lease) // 2)
+        self._pause: Millis = max(1, self.period(shortest) // 2)
         self._store = store
-        self._slots = slots
+        self._held = held
         self._events = events
         self._clock = clock
-        self._steady = Steady("keeper", events, clock)
+        self._retry = StoreRetry("keeper", events, clock)
+
+    def period(self, lease: Millis) -> Millis:
+        return lease // RENEW_AT
 
     async def run(self) -> None:
         while True:
@@ -46,60 +78,76 @@ class Keeper:
             await self.keep()
 
     async def keep(self) -> None:
-        """Prolong every lease whose time would be over before the next look."""
+        """Extend every lease that would be due before the next round."""
         now = self._clock.monotonic()
-        due: dict[Millis, list[Run]] = defaultdict(list)
-        for run in self._slots.held():
-            if run.kept is None or now - run.kept + self._pause >= _period(run.handler.lease):
-                due[run.handler.lease].append(run)
-        for ttl, runs in due.items():
-            await self._prolong(runs, ttl, now)
+        due: dict[Millis, list[H]] = defaultdict(list)
+        for holder in self._held():
+            lease = holder.lease
+            if holder.kept is None or now - holder.kept + self._pause >= self.period(lease):
+                due[lease].append(holder)
+        for lease, holders in due.items():
+            await self._extend(holders, lease, now)
 
-    async def _prolong(self, runs: list[Run], ttl: Millis, now: Millis) -> None:
-        leases = [Held(run.item.id, run.item.deliveries) for run in runs]
-        extended = await self._steady(lambda: self._store.extend(leases, ttl))
+    async def _extend(self, holders: list[H], lease: Millis, now: Millis) -> None:
+        leases = [Held(holder.item.id, holder.item.deliveries) for holder in holders]
+        extended = await self._retry(lambda: self._store.extend(leases, lease))
         gone = set(extended.lost)
-        lost: list[Run] = []
-        for run, asked in zip(runs, leases, strict=True):
+        lost: list[H] = []
+        for holder, asked in zip(holders, leases, strict=True):
             if asked.id not in gone:
-                run.kept = now
-            elif run.item.deliveries == asked.delivery:  # else it was taken back while we asked
-                lost.append(run)
+                holder.kept = now
+            elif holder.item.deliveries == asked.delivery:  # else it was taken back during the call
+                lost.append(holder)
         if lost:
-            await self._take_back(lost, ttl)
+            await self.lost(lost)
         if extended.cancel_requested:
-            await self._pass_on(extended.cancel_requested)
+            await self.cancel_requested(extended.cancel_requested)
 
-    async def _pass_on(self, ids: Collection[str]) -> None:
+    async def lost(self, holders: list[H]) -> None:
+        for holder in holders:
+            if holder.lose():
+                item = holder.item
+                self._events.emit(LeaseLost(self._worker, item.queue, item.id, item.deliveries))
+
+    async def cancel_requested(self, ids: Collection[str]) -> None:
+        """Letters have no cancel requests."""
+
+
+class WorkerKeeper(Keeper[Run]):
+    def __init__(
+        self, worker: str, store: Store, slots: Slots, *, reaper: Reaper, events: Events, clock: Clock
+    ) -> None:
+        super().__init__(worker, store, slots.held, shortest=slots.shortest_lease, events=events, clock=clock)
+        self._bring_back = reaper.bring_back
+        self._slots = slots
+
+    def period(self, lease: Millis) -> Millis:
+        return min(lease // RENEW_AT, ASK_EVERY)
+
+    async def cancel_requested(self, ids: Collection[str]) -> None:
         for item_id in ids:
             run = self._slots.running.get(item_id)
             if run is None or run.asked or run.why is not None:
                 continue
-            reason = await self._steady(partial(cancel_reason, self._store, item_id))
+            reason = await self._retry(partial(cancel_reason, self._store, item_id))
             if self._slots.running.get(item_id) is run and not run.over:
                 run.ask_to_stop(reason)
                 item = run.item
                 self._events.emit(CancelAsked(self._worker, item.queue, item.id, item.deliveries, reason))
 
-    async def _take_back(self, runs: list[Run], ttl: Millis) -> None:
-        """A lease that ran out while this worker slept (a closed lid, a blocked loop, a jump of the clock) and that
-        nobody else took is ours to reclaim: the handler goes on under the new number. Otherwise it is lost.
+    async def lost(self, holders: list[Run]) -> None:
+        """Take back a lease that ran out while this worker slept (a closed lid, a blocked loop, a jump of the clock)
+        and that no other worker took: the handler goes on under the new delivery number. Otherwise it is lost.
         """
-        ids = [run.item.id for run in runs]
-        queues = sorted({run.item.queue for run in runs})
-        items = await self._steady(lambda: self._store.reclaim(self._worker, queues, ttl, len(ids), ids))
+        lease, runs = holders[0].lease, {run.item.id: run for run in holders}
+        queues = sorted({run.item.queue for run in runs.values()})
+        items = await self._retry(lambda: self._store.reclaim(self._worker, queues, lease, len(runs), list(runs)))
         strange = tuple([item for item in items if not self._slots.take_back(item)])
         if strange:
             await self._bring_back(strange)
         back = {item.id for item in items} - {item.id for item in strange}
-        for run in runs:
-            if run.item.id not in back and self._slots.running.get(run.item.id) is run and run.why is None:
-                run.cancel(Why.LOST)
-                self._events.emit(LeaseLost(self._worker, run.item.queue, run.item.id, run.item.deliveries))
-
-
-def _period(lease: Millis) -> Millis:
-    return min(lease // RENEW_AT, ASK_EVERY)
+        running = self._slots.running
+        await super().lost([run for key, run in runs.items() if key not in back and running.get(key) is run])
 
 
 async def sweep_deadlines(slots: Slots, handlers: Mapping[str, Handler], clock: Clock) -> None:

@@ -13,7 +13,7 @@ from redrive.core.item import Millis
 from redrive.core.verbs import Act, Swept
 from redrive.engine.ids import new_id
 from redrive.engine.seals import seal
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.events import Events
 from redrive.events import Swept as SweptEvent
 from redrive.stores.base import Store
@@ -35,7 +35,7 @@ class Maintainer:
         self._store = store
         self._events = events
         self._clock = clock
-        self._steady = Steady("maintainer", events, clock)
+        self._retry = StoreRetry("maintainer", events, clock)
         self._seal_at: Millis = 0
 
     async def run(self) -> None:
@@ -47,7 +47,7 @@ class Maintainer:
     async def round(self) -> None:
         """Once through the store, as long as this worker is the maintainer."""
         cursor: int | None = 0
-        while cursor is not None and await self._steady(self._elected):
+        while cursor is not None and await self._retry(self._elected):
             await self._seal()
             began = self._clock.monotonic()
             swept = await self._bite(cursor)
@@ -60,7 +60,7 @@ class Maintainer:
     async def _seal(self) -> None:
         """A round through a large store takes long: the audit does not wait for its end."""
         if self._clock.monotonic() >= self._seal_at:
-            await self._steady(lambda: seal(self._store))
+            await self._retry(lambda: seal(self._store))
             self._seal_at = self._clock.monotonic() + ROUND // 2
 
     async def _elected(self) -> bool:
@@ -68,4 +68,4 @@ class Maintainer:
 
     async def _bite(self, cursor: int) -> Swept:
         act = Act("retention", "kept as long as its queue says", new_id())
-        return await self._steady(lambda: self._store.sweep(BITE, act, cursor))
+        return await self._retry(lambda: self._store.sweep(BITE, act, cursor))

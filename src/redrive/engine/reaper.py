@@ -18,7 +18,7 @@ from redrive.engine.evidence import plain_failure
 from redrive.engine.policies import Policies
 from redrive.engine.report import Reporter, clarified
 from redrive.engine.slots import Slots
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.events import Events, Reclaimed
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -51,7 +51,7 @@ class Reaper:
         self._handlers = handlers
         self._events = events
         self._clock = clock
-        self._steady = Steady("reaper", events, clock)
+        self._retry = StoreRetry("reaper", events, clock)
         shortest = min(handler.lease for handler in handlers.values())
         # A reaper that dies in the middle leaves leases of its own: they must not last longer than those it found.
         self._ttl: Millis = max(RESCUE_MIN, min(shortest, RESCUE_MAX))
@@ -66,7 +66,7 @@ class Reaper:
 
     async def reap(self) -> int:
         queues = tuple(self._handlers)
-        items = await self._steady(lambda: self._store.reclaim(self._worker, queues, self._ttl, RECLAIM_LIMIT))
+        items = await self._retry(lambda: self._store.reclaim(self._worker, queues, self._ttl, RECLAIM_LIMIT))
         # What this worker holds itself is not lost: it goes on under its new number.
         lost = tuple([item for item in items if not self._slots.take_back(item)])
         if lost:
@@ -77,11 +77,11 @@ class Reaper:
         whys = await deaths.whys(self._store, {item.worker for item in items})
         await self._policies.settings.read({item.queue for item in items})
         settlements = [self.verdict(item, whys.get(item.worker or "")) for item in items]
-        settled = await self._steady(lambda: self._store.settle(settlements))
+        settled = await self._retry(lambda: self._store.settle(settlements))
         if not self._events:
             return
         # Already: an earlier try whose answer was lost. Nobody else has had this delivery number.
-        answers = await clarified(self._store, self._steady, items, settlements, settled.answers)
+        answers = await clarified(self._store, self._retry, items, settlements, settled.answers)
         for item, settlement, answer in zip(items, settlements, answers, strict=True):
             if answer.verdict is not Verdict.REFUSED:
                 lost_by = item.worker or ""

@@ -17,7 +17,7 @@ from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
 from redrive.engine.runner import Run
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.errors import NotFound
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -129,19 +129,19 @@ def unclear(answers: Sequence[Answer]) -> bool:
 
 
 async def clarified(
-    store: Store, steady: Steady, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]
+    store: Store, retry: StoreRetry, items: Sequence[Item], settlements: Sequence[Settlement], answers: Sequence[Answer]
 ) -> Sequence[Answer]:
     """A settlement that is repeated after a lost answer is `already` applied; the item says what became of it."""
     told = zip(items, settlements, answers, strict=True)
-    return [await _clarified(store, steady, item, settlement, answer) for item, settlement, answer in told]
+    return [await _clarified(store, retry, item, settlement, answer) for item, settlement, answer in told]
 
 
-async def _clarified(store: Store, steady: Steady, item: Item, settlement: Settlement, answer: Answer) -> Answer:
+async def _clarified(store: Store, retry: StoreRetry, item: Item, settlement: Settlement, answer: Answer) -> Answer:
     decision = settlement.decision
     if answer.verdict is not Verdict.ALREADY or isinstance(decision, ToDone | ToCancelled):
         return answer
     try:
-        now = (await steady(lambda: store.get(item.id))).item
+        now = (await retry(lambda: store.get(item.id))).item
     except NotFound:
         return answer
     if now.state is State.CANCELLED and now.deliveries == settlement.delivery:

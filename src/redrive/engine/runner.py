@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
 from redrive.core import codec
@@ -16,11 +16,11 @@ from redrive.core.durations import format as format_duration
 from redrive.core.item import Item, Millis, NewItem
 from redrive.core.policy import Policy
 from redrive.engine import signals
+from redrive.engine.caller import Called, Caller
 from redrive.engine.evidence import failure_of, hint_of, plain_failure, text_of
 from redrive.engine.forks import parent_only
 from redrive.engine.policies import Choice, Policies
 from redrive.engine.registry import Handler
-from redrive.engine.threads import Threads
 from redrive.errors import PayloadError
 from redrive.stores.clock import Clock
 
@@ -89,6 +89,10 @@ class Run:
         return given - self.item.renewed_at + now - self.leased
 
     @property
+    def lease(self) -> Millis:
+        return self.handler.lease
+
+    @property
     def policy(self) -> Policy:
         return self.handler.policy if self.choice is None else self.choice.policy
 
@@ -101,6 +105,13 @@ class Run:
             self.why = why
             if self.task is not None and self.begun:
                 self.task.cancel()
+
+    def lose(self) -> bool:
+        """Its lease is lost. False if it was cancelled before."""
+        if self.why is not None:
+            return False
+        self.cancel(Why.LOST)
+        return True
 
     def ask_to_stop(self, reason: str) -> None:
         """An async handler is cancelled; one in a thread has to ask `cancel_requested`."""
@@ -147,11 +158,11 @@ class Runner:
         self._frames = frames
         self._max_result = max_result
         self._thread_freed = thread_freed
-        self._threads = Threads(threads)
+        self._caller = Caller(threads)
         self.busy_threads: Counter[str] = Counter()
 
     def close(self) -> None:
-        self._threads.close()
+        self._caller.close()
 
     async def handle(self, run: Run) -> o.Outcome | None:
         """Never raises. None: the lease is lost, there is nothing to say to the store."""
@@ -208,21 +219,15 @@ class Runner:
 
     async def _in_thread(self, run: Run, arguments: dict[str, Any]) -> o.Outcome | None:
         queue = run.handler.queue
-        loop = asyncio.get_running_loop()
-        future = self._threads.submit(lambda: _call(run.handler.function, arguments))
         self.busy_threads[queue] += 1
 
-        def freed(_: object) -> None:
+        def freed(_: Called) -> None:
             self.busy_threads[queue] -= 1
-            self._threads.freed()
             self._thread_freed()
 
         # A thread cannot be cancelled: its slot stays taken until it ends, however the run was judged.
-        future.add_done_callback(lambda done: _tell(loop, freed, done))
-        value, error = await asyncio.wrap_future(future)
-        if error is not None:
-            return await self._judged(run, error)
-        return await self._returned(run, await value if inspect.isawaitable(value) else value)
+        value, error = await self._caller.in_thread(partial(run.handler.function, **arguments), freed)
+        return await (self._judged(run, error) if error is not None else self._returned(run, value))
 
     async def _returned(self, run: Run, value: object) -> o.Outcome:
         if isinstance(value, signals.Signal):
@@ -273,19 +278,3 @@ class Runner:
     def _expired(self, max_age: Millis | None) -> o.Outcome:
         text = f"older than max_age {format_duration(max_age or 0)} before it could run"
         return o.Expired(plain_failure("redrive.Expired", text, "expired"))
-
-
-def _call(function: Callable[..., object], arguments: dict[str, Any]) -> tuple[object, BaseException | None]:
-    """Exceptions travel as values: a StopIteration cannot be set on a future."""
-    try:
-        with parent_only():
-            return function(**arguments), None
-    except BaseException as raised:  # noqa: BLE001 - see Runner.handle
-        return None, raised
-
-
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[object], None], argument: object) -> None:
-    try:
-        loop.call_soon_threadsafe(callback, argument)
-    except RuntimeError:
-        return  # the loop is gone, and its slots with it

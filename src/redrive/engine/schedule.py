@@ -34,7 +34,7 @@ from redrive.core.schedule import (
     unprepared,
 )
 from redrive.core.verbs import Document, DocumentWrite
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.errors import BadSchedule, Conflict, RedriveError, StoreCorrupt, StoreError
 from redrive.stores.aside import aside
 from redrive.stores.base import Store
@@ -75,14 +75,14 @@ class Scheduler:
         self._owner = owner
         self._events = events
         self._clock = clock
-        self._steady = Steady("scheduler", events, clock)
+        self._retry = StoreRetry("scheduler", events, clock)
         self._time = _StoreTime(store, clock)
         self._leads_until: Millis | None = None
         self._book: _Book | None = None
 
     async def run(self) -> None:
         while True:
-            await self._clock.sleep(await self._steady(self.turn))
+            await self._clock.sleep(await self._retry(self.turn))
 
     async def turn(self) -> Millis:
         """Fire what is due; says how long there is nothing to do. May be repeated after any failure."""

@@ -21,7 +21,7 @@ from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, Settle
 from redrive.engine.along import Along
 from redrive.engine.gates import Gates
 from redrive.engine.heartbeat import Heartbeat, worker_name
-from redrive.engine.keeper import Keeper, sweep_deadlines
+from redrive.engine.keeper import WorkerKeeper, sweep_deadlines
 from redrive.engine.maintainer import Maintainer
 from redrive.engine.policies import Policies
 from redrive.engine.reaper import Reaper
@@ -31,7 +31,7 @@ from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.schedule import Scheduler
 from redrive.engine.settings import Settings
 from redrive.engine.slots import Slots
-from redrive.engine.steady import Steady
+from redrive.engine.store_retry import StoreRetry
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
@@ -74,8 +74,8 @@ class Worker:
         self._slots = Slots(self.name, self._handlers, self._policies, self._runner.busy_threads, most)
         self._gates = Gates(store, self._settings.known, events=events, clock=clock)
         self._report = Reporter(self.name, events, clock)
-        self._writing = Steady("pump", events, clock)
-        self._watching = Steady("watch", events, clock)
+        self._writing = StoreRetry("pump", events, clock)
+        self._watching = StoreRetry("watch", events, clock)
         self._ended: list[Run] = []
         self._wake = asyncio.Event()
         self._due = True
@@ -118,7 +118,7 @@ class Worker:
     def _parts(self) -> list[Coroutine[object, object, None]]:
         name, store, slots, events, clock = self.name, self._store, self._slots, self._events, self._clock
         reaper = Reaper(name, store, slots, policies=self._policies, report=self._report, events=events, clock=clock)
-        keeper = Keeper(name, store, slots, reaper=reaper, events=events, clock=clock)
+        keeper = WorkerKeeper(name, store, slots, reaper=reaper, events=events, clock=clock)
         deadlines = sweep_deadlines(slots, self._handlers, clock)
         maintainer = Maintainer(name, store, events, clock)
         scheduler = Scheduler(store, name, events=events, clock=clock)

@@ -6,12 +6,11 @@ So a process that dies in the middle leaves every letter as it was, and two who 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import platform
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -21,24 +20,17 @@ from redrive.core.decide import ToCancelled, ToDone, decide_letter
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.select import Ids
-from redrive.core.verbs import Answer, Held, NewEntry, Settlement, Skipped, Verdict
+from redrive.core.verbs import Answer, NewEntry, Settlement, Skipped, Verdict
 from redrive.engine import signals
+from redrive.engine.caller import Caller
 from redrive.engine.evidence import failure_of, text_of
-from redrive.engine.forks import parent_only
 from redrive.engine.ids import new_id
+from redrive.engine.keeper import Keeper
 from redrive.engine.report import end_event, settlement_of
-from redrive.engine.steady import PAUSES
-from redrive.engine.threads import Threads
-from redrive.errors import (
-    NotFound,
-    OutcomeUnknown,
-    PayloadError,
-    PayloadUndecodable,
-    StoreError,
-    StoreUnavailable,
-)
-from redrive.events import Amended, Events, LeaseLost
-from redrive.office.in_place_job import Function, Halt, Job, Worked, WorkRecord, why_not
+from redrive.engine.store_retry import PAUSES, retry_unknown
+from redrive.errors import NotFound, PayloadError, PayloadUndecodable
+from redrive.events import Amended, Events
+from redrive.office.in_place_job import Halt, Job, Worked, WorkRecord, why_not
 from redrive.stores.audit import TOPIC
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.clock import Clock
@@ -48,20 +40,29 @@ __all__ = ["Halt", "Shift", "Worked", "would_work"]
 T = TypeVar("T")
 WORD = "work"
 NO_ITEM = "no such item"
-RENEW_AT = 3
-TRIES = 8
-"""Of a verb that fails. What was done for a letter must not be lost for a short trouble of the store."""
+RETRY_PAUSES = [PAUSES.delay(failures, 0.0) or 0 for failures in range(1, 8)]
+"""Before the retries of a verb: the result of the work on a letter must survive a short outage of the store."""
 
 
 class _Hand:
-    """A letter in hand. `over`: the function has ended, and only the store is still to hear of it."""
+    """A letter in hand. `over`: the function has ended, and the result is yet to be settled."""
 
-    def __init__(self, item: Item, taken: Millis) -> None:
+    def __init__(self, item: Item, taken: Millis, lease: Millis) -> None:
         self.item = item
         self.taken = taken
+        self.lease = lease
+        self.kept: Millis | None = taken
         self.over = False
         self.lost = False
         self.task: asyncio.Task[None] | None = None
+
+    def lose(self) -> bool:
+        if self.over:
+            return False  # the store refuses the result
+        self.lost = True
+        if self.task is not None:
+            self.task.cancel()
+        return True
 
 
 class Shift:
@@ -73,7 +74,7 @@ class Shift:
         self._events = events
         self._clock = clock
         self._worker = f"{platform.node() or 'host'}-{os.getpid()}-{WORD}-{new_id()[:8]}"
-        self._threads = Threads(job.concurrency)
+        self._caller = Caller(job.concurrency)
         self._hands: dict[str, _Hand] = {}
         self._waiting: deque[str] = deque()
         self._full_at = 0
@@ -88,15 +89,21 @@ class Shift:
     async def work(self, ids: Sequence[str]) -> Worked:
         self._waiting.extend(dict.fromkeys(ids))
         self._total = len(self._waiting)
-        keeper = asyncio.create_task(self._keep())
+        leases = Keeper(
+            self._worker, self._store, self._at_work, shortest=self._job.ttl, events=self._events, clock=self._clock
+        )
+        keeper = asyncio.create_task(leases.run())
         try:
             await self._go_on()
         finally:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-            self._threads.close()
+            self._caller.close()
             await asyncio.shield(self._end())
         return self._worked()
+
+    def _at_work(self) -> list[_Hand]:
+        return [hand for hand in self._hands.values() if not hand.over]
 
     async def _go_on(self) -> None:
         while self._hands or (self._waiting and not self._halted):
@@ -130,20 +137,20 @@ class Shift:
         wanted = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
         job = self._job
         lending = asyncio.ensure_future(
-            self._surely(lambda: self._store.lease_letters(wanted, self._worker, job.ttl, early=job.early))
+            self._retry(lambda: self._store.lease_letters(wanted, self._worker, job.ttl, early=job.early))
         )
         try:
             lent = await asyncio.shield(lending)
         except asyncio.CancelledError:
             # What is being lent to us is ours to give back.
-            self._hands |= {item.id: _Hand(item, self._clock.monotonic()) for item in await lending}
+            self._hands |= {item.id: _Hand(item, self._clock.monotonic(), job.ttl) for item in await lending}
             self._left += [each for each in wanted if each not in self._hands]
             raise
         except BaseException:
             self._left += wanted
             raise
         for item in lent:
-            hand = self._hands[item.id] = _Hand(item, self._clock.monotonic())
+            hand = self._hands[item.id] = _Hand(item, self._clock.monotonic(), job.ttl)
             hand.task = asyncio.create_task(self._one(hand))
         given = {item.id for item in lent}
         for each in wanted:
@@ -153,7 +160,7 @@ class Shift:
 
     async def _why_not(self, item_id: str) -> str:
         try:
-            item = (await self._surely(lambda: self._store.get(item_id))).item
+            item = (await self._retry(lambda: self._store.get(item_id))).item
         except NotFound:
             return NO_ITEM
         return why_not(item, self._clock.now(), early=self._job.early) or "it was held by somebody else"
@@ -175,35 +182,13 @@ class Shift:
                 self._tell()
 
     async def _called(self, item: Item) -> tuple[object, BaseException | None]:
-        """What the function returned, or raised: SystemExit too is its failure, and only being stopped is not."""
-        function = self._job.function
-        if item.flaw:  # what is left of its payload must not be taken for the whole
+        """The function's result or error: SystemExit is an error too, and only the end of this shift is not."""
+        if item.flaw:  # the rest of a damaged payload must not be taken for the whole
             return None, PayloadUndecodable(f"the payload cannot be used: {item.flaw}")
-        try:
-            if inspect.iscoroutinefunction(function):
-                with parent_only():
-                    value = await function(item)
-            else:
-                value, error = await self._in_thread(function, item)
-                if error is not None:
-                    return None, error
-                value = await value if inspect.isawaitable(value) else value
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return None, RuntimeError("the function was cancelled from within")
-        except BaseException as raised:  # noqa: BLE001 - see above
-            return None, raised
-        return (None, value) if isinstance(value, signals.Signal | Halt) else (value, None)
-
-    async def _in_thread(self, function: Function, item: Item) -> tuple[Any, BaseException | None]:
-        loop = asyncio.get_running_loop()
-        future = self._threads.submit(lambda: _caught(function, item))
-        # A thread cannot be cancelled: its place stays taken until it ends.
-        future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._threads.freed))
-        found: tuple[Any, BaseException | None] = await asyncio.wrap_future(future)
-        return found
+        value, error = await self._caller(self._job.function, item)
+        if isinstance(error, asyncio.CancelledError):
+            error = RuntimeError("the function was cancelled from within")
+        return (None, value) if isinstance(value, signals.Signal | Halt) else (value, error)
 
     def _judged(self, value: object, error: BaseException | None) -> tuple[o.Outcome, str]:
         """How it ended, and why it is a letter still (or nobody's)."""
@@ -257,35 +242,13 @@ class Shift:
         return NewEntry(TOPIC, body, act.actor, act.reason, act.request_id)
 
     async def _settled(self, settlement: Settlement) -> Answer:
-        return (await self._surely(lambda: self._store.settle_letters([settlement])))[0]
+        return (await self._retry(lambda: self._store.settle_letters([settlement])))[0]
 
-    # --- leases ---
-
-    async def _keep(self) -> None:
-        while True:
-            await self._clock.sleep(self._job.ttl // RENEW_AT)
-            hands = [hand for hand in self._hands.values() if not hand.over]
-            leases = [Held(hand.item.id, hand.item.deliveries) for hand in hands]
-            if leases:
-                for hand in await self._lost(hands, leases):
-                    self._lose(hand)
-
-    async def _lost(self, hands: list[_Hand], leases: list[Held]) -> list[_Hand]:
-        try:
-            lost = (await self._surely(lambda: self._store.extend(leases, self._job.ttl))).lost
-        except StoreError:
-            return []  # it is asked again soon, and whoever lost a lease is told when it settles
-        return [hand for hand in hands if hand.item.id in lost and not hand.over]
-
-    def _lose(self, hand: _Hand) -> None:
-        hand.lost = True
-        if hand.task is not None:
-            hand.task.cancel()
-        self._events.emit(LeaseLost(self._worker, hand.item.queue, hand.item.id, hand.item.deliveries))
+    # --- the end ---
 
     async def _end(self) -> None:
         """Let go of what is in hand, and tell what was done."""
-        stopped = [hand for hand in self._hands.values() if not hand.over]
+        stopped = self._at_work()
         tasks = [hand.task for hand in self._hands.values() if hand.task is not None]
         for hand in stopped:
             if hand.task is not None:
@@ -296,7 +259,7 @@ class Shift:
         self._left += [each.id for each in held]
         try:
             if held:
-                await self._surely(lambda: self._store.settle_letters(held))
+                await self._retry(lambda: self._store.settle_letters(held))
         finally:
             await self._conclude()
 
@@ -305,7 +268,7 @@ class Shift:
         act, changed = self._job.act, len(self._done) + len(self._cancelled)
         if self._kept:
             entry = self._entry((), {"kept": len(self._kept)})
-            await self._surely(lambda: self._store.append([entry]))
+            await self._retry(lambda: self._store.append([entry]))
         if self._events and (changed or self._kept):
             left = len(self._kept) + len(self._skipped)
             self._events.emit(Amended(WORD, act.actor, act.reason, act.request_id, changed, left))
@@ -327,23 +290,9 @@ class Shift:
             reached = len(self._done) + len(self._kept) + len(self._cancelled) + len(self._skipped)
             self._job.on_progress(reached, self._total)
 
-    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Every verb may be repeated, and a short trouble of the store is no reason to stop."""
-        for failures in range(1, TRIES):
-            try:
-                return await call()
-            except (StoreUnavailable, OutcomeUnknown):
-                await self._clock.sleep(PAUSES.delay(failures, 0.0) or 0)
-        return await call()
-
-
-def _caught(function: Function, item: Item) -> tuple[Any, BaseException | None]:
-    """Exceptions travel as values: a StopIteration cannot be set on a future."""
-    try:
-        with parent_only():
-            return function(item), None
-    except BaseException as error:  # noqa: BLE001 - it is judged in the loop
-        return None, error
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Every verb may be repeated, and a store that fails for a moment is no reason to stop."""
+        return (await retry_unknown(call, RETRY_PAUSES, self._clock, unavailable=True))[0]
 
 
 async def would_work(store: Store, ids: Sequence[str], *, early: bool) -> Worked:

@@ -48,7 +48,7 @@ def _in(owner: object, attribute: str, bug: object, named: str) -> Plant:
     return Plant(named, owner=owner, attribute=attribute, bug=bug)
 
 
-async def _keep_nothing(self: Keeper) -> None:
+async def _keep_nothing(self: Keeper[Any]) -> None:
     """A keeper that never extends."""
 
 
@@ -61,7 +61,7 @@ async def _reap_by_force(self: Any) -> int:
     """Without looking again whether the lease is over."""
     queues = tuple(self._handlers)
     reclaim = self._store.reclaim
-    items = await self._steady(lambda: reclaim(self._worker, queues, self._ttl, RECLAIM_LIMIT, force=True))
+    items = await self._retry(lambda: reclaim(self._worker, queues, self._ttl, RECLAIM_LIMIT, force=True))
     lost = tuple([item for item in items if not self._slots.take_back(item)])
     if lost:
         await self.bring_back(lost)
@@ -120,7 +120,7 @@ _settle = Worker._settle  # noqa: SLF001 - a bug is planted in it
 
 async def _swallow(self: Any, batch: list[Run], request: LeaseRequest | None) -> None:
     """An error of the write that settles, taken for success."""
-    steady = self._writing
+    retry = self._writing
 
     async def once(call: Any) -> Any:
         try:
@@ -132,7 +132,7 @@ async def _swallow(self: Any, batch: list[Run], request: LeaseRequest | None) ->
     try:
         await _settle(self, batch, request)
     finally:
-        self._writing = steady
+        self._writing = retry
 
 
 async def _follow_up_ahead(self: Any, batch: list[Run], request: LeaseRequest | None) -> None:
@@ -162,7 +162,7 @@ IN_ENGINE = {
     "reaper never rescues": _in(Reaper, "reap", _reap_nothing, "stuck"),
     "reaper does not look again": _in(Reaper, "reap", _reap_by_force, "premature"),
     "refusal taken for success": _in(report, "end_event", _believed, "double_terminal"),
-    "unknown put under a new id": _in(Client, "_put_for_sure", _put_under_new_ids, "unexpected"),
+    "unknown put under a new id": _in(Client, "_write", _put_under_new_ids, "unexpected"),
     "unknown lease with a new nonce": _in(Worker, "_lease", _lease_with_new_nonces, "abandoned"),
     "crash not charged": _in(Reaper, "verdict", _uncharged, "wrong_attempts"),
     "retry without backoff": _in(Worker, "_settlement", _at_once, "early"),

@@ -7,8 +7,9 @@ from redrive.core.select import And, Match, Selection
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import Act, Cancel, Change, Discard
 from redrive.engine.ids import new_id
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import InvalidParameterError, NotFound
-from redrive.mailboxes.boxes.place import Place, surely
+from redrive.mailboxes.boxes.place import Place
 from redrive.stores.base import Store
 
 
@@ -38,7 +39,7 @@ async def _all(place: Place, selection: Selection, change: Change, *, once: bool
     changed = 0
     while True:
         act = Act(place.worker, "purged", new_id())
-        amended, _ = await surely(lambda act=act: place.store.amend(selection, change, act))  # type: ignore[misc]
+        amended, _ = await retry_unknown(lambda act=act: place.store.amend(selection, change, act))  # type: ignore[misc]
         changed += len(amended.changed) + len(amended.already)
         if once or not amended.changed:
             return changed

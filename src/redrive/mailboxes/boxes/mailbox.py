@@ -19,6 +19,8 @@ from redrive.core import outcome as o
 from redrive.core.durations import Duration
 from redrive.core.item import Item, Millis, NewItem, Priority
 from redrive.core.verbs import QueueChange
+from redrive.engine.batcher import Batcher
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (
     ConfigError,
     InvalidParameterError,
@@ -37,10 +39,9 @@ from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
 from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.ids import fresh_id
 from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_all
-from redrive.mailboxes.boxes.place import Place, surely
+from redrive.mailboxes.boxes.place import Place
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.boxes.taking import fetch, take
-from redrive.mailboxes.boxes.together import Together
 from redrive.office import doors
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -109,7 +110,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._closed = False
         self._prepared = False
         self._reclaim_at: Millis = 0
-        self._fetches: dict[Millis, Together[int, Sequence[Item]]] = {}
+        self._fetches: dict[Millis, Batcher[int, Sequence[Item]]] = {}
         self._lens: Lens | None = None
         self._move_in(Place.enter(store, clock))
 
@@ -252,7 +253,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     async def _put_many(self, items: list[NewItem]) -> None:
         await self._prepare_to_put()
-        await surely(lambda: self._place.store.put(items))
+        await retry_unknown(lambda: self._place.store.put(items))
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> tuple[str, ...]:
         """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
@@ -316,7 +317,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the place
         await self._prepare_to_put()
         place = self._place
-        added, _ = await surely(lambda: place.put(item))
+        added, _ = await retry_unknown(lambda: place.put(item))
         if named and not added:
             await counting.check_same_queue(place.store, item)
 
@@ -367,13 +368,13 @@ class StoreMailbox(Handle, Mailbox[T, R]):
                 return []
             raise
 
-    def _fetching(self, ttl: Millis) -> Together[int, Sequence[Item]]:
+    def _fetching(self, ttl: Millis) -> Batcher[int, Sequence[Item]]:
         """In the loop: receivers who want messages for the same time ask the store together."""
         asking = self._fetches.get(ttl)
         if asking is None:
             if len(self._fetches) >= _MOST_TIMES:
                 self._fetches.clear()
-            asking = self._fetches[ttl] = Together(lambda limits: fetch(self, limits, ttl))
+            asking = self._fetches[ttl] = Batcher(lambda limits: fetch(self, limits, ttl))
         return asking
 
     async def _letters(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:

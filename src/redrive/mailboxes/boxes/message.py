@@ -14,6 +14,7 @@ from redrive.core import outcome as o
 from redrive.core.item import Instant, Item, Millis, NewItem
 from redrive.core.verbs import Answer, Held, Settlement, Verdict
 from redrive.engine.report import settlement_of
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (
     MailboxResolutionError,
     MessageFinalizedError,
@@ -25,7 +26,6 @@ from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.envelope import Envelope, Lineage, lineage_of, opened
 from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.limits import visibility
-from redrive.mailboxes.boxes.place import surely
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
@@ -279,7 +279,7 @@ class StoreMessage(Handle, Message[T, R]):
 
     async def _write(self, settlement: Settlement) -> Answer:
         """In the loop. `already` is our own, of a try whose answer was lost: nobody else has this delivery."""
-        answer, _ = await surely(lambda: self._store_settle(settlement))
+        answer, _ = await retry_unknown(lambda: self._store_settle(settlement))
         self._over = answer.verdict is not Verdict.REFUSED
         self._place.report([self._item], [settlement], [answer])
         return answer
@@ -321,7 +321,7 @@ async def _settle_all(
     plain = [at for at, message in enumerate(messages) if message._item.letter is None]
     answers: dict[int, Answer] = {}
     if plain:
-        settled, _ = await surely(lambda: place.store.settle([settlements[at] for at in plain]))
+        settled, _ = await retry_unknown(lambda: place.store.settle([settlements[at] for at in plain]))
         answers = dict(zip(plain, settled.answers, strict=True))
         for at, answer in answers.items():
             messages[at]._over = answer.verdict is not Verdict.REFUSED

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,9 @@ from redrive.blocking.house import House
 from redrive.core.decide import ToCancelled, ToDone
 from redrive.core.item import Item, NewItem
 from redrive.core.verbs import Answer, Settlement
+from redrive.engine.batcher import Batcher
 from redrive.engine.report import Reporter
+from redrive.engine.store_retry import retry_unknown as surely
 from redrive.errors import (
     AppClosed,
     CalledFromLoop,
@@ -40,7 +42,6 @@ from redrive.errors import (
     StoreUnavailable,
 )
 from redrive.events import Events
-from redrive.mailboxes.boxes.together import Together
 from redrive.mailboxes.boxes.upkeep import Upkeep
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
@@ -49,13 +50,11 @@ from redrive.stores.url import store_from_url
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import StoreMailbox
 
+__all__ = ["Place", "surely"]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PAUSES = (0.05, 0.2, 0.5)
-"""Seconds before each repetition of a write of which nobody knows whether it was done. Real ones, whatever the clock:
-it is the network that needs them.
-"""
 _INSTEAD = "call it in a thread, as in: await asyncio.to_thread(mailbox.receive)"
 _OURS = "redrive."
 
@@ -73,8 +72,8 @@ class Place:
         self.events = Events()
         self._reporter = Reporter(self.worker, self.events, self.clock)
         self.upkeep = Upkeep(self.worker, store, self.events, self.clock)
-        self.put: Together[NewItem, bool] = Together(self._put)
-        self.settle: Together[Settlement, Answer] = Together(self._settle)
+        self.put: Batcher[NewItem, bool] = Batcher(self._put)
+        self.settle: Batcher[Settlement, Answer] = Batcher(self._settle)
         self._key = key
         self._users = 0
         self._opening = threading.Lock()
@@ -200,26 +199,6 @@ class _Bell:
         events.discard(self._event)
         if not events:
             del self._bells[self._name]
-
-
-async def surely(write: Callable[[], Awaitable[T]]) -> tuple[T, bool]:
-    """What a write answered, and whether that was its first try: after an unknown outcome it is made again, unchanged,
-    and what is there already is then our own.
-    """
-    unsure: OutcomeUnknown | None = None
-    for pause in (*PAUSES, None):
-        try:
-            return await write(), unsure is None
-        except OutcomeUnknown as error:
-            unsure = error
-        except StoreUnavailable:
-            # Not this time; but what an earlier try did is still not known.
-            if unsure is None:
-                raise
-        if pause is None:
-            raise unsure
-        await asyncio.sleep(pause)
-    raise AssertionError("unreachable")
 
 
 def _refusal() -> CalledFromLoop:

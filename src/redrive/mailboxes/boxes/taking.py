@@ -13,10 +13,10 @@ from redrive.core.verbs import LeaseRequest, Settlement, Want
 from redrive.engine.evidence import plain_failure
 from redrive.engine.reaper import crash_failure, lost_attempt
 from redrive.engine.report import RECEIVED, decision_on, settlement_of
+from redrive.engine.store_retry import retry_unknown
 from redrive.events import Leased
 from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.ids import fresh_id
-from redrive.mailboxes.boxes.place import surely
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import StoreMailbox
@@ -81,7 +81,7 @@ async def fetch(mailbox: StoreMailbox[Any, Any], limits: Sequence[int], ttl: Mil
     store, room = mailbox._place.store, sum(limits)
     now = mailbox.clock.monotonic()
     request = _request(mailbox, room, ttl)
-    leases, _ = await surely(lambda: store.lease(request))
+    leases, _ = await retry_unknown(lambda: store.lease(request))
     items = leases.items
     if items and mailbox._place.events:
         mailbox._place.events.emit(Leased(mailbox._place.worker, tuple(item.id for item in items)))
@@ -103,12 +103,12 @@ def _request(mailbox: StoreMailbox[Any, Any], limit: int, ttl: Millis) -> LeaseR
 async def _bring_back(mailbox: StoreMailbox[Any, Any], room: int, ttl: Millis) -> tuple[Item, ...]:
     """What receivers never settled is ready again, and as much of it as there is room for is ours: in one write."""
     place = mailbox._place
-    lost, _ = await surely(lambda: place.store.reclaim(place.worker, (mailbox.name,), RESCUE, RECLAIM_LIMIT))
+    lost, _ = await retry_unknown(lambda: place.store.reclaim(place.worker, (mailbox.name,), RESCUE, RECLAIM_LIMIT))
     if not lost:
         return ()
     settlements = [lost_one(place.worker, item) for item in lost]
     then = _request(mailbox, room, ttl) if room else None
-    settled, _ = await surely(lambda: place.store.settle(settlements, then))
+    settled, _ = await retry_unknown(lambda: place.store.settle(settlements, then))
     place.report(lost, settlements, settled.answers)
     return settled.leases.items if settled.leases is not None else ()
 
@@ -143,7 +143,7 @@ async def _expire(mailbox: StoreMailbox[Any, Any], items: list[Item]) -> None:
         failure = plain_failure("redrive.MessageExpired", said, "expired", key=f"expired in {mailbox.name}")
         outcome = o.Cancelled("expired") if mailbox.on_expire == "cancel" else o.Expired(failure, "expired")
         settlements.append(settlement_of(item, outcome, worker=place.worker))
-    settled, _ = await surely(lambda: place.store.settle(settlements))
+    settled, _ = await retry_unknown(lambda: place.store.settle(settlements))
     place.report(items, settlements, settled.answers)
 
 
@@ -152,7 +152,7 @@ async def _give_back(mailbox: StoreMailbox[Any, Any], items: list[Item]) -> None
     place = mailbox._place
     seen = o.Release("visibility timeout 0", counted=True)
     settlements = [settlement_of(item, seen, worker=place.worker) for item in items]
-    settled, _ = await surely(lambda: place.store.settle(settlements))
+    settled, _ = await retry_unknown(lambda: place.store.settle(settlements))
     place.report(items, settlements, settled.answers)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Generic, Literal, TypeVar
 
-from redrive.engine.forks import parent_only
+from redrive.engine.caller import call_blocking
 from redrive.errors import MailboxClosedError, MailboxConnectionError, MailboxError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
@@ -146,10 +144,7 @@ class DLQConsumer(Beating, Generic[T]):
             logs.processing(
                 message_id=letter.message_id, request_id=letter.request_id, age_seconds=age, action=self._action
             )
-            with parent_only():
-                verdict = self._handler(letter)
-                if inspect.isawaitable(verdict):
-                    verdict = asyncio.run(_ended(verdict))
+            verdict = call_blocking(self._handler, letter)
         except Exception as error:  # noqa: BLE001 - the user's handler
             logs.handler_failed(message_id=message.id, error=error)
             self._end(message, lambda: message.nack(self._retry_after))
@@ -190,10 +185,7 @@ def safe(
     @wraps(handler)
     def guarded(letter: DeadLetter[T]) -> Keep | None:
         try:
-            with parent_only():
-                verdict = handler(letter)
-                if inspect.isawaitable(verdict):
-                    verdict = asyncio.run(_ended(verdict))
+            verdict = call_blocking(handler, letter)
         except Exception as error:  # noqa: BLE001 - the user's handler
             if not discard:
                 logs.kept(message_id=letter.message_id, error=error)
@@ -212,9 +204,3 @@ def _age(letter: DeadLetter[Any], now: int) -> float:
     # Somebody's own letter may have a time without a zone; ours are UTC.
     aware = died if died.tzinfo is not None else died.replace(tzinfo=UTC)
     return max(0.0, (datetime.fromtimestamp(now / 1000, UTC) - aware).total_seconds())
-
-
-async def _ended(awaitable: Awaitable[object]) -> object:
-    # A child has no business with the loop either: the parent waits for the same events.
-    with parent_only():
-        return await awaitable
