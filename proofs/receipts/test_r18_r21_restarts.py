@@ -49,10 +49,16 @@ async def test_r18_what_was_stored_before_a_kill_is_there_after_the_restart(shar
     with living(shared, broker, "store", json.dumps(receipt("a"))):
         pass
     async with ReceiptClient(broker.url, shared, log=False, work=False) as client:
-        assert client.metrics.dead_letters == 1
+        assert client.metrics.dead_letters == 1, "at once"
+        (before,) = await client.dead_letters.get_all()
+        assert (before.receipt.to_dict(), before.attempts) == (receipt("a"), 5)
         await client.dead_letters.store(receipt("b"))
         assert await client.dead_letters.size() == 2
-        assert [each.receipt.lease_id for each in await client.dead_letters.get_all()] == ["a", "b"]
+        while client.metrics.dead_letters < 2:
+            await breathe()
+        found = await client.dead_letters.get_all()
+        assert [each.receipt.to_dict() for each in found] == [receipt("a"), receipt("b")]
+        assert found[0] == before, "failed_at and attempts are as they were"
 
 
 async def test_r21_a_kill_between_two_tries_goes_on_with_the_third_at_its_time(shared: str, broker: Broker) -> None:
@@ -69,4 +75,5 @@ async def test_r21_a_kill_between_two_tries_goes_on_with_the_third_at_its_time(s
         assert len(broker.calls) == 3, "the two before the kill count"
         assert broker.calls[2].at >= item.due_at
         (letter,) = await client.dead_letters.get_all()
-        assert (letter.id, letter.attempts) == (sent, 3)
+        assert (letter.id, letter.attempts, letter.receipt.to_dict()) == (sent, 3, receipt("a"))
+        assert letter.failed_at.timestamp() * 1000 >= broker.calls[2].at

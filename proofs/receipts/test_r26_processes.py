@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from proofs.receipts.feeder import lease
+from proofs.receipts.feeder import lease, refuse
 from redrive.core.states import State
 from redrive.errors import ReceiptRefused
 from redrive.receipts import Receipt, ReceiptClient
@@ -25,6 +25,18 @@ async def test_r26_two_processes_with_a_thousand_each_and_a_recovery_lose_none(
 ) -> None:
     record_property("size", f"2 x {COUNT:,} receipts")
     await check(shared, COUNT)
+
+
+async def test_r26_two_processes_with_a_thousand_each_and_nothing_else(shared: str) -> None:
+    async with ReceiptClient(None, shared, transport=refuse, work=False, log=False) as client:
+        feeders = [await _feeder(shared, name, COUNT) for name in NAMES]
+        _let_end(feeders)
+        assert [await feeder.wait() for feeder in feeders] == [0, 0]
+        found = await client.dead_letters.get_all()
+        assert len(found) == await client.metrics.refresh() == 2 * COUNT
+        assert {each.receipt.lease_id for each in found} == {lease(name, n) for name in NAMES for n in range(COUNT)}
+        assert {each.attempts for each in found} == {1}
+        assert (await client.app.check()).findings == ()
 
 
 async def check(url: str, count: int) -> None:

@@ -71,9 +71,11 @@ class Wired:
     def __init__(self, lab: Lab, transport: Transport) -> None:
         self._clock = lab.clock
         self._transport = transport
+        self.at: list[int] = []
 
     async def __call__(self, receipt: Receipt, key: str, tenant_id: str | None) -> None:
         self._clock.enter()
+        self.at.append(self._clock.monotonic())
         try:
             await self._transport.deliver(receipt, key, tenant_id)
         finally:

@@ -316,6 +316,7 @@ def test_a_configured_file_is_taken_in_once_by_whoever_looks(shell: Shell, broke
     assert told.err == f"took in 1 from {shell.folder}/dlq/receipts.json\n"
     assert shell("recover", "--endpoint", broker.url).err == "delivered 1\n"
     assert (shell("list", "-q").out, shell("list", "-q").err) == ("", "")
+    assert (shell.folder / "dlq" / "receipts.json").read_text() == "[]\n"
 
 
 def test_output_that_does_not_arrive_keeps_nothing_from_being_delivered(
@@ -399,8 +400,8 @@ def test_send_ends_well_when_dead_progress_of_its_lease_ends_with_it(shell: Shel
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("recover",), "--endpoint: nobody said where to deliver to"),
-        (("send", "good.json"), "--endpoint: nobody said where to deliver to"),
+        (("recover",), "--endpoint: no endpoint is configured"),
+        (("send", "good.json"), "--endpoint: no endpoint is configured"),
         (("recover", "--endpoint", "ftp://x"), "--endpoint: ftp://x cannot be used"),
         (("recover", "--endpoint", "http://x", "--transport", "smtp"), "--transport: 'smtp' is none of them"),
         (("recover", "--endpoint", "http://x", "--timeout", "0"), "--timeout: must be greater than 0, got"),

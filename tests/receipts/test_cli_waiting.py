@@ -138,7 +138,7 @@ def test_a_paused_queue_is_told_instead_of_waited_for(shell: Shell, broker: Brok
     [
         (("send",), "FILE | -', or --waiting"),
         (("send", "some.json", "--waiting"), "FILE and --waiting exclude each other"),
-        (("send", "--waiting"), "--endpoint: nobody said where to deliver to"),
+        (("send", "--waiting"), "--endpoint: no endpoint is configured"),
         (("list", "--limit", "2", "--all"), "--limit and --all exclude each other"),
         (("list", "--cursor", "nonsense"), "cursor"),
     ],

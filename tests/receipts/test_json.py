@@ -93,7 +93,7 @@ def test_what_an_entry_does_not_say_is_taken_as_it_must_have_been() -> None:
         (
             written(entry("a", tenant_id=5), entry("b", tenant_id="x")),
             ["b"],
-            ["entry 1 (line 2): tenant_id 5 is no ten"],
+            ["entry 1 (line 2): tenant_id: must be a non-empty string, got 5"],
         ),
         (b"[]", [], []),
         (b"\xef\xbb\xbf[]\n", [], []),
@@ -107,7 +107,11 @@ def test_what_an_entry_does_not_say_is_taken_as_it_must_have_been() -> None:
             ["entry 2 (line 13): it cannot be read as JSON (unterminated string starting at line 18, col"],
         ),
         (written(entry("a"), entry("b")) + b"x", ["a", "b"], ["entry 3 (line 24): something follows the array"]),
-        (written(entry("a", failed_at="noon"), entry("b")), ["b"], ["entry 1 (line 2): failed_at 'noon' is no time"]),
+        (
+            written(entry("a", failed_at="noon"), entry("b")),
+            ["b"],
+            ["entry 1 (line 2): failed_at 'noon' is not"],
+        ),
         (written(entry("a", failed_at="1950-01-01T00:00:00Z")), [], ["entry 1 (line 2): failed_at"]),
         (written(entry("a", attempts=-1), entry("b", attempts=True)), [], ["entry 1", "entry 2 (line 13): attempts"]),
         (written({"receipt": {"lease_id": "a"}}, entry("b")), ["b"], ["entry 1 (line 2): "]),
@@ -196,10 +200,11 @@ async def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_folder_means_the_file_in_it(tmp_path: Path) -> None:
-    assert await receipts_json.place(tmp_path) == tmp_path / "receipts.json"
-    assert await receipts_json.place(tmp_path / "other.json") == tmp_path / "other.json"
+    assert await receipts_json.resolve(tmp_path) == tmp_path / "receipts.json"
+    assert await receipts_json.resolve(tmp_path / "other.json") == tmp_path / "other.json"
+    assert await receipts_json.resolve(tmp_path / "dlq") == tmp_path / "dlq" / "receipts.json"
     assert await receipts_json.read(tmp_path / "receipts.json") is None
-    with pytest.raises(ConfigError, match="is not a path"):
+    with pytest.raises(ConfigError, match="storage_path: must be"):
         receipts_json.check_path("")
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from redrive.app import Redrive
-    from redrive.receipts.dead_letters import DeadReceipt
+    from redrive.receipts.dead_receipts import DeadReceipt
     from redrive.settings import ReceiptSettings
 
 receipts = LazyGroup(
@@ -132,15 +132,14 @@ def list_receipts(
 
 
 async def _found(app: Redrive, queue: str, most: int, cursor: str | None) -> tuple[list[DeadReceipt], str | None]:
-    from redrive.receipts._tried import last_tries
-    from redrive.receipts.dead_letters import dead_receipt, letters_of
-    from redrive.stores.base import PAGE_LIMIT
+    from redrive.app.internals import PAGE_LIMIT
+    from redrive.receipts.dead_receipts import dead_receipt, last_attempts, letters_of
 
     found: list[DeadReceipt] = []
     while True:
         page = await app.letters.find(letters_of(queue), limit=min(most - len(found), PAGE_LIMIT), cursor=cursor)
-        tries = await last_tries(app, page)
-        found += [each for item in page if (each := dead_receipt(item, tries.get(item.id))) is not None]
+        last = await last_attempts(app, page)
+        found += [each for item in page if (each := dead_receipt(item, last.get(item.id))) is not None]
         cursor = page.next
         if cursor is None or len(found) >= most:
             return found, cursor
@@ -164,7 +163,7 @@ def _any() -> DeadReceipt:
     """Some valid one, for the names of its fields."""
     from datetime import UTC, datetime
 
-    from redrive.receipts.dead_letters import DeadReceipt
+    from redrive.receipts.dead_receipts import DeadReceipt
     from redrive.receipts.model import Receipt
 
     receipt = Receipt(lease_id="-", task_id="-", worker_id="-", status="complete")
@@ -248,17 +247,16 @@ async def _history(app: Redrive, settings: ReceiptSettings, key: str) -> History
 
 def _history_object(history: History) -> dict[str, Any]:
     from redrive.cli.views import history_object
-    from redrive.receipts._tried import last_try
-    from redrive.receipts.dead_letters import dead_receipt
+    from redrive.receipts.dead_receipts import dead_receipt, last_attempt
 
-    dead = dead_receipt(history.item, last_try(history))
+    dead = dead_receipt(history.item, last_attempt(history))
     whole = history_object(history)
     return whole if dead is None else {**receipt_object(dead), "state": whole["state"], "history": whole["history"]}
 
 
 def _page(history: History, now: Instant) -> Iterator[str]:
     from redrive.cli.letter import page
-    from redrive.receipts.dead_letters import dead_receipt
+    from redrive.receipts.dead_receipts import dead_receipt
 
     dead = dead_receipt(history.item)
     if dead is not None:

@@ -75,10 +75,11 @@ def export(*, file: str, force: bool, queue: str | None, store: str) -> None:
     path = Path(file).absolute()
 
     async def read(app: Redrive) -> list[Entry]:
-        from redrive.receipts.dead_letters import entries_of
+        from redrive.receipts.dead_receipts import dead_receipts
 
         await check_there(app, queue)
-        return await entries_of(await take_in(app, settings))
+        await take_in(app, settings)
+        return [each.entry for each in await dead_receipts(app, settings.queue)]
 
     async def copy(app: Redrive) -> int:
         from redrive.receipts import receipts_json

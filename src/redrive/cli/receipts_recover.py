@@ -185,7 +185,7 @@ async def _rest(app: Redrive, queue: str) -> Rest:
 
 async def _would(app: Redrive, queue: str, why: str, limit: int | None) -> tuple[Recovery, Rest]:
     """Without a target: nobody is asked."""
-    from redrive.receipts.dead_letters import letters_of
+    from redrive.receipts.dead_receipts import letters_of
     from redrive.receipts.recovery import Recovery
 
     worked = await app.letters.work(letters_of(queue), print, reason=why, limit=limit, dry_run=True, early=True)

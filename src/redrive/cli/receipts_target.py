@@ -1,4 +1,4 @@
-"""What the commands about receipts share: where to deliver to and as whom, by flags, variables or the settings."""
+"""Options and helpers of the receipt commands: the target, the tenant, the queue, the configured receipts.json."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tenant_option(command: F) -> F:
 
 
 def target_options(command: F) -> F:
-    """A token is no flag: whoever lists processes would see it."""
+    """A token is not a flag: a list of processes would show it."""
     for option in reversed(_TARGET):
         command = option(command)
     return queue_option(tenant_option(command))
@@ -71,8 +71,8 @@ def _token(path: str) -> str:
 
 def check_endpoint(receipts: ReceiptSettings) -> None:
     if receipts.endpoint is None:
-        hint = "say --endpoint URL, set REDRIVE_RECEIPTS_ENDPOINT, or write endpoint under [receipts] in redrive.toml"
-        raise ConfigError("nobody said where to deliver to", field="--endpoint", hint=hint)
+        hint = "use --endpoint URL, set REDRIVE_RECEIPTS_ENDPOINT, or write endpoint under [receipts] in redrive.toml"
+        raise ConfigError("no endpoint is configured", field="--endpoint", hint=hint)
 
 
 def with_client(
@@ -110,8 +110,10 @@ def with_client(
         if not make:
             await upkeep.check_is_there()
         async with client:
-            await take_in(client.app, receipts)
-            return await ask(client)
+            letters = await take_in(client.app, receipts)
+            answer = await ask(client)
+            await update_file(client.app, receipts, letters)
+            return answer
 
     return asyncio.run(asked())
 
@@ -134,6 +136,16 @@ async def take_in(app: Redrive, receipts: ReceiptSettings) -> DeadLetterQueue:
         say(f"took in {len(done.added):,} from {receipts.file}")
         say_faults(done)
     return queue
+
+
+async def update_file(app: Redrive, receipts: ReceiptSettings, letters: DeadLetterQueue) -> None:
+    """Write the configured receipts.json, unless another process keeps it current."""
+    from redrive.receipts.receipts_file import ReceiptsFile
+
+    if receipts.file is not None:
+        file = ReceiptsFile(app, receipts.queue, Path(receipts.file), letters.load)
+        await file.open()
+        await file.close()
 
 
 def waiting_in(tally: Tally, queue: str) -> int:

@@ -318,7 +318,10 @@ class Letters:
         ready = [record for record in passed if record is not None]
         if dry_run:
             return await transfer.would_take_in(self._store, ready)
-        return await transfer.take_in(self._store, ready, act)
+        done = await transfer.take_in(self._store, ready, act)
+        if done.added:
+            self._events.emit(AmendedEvent("import", act.actor, act.reason, act.request_id, len(done.added), 0))
+        return done
 
     async def audit(self, *, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         """What was done by whom and why, in order; go on with `after=` the last position."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from redrive.app import Redrive
+from redrive.app.internals import Store, set_write_hook
 from redrive.core.durations import Duration, parse
 from redrive.core.item import Item
 from redrive.core.quantity import shown
@@ -21,6 +22,7 @@ from redrive.errors import (
 )
 from redrive.office import doors
 from redrive.office.settings import GateOptions
+from redrive.receipts import receipts_json
 from redrive.receipts._delivery import POLICY, Delivery, retries
 from redrive.receipts._inside import Inside
 from redrive.receipts._outbox import Outbox
@@ -28,11 +30,11 @@ from redrive.receipts._overtaken import Overtaken
 from redrive.receipts._waiting import state_of
 from redrive.receipts.dead_letters import DeadLetterQueue
 from redrive.receipts.metrics import ReceiptMetrics
-from redrive.receipts.model import Envelope, Receipt, check_sendable, check_terms, item_id
+from redrive.receipts.model import Envelope, Receipt, check_sendable, check_tenant, check_terms, item_id
+from redrive.receipts.receipts_file import ReceiptsFile
 from redrive.receipts.recovery import Recovery
 from redrive.receipts.recovery import recover as recover_letters
 from redrive.receipts.transports import Deliver, Mcp, check_endpoint, transport_for
-from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
 
@@ -46,8 +48,8 @@ class ReceiptClient:
     `transport` is "mcp" (tool calls, at the endpoint's /mcp), "http" (plain POST) or an async function of (receipt,
     key, tenant_id). A receipt is tried `max_receipt_retries` times, with waits of `backoff_base` to the power of the
     tries so far, in seconds. `breaker`: stop trying while the target is down, for all clients of the store; True, or
-    options of a gate. `receipts_file`: a receipts.json of dead letters, imported once. `close` lets tries end for
-    `grace`. Without `work` nothing is delivered here but by `recover`: others do that, or nobody.
+    options of a gate. `receipts_file`: a receipts.json that is imported and then kept equal to the open dead letters.
+    `close` lets attempts end for `grace`. Without `work` this client delivers by `recover` only.
     """
 
     _entered_by = "async with client:"
@@ -80,7 +82,7 @@ class ReceiptClient:
         if limit < 1:
             raise ConfigError(f"must be greater than 0, got {timeout!r}", field="timeout", hint="use 30s")
         self.queue = queue
-        self.tenant_id = _tenant(tenant_id)
+        self.tenant_id = check_tenant(tenant_id)
         self.receipts_file = None if receipts_file is None else _path(receipts_file)
         self.metrics = ReceiptMetrics(metrics_prefix)
         self.clock: Clock = SystemClock() if clock is None else clock
@@ -101,8 +103,9 @@ class ReceiptClient:
         declare(self._handle)
         self._outbox = Outbox(self.app, self._store, queue, self.clock, delivery=self._delivery, metrics=self.metrics)
         self._waiting = self._outbox.waiting
-        self.app._along = self._outbox.writing  # noqa: SLF001 - receipts are of redrive
+        set_write_hook(self.app, self._outbox.writing)
         self._tasks: list[asyncio.Task[None]] = []
+        self._file: ReceiptsFile | None = None
         self._state = "new"
         self._door = asyncio.Lock()
         self._inside = Inside()
@@ -145,8 +148,8 @@ class ReceiptClient:
             raise
 
     async def _begin(self) -> None:
-        if self.receipts_file is not None:
-            await self.dead_letters.load()
+        letters = self.dead_letters
+        await letters.load()
         await doors.mark(self._store, self.queue, "receipts")
         await self.metrics.open(self.app, self._store, self.queue)
         self.app.events.subscribe(self._outbox.hear)
@@ -155,6 +158,10 @@ class ReceiptClient:
             work = asyncio.create_task(self.app.run(grace=self._grace / 1000))
             work.add_done_callback(self._worker_ended)
             self._tasks.append(work)
+        if self.receipts_file is not None:
+            path = receipts_json.check_path(self.receipts_file)
+            self._file = ReceiptsFile(self.app, self.queue, path, letters.load)
+            await self._file.open()
 
     async def close(self) -> None:
         """Lets tries end within `grace`; what is not delivered stays durable. May be called twice."""
@@ -174,6 +181,8 @@ class ReceiptClient:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._tasks = []
+            if self._file is not None:
+                await self._file.close()
             await self.metrics.close()
             await self.app.close()
             await self._transport.close()
@@ -278,7 +287,7 @@ class ReceiptClient:
 
     @property
     def dead_letters(self) -> DeadLetterQueue:
-        """What could not be delivered, and waits for somebody."""
+        """Receipts that could not be delivered."""
         return DeadLetterQueue.of(self.app, queue=self.queue, tenant_id=self.tenant_id, storage_path=self.receipts_file)
 
     async def recover(
@@ -349,9 +358,3 @@ def _path(path: object) -> str:
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"{shown(path)} is not a path", field="receipts_file", hint="use a text or a pathlib.Path")
     return str(path)
-
-
-def _tenant(tenant_id: object) -> str | None:
-    if tenant_id is None or (isinstance(tenant_id, str) and tenant_id.strip()):
-        return tenant_id
-    raise ConfigError(f"{shown(tenant_id)} is no tenant", field="tenant_id", hint="leave it out for none")

@@ -212,6 +212,13 @@ def order_key(tenant_id: str | None, lease_id: str) -> str:
     return key if len(key) <= NAME_LIMIT else hashlib.sha256(key.encode()).hexdigest()
 
 
+def check_tenant(tenant_id: object) -> str | None:
+    if tenant_id is None or (isinstance(tenant_id, str) and tenant_id.strip()):
+        return tenant_id
+    text = f"must be a non-empty string, got {shown(tenant_id)}"
+    raise ConfigError(text, field="tenant_id", hint="leave it out for none")
+
+
 def check_sendable(receipt: Receipt) -> Receipt:
     """Raises InvalidReceipt for what no target takes."""
     if receipt.status == "pending":

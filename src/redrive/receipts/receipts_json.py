@@ -1,46 +1,47 @@
-"""`receipts.json`: an array of `receipt`, `failed_at` and `attempts`, one object for each dead receipt.
+"""Reads and writes `receipts.json`: an array with `receipt`, `failed_at` and `attempts` of each dead receipt.
 
-What is written is whole or not there at all. What is read is never changed: of a damaged file all that can be read is
-taken, and what cannot is told by entry and line.
+A file is written atomically. Of a damaged file every entry that can be read is read; the others are reported by number
+and line.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from msgspec import Struct
 
+from redrive.app.internals import aside
 from redrive.core.quantity import shown
 from redrive.errors import ConfigError, Conflict, InvalidReceipt
-from redrive.receipts.model import Receipt, check_sendable
+from redrive.receipts.model import Receipt, check_sendable, check_tenant
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NAME = "receipts.json"
 FAULTS = 20
-"""So many are told one by one; of more, only the number."""
+"""So many are reported one by one; of more, only the number."""
 MOST_ATTEMPTS = 1_000_000
 TENANT = "tenant_id"
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 _GAP = re.compile(r"[\s,]*")
 _ENTRY = re.compile(r'\{\s*"(?:receipt|failed_at|attempts)"\s*:')
-"""How an entry begins: where to go on behind something that cannot be read."""
+"""The beginning of an entry: reading goes on here after something that cannot be read."""
 
 
 class Entry(Struct, frozen=True):
-    """One dead receipt. `failed_at` is when it was given up, by whoever wrote the file.
-
-    `tenant_id` is written into the receipt, as it is sent in a plain POST, where there is one: without it another
-    tenant's receipt would be taken for this one.
-    """
+    """One dead receipt. `tenant_id` is written into the receipt, as in a plain POST, if there is one."""
 
     receipt: Receipt
     failed_at: datetime
@@ -49,7 +50,7 @@ class Entry(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """What cannot be taken: entries and lines count from 1."""
+    """An entry that cannot be read; entries and lines count from 1."""
 
     entry: int
     line: int
@@ -60,7 +61,7 @@ class Fault(Struct, frozen=True):
 
 
 class Contents(Struct, frozen=True):
-    """`hash`: of the bytes, to know a file that was read before."""
+    """`hash`: of the bytes, to recognise the file."""
 
     entries: tuple[Entry, ...]
     faults: tuple[Fault, ...]
@@ -69,35 +70,38 @@ class Contents(Struct, frozen=True):
 
 def check_path(path: object) -> Path:
     if not isinstance(path, str | os.PathLike) or not str(path):
-        raise ConfigError(f"{shown(path)} is not a path", field="storage_path", hint="use a text or a pathlib.Path")
+        text = f"must be a string or a pathlib.Path, got {shown(path)}"
+        raise ConfigError(text, field="storage_path", hint="name a receipts.json, or its folder")
     return Path(path)
 
 
-async def place(path: Path) -> Path:
-    """The file that is meant; of a folder, the one that has the usual name."""
-    return await asyncio.to_thread(_place, path)
+def _in_thread(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await aside(partial(function, *args, **kwargs))
+
+    return call
 
 
-def _place(path: Path) -> Path:
+@_in_thread
+def resolve(path: Path) -> Path:
+    """The file itself, or the receipts.json in a folder. A path without a suffix that does not exist is a folder."""
     named = path.expanduser().absolute()
-    return named / NAME if named.is_dir() else named
+    return named / NAME if named.is_dir() or not (named.suffix or named.exists()) else named
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-async def read(path: Path) -> Contents | None:
-    """None if there is no such file. Raises ConfigError for one that may not be read."""
-    return await asyncio.to_thread(_read, path)
-
-
-def _read(path: Path) -> Contents | None:
+@_in_thread
+def read(path: Path) -> Contents | None:
+    """None if there is no such file. Raises ConfigError if it cannot be read."""
     try:
         return parse(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
-        hint = f"check its rights, or name another {NAME}"
+        hint = f"check its permissions, or name another {NAME}"
         raise ConfigError(f"{path} cannot be read: {error.strerror}", field="storage_path", hint=hint) from None
 
 
@@ -120,82 +124,71 @@ def parse(data: bytes) -> Contents:
 
 
 def _objects(text: str) -> Iterator[tuple[int, Any]]:
-    """Where each entry begins, and its value or why there is none."""
-    decoder = json.JSONDecoder(parse_constant=_not_json)
-    at = _after_gap(text, 0)
+    """The position of each entry, and its value or the ValueError of one that cannot be read."""
+    decoder = json.JSONDecoder(parse_constant=_reject_constant)
+    at = _skip_gap(text, 0)
     if not text.startswith("[", at):
-        # An empty one is what a crash leaves of a file that had something in it.
+        # A crash in the middle of a write leaves an empty file.
         yield at, ValueError("the file is not a JSON array" if text[at:].strip() else "the file is empty")
         return
-    at = _after_gap(text, at + 1)
+    at = _skip_gap(text, at + 1)
     while at < len(text) and text[at] != "]":
+        end = at
         try:
             value, end = decoder.raw_decode(text, at)
+            text[at:end].encode()
+        except UnicodeEncodeError:
+            yield at, ValueError("it is not UTF-8")
         except (ValueError, RecursionError) as error:
-            yield at, ValueError(f"it cannot be read as JSON ({_said(error)})")
+            yield at, ValueError(f"it cannot be read as JSON ({_reason(error)})")
             following = _ENTRY.search(text, at + 1)
             if following is None:
                 return
             end = following.start()
         else:
-            yield at, _encodable(value, text, at, end)
-        at = _after_gap(text, end)
+            yield at, value
+        at = _skip_gap(text, end)
     if at >= len(text):
         yield at, ValueError("the file ends before its array does")
     elif text[at + 1 :].strip():
         yield at + 1, ValueError("something follows the array")
 
 
-def _after_gap(text: str, at: int) -> int:
+def _skip_gap(text: str, at: int) -> int:
     found = _GAP.match(text, at)
     return at if found is None else found.end()
 
 
-def _encodable(value: object, text: str, start: int, end: int) -> object:
-    try:
-        text[start:end].encode()
-    except UnicodeEncodeError:
-        return ValueError("it is not UTF-8")
-    return value
-
-
-def _not_json(word: str) -> NoReturn:
+def _reject_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg.lower().removesuffix(' at')} at line {error.lineno}, column {error.colno}"
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _entry(value: object) -> Entry:
-    """Raises ValueError. Fields that we do not know are passed over."""
+    """Raises ValueError. Unknown fields are ignored."""
     if not isinstance(value, dict) or "receipt" not in value:
         raise ValueError("it is not an object with a receipt")
-    said, tenant = value["receipt"], _tenant(value.get(TENANT))
-    if isinstance(said, dict) and TENANT in said and TENANT not in value:
-        # It tells for whom it is sent, and is no part of what is said.
-        said = dict(said)
-        tenant = _tenant(said.pop(TENANT))
-    receipt = check_sendable(Receipt.of(said))
+    fields, tenant = value["receipt"], check_tenant(value.get(TENANT))
+    if isinstance(fields, dict) and TENANT in fields and TENANT not in value:
+        fields = dict(fields)  # the tenant is not part of the receipt
+        tenant = check_tenant(fields.pop(TENANT))
+    receipt = check_sendable(Receipt.of(fields))
     failed_at, attempts = _failed_at(value.get("failed_at"), receipt), check_attempts(value.get("attempts", 0))
     return Entry(receipt, failed_at, attempts, tenant)
 
 
-def _tenant(value: object) -> str | None:
-    if value is None or (isinstance(value, str) and value.strip()):
-        return value
-    raise ValueError(f"tenant_id {shown(value)} is no tenant: leave it out for none")
-
-
 def _failed_at(value: object, receipt: Receipt) -> datetime:
-    """One that does not say it failed no earlier than it was written."""
+    """The timestamp of the receipt where it is missing."""
     try:
         at = receipt.timestamp if value is None else datetime.fromisoformat(str(value))
         at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"failed_at {shown(value)} is no time: use 2024-01-15T10:30:45Z") from None
+        raise ValueError(f"failed_at {shown(value)} is not a time: use 2024-01-15T10:30:45Z") from None
     if at < _EARLIEST:
         raise ValueError(f"failed_at {shown(value)} is before 1970")
     return at
@@ -203,38 +196,22 @@ def _failed_at(value: object, receipt: Receipt) -> datetime:
 
 def check_attempts(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_ATTEMPTS:
-        hint = f"use a whole number from 0 to {MOST_ATTEMPTS:,}"
-        raise ConfigError(f"{shown(value)} is not a number of tries", field="attempts", hint=hint)
+        text = f"must be a whole number from 0 to {MOST_ATTEMPTS:,}, got {shown(value)}"
+        raise ConfigError(text, field="attempts")
     return value
-
-
-async def set_aside(path: Path, digest: str) -> Path | None:
-    """A copy of a damaged file beside it, under a name that tells its contents; None if there is no place for it."""
-    return await asyncio.to_thread(_set_aside, path, digest)
-
-
-def _set_aside(path: Path, digest: str) -> Path | None:
-    copy = path.with_name(f"{path.name}.damaged-{digest[:8]}")
-    try:
-        if not copy.exists():
-            _whole(copy, path.read_bytes())
-    except OSError:
-        return None
-    return copy
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def dump(entries: Iterable[Entry]) -> bytes:
-    """Exactly three fields, which every reader understands; see `_written` for the exception."""
-    return (
-        json.dumps([_written(each) for each in entries], ensure_ascii=False, indent=2, default=_plain).encode() + b"\n"
-    )
+    """Each entry has exactly `receipt`, `failed_at` and `attempts`; see `_fields` for the exception."""
+    text = json.dumps([_fields(each) for each in entries], ensure_ascii=False, indent=2, default=_encode)
+    return text.encode() + b"\n"
 
 
-def _written(entry: Entry) -> dict[str, object]:
-    """The tenant stands in the receipt. Of a receipt with a field `tenant_id` of its own it stands beside it."""
+def _fields(entry: Entry) -> dict[str, object]:
+    """The tenant is in the receipt, or beside a receipt that has a field `tenant_id` of its own."""
     receipt, beside = entry.receipt.to_dict(), {}
     if TENANT in receipt:
         beside = {TENANT: entry.tenant_id}
@@ -247,43 +224,61 @@ def iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _plain(value: object) -> str:
+def _encode(value: object) -> str:
     if isinstance(value, datetime):
         return iso(value)
     raise TypeError(f"a {type(value).__name__} is not JSON")
 
 
-async def write(path: Path, entries: Iterable[Entry], *, force: bool = False) -> None:
-    """Whole or not at all. Conflict if there is a file already and not `force`."""
-    await asyncio.to_thread(_write, path, dump(entries), force=force)
-
-
-def _write(path: Path, data: bytes, *, force: bool) -> None:
+@_in_thread
+def write(path: Path, entries: Iterable[Entry], *, force: bool = False) -> None:
+    """For an export. Conflict if there is a file already and not `force`."""
     if path.exists() and not path.is_file():
-        kind = "a directory" if path.is_dir() else "no regular file"
+        kind = "a directory" if path.is_dir() else "not a regular file"
         raise ConfigError(f"{path} is {kind}", field="FILE", hint="name a file")
     try:
-        _whole(path, data, force=force)
+        _write(path, dump(entries), force=force)
     except FileExistsError:
-        raise Conflict(f"there is a file {path} already", hint="take another name, or say --force") from None
+        raise Conflict(f"there is a file {path} already", hint="use another name, or --force") from None
     except OSError as error:
-        hint = "make room, or name another place"
-        said = f"{path} cannot be written: {error.strerror}; nothing of it is left"
-        raise ConfigError(said, field="FILE", hint=hint) from None
+        text = f"{path} cannot be written: {error.strerror}; nothing of it is left"
+        raise ConfigError(text, field="FILE", hint="make room, or name another place") from None
 
 
-def _whole(path: Path, data: bytes, *, force: bool = False) -> None:
-    """In place only when all of it is on the disk, and so is its name."""
+@_in_thread
+def replace(path: Path, data: bytes) -> None:
+    """Replace the file, or the one that a link leads to; its folder is made. Raises OSError."""
+    target = path.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _write(target, data, force=True)
+
+
+@_in_thread
+def set_aside(path: Path, digest: str) -> Path | None:
+    """Copy a damaged file beside itself, under a name made of its contents; None if that fails."""
+    copy = path.with_name(f"{path.name}.damaged-{digest[:8]}")
+    try:
+        if not copy.exists():
+            _write(copy, path.read_bytes())
+    except OSError:
+        return None
+    return copy
+
+
+def _write(path: Path, data: bytes, *, force: bool = False) -> None:
+    """The name is there when all of it is on disk. With `force` it replaces a file, and keeps that file's mode."""
     if not force and path.exists():
         raise FileExistsError
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as out:
+            if path.exists():
+                os.fchmod(out.fileno(), stat.S_IMODE(path.stat().st_mode))
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
         if not force:
-            # A second name, which nobody can have taken meanwhile; some file systems know no such thing.
+            # A link fails if the name was taken meanwhile; some file systems have no links.
             try:
                 os.link(name, path)
             except FileExistsError:

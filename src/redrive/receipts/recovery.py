@@ -27,7 +27,7 @@ from redrive.errors import (
 )
 from redrive.office.in_place import Halt
 from redrive.receipts._logs import say
-from redrive.receipts.dead_letters import letters_of
+from redrive.receipts.dead_receipts import letters_of
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope
 from redrive.stores.clock import Clock

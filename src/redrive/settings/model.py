@@ -143,7 +143,7 @@ RECEIPT_FIELDS = (
     ),
     Field(
         "receipts.file",
-        "a receipts.json of dead letters, taken in once and never written; in a file, a relative path starts at it",
+        "a receipts.json of dead letters, imported and then kept current; in a file, a relative path starts at it",
         "a path",
         readers.path,
         {"type": "string", "minLength": 1},
