@@ -40,8 +40,9 @@ item = LazyGroup(
         "attempts": "redrive.cli.item_attempts:attempts",
         "wait": "redrive.cli.item_wait:wait",
         "cancel": "redrive.cli.item_cancel:cancel",
+        "set-policy": "redrive.cli.item_policy:set_policy",
     },
-    help="""Any item, dead or alive: find it, look at it, ask why it does not run, cancel it.
+    help="""Any item, dead or alive: find it, look at it, ask why it does not run, cancel it, replace its policy.
 
 \b
 Examples:
