@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from redrive import Policy, constant, errors, events, exponential, immediate, linear, never
+from redrive import Policy, constant, doors, errors, events, exponential, immediate, linear, never
 from redrive.cli.exits import TABLE, Exit
 from redrive.cli.root import LazyGroup, cli
 from redrive.core import durations
@@ -24,8 +24,7 @@ from redrive.core.select import DERIVED, FIELDS, LETTER_FIELDS, MEANING, WORDS
 from redrive.core.states import TRANSITIONS, State
 from redrive.observe.logs import LINES
 from redrive.settings import Settings
-from redrive.settings.model import FIELDS as SETTINGS
-from redrive.settings.model import value_of
+from redrive.settings.model import fields, value_of
 from redrive.stores.base import Store
 from tests.docs.pages import ROOT, pages
 
@@ -280,7 +279,8 @@ def summaries(group: LazyGroup = cli) -> Iterable[tuple[str, str]]:
     for name in group.list_commands(context):
         child = group.get_command(context, name)
         assert child is not None, name
-        yield f"{group.name} {name}", child.get_short_help_str(LONGEST_SUMMARY)
+        if name not in cli.of_doors or group is not cli:  # a door has its own summary
+            yield f"{group.name} {name}", child.get_short_help_str(LONGEST_SUMMARY)
         if isinstance(child, LazyGroup):
             yield from summaries(child)
 
@@ -295,12 +295,25 @@ def summaries_module() -> str:
 
 def settings_table() -> str:
     body = []
-    for name, field in SETTINGS.items():
+    for name, field in fields().items():
         default = value_of(Settings(), name)
         shown = "" if default in (None, ()) else f"`{field.show(default)}`"
         variable = f"`{field.variable}`" + (f", `{field.variable}_FILE`" if field.secret else "")
         body.append((f"`{name}`", field.says, field.accepts, shown, variable))
     return rows(("setting", "what it is", "values", "default", "variable"), body)
+
+
+def door_table() -> str:
+    body = [
+        (
+            f"`redrive.{door.name}`",
+            ", ".join(f"`redrive {name}`" for name in door.groups),
+            "" if door.section is None else f"`[{door.name}]`",
+            ", ".join(f"`{name}`" for name in door.metrics),
+        )
+        for door in doors.every()
+    ]
+    return rows(("door", "commands", "settings", "metrics, after their prefix"), body)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -314,6 +327,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "categories": categories,
     "exit-codes": exit_codes,
     "settings": settings_table,
+    "doors": door_table,
     "commands": command_reference,
 }
 

@@ -202,5 +202,7 @@ def show(*, id: str, as_json: bool, store: str) -> None:
 
 
 async def _read(app: Redrive, text: str) -> tuple[History, Explanation, Instant]:
-    history = await app.letters.get(text)
-    return history, await app.explain(history.item.id), (await app.tally()).at
+    from redrive.cli.letter import read
+
+    history, now = await read(app, text)
+    return history, await app.explain(history.item.id), now
