@@ -140,6 +140,24 @@ async def test_force_takes_it_from_its_worker_whose_result_no_longer_counts(lab:
     assert [(deed.change, deed.reason) for deed in history.deeds] == [("cancel", "it hangs")]
 
 
+async def test_the_policy_of_what_waits_is_replaced(lab: Lab) -> None:
+    app = await lab.app()
+    app.queue("q")
+    running, first, second = await app.enqueue_many("q", [1, 2, 3])
+    await lab.ghost("q", limit=1)
+    done = await app.set_policy("queue:q", {"max_attempts": 7, "backoff": never()}, reason="INC-88")
+    assert (set(done.changed), done.skipped) == ({first, second}, ())
+    terms = (await app.get(first)).terms
+    assert terms is not None
+    assert codec.decode(terms.policy.encode(), dict[str, Any]) == {"max_attempts": 7, "backoff": {"kind": "never"}}
+    assert (await app.set_policy([await app.get(first)], None, reason="over")).changed == (first,)
+    assert (await app.get(first)).terms is None
+    assert (await app.set_policy(running, "gentle", reason="r")).skipped[0].id == running
+    assert [record(each)[0] for each in await app.letters.audit()] == ["set_policy"] * 2
+    with pytest.raises(ConfigError, match="filter must not be empty"):
+        await app.set_policy(" ", None, reason="r")
+
+
 async def test_what_is_over_cannot_be_cancelled(lab: Lab) -> None:
     app = await lab.app()
     app.handler("q")(_nothing)

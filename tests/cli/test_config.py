@@ -12,7 +12,7 @@ import pytest
 from redrive import Redrive, blocking
 from redrive.cli.exits import Exit
 from redrive.errors import BadSettings, PayloadTooLarge
-from redrive.settings.model import FIELDS
+from redrive.settings.model import fields
 from tests.support.cli import here, letters_in, on_terminal
 
 SECRET = "hunter2"  # noqa: S105 - it opens nothing
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_show_has_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     told = here(capsys, "config", "show")
     assert told.code == Exit.DONE
-    assert [line.split("\t")[0] for line in told.out.splitlines()] == list(FIELDS)
+    assert [line.split("\t")[0] for line in told.out.splitlines()] == list(fields())
     assert "worker.grace\t30s\n" in told.out
     assert told.err == ""
 

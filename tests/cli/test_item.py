@@ -154,3 +154,31 @@ def test_on_a_terminal_it_asks_before_it_passes_many(tmp_path: Path) -> None:
     assert "Let go on what waits behind 1 letter? [y/N]" in told.out
     assert head[:8] in told.out
     assert on_terminal(*where, cwd=tmp_path, keys="y\n").code == Exit.DONE
+
+
+def test_set_policy_of_what_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = with_app(tmp_path, bound)
+    data = '{"max_attempts":10}'
+    tried = here(capsys, "item", "set-policy", first, "--policy", data, "--reason", "x", "--dry-run", "--json")
+    assert json.loads(tried.out) == {"dry_run": True, "changed": [first], "skipped": []}
+    told = here(capsys, "item", "set-policy", "--where", "queue:q", "--policy", data, "--reason", "INC-88", "--yes")
+    assert (told.code, sorted(told.out.split()), told.err) == (Exit.DONE, sorted([first, second]), "changed 2\n")
+    shown = json.loads(here(capsys, "item", "show", second, "--json").out)
+    assert (shown["policy"], shown["order_key"]) == (data, "cust-9")
+    assert [(deed["change"], deed["reason"]) for deed in shown["deeds"]] == [("set_policy", "INC-88")]
+    cleared = here(capsys, "item", "set-policy", first[:12], "--clear", "--reason", "as before")
+    assert (cleared.code, cleared.err) == (Exit.DONE, "changed 1\n")
+    assert json.loads(here(capsys, "item", "show", first, "--json").out)["policy"] is None
+
+
+def test_set_policy_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _ = with_app(tmp_path, bound)
+    typo = here(capsys, "item", "set-policy", first, "--policy", "gentl", "--reason", "x")
+    assert (typo.code, "did you mean 'gentle'?" in typo.err) == (Exit.NOT_FOUND, True)
+    wrong = here(capsys, "item", "set-policy", first, "--policy", '{"tries": 3}', "--reason", "x")
+    assert (wrong.code, "'tries' is none of its fields" in wrong.err) == (Exit.USAGE, True)
+    both = here(capsys, "item", "set-policy", first, "--policy", "gentle", "--clear", "--reason", "x")
+    assert (both.code, "--policy or --clear" in both.err) == (Exit.USAGE, True)
+    here(capsys, "item", "cancel", first, "--reason", "ordered twice")
+    over = here(capsys, "item", "set-policy", first, "--policy", "gentle", "--reason", "x")
+    assert (over.code, "only a waiting item's policy can be replaced" in over.err) == (Exit.CONFLICT, True)

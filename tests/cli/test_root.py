@@ -14,7 +14,7 @@ from tests.support.cli import here
 def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     yield path
     if isinstance(command, root.LazyGroup):
-        for name in command.lazy:
+        for name in command.list_commands(click.Context(command)):
             child = command.get_command(click.Context(command), name)
             assert child is not None
             yield from every_command(child, (*path, name))
@@ -24,7 +24,7 @@ COMMANDS = list(every_command(root.cli))
 TREE = {
     "": "init demo status top health doctor version completion help",
     "queue": "list show push retry drop set pause resume prune",
-    "item": "list show explain attempts wait cancel",
+    "item": "list show explain attempts wait cancel set-policy",
     "letters": "list show payload replay archive restore discard move tag note skip export import",
     "causes": "list show",
     "view": "save list show remove",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from redrive import Policy, constant, errors, events, exponential, immediate, linear, never
+from redrive import Policy, constant, doors, errors, events, exponential, immediate, linear, never
 from redrive.cli.exits import TABLE, Exit
 from redrive.cli.root import LazyGroup, cli
 from redrive.cli.worker_health import GroupHealth
@@ -29,8 +29,7 @@ from redrive.observe.logs import LINES
 from redrive.observe.metrics import Metrics
 from redrive.receipts import ReceiptMetrics
 from redrive.settings import Settings
-from redrive.settings.model import FIELDS as SETTINGS
-from redrive.settings.model import value_of
+from redrive.settings.model import fields, value_of
 from redrive.stores.base import Store
 from tests.docs.pages import ROOT, pages
 
@@ -285,7 +284,8 @@ def summaries(group: LazyGroup = cli) -> Iterable[tuple[str, str]]:
     for name in group.list_commands(context):
         child = group.get_command(context, name)
         assert child is not None, name
-        yield f"{group.name} {name}", child.get_short_help_str(LONGEST_SUMMARY)
+        if name not in cli.of_doors or group is not cli:  # a door has its own summary
+            yield f"{group.name} {name}", child.get_short_help_str(LONGEST_SUMMARY)
         if isinstance(child, LazyGroup):
             yield from summaries(child)
 
@@ -300,7 +300,7 @@ def summaries_module() -> str:
 
 def settings_table() -> str:
     body = []
-    for name, field in SETTINGS.items():
+    for name, field in fields().items():
         default = value_of(Settings(), name)
         shown = "" if default in (None, ()) else f"`{field.show(default)}`"
         variable = f"`{field.variable}`" + (f", `{field.variable}_FILE`" if field.secret else "")
@@ -328,6 +328,19 @@ def metrics_table() -> str:
     return rows(("metric", "kind", "of", "what it is"), body)
 
 
+def door_table() -> str:
+    body = [
+        (
+            f"`redrive.{door.name}`",
+            ", ".join(f"`redrive {name}`" for name in door.groups),
+            "" if door.section is None else f"`[{door.name}]`",
+            ", ".join(f"`{name}`" for name in door.metrics),
+        )
+        for door in doors.every()
+    ]
+    return rows(("door", "commands", "settings", "metrics, after their prefix"), body)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "states": state_diagram,
     "transitions": transitions,
@@ -340,6 +353,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "settings": settings_table,
     "metrics": metrics_table,
+    "doors": door_table,
     "commands": command_reference,
 }
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import BadSettings, ConfigError
-from redrive.settings import LogSettings, ReceiptSettings, Settings, WorkerSettings, load, unknown_variables
+from redrive.receipts.settings import ReceiptSettings
+from redrive.settings import LogSettings, Settings, WorkerSettings, load, unknown_variables
 from redrive.settings.files import find
-from redrive.settings.model import FIELDS
+from redrive.settings.model import fields
 
 SECRET = "hunter2"  # noqa: S105 - it opens nothing
 SERVER = f"postgresql://shop:{SECRET}@db.example/shop"
@@ -95,17 +96,19 @@ FULL = Settings(
     65536,
     LogSettings("warning", "json"),
     WorkerSettings(4, 20, ("emails", "invoices"), 60_000),
-    ReceiptSettings(
-        "https://broker.example",
-        "http",
-        "t0ken",
-        "shop",
-        "results",
-        3,
-        3.0,
-        5_000,
-        "/var/lib/cognigate/dlq/receipts.json",
-    ),
+    {
+        "receipts": ReceiptSettings(
+            "https://broker.example",
+            "http",
+            "t0ken",
+            "shop",
+            "results",
+            3,
+            3.0,
+            5_000,
+            "/var/lib/cognigate/dlq/receipts.json",
+        )
+    },
 )
 
 
@@ -202,8 +205,9 @@ def test_a_relative_receipts_file_starts_at_the_file(folder: Path, monkeypatch: 
     (folder / "below").mkdir()
     (folder / "redrive.toml").write_text('[receipts]\nfile = "dlq/receipts.json"')
     monkeypatch.chdir(folder / "below")
-    assert load(environ={}).settings.receipts.file == str(folder / "dlq" / "receipts.json")
-    assert load(environ={"REDRIVE_RECEIPTS_FILE": "mine.json"}).settings.receipts.file == "mine.json"
+    assert load(environ={}).settings.section(ReceiptSettings).file == str(folder / "dlq" / "receipts.json")
+    mine = load(environ={"REDRIVE_RECEIPTS_FILE": "mine.json"}).settings
+    assert mine.section(ReceiptSettings).file == "mine.json"
 
 
 def test_a_named_file_is_the_only_one(folder: Path) -> None:
@@ -334,8 +338,8 @@ def test_every_setting_refuses_what_it_cannot_use(setting: str, value: str, fold
 def test_a_token_can_come_from_a_file_and_is_never_shown(folder: Path) -> None:
     (folder / "token").write_text(f"{SECRET}\n")
     loaded = load(environ={"REDRIVE_RECEIPTS_AUTH_TOKEN_FILE": "token"})
-    assert loaded.settings.receipts.auth_token == SECRET
-    assert FIELDS["receipts.auth_token"].show(SECRET) == "…"
+    assert loaded.settings.section(ReceiptSettings).auth_token == SECRET
+    assert fields()["receipts.auth_token"].show(SECRET) == "…"
 
 
 def test_a_wrong_flag_is_told_as_one() -> None:

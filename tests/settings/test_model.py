@@ -12,15 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.settings import Settings
-from redrive.settings.model import FIELDS, SECTIONS, schema, settings_from, value_of
+from redrive.settings.model import door_sections, fields, schema, sections, settings_from, value_of
 from redrive.settings.readers import HIDDEN, without_password
+
+FIELDS, SECTIONS = fields(), sections()
 
 
 def names(struct: Any, prefix: str = "") -> list[str]:
     found = []
     for name in struct.__struct_fields__:
         value = getattr(struct, name)
-        found += names(value, f"{name}.") if isinstance(value, msgspec.Struct) else [f"{prefix}{name}"]
+        if name == "doors":
+            parts = door_sections().items()
+            found += [inner for door, section in parts for inner in names(section.kind(), f"{door}.")]
+        else:
+            found += names(value, f"{name}.") if isinstance(value, msgspec.Struct) else [f"{prefix}{name}"]
     return found
 
 

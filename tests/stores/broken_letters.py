@@ -24,6 +24,7 @@ from redrive.core.verbs import (
     Page,
     PutResult,
     Replay,
+    SetPolicy,
     Settled,
     Settlement,
     Verdict,
@@ -71,6 +72,18 @@ class ForgetsTagsOnReplay(Bent):
         if isinstance(change, Replay):
             for item_id in amended.changed:
                 self.force(structs.replace(self._table.items[item_id], tags=()))
+        return amended
+
+
+class KeepsTheOldPolicy(Bent):
+    """The audit says that an operator replaced it, and workers go by the old one."""
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        before = dict(self._table.items)
+        amended = await super().amend(selection, change, by, expect)
+        if isinstance(change, SetPolicy):
+            for item_id in amended.changed:
+                self.force(before[item_id])
         return amended
 
 

@@ -20,6 +20,10 @@ OFFICE: dict[str, Bug] = {
     "ForgetsTagsOnReplay": Bug(
         "what people noted about it is gone when it runs again", ("test_tags_stay_whatever_becomes_of_the_item",)
     ),
+    "KeepsTheOldPolicy": Bug(
+        "the audit says that an operator replaced the policy of an item, and workers go by the old one",
+        ("test_amend_sets_a_policy_that_the_next_lease_has",),
+    ),
     "HoldsTrashFromItsDeath": Bug(
         "a letter that lay for long is removed for good as soon as it is discarded",
         ("test_trash_is_swept_when_its_time_is_over",),

@@ -377,6 +377,7 @@ OFFICE: dict[str, Plant] = {
     "MovesTheHeadAway": Plant((Edit("amend/keeping_back", "and l.waiting > 0", "and false"),)),
     "AsksForTwinsWhereItWas": Plant((Edit("amend/retake", "coalesce(q.other, t.scope)", "t.scope"),)),
     "ForgetsTagsOnReplay": Plant((Edit("amend/replay", "ended_at = null", "ended_at = null, ties = ties & ~128"),)),
+    "KeepsTheOldPolicy": Plant((Edit("amend/set_policy", "c.ties | 64", "c.ties | 0"),)),
     "HoldsTrashFromItsDeath": Plant(
         (Edit("amend/lay", "then %b::bigint else", "then least(%b::bigint, l.died_at) else"),)
     ),

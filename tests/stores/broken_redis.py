@@ -349,6 +349,7 @@ OFFICE: dict[str, Plant] = {
             ),
         )
     ),
+    "KeepsTheOldPolicy": Plant((Edit("amend", "terms[POLICY] = policy", ""),)),
     "HoldsTrashFromItsDeath": Plant(
         (
             Edit(

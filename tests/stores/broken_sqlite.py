@@ -145,6 +145,7 @@ OFFICE: dict[str, Plant] = {
     "ForgetsTagsOnReplay": Plant(
         (Edit("amend/replay", "set state = 'ready',", "set state = 'ready', ties = ties & ~128,"),)
     ),
+    "KeepsTheOldPolicy": Plant((Edit("amend/mark_terms", "ties | 64", "ties | 0"),)),
     "HoldsTrashFromItsDeath": Plant((Edit("amend/discarded", "ended_at = ?", "ended_at = coalesce(ended_at, ?)"),)),
     "TakesInOverWhatIsThere": Plant(
         (Edit("take_in/item", "insert into item", "insert or replace into item"),), (_finds_nobody,)

@@ -219,6 +219,7 @@ TEETH = (
     Tooth(o.MovesWithoutLeaving, ("test_move_of_a_head_nobody_waits_behind_ends_its_line",)),
     Tooth(o.MovesWithoutAuditing, ("test_move_changes_the_queue_and_nothing_else",)),
     Tooth(o.ForgetsTagsOnReplay, ("test_tags_stay_whatever_becomes_of_the_item",)),
+    Tooth(o.KeepsTheOldPolicy, ("test_amend_sets_a_policy_that_the_next_lease_has",), machine=True),
     Tooth(o.HoldsTrashFromItsDeath, ("test_trash_is_swept_when_its_time_is_over",), machine=True),
     Tooth(o.TakesInAsTheFileHasThem, ("test_taken_in_letters_wait_for_each_other_in_their_order",)),
     Tooth(o.TakesInOverWhatIsThere, ("test_take_in_of_what_is_there_changes_nothing",), machine=True),

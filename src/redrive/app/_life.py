@@ -10,6 +10,7 @@ from typing import Self
 
 from msgspec import UNSET, UnsetType
 
+from redrive import doors
 from redrive.app._declared import Declared
 from redrive.core.item import Millis
 from redrive.core.sizes import Size
@@ -77,6 +78,7 @@ class Life:
         self._schedules = Schedules(store, actor=self._actor, before=self._catch_up)
 
     async def open(self) -> Self:
+        new = False
         async with self._door:
             if self._state == "closed":
                 raise AppClosed("this app was closed", hint="make a new Redrive")
@@ -90,7 +92,19 @@ class Life:
                     raise
                 self._state = "open"
                 self._home = asyncio.get_running_loop()
+                new = True
+        if new:
+            await self._tell_doors()
         return self
+
+    async def _tell_doors(self) -> None:
+        try:
+            for door in doors.registered():
+                if door.opened is not None:
+                    await door.opened(self, self._store)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Stops workers that still run, then lets go of the store. May be called twice."""

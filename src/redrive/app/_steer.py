@@ -10,6 +10,7 @@ from typing import Unpack
 from redrive.app._declare import is_count
 from redrive.app._life import Life
 from redrive.core.filters import parse as parse_filter
+from redrive.core.policy_data import PolicyLike
 from redrive.core.routes import check_route
 from redrive.core.verbs import (
     Act,
@@ -30,12 +31,12 @@ from redrive.engine.ids import new_id
 from redrive.engine.orders import Order
 from redrive.errors import ConfigError
 from redrive.observe.app_metrics import AppMetrics
-from redrive.office import gates, workers
+from redrive.office import gates, policies, workers
 from redrive.office import settings as office
 from redrive.office.audit import Audit
 from redrive.office.bites import amend_in_bites, bites_of, joined
 from redrive.office.gates import GateView
-from redrive.office.letters import Letters, check_reason, check_several
+from redrive.office.letters import Letters, Which, check_reason, check_several
 from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
@@ -184,6 +185,15 @@ class Steering(Life):
         if not force:
             return await amend_in_bites(self._store, bites_of(chosen, Cancel()), act)
         return joined([await cancel_by_force(self._store, each, act) for each in dict.fromkeys(chosen)])
+
+    async def set_policy(self, which: Which, policy: PolicyLike | None, *, reason: str) -> Amended:
+        """Replace the policy of waiting items, from their next failure on. None removes it: then the queue's applies.
+
+        `which` is an id, ids, items, a page, or a filter, which selects waiting items only. Items that run or have
+        ended are skipped.
+        """
+        self._check_open()
+        return await policies.set_policy(self._store, which, policy, self._act(reason))
 
     def _act(self, reason: str) -> Act:
         return Act(self._actor, check_reason(reason), new_id())

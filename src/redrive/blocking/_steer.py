@@ -11,9 +11,12 @@ from redrive.blocking._letters import Letters
 from redrive.blocking._life import Life
 from redrive.blocking._schedules import Schedules
 from redrive.blocking._views import Views
+from redrive.core.item import History, Item
+from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
 from redrive.observe.app_metrics import AppMetrics
 from redrive.office.gates import GateView
+from redrive.office.letters import Which
 from redrive.office.settings import QueueOptions
 
 
@@ -112,6 +115,15 @@ class Steering(Life):
         """
         chosen = ids if isinstance(ids, str) else list(ids)
         return self._bridge.call(self._app.cancel, chosen, reason=reason, force=force)
+
+    def set_policy(self, which: Which, policy: PolicyLike | None, *, reason: str) -> Amended:
+        """Replace the policy of waiting items, from their next failure on. None removes it: then the queue's applies.
+
+        `which` is an id, ids, items, a page, or a filter, which selects waiting items only. Items that run or have
+        ended are skipped.
+        """
+        chosen = which if isinstance(which, str | Item | History) else list(which)
+        return self._bridge.call(self._app.set_policy, chosen, policy, reason=reason)
 
     def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""

@@ -182,6 +182,11 @@ def settings(**flags: object) -> Settings:
     return load(config=None if context is None else _talk(context).config, flags=flags).settings
 
 
+def store_of(app: Redrive) -> Store:
+    """For what the office computes from the store itself."""
+    return app._store  # noqa: SLF001 - the one place in the command line
+
+
 def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = False, acts: bool = False) -> T:
     """Ask the store at `url`, which must be there: a wrong path must not become an empty database with good news.
 

@@ -17,7 +17,7 @@ from redrive.core.filters import render
 from redrive.core.item import Instant, Item, Terms, holder
 from redrive.core.select import Ids, fields_of
 from redrive.core.states import Disposition
-from redrive.core.verbs import Change, Move, Restore, Skip, refusal
+from redrive.core.verbs import Change, Move, Restore, SetPolicy, Skip, refusal
 from redrive.engine.registry import unknown_queue
 from redrive.errors import ConfigError, NotFound
 from redrive.stores.base import PAGE_LIMIT
@@ -166,10 +166,13 @@ async def _by_filter(app: Redrive, where: str, change: Change) -> list[Chosen]:
     # Whoever restores means what was put away, unless the filter says where to look.
     away = isinstance(change, Restore) and "disposition" not in fields_of(parse_filter(where))
     text = f"{where and f'({where})'} disposition:archived,trash" if away else where
+    find = app.letters.find
+    if isinstance(change, SetPolicy):
+        find, text = app.find, f"({where}) state:ready"
     chosen: list[Chosen] = []
     cursor = None
     while True:
-        page = await app.letters.find(text, limit=PAGE_LIMIT, cursor=cursor)
+        page = await find(text, limit=PAGE_LIMIT, cursor=cursor)
         chosen += await _judged(app, page.items, change)
         cursor = page.next
         if cursor is None:

@@ -114,10 +114,10 @@ def schema() -> None:
 
 def _shown(loaded: Loaded) -> dict[str, Any]:
     """By dotted name, as a file would say it, without passwords."""
-    from redrive.settings.model import FIELDS, value_of
+    from redrive.settings.model import fields, value_of
 
-    values = {name: value_of(loaded.settings, name) for name in FIELDS}
-    return {name: None if value is None else FIELDS[name].show(value) for name, value in values.items()}
+    values = {name: (field, value_of(loaded.settings, name)) for name, field in fields().items()}
+    return {name: None if value is None else field.show(value) for name, (field, value) in values.items()}
 
 
 def _rows(loaded: Loaded, *, origin: bool) -> list[list[str]]:

@@ -90,7 +90,7 @@ def tell(error: BaseException, talk: Talk) -> Exit:
     """Say what went wrong, and how the command ends because of it."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         error = unwritten(error, str(error.filename or "its output"))
-    code, word = next(((code, word) for kind, code, word in TABLE if isinstance(error, kind)), (Exit.FAILED, "bug"))
+    code, word = _ending(error)
     if talk.debug:
         say(_discreet("".join(traceback.format_exception(error)).rstrip()), keep="\n")
     error = _as_typed(error, talk.context)
@@ -107,6 +107,17 @@ def tell(error: BaseException, talk: Talk) -> Exit:
         before = clean(error.text[: error.column - 1])
         say(f"  {clean(error.text)}\n  {' ' * len(before)}^", keep="\n")
     return code
+
+
+def _ending(error: BaseException) -> tuple[Exit, str]:
+    code, word = next(((code, word) for kind, code, word in TABLE if isinstance(error, kind)), (Exit.FAILED, "bug"))
+    if word == "failed":
+        from redrive import doors
+
+        for kind, ending in [each for door in doors.every() for each in door.exits.items()]:
+            if isinstance(error, kind):
+                return Exit(ending[0]), ending[1]
+    return code, word
 
 
 def _as_typed(error: BaseException, context: click.Context | None) -> BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from redrive.cli.watch import look, watch_option
 from redrive.core.filters import render
 from redrive.core.item import short_id
 from redrive.core.select import Match
+from redrive.doors import Problem
 from redrive.office import doors
 
 if TYPE_CHECKING:
@@ -34,16 +34,6 @@ Examples:
 A paused queue is left alone on purpose, and no trouble; dead letters are, if there are more than --max-letters.
 In a pipe each line is KIND, WHAT, TEXT and a command that helps, separated by tabs; none if all is well.
 """
-
-
-@dataclass(frozen=True)
-class Problem:
-    """`kind` is a word for programs, `what` the queue, route, gate or worker; `do` a command that helps."""
-
-    kind: str
-    what: str
-    text: str
-    do: str
 
 
 @click.command("health", help=ABOUT, context_settings=HELP_NAMES)
@@ -85,6 +75,7 @@ def problems(standing: Standing, longest: int, max_letters: int | None) -> Itera
             yield Problem("worker_lost", beat.worker, said, "redrive worker list")
     if standing.scarce:
         yield Problem("memory", "", standing.scarce, "raise maxmemory, or redrive queue prune")
+    yield from standing.of_doors
     letters = sum(row.open for row in standing.queues)
     if max_letters is not None and letters > max_letters:
         text = f"{letters:,} open letters, {max_letters:,} are borne"

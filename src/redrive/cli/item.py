@@ -40,8 +40,9 @@ item = LazyGroup(
         "attempts": "redrive.cli.item_attempts:attempts",
         "wait": "redrive.cli.item_wait:wait",
         "cancel": "redrive.cli.item_cancel:cancel",
+        "set-policy": "redrive.cli.item_policy:set_policy",
     },
-    help="""Any item, dead or alive: find it, look at it, ask why it does not run, cancel it.
+    help="""Any item, dead or alive: find it, look at it, ask why it does not run, cancel it, replace its policy.
 
 \b
 Examples:
@@ -201,5 +202,7 @@ def show(*, id: str, as_json: bool, store: str) -> None:
 
 
 async def _read(app: Redrive, text: str) -> tuple[History, Explanation, Instant]:
-    history = await app.letters.get(text)
-    return history, await app.explain(history.item.id), (await app.tally()).at
+    from redrive.cli.letter import read
+
+    history, now = await read(app, text)
+    return history, await app.explain(history.item.id), now

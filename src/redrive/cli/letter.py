@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
+from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit
 from redrive.cli.bonds import bonds
 from redrive.cli.covered import covered_payload
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
@@ -18,6 +18,7 @@ from redrive.core import durations
 from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Priority
 from redrive.core.redact import redact_text
 from redrive.core.states import State
+from redrive.office.doors import show_body
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -50,7 +51,8 @@ def show(*, id: str, as_json: bool, store: str) -> None:
 
 
 async def read(app: Redrive, text: str) -> tuple[History, Instant]:
-    return await app.letters.get(text), (await app.tally()).at
+    history = await app.letters.get(text)
+    return await show_body(store_of(app), history), (await app.tally()).at
 
 
 def page(history: History, now: Instant) -> Iterator[str]:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import HELP_NAMES, store_option, verbose_option, visit
+from redrive.cli.access import HELP_NAMES, store_of, store_option, verbose_option, visit
 from redrive.cli.covered import covered_payload
 from redrive.cli.output import clean, on_terminal, raw_output, say, write
+from redrive.office.doors import show_body
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -20,7 +21,8 @@ Examples:
   redrive letters payload k3v9q2ma
   redrive letters payload k3v9q2ma --raw > payload.json
 
-JSON is indented, and what its names or looks call a secret is covered. --raw prints the very bytes, secrets and all.
+JSON is indented, and what its names or looks call a secret is covered. Of a mailbox message it is the body, of a
+receipt the receipt. --raw prints the stored bytes with all fields, secrets included.
 ID may be any prefix of at least four characters that no other letter has.
 """
 
@@ -32,7 +34,8 @@ ID may be any prefix of at least four characters that no other letter has.
 @verbose_option
 def payload(*, id: str, raw: bool, store: str) -> None:
     async def read(app: Redrive) -> tuple[bytes, str]:
-        item = (await app.letters.get(id)).item
+        history = await app.letters.get(id)
+        item = (history if raw else await show_body(store_of(app), history)).item
         return item.payload, item.flaw
 
     data, flaw = visit(store, read)

@@ -171,15 +171,15 @@ async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions, new
     gate, policy = settings.get("gate"), settings.get("policy")
     if gate and "gate" not in new:
         # A typo would be a gate of its own, which nothing ever opens.
-        _check_known("gate", gate, [view.name for view in await app.gates()])
+        check_known("gate", gate, [view.name for view in await app.gates()])
     if isinstance(policy, str) and policy and not is_data(policy) and "policy" not in new:
         # A typo would change nothing at all: workers that do not know the name go by the handler's policy.
-        _check_known("policy", policy, await declared_policies(app._store))  # noqa: SLF001 - documents have no public face
+        check_known("policy", policy, await declared_policies(app._store))  # noqa: SLF001 - documents have no public face
     await app.configure(name, reason=reason, **settings)
     return row_of((await app.tally()).queues, name).settings
 
 
-def _check_known(word: str, name: str, known: Sequence[str]) -> None:
+def check_known(word: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
         near = get_close_matches(name, known, n=1)
         guess = f"did you mean {near[0]!r}? otherwise " if near else ""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from redrive.app import Redrive
     from redrive.receipts.dead_receipts import DeadReceipt
-    from redrive.settings import ReceiptSettings
+    from redrive.receipts.settings import ReceiptSettings
 
 receipts = LazyGroup(
     "receipts",

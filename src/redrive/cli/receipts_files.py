@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.receipts.dead_letters import Imported
     from redrive.receipts.receipts_json import Contents, Entry
-    from redrive.settings import ReceiptSettings
+    from redrive.receipts.settings import ReceiptSettings
 
 ABOUT_EXPORT = """Write the dead receipts to a file, or to stdout: a JSON array of receipt, failed_at and attempts.
 

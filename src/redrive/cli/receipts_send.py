@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from redrive.core.item import Item
     from redrive.receipts.client import ReceiptClient
     from redrive.receipts.model import Receipt
-    from redrive.settings import ReceiptSettings
+    from redrive.receipts.settings import ReceiptSettings
 
 ABOUT = """Deliver receipts. Each is durable before its first try, and tried until it is delivered or a dead letter.
 

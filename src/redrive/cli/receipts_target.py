@@ -14,7 +14,7 @@ from redrive.cli.incoming import incoming
 from redrive.cli.output import counted, say
 from redrive.core.verbs import QueueTally, Tally
 from redrive.errors import ConfigError
-from redrive.settings import ReceiptSettings
+from redrive.receipts.settings import ReceiptSettings
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -55,7 +55,7 @@ def chosen(**flags: object) -> ReceiptSettings:
     token_file = flags.pop("token_file", None)
     if token_file is not None:
         flags["auth_token"] = _token(str(token_file))
-    return settings(**{f"receipts.{name}": value for name, value in flags.items()}).receipts
+    return settings(**{f"receipts.{name}": value for name, value in flags.items()}).section(ReceiptSettings)
 
 
 def _token(path: str) -> str:

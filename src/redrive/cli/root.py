@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from redrive.cli.access import HELP_NAMES, json_option
 from redrive.cli.exits import Exit, Talk, tell
 from redrive.cli.incoming import incoming
 from redrive.cli.output import write, write_json
+
+if TYPE_CHECKING:
+    from redrive.doors import Group
 
 COMPLETING = "_REDRIVE_COMPLETE"
 """In the environment: a shell asks how to go on."""
@@ -59,9 +63,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From what is kept of each: a list of commands must not import all of them."""
-        _InOrder(self.name, {name: self._in_short(ctx, name) for name in self.lazy}).format_commands(ctx, formatter)
+        _InOrder(self.name, {name: self.in_short(ctx, name) for name in self.lazy}).format_commands(ctx, formatter)
 
-    def _in_short(self, ctx: click.Context, name: str) -> click.Command:
+    def in_short(self, ctx: click.Context, name: str) -> click.Command:
         from redrive.cli.summaries import SUMMARIES
 
         kept = SUMMARIES.get(f"{self.name} {name}")
@@ -145,7 +149,52 @@ Exit codes:
   6 conflict: nothing could be changed in its state
 """
 
-cli = LazyGroup(
+
+class _Root(LazyGroup):
+    """With the groups of doors, which are looked up for help, or for a word that is no command of our own."""
+
+    def __init__(self, name: str, lazy: dict[str, str], help: str, epilog: str | None = None) -> None:
+        super().__init__(name, lazy, help, epilog)
+        self.of_doors: dict[str, Group] = {}
+
+    def add_doors(self, word: str = "") -> None:
+        """Before `worker`, where work begins. A word that is still unknown may be the door of an installed package."""
+        if word in self.lazy:
+            return
+        from redrive import doors
+
+        if not any(word in door.groups for door in doors.every()):
+            doors.find(word)
+        self.of_doors = {name: group for door in reversed(doors.every()) for name, group in door.groups.items()}
+        own = [name for name in self.lazy if name not in self.of_doors]
+        at = own.index("worker")
+        places = self.lazy | {name: group.place for name, group in self.of_doors.items()}
+        self.lazy = {name: places[name] for name in (*own[:at], *self.of_doors, *own[at:])}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self.add_doors()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        self.add_doors(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.add_doors()
+        super().format_commands(ctx, formatter)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        self.add_doors(args[0])
+        return super().resolve_command(ctx, args)
+
+    def in_short(self, ctx: click.Context, name: str) -> click.Command:
+        group = self.of_doors.get(name)
+        return super().in_short(ctx, name) if group is None else click.Command(name, help=group.summary)
+
+
+cli = _Root(
     "redrive",
     {
         "init": "redrive.cli.init:init",
@@ -159,8 +208,6 @@ cli = LazyGroup(
         "letters": "redrive.cli.letters:letters",
         "causes": "redrive.cli.causes:causes",
         "view": "redrive.cli.view:view",
-        "receipts": "redrive.cli.receipts:receipts",
-        "mailbox": "redrive.cli.mailbox:mailbox",
         "worker": "redrive.cli.worker:worker",
         "route": "redrive.cli.route:route",
         "gate": "redrive.cli.gate:gate",

@@ -14,7 +14,8 @@ from redrive.core import durations, rates
 from redrive.core.item import Instant, Millis
 from redrive.core.redact import redact_text
 from redrive.core.verbs import TRASH_KEPT, CauseTally, QueueSettings, QueueTally, RouteTally, StoreInfo, WorkerBeat
-from redrive.office.doors import doors
+from redrive.doors import Problem
+from redrive.office.doors import doors, problems
 from redrive.office.gates import GateView
 from redrive.stores.upkeep import InMemory
 
@@ -31,6 +32,7 @@ class Standing(Struct, frozen=True):
     workers: tuple[WorkerBeat, ...]
     stuck: tuple[Stuck, ...] = ()
     doors: Mapping[str, str] = {}
+    of_doors: tuple[Problem, ...] = ()
     scarce: str = ""
     """What is to be said of the memory of a server that has its data there."""
 
@@ -89,6 +91,7 @@ async def read(app: Redrive) -> Standing:
 async def read_with_memory(app: Redrive) -> Standing:
     """One question more to a server that has its data there."""
     standing, store = await read(app), app._store  # noqa: SLF001 - an app does not care where its store has the data
+    standing = replace(standing, of_doors=await problems(store))
     return replace(standing, scarce=scarce(*await store.memory())) if isinstance(store, InMemory) else standing
 
 

@@ -5,6 +5,8 @@ The rules are in the docstrings of stores.base; here is what must be the same, b
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from redrive.core import codec
 from redrive.core.item import Failure, Instant, NewItem, Terms
 
@@ -45,6 +47,12 @@ def ties(terms: Terms | None) -> int:
         | (WAITS if terms.after else 0)
         | (LIMITED if terms.limit_key else 0)
     )
+
+
+def with_policy(terms: Terms | None, policy: str) -> Terms | None:
+    """The terms with another policy; None where that leaves the default."""
+    changed = replace(terms or Terms(), policy=policy)
+    return None if changed == Terms() else changed
 
 
 def due(new: NewItem, now: Instant) -> Instant:

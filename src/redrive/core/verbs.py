@@ -164,7 +164,13 @@ class Note(Struct, frozen=True, tag=True):
     """Nothing moves: the reason is the note, and the item's history has it."""
 
 
-Change = Replay | Archive | Discard | Restore | Cancel | Skip | Move | Tag | Note
+class SetPolicy(Struct, frozen=True, tag=True):
+    """Replaces the policy of a waiting item, by name or as data (core.policy_data); "" removes it."""
+
+    policy: str
+
+
+Change = Replay | Archive | Discard | Restore | Cancel | Skip | Move | Tag | Note | SetPolicy
 
 
 class Skipped(Struct, frozen=True):
@@ -188,6 +194,8 @@ def refusal(change: Change, state: State, disposition: Disposition | None, *, ho
     if isinstance(change, Cancel):
         live = state in (State.READY, State.LEASED)
         return None if live else f"it is {state}; only a ready or running item can be cancelled"
+    if isinstance(change, SetPolicy):
+        return None if state is State.READY else f"it is {state}; only a waiting item's policy can be replaced"
     if isinstance(change, Tag | Note):
         return None
     if state is not State.DEAD or disposition is None:

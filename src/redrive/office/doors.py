@@ -1,20 +1,23 @@
-"""Which front door a queue belongs to: whoever tells that nobody serves it can then also tell what to start."""
+"""The door of a queue: a document names it, so that any process can say what serves the queue and show its items."""
 
 from __future__ import annotations
 
+from functools import partial
 from shlex import quote
-from typing import Literal
 
+from msgspec.structs import replace
+
+from redrive.core.item import History
 from redrive.core.verbs import DocumentWrite
+from redrive.doors import Door, Problem, find, known
+from redrive.stores.aside import aside
 from redrive.stores.base import Store
-
-Door = Literal["receipts", "mailboxes"]
 
 KIND = "door"
 
 
-async def mark(store: Store, queue: str, door: Door) -> None:
-    """May be said again by everybody who opens it: only the first one writes."""
+async def mark(store: Store, queue: str, door: str) -> None:
+    """Write the name of the queue's door, unless it is there already."""
     said = door.encode()
     known = await store.document(KIND, queue)
     if known is None or known.body != said:
@@ -22,16 +25,43 @@ async def mark(store: Store, queue: str, door: Door) -> None:
 
 
 async def doors(store: Store) -> dict[str, str]:
-    """By queue. Those of plain handlers are not among them."""
-    return {document.key: document.body.decode(errors="replace") for document in await store.documents(KIND)}
+    """By queue. Queues of plain handlers have none."""
+    marked = {document.key: document.body.decode(errors="replace") for document in await store.documents(KIND)}
+    for name in set(marked.values()):
+        await _load(name)
+    return marked
+
+
+async def _load(name: str) -> Door | None:
+    """Beside the loop, if installed packages have to be searched for it."""
+    return known(name) or await aside(partial(find, name))
 
 
 def start(door: str, queue: str) -> str:
     """What serves such a queue."""
-    match door:
-        case "receipts":
-            return f"redrive receipts send --waiting --queue {quote(queue)}"
-        case "mailboxes":
-            return f"start the process that receives from the mailbox {queue}"
-        case _:
-            return f"redrive worker run MODULE:APP --queues {quote(queue)}"
+    found = known(door)
+    form = found.start if found is not None else ""
+    return (form or "redrive worker run MODULE:APP --queues {queue}").replace("{queue}", quote(queue))
+
+
+async def problems(store: Store) -> tuple[Problem, ...]:
+    """What the doors find wrong with their queues."""
+    queues: dict[str, list[str]] = {}
+    for queue, name in (await doors(store)).items():
+        queues.setdefault(name, []).append(queue)
+    found: list[Problem] = []
+    for name in sorted(queues):
+        door = known(name)
+        if door is not None and door.check is not None:
+            found += await door.check(store, tuple(sorted(queues[name])))
+    return tuple(found)
+
+
+async def show_body(store: Store, history: History) -> History:
+    """The item with the body of its payload alone, without what its door keeps beside it."""
+    item = history.item
+    document = None if item.flaw else await store.document(KIND, item.queue)
+    door = None if document is None else await _load(document.body.decode(errors="replace"))
+    if door is None or door.body is None:
+        return history
+    return replace(history, item=replace(item, payload=door.body(item.payload)))

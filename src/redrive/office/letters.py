@@ -60,7 +60,7 @@ __all__ = [
     "letters_matching",
 ]
 
-Which = str | Page | Item | History | Iterable["str | Item"]
+Which = str | Page | Item | History | Iterable[str | Item]
 BUDGETS = ("fresh", "once")
 PREFIX_MIN = 4
 MAX_RESULT = 1024 * 1024

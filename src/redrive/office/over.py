@@ -13,7 +13,7 @@ from redrive.office.scene import Explanation, Scene, Why
 from redrive.office.telling import Then, answer, done_by, with_state
 
 MOVED_FROM = re.compile(r"from:([0-9a-f]{12})")
-"""The tag of such a letter: see redrive.mailboxes."""
+"""The tag of a letter that was moved here from another store, which it identifies."""
 PAST = {State.DONE: "done", State.CANCELLED: "cancelled"}
 
 
@@ -113,7 +113,7 @@ def _replay(scene: Scene) -> str:
 
 
 def _origin(item: Item) -> str:
-    """Which store it was moved from by way of a mailbox; nothing for one that died here."""
+    """The store that it was moved from; empty for one that died here."""
     return next((found[1] for tag in item.tags if (found := MOVED_FROM.fullmatch(tag))), "")
 
 

@@ -146,7 +146,8 @@ def _trash_kept(value: Any, field: str) -> int:
     return durations.parse(value, field=field)
 
 
-def _policy(value: object, field: str) -> str:
+def policy_value(value: object, field: str) -> str:
+    """What is stored: a name, the numbers of a policy as JSON, or "" for none."""
     if isinstance(value, Policy | Mapping):
         return policy_text(value)
     if isinstance(value, str) and is_data(value):
@@ -170,7 +171,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "rate": _rate,
     "capacity": _count,
     "order": _order,
-    "policy": _policy,
+    "policy": policy_value,
     "gate": _name,
     "keep": _kept,
     "keep_results": _kept,

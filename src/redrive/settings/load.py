@@ -11,9 +11,10 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from redrive import doors
 from redrive.errors import BadSettings, ConfigError
 from redrive.settings import files
-from redrive.settings.model import FIELDS, SECTIONS, Field, Settings, settings_from
+from redrive.settings.model import Field, Settings, door_sections, fields, sections, settings_from
 
 DEFAULT = "default"
 OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_APP", "REDRIVE_DEBUG", "REDRIVE_PROVE")
@@ -56,15 +57,16 @@ def load(
     variables = os.environ if environ is None else environ
     faults: list[Fault] = []
     file, said = _from_file(config, variables, faults)
-    said |= _from_environment(variables, faults)
+    known = fields()
+    said |= _from_environment(known, variables, faults)
     said |= {name: _flag(name, value) for name, value in (flags or {}).items() if value is not None}
-    given = [(name, said[name]) for name in FIELDS if name in said]
-    values = {name: value for name, one in given for value in _checked(FIELDS[name], one, faults)}
+    given = [(name, said[name]) for name in known if name in said]
+    values = {name: value for name, one in given for value in _checked(known[name], one, faults)}
     if len(faults) == 1 and faults[0].error is not None:
         raise faults[0].error
     if faults:
         raise BadSettings(tuple(fault.text for fault in faults))
-    origins = {name: said[name].origin if name in said else DEFAULT for name in FIELDS}
+    origins = {name: said[name].origin if name in said else DEFAULT for name in known}
     return Loaded(settings_from(values), origins, file)
 
 
@@ -78,7 +80,10 @@ def _checked(field: Field, said: Said, faults: list[Fault]) -> Iterator[object]:
 
 
 def _flag(name: str, value: object) -> Said:
-    flag = f"--{name.removeprefix('worker.').removeprefix('receipts.').replace('.', '-').replace('_', '-')}"
+    section, _, inner = name.rpartition(".")
+    # A group of commands leaves out the section that it is about.
+    short = inner if section in ("worker", *door_sections()) else name
+    flag = f"--{short.replace('.', '-').replace('_', '-')}"
     # A wrong store is one wherever it is named.
     return Said(value, f"flag {flag}", "store" if name == "store" else flag)
 
@@ -100,10 +105,14 @@ def _from_file(
     except ConfigError as error:
         faults.append(Fault(str(error)))
         return None, {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            doors.find(str(key))  # the section of a door that is installed, and not loaded yet
     said: dict[str, Said] = {}
+    known = fields()
     for name, value in _leaves(tree):
-        if name in FIELDS:
-            said[name] = Said(_PLACED.get(name, _as_it_is)(value, file), str(file))
+        if name in known:
+            said[name] = Said(_placed(known[name], value, file), str(file))
         else:
             faults.append(Fault(f"{name}: {_why_not(name)} (from {file})"))
     return file, said
@@ -113,46 +122,42 @@ def _leaves(tree: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
     """By dotted name. A section must be one; what is no section has nothing inside."""
     for key, value in tree.items():
         name = str(key)
-        if name in SECTIONS and isinstance(value, dict):
+        if name in sections() and isinstance(value, dict):
             yield from ((f"{name}.{inner}", inside) for inner, inside in value.items())
         else:
             yield name, value
 
 
 def _why_not(name: str) -> str:
-    if name in SECTIONS:
-        return f"it is a section, with {', '.join(one for one in FIELDS if one.startswith(f'{name}.'))}"
-    near = get_close_matches(name, FIELDS, n=1) or [one for one in FIELDS if one.rpartition(".")[2] == name]
-    return f"no such setting; did you mean {near[0]}?" if near else f"no such setting; there are {', '.join(FIELDS)}"
+    known = fields()
+    if name in sections():
+        return f"it is a section, with {', '.join(one for one in known if one.startswith(f'{name}.'))}"
+    near = get_close_matches(name, known, n=1) or [one for one in known if one.rpartition(".")[2] == name]
+    return f"no such setting; did you mean {near[0]}?" if near else f"no such setting; there are {', '.join(known)}"
 
 
-def _placed(url: object, file: Path | None) -> object:
-    """A relative path of a file means the same whoever reads it, from whatever folder below."""
+def _placed(field: Field, value: object, file: Path | None) -> object:
+    """A relative path in a file starts at that file, whatever the current directory is."""
+    if field.name == "store":
+        return _placed_url(value, file)
+    is_text = field.is_path and isinstance(value, str) and value.strip()
+    return str(file.parent / str(value)) if is_text and file is not None else value
+
+
+def _placed_url(url: object, file: Path | None) -> object:
     relative = isinstance(url, str) and url.startswith("sqlite:///") and not url.startswith("sqlite:////")
     if not relative or file is None or file.parent == Path.cwd():
         return url
     return f"sqlite:///{quote(str(file.parent))}/{str(url).removeprefix('sqlite:///')}"
 
 
-def _beside(path: object, file: Path | None) -> object:
-    """As above, for a path that is no URL."""
-    return str(file.parent / path) if isinstance(path, str) and path.strip() and file is not None else path
-
-
-def _as_it_is(value: object, _file: Path | None) -> object:
-    return value
-
-
-_PLACED = {"store": _placed, "receipts.file": _beside}
-
-
 # --- the environment -------------------------------------------------------------------------------------------------
 
 
-def _from_environment(variables: Mapping[str, str], faults: list[Fault]) -> dict[str, Said]:
+def _from_environment(known: Mapping[str, Field], variables: Mapping[str, str], faults: list[Fault]) -> dict[str, Said]:
     """An empty variable says nothing, as shells and containers have it."""
     said: dict[str, Said] = {}
-    for name, field in FIELDS.items():
+    for name, field in known.items():
         plain, pointing = variables.get(field.variable, ""), variables.get(f"{field.variable}_FILE", "")
         if plain and pointing and field.secret:
             both = f"{name}: {field.variable} and {field.variable}_FILE are both there (keep one of them)"
@@ -181,8 +186,8 @@ def _from_secret_file(field: Field, path: str, faults: list[Fault]) -> dict[str,
 
 def unknown_variables(variables: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """What is wrong with those that look like ours and mean nothing: one text each."""
-    known = {*OTHER_VARIABLES, *(field.variable for field in FIELDS.values())}
-    known |= {f"{field.variable}_FILE" for field in FIELDS.values() if field.secret}
+    known = {*OTHER_VARIABLES, *(field.variable for field in fields().values())}
+    known |= {f"{field.variable}_FILE" for field in fields().values() if field.secret}
     strange = sorted(
         {name for name in (os.environ if variables is None else variables) if name.startswith(OURS)} - known
     )

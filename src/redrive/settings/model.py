@@ -1,15 +1,18 @@
-"""What can be set: the values as the code uses them, and the one table that says how each is read and called."""
+"""The settings: their values as structs, and the table of fields by which they are read, shown and documented."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from redrive import doors
 from redrive.core.item import Millis
 from redrive.settings import readers
+
+T = TypeVar("T")
 
 DEFAULT_STORE = "sqlite:///redrive.db"
 MAX_PAYLOAD = 1024 * 1024
@@ -31,35 +34,26 @@ class WorkerSettings(Struct, frozen=True):
     grace: Millis = 30_000
 
 
-class ReceiptSettings(Struct, frozen=True):
-    """For `redrive receipts`; see redrive.receipts.ReceiptClient. `file`: a receipts.json to take in."""
-
-    endpoint: str | None = None
-    transport: str = "mcp"
-    auth_token: str | None = None
-    tenant: str | None = None
-    queue: str = "receipts"
-    max_retries: int = 5
-    backoff_base: float = 2.0
-    timeout: Millis = 30_000
-    file: str | None = None
-
-
 class Settings(Struct, frozen=True):
-    """`actor` None: the user who runs the process."""
+    """`actor` None: the user who runs the process. `doors`: the sections of doors that are not as by default."""
 
     store: str = DEFAULT_STORE
     actor: str | None = None
     max_payload: int = MAX_PAYLOAD
     log: LogSettings = LogSettings()
     worker: WorkerSettings = WorkerSettings()
-    receipts: ReceiptSettings = ReceiptSettings()
+    doors: dict[str, Struct] = {}
+
+    def section(self, kind: type[T]) -> T:
+        """The section of a door, by the struct of its values."""
+        return next((given for given in self.doors.values() if isinstance(given, kind)), None) or kind()
 
 
 class Field(Struct, frozen=True):
     """`read` turns what a file, a variable or a flag says into the value, or raises ConfigError; `show` is its inverse.
 
-    `secret`: never printed whole, and its variable may end in _FILE to name a file that holds it.
+    `secret`: never printed whole, and its variable may end in _FILE to name a file that holds it. `is_path`: in a
+    settings file, a relative path starts at that file.
     """
 
     name: str
@@ -69,6 +63,7 @@ class Field(Struct, frozen=True):
     schema: Mapping[str, object]
     show: Callable[[Any], object] = readers.as_is
     secret: bool = False
+    is_path: bool = False
 
     @property
     def variable(self) -> str:
@@ -77,80 +72,7 @@ class Field(Struct, frozen=True):
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
-TRANSPORTS = ("mcp", "http")
-MOST_RETRIES = 1000
-
-RECEIPT_FIELDS = (
-    Field(
-        "receipts.endpoint",
-        "where `redrive receipts` delivers to",
-        "an http:// or https:// URL",
-        readers.http_url,
-        {"type": "string"},
-        show=readers.without_password,
-    ),
-    Field(
-        "receipts.transport",
-        "how: tool calls of MCP, or a plain POST",
-        f"one of {', '.join(TRANSPORTS)}",
-        readers.one_of(*TRANSPORTS),
-        {"type": "string", "enum": list(TRANSPORTS)},
-    ),
-    Field(
-        "receipts.auth_token",
-        "the bearer token that the target wants",
-        "a text; without one, none is sent",
-        readers.token,
-        {"type": "string", "minLength": 1},
-        show=readers.hidden,
-        secret=True,
-    ),
-    Field(
-        "receipts.tenant",
-        "for whom receipts are delivered",
-        "a name; without one, none is told",
-        readers.name,
-        {"type": "string", "minLength": 1},
-    ),
-    Field(
-        "receipts.queue",
-        "the queue in which receipts wait",
-        "a name",
-        readers.name,
-        {"type": "string", "minLength": 1},
-    ),
-    Field(
-        "receipts.max_retries",
-        "how often `receipts send` tries one before it is a dead letter",
-        f"1 to {MOST_RETRIES:,}",
-        readers.whole(1, MOST_RETRIES),
-        {"type": "integer", "minimum": 1, "maximum": MOST_RETRIES},
-    ),
-    Field(
-        "receipts.backoff_base",
-        "its waits are this to the power of the tries so far, in seconds",
-        "a number above 0",
-        readers.positive,
-        {"type": "number", "exclusiveMinimum": 0},
-    ),
-    Field(
-        "receipts.timeout",
-        "how long one try may take",
-        "a duration above 0",
-        readers.some_time,
-        {"type": ["string", "number"]},
-        show=readers.duration_text,
-    ),
-    Field(
-        "receipts.file",
-        "a receipts.json of dead letters, imported and then kept current; in a file, a relative path starts at it",
-        "a path",
-        readers.path,
-        {"type": "string", "minLength": 1},
-    ),
-)
-
-FIELDS: dict[str, Field] = {
+_OWN: dict[str, Field] = {
     field.name: field
     for field in (
         Field(
@@ -220,35 +142,50 @@ FIELDS: dict[str, Field] = {
             {"type": ["string", "number"]},
             show=readers.duration_text,
         ),
-        *RECEIPT_FIELDS,
     )
 }
-SECTIONS = tuple(dict.fromkeys(name.partition(".")[0] for name in FIELDS if "." in name))
+
+
+def fields() -> dict[str, Field]:
+    """By dotted name: those of redrive, and those of each door's section."""
+    return _OWN | {field.name: field for section in door_sections().values() for field in section.fields}
+
+
+def door_sections() -> dict[str, doors.Section]:
+    return {door.name: door.section() for door in doors.every() if door.section is not None}
+
+
+def sections() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.partition(".")[0] for name in fields() if "." in name))
 
 
 def value_of(settings: Settings, name: str) -> Any:
-    value: Any = settings
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
+    section, _, inner = name.rpartition(".")
+    if not section:
+        return getattr(settings, inner)
+    door = door_sections().get(section)
+    return getattr(getattr(settings, section) if door is None else settings.section(door.kind), inner)
 
 
 def settings_from(values: Mapping[str, object]) -> Settings:
     """From checked values by their dotted names; the rest is as by default."""
-    plain: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
-    made = msgspec.structs.replace(Settings(), **plain)
-    for section in SECTIONS:
-        inside = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{section}.")}
-        made = msgspec.structs.replace(made, **{section: msgspec.structs.replace(getattr(made, section), **inside)})
-    return made
+    inside: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        section, _, inner = name.rpartition(".")
+        inside.setdefault(section, {})[inner] = value
+    plain = inside.pop("", {})
+    of_doors = {name: door.kind(**inside.pop(name)) for name, door in door_sections().items() if name in inside}
+    own = {name: msgspec.structs.replace(getattr(Settings(), name), **given) for name, given in inside.items()}
+    return Settings(**plain, **own, doors=of_doors)
 
 
 def schema() -> dict[str, object]:
     """JSON Schema of the file, for editors."""
-    properties: dict[str, Any] = {name: _property(field) for name, field in FIELDS.items() if "." not in name}
-    for section in SECTIONS:
+    known = fields()
+    properties: dict[str, Any] = {name: _property(field) for name, field in known.items() if "." not in name}
+    for section in sections():
         inside = {
-            name.partition(".")[2]: _property(field) for name, field in FIELDS.items() if name.startswith(f"{section}.")
+            name.partition(".")[2]: _property(field) for name, field in known.items() if name.startswith(f"{section}.")
         }
         properties[section] = {"type": "object", "properties": inside, "additionalProperties": False}
     return {

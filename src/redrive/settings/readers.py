@@ -106,23 +106,26 @@ def positive(value: object, field: str) -> float:
     return number
 
 
-def http_url(value: object, field: str) -> str:
-    url = _text(value, field, "a URL", secret=True)
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        has_user = parts.username is not None or parts.password is not None
-    except ValueError:
-        usable = has_user = False
-    if has_user:
-        hint = (
-            "a token goes into REDRIVE_RECEIPTS_AUTH_TOKEN, or into a file that REDRIVE_RECEIPTS_AUTH_TOKEN_FILE names"
-        )
-        raise ConfigError("it has a user or password in it", field=field, hint=hint)
-    if not usable:
-        said = f"{without_password(url)} cannot be used"
-        raise ConfigError(said, field=field, hint="use a URL such as https://broker.example")
-    return url
+def http_url(token: str) -> Callable[[object, str], str]:
+    """`token`: the variable for the token, which does not belong into a URL."""
+
+    def read(value: object, field: str) -> str:
+        url = _text(value, field, "a URL", secret=True)
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+            has_user = parts.username is not None or parts.password is not None
+        except ValueError:
+            usable = has_user = False
+        if has_user:
+            hint = f"a token goes into {token}, or into a file that {token}_FILE names"
+            raise ConfigError("it has a user or password in it", field=field, hint=hint)
+        if not usable:
+            said = f"{without_password(url)} cannot be used"
+            raise ConfigError(said, field=field, hint="use a URL such as https://broker.example")
+        return url
+
+    return read
 
 
 def token(value: object, field: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec import Struct
 
 from redrive.core import codec
@@ -24,7 +26,7 @@ class AuditRecord(Struct, frozen=True):
 
 def word(change: Change) -> str:
     """The word an item's history and the audit use for a change."""
-    return type(change).__name__.lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(change).__name__).lower()
 
 
 def entry(record: AuditRecord, by: Act) -> NewEntry:

@@ -186,7 +186,8 @@ class Store(Protocol):
         Move gives a letter another queue (counters, causes and indexes with it); skipped for the dead head of an order
         key, behind which others wait, for one with an order key that others were put to wait for, and for a letter that
         is there already. Replay with another `queue` is Move and Replay in one. Tag and Note are legal in every state,
-        held or not; a Tag that changes nothing counts as changed. Anything else is skipped for a letter that somebody
+        held or not; a Tag that changes nothing counts as changed. SetPolicy replaces the policy of a ready item and
+        leaves its other terms. Anything else is skipped for a letter that somebody
         works on where it lies; once the lease ran out, it takes it away for good (deliveries + 1, no lease).
         """
 

@@ -20,6 +20,7 @@ from redrive.core.verbs import (
     NewEntry,
     QueueChange,
     Replay,
+    SetPolicy,
     Settlement,
     Tag,
 )
@@ -148,6 +149,8 @@ def check_amend(change: Change, by: Act) -> None:
     check_act(by)
     if isinstance(change, Tag):
         check_tag_change(change)
+    elif isinstance(change, SetPolicy):
+        check_text("policy", change.policy)
     elif isinstance(change, Move) or (isinstance(change, Replay) and change.queue):
         check_queue(change.queue)
 

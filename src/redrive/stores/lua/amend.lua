@@ -4,7 +4,7 @@
 --            where it lies afterwards, or empty; "1" to replay although another has its dedupe key, and to wait for nobody; "1" if
 --            only ready items are meant; a map from what an item is to why the change is not legal then, or
 --            empty, `held` being a letter that somebody works on; a list of the queue to which it goes, or empty, the tags to add and the tags to remove, and how many it
---            may have; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
+--            may have, its policy; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
 --            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), a list: 'twin' and the item
@@ -20,7 +20,7 @@ local change, expect = ARGV[2], ARGV[3]
 local actor, reason, request = ARGV[4], ARGV[5], ARGV[6]
 local delay, last_chance, lies = tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9]
 local force, only_ready, refusals = ARGV[10] == '1', ARGV[11] == '1', cmsgpack.unpack(ARGV[12])
-local target, add_tags, remove_tags, most_tags = unpack(cmsgpack.unpack(ARGV[13]))
+local target, add_tags, remove_tags, most_tags, policy = unpack(cmsgpack.unpack(ARGV[13]))
 local meta, head, tail = ARGV[14], ARGV[15], ARGV[16]
 local FIRST_ITEM = 17
 local at = now()
@@ -128,6 +128,14 @@ local function move(id, m)
   end
 end
 
+-- Terms that say nothing are marked as not given.
+local function set_policy(m)
+  local terms = terms_of(m)
+  local is_bound = terms[ORDER_KEY] ~= '' or terms[LIMIT_KEY] ~= '' or terms[SCOPE] or terms[AFTER] or terms[ON_DEAD] == 'die'
+  terms[POLICY] = policy
+  terms[ON_DEAD] = (is_bound or policy ~= '') and (terms[ON_DEAD] or 'wait')
+end
+
 local function alter(id, m)
   if change == 'note' then
     return
@@ -151,6 +159,8 @@ local function alter(id, m)
     cancel(id, m)
   elseif change == 'tag' then
     label(id, m, tags_with(m, add_tags, remove_tags))
+  elseif change == 'set_policy' then
+    set_policy(m)
   else
     if lies ~= '' then
       m[LETTER][DISPOSITION] = lies

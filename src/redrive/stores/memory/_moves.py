@@ -10,7 +10,7 @@ from redrive.core import terms
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
 from redrive.core.item import Instant, Item, Letter, Millis, NewItem, Terms, holder
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Act, Archive, Cancel, Change, Discard, Move, Note, Replay, Restore, Skip, Tag
+from redrive.core.verbs import Act, Archive, Cancel, Change, Discard, Move, Note, Replay, Restore, SetPolicy, Skip, Tag
 from redrive.stores.checks import tagged
 
 
@@ -136,17 +136,24 @@ def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
         case Restore():
             return _laid(item, Disposition.OPEN)
         case Cancel():
-            if item.state is State.LEASED:
-                return structs.replace(item, cancel=f"{by.actor}: {by.reason}")
-            return structs.replace(item, state=State.CANCELLED, hold="", ended_at=now)
+            return _cancelled(item, by, now)
         case Move(queue):
             return structs.replace(item, queue=queue)
         case Tag():
             return structs.replace(item, tags=tagged(item.tags, change))
+        case SetPolicy(policy):
+            return structs.replace(item, terms=terms.with_policy(item.terms, policy))
         case Skip() | Note():
             return item
         case _:
             assert_never(change)
+
+
+def _cancelled(item: Item, by: Act, now: Instant) -> Item:
+    """A ready item ends; one that runs is asked to."""
+    if item.state is State.LEASED:
+        return structs.replace(item, cancel=f"{by.actor}: {by.reason}")
+    return structs.replace(item, state=State.CANCELLED, hold="", ended_at=now)
 
 
 def _taken_away(item: Item, change: Change) -> Item:

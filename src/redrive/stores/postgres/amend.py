@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from redrive.core.item import Instant
+from redrive.core import codec
+from redrive.core.item import Instant, Terms
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Disposition, State
+from redrive.core.terms import with_policy
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -24,6 +26,7 @@ from redrive.core.verbs import (
     Note,
     Replay,
     Restore,
+    SetPolicy,
     Skip,
     Skipped,
     Tag,
@@ -33,7 +36,7 @@ from redrive.errors import Conflict
 from redrive.stores import audit
 from redrive.stores.base import PAGE_LIMIT
 from redrive.stores.postgres import bonds, find, labels
-from redrive.stores.postgres.arrays import bigints, texts
+from redrive.stores.postgres.arrays import bigints, bodies, texts
 from redrive.stores.postgres.compile import compiled, storable, tables
 from redrive.stores.postgres.named import by_ids
 from redrive.stores.postgres.rows import DISPOSITIONS, STATES, Row
@@ -236,16 +239,11 @@ async def _take_away(session: Session, tx: Tx, places: list[Place], change: Chan
 
 
 async def _change(session: Session, tx: Tx, places: list[Place], change: Change, by: Act) -> None:
-    seqs = bigints([place.seq for place in places])
     match change:
         case Replay():
             await _replay(session, tx, places, change)
         case Archive() | Discard() | Restore():
-            disposition = _LAID[type(change)]
-            await tx.execute(session.sql("amend", "lay"), (str(disposition), seqs, tx.now))
-            recount(tx, places, KIND_OF[disposition])
-            if isinstance(change, Discard):
-                await bonds.let_go(session, tx, places, gap=False)
+            await _lay(session, tx, places, _LAID[type(change)])
         case Cancel():
             await _cancel(session, tx, places, by)
         case Skip():
@@ -256,10 +254,20 @@ async def _change(session: Session, tx: Tx, places: list[Place], change: Change,
                 recount(tx, [place for place in places if place.kind == kind], kind, queue)
         case Tag():
             await labels.tag(session, tx, places, change)
+        case SetPolicy(policy):
+            await _set_policy(session, tx, places, policy)
         case Note():
             pass
         case _:
             assert_never(change)
+
+
+async def _lay(session: Session, tx: Tx, places: list[Place], disposition: Disposition) -> None:
+    seqs = bigints([place.seq for place in places])
+    await tx.execute(session.sql("amend", "lay"), (str(disposition), seqs, tx.now))
+    recount(tx, places, KIND_OF[disposition])
+    if disposition is Disposition.TRASH:
+        await bonds.let_go(session, tx, places, gap=False)
 
 
 async def _replay(session: Session, tx: Tx, places: list[Place], change: Replay) -> None:
@@ -276,6 +284,18 @@ async def _move(session: Session, tx: Tx, places: list[Place], queue: str) -> No
     if places:
         await bonds.let_go(session, tx, places, gap=False)
         await tx.execute(session.sql("amend", "move"), (bigints([place.seq for place in places]), queue))
+
+
+async def _set_policy(session: Session, tx: Tx, places: list[Place], policy: str) -> None:
+    """In `terms`, which most items have no row in."""
+    seqs = [place.seq for place in places]
+    known: dict[int, bytes | None] = dict(await tx.execute(session.sql("amend", "terms"), (bigints(seqs),)))
+    made: list[bytes] = []
+    for seq in seqs:
+        body = known.get(seq)
+        terms = with_policy(None if body is None else codec.decode(body, Terms), policy)
+        made.append(b"" if terms is None else codec.encode(terms))
+    await tx.execute(session.sql("amend", "set_policy"), (bigints(seqs), bodies(made)))
 
 
 async def _cancel(session: Session, tx: Tx, places: list[Place], by: Act) -> None:

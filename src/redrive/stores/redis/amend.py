@@ -25,6 +25,7 @@ from redrive.core.verbs import (
     Move,
     Replay,
     Restore,
+    SetPolicy,
     Skipped,
     Tag,
     Tombstone,
@@ -115,10 +116,10 @@ def _head(change: Change, by: Act, expect: int | None) -> list[Arg]:
 
 
 def _detail(change: Change) -> tuple[object, ...]:
-    """Where it goes, and its tags."""
+    """Where it goes, its tags and its policy."""
     queue = change.queue if isinstance(change, Move | Replay) else ""
     tags = (change.add, change.remove) if isinstance(change, Tag) else ((), ())
-    return queue, *tags, TAGS_LIMIT
+    return queue, *tags, TAGS_LIMIT, change.policy if isinstance(change, SetPolicy) else ""
 
 
 def _refusals(change: Change) -> dict[str, str]:

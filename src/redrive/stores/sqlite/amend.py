@@ -11,7 +11,7 @@ from typing import NamedTuple, assert_never
 from redrive.core import codec, select
 from redrive.core.select import And, Ids, Match, Or, Selection
 from redrive.core.states import Disposition, State
-from redrive.core.terms import TAGGED
+from redrive.core.terms import TAGGED, with_policy
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -23,6 +23,7 @@ from redrive.core.verbs import (
     Note,
     Replay,
     Restore,
+    SetPolicy,
     Skip,
     Skipped,
     Tag,
@@ -171,6 +172,8 @@ def _change(tx: Tx, places: list[Place], bound: dict[int, Tied], change: Change,
             _move(tx, places, ours, queue)
         case Tag():
             tags.change_all(tx, [place.seq for place in places], change)
+        case SetPolicy(policy):
+            _set_policy(tx, places, policy)
         case Note():
             pass
         case _:
@@ -214,6 +217,16 @@ def _move(tx: Tx, places: list[Place], bound: list[Tied], queue: str) -> tuple[l
             tx.count_cause(place.cause, queue, 1)
     moved = {item.seq: item for item in rebind.moved(tx, [item for item in bound if item.queue != queue], queue)}
     return [place._replace(queue=queue) for place in places], [moved.get(item.seq, item) for item in bound]
+
+
+def _set_policy(tx: Tx, places: list[Place], policy: str) -> None:
+    """In `terms`, which most items have no row in."""
+    rows = []
+    for item in tied.read(tx, [place.seq for place in places]):
+        terms = with_policy(item.terms, policy)
+        rows.append((item.seq, None if terms is None else codec.encode(terms)))
+    tx.executemany(_SQL["set_policy"], rows)
+    tx.execute(_SQL["mark_terms"], (_numbers(places),))
 
 
 def _cancel(tx: Tx, places: list[Place], bound: list[Tied], by: Act) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
-from redrive.core.item import Item
+from redrive.core.item import Dedupe, Item, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Amended, Archive, Cancel, Change, Discard, Entry, Replay, Restore, Skip
+from redrive.core.verbs import Amended, Archive, Cancel, Change, Discard, Entry, Replay, Restore, SetPolicy, Skip, Tag
 from redrive.errors import Conflict
 from redrive.stores.base import PAGE_LIMIT
 from redrive.testing.conformance.kit import (
@@ -144,6 +145,46 @@ async def test_amend_cancels_what_waits(world: World) -> None:
     assert (after.state, after.ended_at, after.letter) == (State.CANCELLED, world.clock.now(), None)
     world.tick(SECOND)
     assert await world.lease(5) == ()
+
+
+async def test_amend_sets_the_policy_of_what_waits(world: World) -> None:
+    """And nothing else of it: not its other terms, its tags, its place or when it is due."""
+    bound = Terms("o", "l", Dedupe("d", window=SECOND), policy="gentle")
+    terms = [None, Terms(policy="gentle"), bound, Terms(on_dead="die")]
+    made = [new(delay=SECOND, terms=each) for each in terms]
+    await world.put(*made)
+    await world.store.amend(only(made[0].id), Tag(("vip",)), act())
+    before = [await world.item(one.id) for one in made]
+    data = '{"max_attempts":10,"route":"Ümlaut☃"}'
+    assert await world.store.amend(only(*ids(made)), SetPolicy(data), act()) == Amended(ids(made))
+    for item in before:
+        terms_of = structs.replace(item.terms or Terms(), policy=data)
+        assert await world.item(item.id) == structs.replace(item, terms=terms_of)
+    assert await world.store.amend(only(*ids(made)), SetPolicy(""), act()) == Amended(ids(made))
+    cleared = [None, None, structs.replace(bound, policy=""), Terms(on_dead="die")]
+    for item, terms_left in zip(before, cleared, strict=True):
+        assert await world.item(item.id) == structs.replace(item, terms=terms_left)
+    await world.sound()
+
+
+async def test_amend_sets_a_policy_that_the_next_lease_has(world: World) -> None:
+    item = new()
+    await world.put(item)
+    await world.store.amend(only(item.id), SetPolicy("gentle"), act())
+    leased = await world.lease_one()
+    assert leased.terms == Terms(policy="gentle")
+    history = await world.store.get(item.id)
+    assert [deed.change for deed in history.deeds] == ["set_policy"]
+    assert len(await audit(world)) == 1
+
+
+async def test_amend_sets_no_policy_of_what_runs_or_is_over(world: World) -> None:
+    letter, done, running = await world.letter(), await world.done(), await world.held()
+    everyone = only(letter, done, running)
+    amended = await world.store.amend(everyone, SetPolicy("gentle"), act())
+    assert (amended.changed, skipped_ids(amended)) == ((), everyone.ids)
+    assert "leased" in amended.skipped[2].reason
+    assert [await world.item(each) for each in everyone.ids] == [letter, done, running]
 
 
 async def test_amend_skips_illegal_moves_with_the_reason(world: World) -> None:

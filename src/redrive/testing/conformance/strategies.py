@@ -18,6 +18,7 @@ from redrive.core.verbs import (
     QueueChange,
     Replay,
     Restore,
+    SetPolicy,
     Skip,
     Tag,
     Want,
@@ -60,6 +61,8 @@ changes: st.SearchStrategy[Change] = st.sampled_from(
         Tag(("x", "y")),
         Tag(("z",), ("x",)),
         Note(),
+        SetPolicy("hasty"),
+        SetPolicy(""),
     ]
 )
 filters: st.SearchStrategy[Selection] = st.sampled_from(

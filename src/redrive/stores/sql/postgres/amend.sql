@@ -148,6 +148,20 @@ update {schema}.course c set ties = c.ties # 128
 where c.seq = any(%b::bigint[])
     and (c.ties & 128 <> 0) <> exists (select 1 from {schema}.tag g where g.seq = c.seq offset 0);
 
+-- :name terms
+select t.seq, t.body from {schema}.terms t where t.seq = any(%b::bigint[]);
+
+-- :name set_policy
+-- The terms with another policy, or nothing where they say nothing else.
+with given as (
+    insert into {schema}.terms as t (seq, queue, body)
+    select o.seq, n.queue, nullif(o.body, '')
+    from unnest(%b::bigint[], %b::bytea[]) as o (seq, body) join {schema}.course n on n.seq = any (array[o.seq])
+    on conflict (seq) do update set body = excluded.body
+    returning t.seq
+)
+update {schema}.course c set ties = c.ties | 64 from given g where c.seq = any (array[g.seq]);
+
 -- :name cancel
 update {schema}.course set state = 'cancelled', ended_at = %b::bigint, hold = 0 where seq = any(%b::bigint[]);
 

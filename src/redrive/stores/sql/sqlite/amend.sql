@@ -45,5 +45,12 @@ update letter set queue = ? where seq in (select value from json_each(?));
 -- :name cancel
 update item set state = 'cancelled', ended_at = ?, hold = 0 where seq in (select value from json_each(?));
 
+-- :name set_policy
+-- The terms with another policy, or null where they say nothing else.
+insert into terms (seq, body) values (?, ?) on conflict (seq) do update set body = excluded.body;
+
+-- :name mark_terms
+update item set ties = ties | 64 where seq in (select value from json_each(?));
+
 -- :name record_deeds
 insert into deed (position, seq) select ?, value from json_each(?);

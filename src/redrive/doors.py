@@ -1,0 +1,106 @@
+"""Registration of doors: packages that give the items of their queues a form and a command line, such as mailboxes.
+
+A door describes itself in one `Door`. The packages of redrive that have a module `door` are doors; a program adds its
+own with `register`, or an installed package by an entry point of the group `redrive.doors`. No layer lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ENTRY_POINTS = "redrive.doors"
+BUILT_IN = tuple(path.parent.name for path in Path(__file__).parent.glob("*/door.py"))
+"""Packages of redrive that are doors."""
+
+
+class Section(NamedTuple):
+    """A section of redrive.toml: the struct of its values, and a settings.model.Field for each of them."""
+
+    kind: type[Any]
+    fields: tuple[Any, ...]
+
+
+class Group(NamedTuple):
+    """A group of commands: "module:attribute" of the click group, and one line about it for `redrive -h`."""
+
+    place: str
+    summary: str
+
+
+class Problem(NamedTuple):
+    """A finding of `redrive health`. `kind` is a word for programs, `what` the queue, route, breaker or worker; `do` is
+    a command that helps.
+    """
+
+    kind: str
+    what: str
+    text: str
+    do: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """All parts but the name are optional.
+
+    `start`: what serves one of its queues, with `{queue}` for the name. `exits`: errors with the exit code and the word
+    with which a command ends; others end with 1. `section`: makes its settings section, which has the door's name.
+    `opened`: runs with the app and its store after an app of this process was opened. `check`: finds problems of its
+    queues, from the store and their names. `metrics`: names of its metrics, without prefix. `body`: what a payload
+    carries, without the door's own fields; `with_body`: that payload with another body.
+    """
+
+    name: str
+    start: str = ""
+    exits: Mapping[type[BaseException], tuple[int, str]] = field(default_factory=dict)
+    section: Callable[[], Section] | None = None
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    opened: Callable[[Any, Any], Awaitable[None]] | None = None
+    check: Callable[[Any, tuple[str, ...]], Awaitable[Iterable[Problem]]] | None = None
+    metrics: tuple[str, ...] = ()
+    body: Callable[[bytes], bytes] | None = None
+    with_body: Callable[[bytes, bytes], bytes] | None = None
+
+
+_registered: dict[str, Door] = {}
+
+
+def register(door: Door) -> Door:
+    """Make the door known in this process; one of the same name is replaced."""
+    _registered[door.name] = door
+    every.cache_clear()
+    return door
+
+
+def registered() -> tuple[Door, ...]:
+    """The doors that this process has loaded."""
+    return tuple(_registered.values())
+
+
+@cache
+def every() -> tuple[Door, ...]:
+    """The doors of redrive and those that were registered, by name."""
+    for name in BUILT_IN:
+        made: Door = import_module(f"redrive.{name}.door").door
+        _registered.setdefault(made.name, made)
+    return tuple(sorted(_registered.values(), key=lambda door: door.name))
+
+
+def known(name: str) -> Door | None:
+    """The door of that name, if it is built in or registered."""
+    every()
+    return _registered.get(name)
+
+
+def find(name: str) -> Door | None:
+    """The same; one that is not known is looked for among the installed packages, which reads files."""
+    if name and known(name) is None:
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group=ENTRY_POINTS, name=name):
+            register(point.load())
+    return _registered.get(name)
