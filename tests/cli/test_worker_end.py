@@ -47,7 +47,7 @@ def fleet(on_store: str) -> str:
         await store.beat("web-12-bbbb", WorkerFacts(("emails",), "web", 12, "1.0", 1, slots=8), HOUR)
         await store.beat("web-13-cccc", WorkerFacts((), "web", 13, order="drain"), HOUR)
         await store.beat("web-14-dddd", WorkerFacts((), "web", 14, stopped=True), 0)
-        await store.beat("web-15-eeee", WorkerFacts((), "web", 15), 0)
+        await store.beat("web-15-eeee", WorkerFacts((), "web", 15), -HOUR)
 
     at_store(on_store, begin)
     return on_store

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.verbs import WorkerFacts
 from redrive.stores.sqlite import SqliteStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import *  # noqa: F403 - the whole suite is meant
@@ -39,3 +40,14 @@ async def open_store(database: Path, clock: FakeClock) -> AsyncIterator[OpenStor
 
 def test_machine_smoke() -> None:
     run_on("sqlite", "smoke")
+
+
+async def test_a_worker_that_stopped_is_not_alive_by_a_clock_that_is_behind(database: Path) -> None:
+    """Milliseconds of two processes need not begin at the same time."""
+    clocks = FakeClock(), FakeClock()
+    clocks[0].advance(1)
+    stopping, asking = [await SqliteStore(database, clock=clock).open() for clock in clocks]
+    await stopping.beat("web-1", WorkerFacts((), stopped=True), 0)
+    assert [beat.alive for beat in await asking.workers()] == [False]
+    await stopping.close()
+    await asking.close()

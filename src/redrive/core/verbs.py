@@ -415,8 +415,10 @@ class WorkerFacts(Struct, frozen=True):
     order: str = ""
 
     def lasts(self, ttl: Millis) -> Millis:
-        """For how long whoever says this is alive: not at all, once it has stopped. Every store asks here."""
-        return 0 if self.stopped else ttl
+        """How long the worker counts as alive after this beat. One that stopped is dead since a minute: the clock of
+        another process may be a little behind. Every store asks here.
+        """
+        return -60_000 if self.stopped else ttl
 
 
 class WorkerBeat(Struct, frozen=True):

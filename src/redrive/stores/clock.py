@@ -24,12 +24,18 @@ class Clock(Protocol):
         """Wait for the event for at most `timeout`; True if it was set."""
 
 
+_PHASE = (time.time_ns() - time.monotonic_ns()) % 1_000_000
+"""Nanoseconds. With it, milliseconds of both clocks begin at the same time, so their difference is the same for all that
+measure it: two stores of one process would else be up to a millisecond apart.
+"""
+
+
 class SystemClock:
     def now(self) -> Instant:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> Millis:
-        return time.monotonic_ns() // 1_000_000
+        return (time.monotonic_ns() + _PHASE) // 1_000_000
 
     async def sleep(self, duration: Millis) -> None:
         await asyncio.sleep(duration / 1000)
