@@ -15,7 +15,11 @@ import redrive
 from redrive import Redrive, doors
 from redrive.doors import Door, Problem
 from redrive.errors import AppClosed
+from redrive.mailboxes import MailboxMetrics
+from redrive.observe.app_metrics import AppMetrics
+from redrive.observe.metrics import Metrics
 from redrive.office import doors as office
+from redrive.receipts import ReceiptMetrics
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 
@@ -36,6 +40,14 @@ def test_no_layer_below_names_a_door() -> None:
     root = Path(redrive.__file__).parent
     files = [file for layer in BELOW for file in (root / layer).rglob("*") if file.suffix in (".py", ".sql", ".lua")]
     assert [str(file) for file in files if names.search(file.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("metrics", [MailboxMetrics, ReceiptMetrics])
+def test_the_metrics_of_a_door_are_those_that_it_exports(metrics: type[Metrics]) -> None:
+    name = metrics.__module__.split(".")[1]
+    (door,) = [door for door in doors.every() if door.name == name]
+    assert door.metrics == tuple(family.name for family in metrics.families)
+    assert not set(door.metrics) & {family.name for family in AppMetrics.families}, "both are exported as redrive_…"
 
 
 def test_a_door_of_an_installed_package_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

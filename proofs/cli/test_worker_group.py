@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from redrive.cli.exits import Exit
 from redrive.core.item import Ending, History
 from redrive.core.states import State
 from tests.support.cli import PATIENCE, WorkerProcess, piped
+from tests.support.probes import ask, fetch
 
 TASKS = """
 import asyncio
@@ -152,6 +155,30 @@ def test_processes_end_in_good_order_when_their_supervisor_is_killed(start: Star
     Path("go").touch()
     until_gone(pid)
     assert history(item_id).item.state is State.DONE
+
+
+def test_a_supervisor_and_its_process_answer_probes(start: Start) -> None:
+    put("one")
+    port = two_free_ports()
+    group = start("--processes", "1", "--health-port", str(port))
+    group.until("begun one")
+    ends = time.monotonic() + PATIENCE
+    while ask(port, "/health/ready") != (200, {"status": "healthy", "processes": 1, "ready": 1}):
+        assert time.monotonic() < ends
+    assert ask(port + 1, "/health/ready") == (200, {"status": "healthy", "working": True, "store_failing": []})
+    assert 'redrive_items_running{queue="patient"} 1.0' in fetch(port + 1, "/metrics")[2]
+    Path("go").touch()
+    group.signal(signal.SIGTERM)
+    assert group.end() == Exit.DONE
+
+
+def two_free_ports() -> int:
+    """The first of two that follow each other."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first, suppress(OSError):
+            port: int = first.getsockname()[1]
+            socket.create_server(("127.0.0.1", port + 1)).close()
+            return port
 
 
 def test_a_group_ends_with_its_work(start: Start) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -204,7 +205,7 @@ class Endpoint(HealthServer):
 def test_probes_and_metrics_of_a_worker(
     run_worker: RunWorker, app: Redrive, signals: Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.cli.worker_health.HealthServer", Endpoint)
+    monkeypatch.setattr("redrive.observe.endpoint.HealthServer", Endpoint)
     put("probed", "one")
     seen: dict[str, Any] = {}
 
@@ -226,6 +227,17 @@ def test_probes_and_metrics_of_a_worker(
     assert 'redrive_queue_depth{queue="probed",state="leased"} 1.0' in seen["metrics"][2]
     assert seen["stopping"] == (503, {"status": "unhealthy", "working": False, "store_failing": []})
     assert Endpoint.opened[-1].port is None, "the port is free again"
+
+
+def test_a_health_port_that_is_taken_is_one_line_and_nothing_runs(run_worker: RunWorker, app: Redrive) -> None:
+    (item,) = put("quick", "one")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = run_worker(quick(app), "--until-idle", "--health-port", str(port))
+    assert told.code == Exit.FAILED
+    assert f"health_port: {port} of '127.0.0.1' cannot be listened on" in told.err
+    assert told.err.count("\n") == 1
+    assert histories(item)[0].item.state is State.READY
 
 
 def test_a_worker_whose_store_does_not_answer_is_not_ready(app: Redrive) -> None:

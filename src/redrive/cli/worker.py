@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,6 +118,7 @@ def _serve(
 ) -> int:
     """`line` leads to the supervisor, if this is one of a group."""
     from redrive.cli.load import load_app
+    from redrive.cli.worker_health import served
     from redrive.cli.worker_line import ChildLine, own_files
     from redrive.cli.worker_logs import set_up_logging
     from redrive.cli.worker_session import Session
@@ -135,11 +135,7 @@ def _serve(
     queues = list(chosen.queues) or None
     app._registry.choose(queues)  # noqa: SLF001 - before the store is opened: a typo must not make a new one
     session = Session(app, chosen.grace, supervisor)
-    with ExitStack() as endpoint:
-        if port is not None:
-            from redrive.cli.worker_health import served
-
-            endpoint.enter_context(served(session.health, app.metrics, host, port))
+    with served(host, port, session.health, lambda: app.metrics):
         return asyncio.run(session.serve(queues, until_idle=until_idle, concurrency=chosen.concurrency))
 
 
@@ -147,6 +143,7 @@ def _group(
     talk: Talk, target: str, loaded: Loaded, host: str, port: int | None, *, until_idle: bool, reloads: bool
 ) -> int:
     from redrive.cli.worker_group import Group, worker_command
+    from redrive.cli.worker_health import GroupHealth, served
     from redrive.cli.worker_logs import set_up_logging
     from redrive.cli.worker_reload import Sources
 
@@ -162,11 +159,7 @@ def _group(
 
     sources = Sources() if reloads else None
     group = Group(worker_command(target, options), chosen.processes or 1, chosen.grace, sources)
-    with ExitStack() as endpoint:
-        if port is not None:
-            from redrive.cli.worker_health import GroupHealth, served
-
-            group.health_port = port
-            health = GroupHealth(group)
-            endpoint.enter_context(served(health.report, health, host, port))
+    group.health_port = port
+    health = GroupHealth(group)
+    with served(host, port, health.report, lambda: health):
         return asyncio.run(group.run())

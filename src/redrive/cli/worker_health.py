@@ -7,14 +7,20 @@ from contextlib import contextmanager
 
 from redrive.cli.worker_group import Group
 from redrive.cli.worker_logs import logger
-from redrive.observe.endpoint import DEGRADED, HEALTHY, UNHEALTHY, HealthServer, Report
 from redrive.observe.metrics import Family, Metrics, Sample
 
 
 @contextmanager
-def served(readiness: Callable[[], Report], metrics: Metrics, host: str, port: int) -> Iterator[None]:
-    """For as long as the block runs."""
-    server = HealthServer(readiness, host=host, port=port, metrics=[metrics])
+def served(
+    host: str, port: int | None, readiness: Callable[[], dict[str, object]], metrics: Callable[[], Metrics]
+) -> Iterator[None]:
+    """For as long as the block runs; nothing without a port."""
+    if port is None:
+        yield
+        return
+    from redrive.observe.endpoint import HealthServer
+
+    server = HealthServer(readiness, host=host, port=port, metrics=[metrics()])
     server.start()
     logger.info("probes and metrics on port %s of %s", server.port, host)
     try:
@@ -24,7 +30,7 @@ def served(readiness: Callable[[], Report], metrics: Metrics, host: str, port: i
 
 
 class GroupHealth(Metrics):
-    """What a supervisor knows of its worker processes. What happens to items is counted by each process for itself."""
+    """What a supervisor knows of its worker processes. Items are counted by each process for itself."""
 
     families = (
         Family("gauge", "worker_processes", "Worker processes of this supervisor that are ready."),
@@ -36,13 +42,13 @@ class GroupHealth(Metrics):
         self._group = group
 
     def samples(self) -> list[Sample]:
-        return [
-            Sample("worker_processes", (), self._group.ready),
-            Sample("worker_process_deaths", (), self._group.died),
-        ]
+        values = {"worker_processes": self._group.ready, "worker_process_deaths": self._group.died}
+        return [Sample(family, (), value) for family, value in values.items()]
 
-    def report(self) -> Report:
+    def report(self) -> dict[str, object]:
         """The answer of /health/ready: degraded while some processes are missing, unhealthy without any."""
         ready, wanted = self._group.ready, self._group.processes
-        status = HEALTHY if ready >= wanted else DEGRADED if ready else UNHEALTHY
-        return {"status": UNHEALTHY if self._group.is_ending() else status, "processes": wanted, "ready": ready}
+        status = "healthy" if ready >= wanted else "degraded"
+        if not ready or self._group.is_ending():
+            status = "unhealthy"
+        return {"status": status, "processes": wanted, "ready": ready}

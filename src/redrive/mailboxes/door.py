@@ -25,8 +25,8 @@ door = Door(
     start="start the process that receives from the mailbox {queue}",
     groups={"mailbox": Group("redrive.cli.mailbox:mailbox", "Mailboxes: what they hold; send, receive and purge.")},
     metrics=(
-        *(f"messages_{word}" for word in ("sent", "processed", "replayed", "discarded", "expired", "refused")),
-        *("queue_depth", "message_age_seconds", "processing_duration_ms"),
+        *(f"dlq_messages_{word}" for word in ("sent", "processed", "replayed", "discarded", "expired", "refused")),
+        *("dlq_queue_depth", "dlq_message_age_seconds", "dlq_processing_duration_ms"),
     ),
     body=_body,
     with_body=_with_body,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from itertools import product
 
 from redrive import events as ev
 from redrive.core.verbs import Tally
@@ -13,6 +14,7 @@ from redrive.stores.base import Store
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600)
 DEPTHS = ("ready", "leased", "held", "parked")
 RETRIED = ("failed", "crashed")
+FROM_ZERO = ("items_enqueued", "retries", "settles_refused", "leases_lost", "leases_reclaimed", "items_running")
 
 COUNTED: dict[type[ev.Event], tuple[str, str]] = {
     ev.SettleRefused: ("settles_refused", "queue"),
@@ -81,6 +83,8 @@ class AppMetrics(Metrics):
                 self._count("items_enqueued", (queue,), len(ids))
             case ev.TicksMissed(schedule=schedule, missed=missed):
                 self._count("schedule_ticks_missed", (schedule,), missed)
+            case ev.WorkerStarted(queues=queues):
+                self._begin(queues)
             case ev.WorkerStopped(worker=worker):
                 for each in [each for each, run in self._running.items() if run[0] == worker]:
                     self._ended(each)
@@ -91,6 +95,11 @@ class AppMetrics(Metrics):
         if type(event) in COUNTED:
             family, label = COUNTED[type(event)]
             self._count(family, (getattr(event, label),))
+
+    def _begin(self, queues: tuple[str, ...]) -> None:
+        """Prometheus sees the first increase of a counter only after a zero."""
+        for family, queue in product(FROM_ZERO, queues):
+            self._count(family, (queue,), 0)
 
     def _finished(self, event: ev.Finished) -> None:
         queue = event.queue

@@ -170,9 +170,11 @@ class AskedInLoop(Asked[V]):
 
     async def close(self) -> None:
         """Cancels a call that is under way. The last answer stays."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        task = self._task
+        # The task of a parent process, before a fork, is in a loop that does not run here.
+        if task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def ask_all(asked: Sequence[Asked[V]], timeout: float = ASK_TIMEOUT) -> list[Known[V]]:

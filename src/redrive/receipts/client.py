@@ -151,7 +151,7 @@ class ReceiptClient:
         letters = self.dead_letters
         await letters.load()
         await doors.mark(self._store, self.queue, "receipts")
-        await self.metrics.open(self.app, self._store, self.queue)
+        await self.metrics.open(self.app, self.queue)
         self.app.events.subscribe(self._outbox.hear)
         self._tasks = [asyncio.create_task(self._waiting.run())]
         if self._works:

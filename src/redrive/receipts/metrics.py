@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from redrive import events as ev
 from redrive.app import Redrive
+from redrive.app.internals import store_of
 from redrive.errors import RedriveError
 from redrive.observe.metrics import AskedInLoop, Family, Gauge, Metrics, Sample, store_key
-from redrive.stores.base import Store
 
 SIZE = "dead_letter_queue_size"
 
@@ -58,9 +58,9 @@ class ReceiptMetrics(Metrics):
     def dead_letters(self) -> int:
         return self._letters.known.value or 0
 
-    async def open(self, app: Redrive, store: Store, queue: str) -> None:
+    async def open(self, app: Redrive, queue: str) -> None:
         """Subscribe to the events of an open app, and ask its store for the number of letters."""
-        self._app, self._queue, self._key = app, queue, (*store_key(store), queue)
+        self._app, self._queue, self._key = app, queue, (*store_key(store_of(app)), queue)
         self._loop = asyncio.get_running_loop()
         self._unsubscribe = app.events.subscribe(self._heard)
         await self.refresh()

@@ -1,4 +1,4 @@
-"""Several loops in one process: each in a thread, watched, probed over HTTP, and stopped together.
+"""Several loops in one process: each in a thread, with a watchdog, health probes over HTTP, and one shutdown.
 
 LoopGroup(loops=[main_loop, eval_loop, dlq_consumer], health_port=8080).run()
 """
@@ -32,19 +32,19 @@ from redrive.observe.metrics import AskedInThread
 from redrive.stores.clock import Clock, SystemClock
 
 LONGEST_PAUSE = 60.0
-"""Seconds at most before a crashed loop is started again. One that lived longer than this starts anew at 1 s."""
-LOOK = 1.0
-"""Seconds after which the main thread wakes for signals, whatever else happens."""
+"""Seconds at most before a crashed loop is restarted. After a run longer than this the pause is 1 s again."""
+WAKE_EVERY = 1.0
+"""Seconds after which the main thread wakes up for signals."""
 STALE_AFTER = 720.0
-"""Seconds without a beat that make a loop unready where there is no watchdog to say so."""
+"""Seconds without a heartbeat after which a loop is not ready, if there is no watchdog."""
 
 
 class LoopGroup(Living):
-    """Runs until it is told to stop (SIGTERM, SIGINT, `trigger_shutdown`), or no loop runs any more.
+    """Runs until SIGTERM, SIGINT or `trigger_shutdown`, or until no loop runs any more.
 
-    A loop that crashes stops the group, and `run` raises its error; with `restart=True` it is started again instead,
-    after 1 s, 2 s, … 60 s. All loops are told to stop at once, and have `shutdown_timeout` seconds together.
-    `dead_letters` are mailboxes whose depth readiness tells, besides those of the loops themselves.
+    A loop that crashes stops the group, and `run` raises its error; with `restart=True` the loop is restarted instead,
+    after 1 s, 2 s, … 60 s. All loops are stopped at the same time, and have `shutdown_timeout` seconds together.
+    `dead_letters` are mailboxes whose depth /health/ready reports, besides those of the loops themselves.
     """
 
     def __init__(
@@ -63,10 +63,11 @@ class LoopGroup(Living):
         kill: Callable[[], None] = kill_this_process,
     ) -> None:
         if not limits.is_number(shutdown_timeout) or not 0 <= shutdown_timeout <= limits.LONGEST:
-            hint = f"give seconds, at most {limits.LONGEST:,}; 0 does not wait"
-            raise InvalidParameterError(f"{shown(shutdown_timeout)} is no time", field="shutdown_timeout", hint=hint)
+            hint = f"use 0 to {limits.LONGEST:,} seconds; 0 does not wait"
+            message = f"{shown(shutdown_timeout)} is out of range"
+            raise InvalidParameterError(message, field="shutdown_timeout", hint=hint)
         limits.clock(clock)
-        limits.function(kill, field="kill", hint="leave it out: it then kills this process")
+        limits.function(kill, field="kill", hint="leave it out to kill this process")
         super().__init__("group")
         self._members = members_of(loops)
         self._shutdown_timeout = shutdown_timeout
@@ -94,18 +95,18 @@ class LoopGroup(Living):
 
     @property
     def health_port(self) -> int | None:
-        """Where probes are answered now; None if they are not."""
+        """The port on which probes are answered now; None if they are not."""
         return None if self._health is None else self._health.port
 
     def run(
         self, *, install_signals: bool = True, visibility_timeout: float = 1800, wait_time_seconds: float = 30
     ) -> None:
-        """Run all loops, and return when all have stopped, or would not within the timeout."""
+        """Run all loops, and return when they have stopped or the shutdown timeout is over."""
         visibility = limits.working_visibility(visibility_timeout)
         limits.wait_time(wait_time_seconds)
         if self._threshold is not None and wait_time_seconds >= self._threshold:
-            said = f"{wait_time_seconds:g} s without a beat, while the watchdog bears {self._threshold:g} s"
-            raise InvalidParameterError(said, field="wait_time_seconds", hint="make it less than watchdog_threshold")
+            message = f"{wait_time_seconds:g} s without a beat reach the watchdog's threshold of {self._threshold:g} s"
+            raise InvalidParameterError(message, field="wait_time_seconds", hint="make it less than watchdog_threshold")
         options = {"visibility_timeout": visibility, "wait_time_seconds": wait_time_seconds}
         with self._life.running(), ExitStack() as after:
             after.callback(self._forget)
@@ -120,7 +121,7 @@ class LoopGroup(Living):
                 after.callback(self._watchdog.stop)
             if install_signals:
                 self._listen(after)
-            # Undone last to first: whoever asks or signals while the loops stop is still answered.
+            # Undone last to first: probes and signals are handled while the loops stop.
             after.callback(self._stop_all)
             for member in self._members:
                 member.start(self._live, options)
@@ -130,12 +131,12 @@ class LoopGroup(Living):
                 raise member.error
 
     def trigger_shutdown(self) -> None:
-        """Tell it to stop, without waiting. Told before it runs, it will stop as soon as it does."""
+        """Stop, without waiting. A group that does not run yet stops as soon as it does."""
         self._asked = True
         self._ended.put(None)
 
     def shutdown(self, *, timeout: float | None = None) -> bool:
-        """Tell it to stop, and wait; True if every loop has stopped. By default it waits for `shutdown_timeout`."""
+        """Stop, and wait; True if every loop has stopped. By default it waits for `shutdown_timeout`."""
         if timeout is not None:
             limits.patience(timeout)
         if not self._life.alive:
@@ -147,12 +148,12 @@ class LoopGroup(Living):
     # --- the loops ---
 
     def _tend(self) -> None:
-        """Until somebody says stop, a loop crashes for good, or all have ended by themselves."""
+        """Until shutdown is triggered, a loop crashes for good, or all loops have ended."""
         living = len(self._members)
         while living and not self._asked:
             try:
-                # A signal that comes just before this thread sleeps is heard when it wakes.
-                ended = self._ended.get(timeout=LOOK)
+                # A signal that comes just before this thread sleeps is handled when it wakes.
+                ended = self._ended.get(timeout=WAKE_EVERY)
             except queue.Empty:
                 continue
             if ended is None or ended.error is not None:
@@ -160,7 +161,7 @@ class LoopGroup(Living):
             living -= 1
 
     def _live(self, member: Member, options: dict[str, Any]) -> None:
-        """In the thread of a loop."""
+        """Runs in the thread of the loop."""
         stop, ended, pause = self._stop, self._ended, 0.0
         while not stop.is_set():
             began = self._clock.monotonic()
@@ -168,17 +169,17 @@ class LoopGroup(Living):
                 member.error = None
                 member.loop.run(**options)
                 break
-            except BaseException as error:  # noqa: BLE001 - a thread has nobody else to tell
+            except BaseException as error:  # noqa: BLE001 - raised by `run`, in the main thread
                 member.error = error
             lived = (self._clock.monotonic() - began) / 1000
             pause = min(pause * 2, LONGEST_PAUSE) if pause > 0 and lived < LONGEST_PAUSE else 1.0
-            member.say_crashed(restart_in=pause if self._restart else None)
+            member.log_crash(restart_in=pause if self._restart else None)
             if not self._restart or stop.wait(pause, self._clock):
                 break
         ended.put(member)
 
     def _stop_all(self) -> None:
-        """All at once, and together they have one timeout: one that hangs must not keep the others from stopping."""
+        """All at the same time, with one timeout: a loop that hangs must not keep the others from stopping."""
         deadline = time.monotonic() + self._shutdown_timeout
         self._stop.set()
         enders = [member.end_by(deadline) for member in self._members if member.alive]
@@ -187,11 +188,11 @@ class LoopGroup(Living):
         left = [member.name for member in self._members if member.alive]
         self._stopped = not left
         if left:
-            text = "Loops did not stop in time; what they hold comes back when its lease is over"
+            text = "Loops did not stop in time; their messages are delivered again when the leases expire"
             logs.say(logging.CRITICAL, text, loops=", ".join(left), timeout=self._shutdown_timeout)
 
     def _forget(self) -> None:
-        """Who asked for the end of this run did not mean the next."""
+        """A shutdown of this run does not stop the next one."""
         self._asked = False
 
     def _listen(self, after: ExitStack) -> None:
@@ -205,14 +206,14 @@ class LoopGroup(Living):
         coordinator.register(self.trigger_shutdown)
         after.callback(coordinator.unregister, self.trigger_shutdown)
 
-    # --- how they are ---
+    # --- health ---
 
     def _watched(self) -> dict[str, Heartbeat]:
-        """A loop that has ended, or waits for its restart, beats no more and is not stuck."""
+        """Without loops that have ended or wait for a restart: they have no heartbeat and are not stuck."""
         return {member.name: member.loop.heartbeat for member in self._members if member.alive and member.loop.running}
 
     def health(self) -> Report:
-        """What /health/ready answers: the loops, the depth of the dead letters, and what that means together."""
+        """The answer of /health/ready: the loops, the depth of the dead letters, and the status of both."""
         stale = STALE_AFTER if self._threshold is None else self._threshold
         loops = [member.report(stale) for member in self._members]
         depths = depth_reports(self._depths, self._dlq_threshold)

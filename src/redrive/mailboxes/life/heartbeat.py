@@ -1,4 +1,4 @@
-"""A sign of life: whoever works beats, whoever watches asks how long ago that was."""
+"""Heartbeat: a loop beats, and a watchdog or a probe reads how long ago the last beat was."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Callback = Callable[[], None]
 
 
 class Heartbeat:
-    """Its first beat is its making. Any thread may use it.
+    """The first beat is when it is made. Any thread may use it.
 
-    A handler that works for long should beat now and then: a process without beats is taken for stuck.
+    A handler that takes long should beat now and then: a loop without beats counts as stuck.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -26,12 +26,12 @@ class Heartbeat:
         self._last = self._clock.monotonic()
 
     def beat(self) -> None:
-        """What is called for it is called here, in the thread that beats. Its errors are logged and go no further."""
+        """Calls the callbacks in this thread. Their errors are logged and not raised."""
         self._last = self._clock.monotonic()
         for callback in self._callbacks:
             try:
                 callback()
-            except Exception:  # noqa: BLE001 - it is not about the work
+            except Exception:  # noqa: BLE001 - a callback must not end the work
                 logger.exception("a callback of a heartbeat failed: %s", name_of(callback))
 
     def elapsed(self) -> float:
@@ -39,12 +39,12 @@ class Heartbeat:
         return (self._clock.monotonic() - self._last) / 1000
 
     def add_callback(self, callback: Callback) -> None:
-        limits.function(callback, field="callback", hint="give one without parameters")
+        limits.function(callback, field="callback", hint="give a function without parameters")
         with self._lock:
             self._callbacks = (*self._callbacks, callback)
 
     def remove_callback(self, callback: Callback) -> None:
-        """One that is not there is no error."""
+        """An unknown callback is ignored."""
         with self._lock:
             left = list(self._callbacks)
             if callback in left:

@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT, for whoever wants to end in order.
+"""Shutdown by signals: SIGTERM and SIGINT call the registered callbacks.
 
-A signal's handler interrupts the main thread anywhere, also while that holds a lock. So ours only starts a thread,
-and everything else happens there.
+A signal handler interrupts the main thread anywhere, also while it holds a lock. So the handler only starts a thread,
+and the callbacks run there.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class ShutdownCoordinator:
-    """One in a process: `install` makes it, `get` finds it, `reset` gives the signals back.
+    """One per process: `install` makes it, `get` returns it, `reset` restores the signal handlers.
 
-    Each callback is called once: when it is triggered, or as it is registered if that is past. Never in a signal's
-    handler, never under a lock; its errors are logged and keep the others from nothing. Further signals do nothing.
+    Each callback is called once: on shutdown, or at once if it is registered after that. Never in a signal handler and
+    never under a lock; an error is logged, and the other callbacks are called. Further signals do nothing.
     """
 
     _installed: ClassVar[ShutdownCoordinator | None] = None
@@ -37,38 +37,38 @@ class ShutdownCoordinator:
         self._callbacks: list[Callback] = []
         self._triggered = False
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-        self._process = os.getpid()
+        self.pid = os.getpid()
 
     @classmethod
     def install(cls, signals: Iterable[int] = SIGNALS) -> ShutdownCoordinator:
-        """Take over these signals; if that was done before, nothing changes. Only the main thread may."""
+        """Handle these signals, in the main thread only. A second call returns the first coordinator."""
         with cls._guard:
-            if cls._installed is not None and cls._installed._process == os.getpid():
+            if cls._installed is not None and cls._installed.pid == os.getpid():
                 return cls._installed
             if threading.current_thread() is not threading.main_thread():
-                said = "signals can be taken over only in the main thread"
-                raise InvalidParameterError(said, hint="install it there, or run the group with install_signals=False")
+                hint = "install it there, or run the group with install_signals=False"
+                raise InvalidParameterError("signals can be handled in the main thread only", hint=hint)
             made = cls()
             for number in signals:
-                made._before[number] = signal.signal(number, made._heard)
+                made._before[number] = signal.signal(number, made._handle)
             cls._installed = made
             return made
 
     @classmethod
     def get(cls) -> ShutdownCoordinator | None:
-        """The one that is installed."""
+        """The installed coordinator, or None."""
         return cls._installed
 
     @classmethod
     def reset(cls) -> None:
-        """Forget it. The signals do what they did before it was installed."""
+        """Restore the signal handlers that were there before `install`."""
         with cls._guard:
             made, cls._installed = cls._installed, None
         if made is not None:
-            made._give_back()
+            made.restore()
 
     def register(self, callback: Callback) -> None:
-        limits.function(callback, field="callback", hint="give one without parameters")
+        limits.function(callback, field="callback", hint="give a function without parameters")
         with self._lock:
             if not self._triggered:
                 self._callbacks.append(callback)
@@ -76,13 +76,13 @@ class ShutdownCoordinator:
         _call(callback)
 
     def unregister(self, callback: Callback) -> None:
-        """One that is not there is no error."""
+        """An unknown callback is ignored."""
         with self._lock:
             if callback in self._callbacks:
                 self._callbacks.remove(callback)
 
     def trigger(self) -> None:
-        """As a signal would, but in this thread: returns when every callback has."""
+        """As a signal does, but in this thread: returns when every callback has returned."""
         with self._lock:
             self._triggered = True
             callbacks, self._callbacks = self._callbacks, []
@@ -93,37 +93,37 @@ class ShutdownCoordinator:
     def triggered(self) -> bool:
         return self._triggered
 
-    def _heard(self, number: int, _frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
-            # A forked child inherits the handler, but this is not about it: it does what it would have done.
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self.pid:
+            # A forked child inherits the handler: it does what the signal did before.
             signal.signal(number, _handler(self._before.get(number)))
             os.kill(os.getpid(), number)
             return
-        # Not threading.Thread: starting that takes a lock, which the interrupted code may hold.
-        _thread.start_new_thread(self._signalled, (number,))
+        # Not threading.Thread: starting one takes a lock, which the interrupted code may hold.
+        _thread.start_new_thread(self._shut_down, (number,))
 
-    def _signalled(self, number: int) -> None:
+    def _shut_down(self, number: int) -> None:
         logger.info("%s: shutting down", signal.Signals(number).name)
         self.trigger()
 
-    def _give_back(self) -> None:
-        if threading.current_thread() is not threading.main_thread() or os.getpid() != self._process:
+    def restore(self) -> None:
+        if threading.current_thread() is not threading.main_thread() or os.getpid() != self.pid:
             return
         for number, before in self._before.items():
-            # Whoever came after us keeps what is theirs.
-            if signal.getsignal(number) == self._heard:
+            # A handler that was set after ours stays.
+            if signal.getsignal(number) == self._handle:
                 signal.signal(number, _handler(before))
 
 
 def _handler(
     before: Callable[[int, FrameType | None], object] | int | None,
 ) -> Callable[[int, FrameType | None], object] | int:
-    """None: it was set by something else than Python, and cannot be set again."""
+    """None: it was not set by Python, and cannot be set again."""
     return signal.SIG_DFL if before is None else before
 
 
 def _call(callback: Callback) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001 - the others must stop all the same
-        logger.exception("a callback of the shutdown failed, the others are called: %s", name_of(callback))
+    except Exception:  # noqa: BLE001 - the other callbacks are called all the same
+        logger.exception("a shutdown callback failed: %s", name_of(callback))

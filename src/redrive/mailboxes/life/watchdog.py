@@ -1,6 +1,7 @@
-"""A process whose loops are stuck is worse than one that is gone: what it holds is held, and nobody restarts it.
+"""Watchdog: kills the process when the heartbeat of a loop is too old.
 
-So it is killed. Leases expire, messages come back, and whoever supervises the process starts a new one.
+A stuck process keeps its leases and is not restarted. When it is killed, leases expire, messages are delivered again,
+and the supervisor starts a new process.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from redrive.mailboxes.life.heartbeat import Heartbeat
 from redrive.mailboxes.logs import logger
 from redrive.stores.clock import Clock, SystemClock
 
-LAST_WORDS = 5.0
-"""Seconds for the log. The stuck thread may be stuck in it."""
+LOG_TIMEOUT = 5.0
+"""Seconds for the log line. The stuck thread may hold the lock of a log handler."""
 
 
 def kill_this_process() -> None:
-    # Where its threads are stuck is what somebody will want to know, and nobody can ask a killed process.
+    # The log then shows where the threads are stuck.
     with suppress(Exception):
         faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Watchdog:
-    """Kills the process when one of the heartbeats is silent for longer than `threshold` seconds.
+    """Calls `kill`, once, when one of the heartbeats is older than `threshold` seconds.
 
-    `heartbeats`: by name; a function if they come and go. It looks each `interval` seconds, and at least three times in
-    a threshold. `kill` is what it does, once.
+    `heartbeats`: by name, or a function that returns them. They are checked every `interval` seconds, and at least
+    three times in a threshold.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Watchdog:
     ) -> None:
         for field, value in (("watchdog_threshold", threshold), ("watchdog_interval", interval)):
             if not limits.is_number(value) or not value > 0:
-                hint = "give seconds, more than 0; without a threshold (None) there is no watchdog"
-                raise InvalidParameterError(f"{shown(value)} is no time to wait", field=field, hint=hint)
+                hint = "use a number of seconds; watchdog_threshold=None turns the watchdog off"
+                raise InvalidParameterError(f"must be greater than 0, got {shown(value)}", field=field, hint=hint)
         if not callable(heartbeats):
-            limits.kind(heartbeats, Mapping, field="heartbeats", hint="give them by name, or a function that does")
+            limits.kind(
+                heartbeats, Mapping, field="heartbeats", hint="give a mapping by name, or a function that returns one"
+            )
         limits.clock(clock)
-        limits.function(kill, field="kill", hint="leave it out: it then kills this process")
+        limits.function(kill, field="kill", hint="leave it out to kill this process")
         self._heartbeats = heartbeats if callable(heartbeats) else lambda: heartbeats
         self._threshold = threshold
         self._interval = min(interval, threshold / 3)
@@ -74,30 +77,30 @@ class Watchdog:
             self._stop = None
 
     def stalled(self) -> dict[str, float]:
-        """Who is silent for too long, and for how many seconds."""
-        silences = {name: heartbeat.elapsed() for name, heartbeat in self._heartbeats().items()}
-        return {name: silence for name, silence in silences.items() if silence > self._threshold}
+        """Names of heartbeats that are too old, with their age in seconds."""
+        ages = {name: heartbeat.elapsed() for name, heartbeat in self._heartbeats().items()}
+        return {name: age for name, age in ages.items() if age > self._threshold}
 
     def _watch(self, stop: Stop) -> None:
-        looked = self._clock.monotonic()
+        checked = self._clock.monotonic()
         while not stop.wait(self._interval, self._clock):
-            last, looked = looked, self._clock.monotonic()
-            # In a process that stood still as a whole, as a frozen container does, the loops could not beat either.
-            stood_still = looked - last > self._threshold * 1000
-            stalled = {} if stood_still else self.stalled()
+            last, checked = checked, self._clock.monotonic()
+            # In a process that was suspended as a whole, such as a frozen container, the loops could not beat either.
+            suspended = checked - last > self._threshold * 1000
+            stalled = {} if suspended else self.stalled()
             if stalled:
-                self._say(stalled)
+                self._log(stalled)
                 self._kill()
                 return
 
-    def _say(self, stalled: dict[str, float]) -> None:
-        who = ", ".join(f"{name} for {silence:.0f} s" for name, silence in stalled.items())
-        text = f"no heartbeat of {who} (at most {self._threshold:g} s are borne): this process is killed"
+    def _log(self, stalled: dict[str, float]) -> None:
+        names = ", ".join(f"{name} for {age:.0f} s" for name, age in stalled.items())
+        text = f"no heartbeat of {names} (the threshold is {self._threshold:g} s): killing this process"
         facts = {"event": "Stalled", "stalled": stalled, "threshold": self._threshold}
 
         def log() -> None:
             logger.critical("%s", text, extra={"redrive": facts})
 
-        words = threading.Thread(target=log, name="redrive-watchdog-log", daemon=True)
-        words.start()
-        words.join(LAST_WORDS)
+        thread = threading.Thread(target=log, name="redrive-watchdog-log", daemon=True)
+        thread.start()
+        thread.join(LOG_TIMEOUT)
