@@ -13,9 +13,10 @@ import pytest
 
 import redrive
 from redrive import Redrive, doors
-from redrive.doors import Door, Problem
+from redrive.doors import Door
 from redrive.errors import AppClosed
 from redrive.office import doors as office
+from redrive.office.health import Problem
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 

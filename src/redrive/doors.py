@@ -32,17 +32,6 @@ class Group(NamedTuple):
     summary: str
 
 
-class Problem(NamedTuple):
-    """A finding of `redrive health`. `kind` is a word for programs, `what` the queue, route, breaker or worker; `do` is
-    a command that helps.
-    """
-
-    kind: str
-    what: str
-    text: str
-    do: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Door:
     """All parts but the name are optional.
@@ -50,8 +39,8 @@ class Door:
     `start`: what serves one of its queues, with `{queue}` for the name. `exits`: errors with the exit code and the word
     with which a command ends; others end with 1. `section`: makes its settings section, which has the door's name.
     `opened`: runs with the app and its store after an app of this process was opened. `check`: finds problems of its
-    queues, from the store and their names. `metrics`: names of its metrics, without prefix. `body`: what a payload
-    carries, without the door's own fields; `with_body`: that payload with another body.
+    queues (office.health.Problem), from the store and their names. `metrics`: names of its metrics, without prefix.
+    `body`: what a payload carries, without the door's own fields; `with_body`: that payload with another body.
     """
 
     name: str
@@ -60,7 +49,7 @@ class Door:
     section: Callable[[], Section] | None = None
     groups: Mapping[str, Group] = field(default_factory=dict)
     opened: Callable[[Any, Any], Awaitable[None]] | None = None
-    check: Callable[[Any, tuple[str, ...]], Awaitable[Iterable[Problem]]] | None = None
+    check: Callable[[Any, tuple[str, ...]], Awaitable[Iterable[Any]]] | None = None
     metrics: tuple[str, ...] = ()
     body: Callable[[bytes], bytes] | None = None
     with_body: Callable[[bytes, bytes], bytes] | None = None
