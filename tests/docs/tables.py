@@ -11,6 +11,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -23,11 +24,9 @@ from redrive.core import durations
 from redrive.core.classify import classify
 from redrive.core.select import DERIVED, FIELDS, LETTER_FIELDS, MEANING, WORDS
 from redrive.core.states import TRANSITIONS, State
-from redrive.mailboxes import MailboxMetrics
 from redrive.observe.app_metrics import AppMetrics
 from redrive.observe.logs import LINES
 from redrive.observe.metrics import Metrics
-from redrive.receipts import ReceiptMetrics
 from redrive.settings import Settings
 from redrive.settings.model import fields, value_of
 from redrive.stores.base import Store
@@ -310,11 +309,17 @@ def settings_table() -> str:
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
+
+def metrics_of(door: doors.Door) -> type[Metrics]:
+    module, _, name = door.metrics.partition(":")
+    found: type[Metrics] = getattr(import_module(module), name)
+    return found
+
+
 SOURCES: dict[str, type[Metrics]] = {
     "every app": AppMetrics,
     "`worker run --processes`": GroupHealth,
-    "mailboxes": MailboxMetrics,
-    "receipts": ReceiptMetrics,
+    **{door.name: metrics_of(door) for door in doors.every() if door.metrics},
 }
 
 
@@ -334,7 +339,7 @@ def door_table() -> str:
             f"`redrive.{door.name}`",
             ", ".join(f"`redrive {name}`" for name in door.groups),
             "" if door.section is None else f"`[{door.name}]`",
-            ", ".join(f"`{name}`" for name in door.metrics),
+            ", ".join(f"`{family.name}`" for family in metrics_of(door).families) if door.metrics else "",
         )
         for door in doors.every()
     ]
