@@ -37,9 +37,8 @@ class Door(NamedTuple):
     `start`: what serves one of its queues, with `{queue}` for the name. `exits`: errors with the exit code and the word
     with which a command ends; others end with 1. `section`: makes its settings section, which has the door's name.
     `opened`: runs with the app and its store after an app of this process was opened. `check`: finds problems of its
-    queues (office.health.Problem), from the store and their names. `metrics`: "module:class" of its observe.metrics
-    source, whose `families` name its metrics. `body`: what a payload carries, without the door's own fields;
-    `with_body`: that payload with another body.
+    queues (office.health.Problem), from the store and their names. `metrics`: names of its metrics, without prefix.
+    `body`: what a payload carries, without the door's own fields; `with_body`: that payload with another body.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Door(NamedTuple):
     groups: Mapping[str, Group] = {}
     opened: Callable[[Any, Any], Awaitable[None]] | None = None
     check: Callable[[Any, tuple[str, ...]], Awaitable[Iterable[Any]]] | None = None
-    metrics: str = ""
+    metrics: tuple[str, ...] = ()
     body: Callable[[bytes], bytes] | None = None
     with_body: Callable[[bytes, bytes], bytes] | None = None
 

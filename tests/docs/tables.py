@@ -11,7 +11,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -24,9 +23,11 @@ from redrive.core import durations
 from redrive.core.classify import classify
 from redrive.core.select import DERIVED, FIELDS, LETTER_FIELDS, MEANING, WORDS
 from redrive.core.states import TRANSITIONS, State
+from redrive.mailboxes import MailboxMetrics
 from redrive.observe.app_metrics import AppMetrics
 from redrive.observe.logs import LINES
 from redrive.observe.metrics import Metrics
+from redrive.receipts import ReceiptMetrics
 from redrive.settings import Settings
 from redrive.settings.model import fields, value_of
 from redrive.stores.base import Store
@@ -309,17 +310,11 @@ def settings_table() -> str:
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
-
-def metrics_of(door: doors.Door) -> type[Metrics]:
-    module, _, name = door.metrics.partition(":")
-    found: type[Metrics] = getattr(import_module(module), name)
-    return found
-
-
 SOURCES: dict[str, type[Metrics]] = {
     "every app": AppMetrics,
     "`worker run --processes`": GroupHealth,
-    **{door.name: metrics_of(door) for door in doors.every() if door.metrics},
+    "mailboxes": MailboxMetrics,
+    "receipts": ReceiptMetrics,
 }
 
 
@@ -339,7 +334,7 @@ def door_table() -> str:
             f"`redrive.{door.name}`",
             ", ".join(f"`redrive {name}`" for name in door.groups),
             "" if door.section is None else f"`[{door.name}]`",
-            ", ".join(f"`{family.name}`" for family in metrics_of(door).families) if door.metrics else "",
+            ", ".join(f"`{name}`" for name in door.metrics),
         )
         for door in doors.every()
     ]

@@ -24,7 +24,10 @@ door = Door(
     name="mailboxes",
     start="start the process that receives from the mailbox {queue}",
     groups={"mailbox": Group("redrive.cli.mailbox:mailbox", "Mailboxes: what they hold; send, receive and purge.")},
-    metrics="redrive.mailboxes.metrics:MailboxMetrics",
+    metrics=(
+        *(f"messages_{word}" for word in ("sent", "processed", "replayed", "discarded", "expired", "refused")),
+        *("queue_depth", "message_age_seconds", "processing_duration_ms"),
+    ),
     body=_body,
     with_body=_with_body,
 )

@@ -42,7 +42,7 @@ door = Door(
             "Receipts: results for a broker, delivered for certain or kept until it is back.",
         )
     },
-    metrics="redrive.receipts.metrics:ReceiptMetrics",
+    metrics=("receipts", "receipts_superseded", "receipt_retries", "receipt_store_errors", "dead_letters"),
     body=_body,
     with_body=_with_body,
 )
