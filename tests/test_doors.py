@@ -13,12 +13,13 @@ import pytest
 
 import redrive
 from redrive import Redrive, doors
-from redrive.doors import Door, Problem
+from redrive.doors import Door
 from redrive.errors import AppClosed
 from redrive.mailboxes import MailboxMetrics
 from redrive.observe.app_metrics import AppMetrics
 from redrive.observe.metrics import Metrics
 from redrive.office import doors as office
+from redrive.office.health import Problem
 from redrive.receipts import ReceiptMetrics
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore

@@ -7,14 +7,13 @@ own with `register`, or an installed package by an entry point of the group `red
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ENTRY_POINTS = "redrive.doors"
-BUILT_IN = tuple(path.parent.name for path in Path(__file__).parent.glob("*/door.py"))
+BUILT_IN = tuple(each.name for each in Path(__file__).parent.iterdir() if (each / "door.py").is_file())
 """Packages of redrive that are doors."""
 
 
@@ -32,35 +31,23 @@ class Group(NamedTuple):
     summary: str
 
 
-class Problem(NamedTuple):
-    """A finding of `redrive health`. `kind` is a word for programs, `what` the queue, route, breaker or worker; `do` is
-    a command that helps.
-    """
-
-    kind: str
-    what: str
-    text: str
-    do: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Door:
+class Door(NamedTuple):
     """All parts but the name are optional.
 
     `start`: what serves one of its queues, with `{queue}` for the name. `exits`: errors with the exit code and the word
     with which a command ends; others end with 1. `section`: makes its settings section, which has the door's name.
     `opened`: runs with the app and its store after an app of this process was opened. `check`: finds problems of its
-    queues, from the store and their names. `metrics`: names of its metrics, without prefix. `body`: what a payload
-    carries, without the door's own fields; `with_body`: that payload with another body.
+    queues (office.health.Problem), from the store and their names. `metrics`: names of its metrics, without prefix.
+    `body`: what a payload carries, without the door's own fields; `with_body`: that payload with another body.
     """
 
     name: str
     start: str = ""
-    exits: Mapping[type[BaseException], tuple[int, str]] = field(default_factory=dict)
+    exits: Mapping[type[BaseException], tuple[int, str]] = {}
     section: Callable[[], Section] | None = None
-    groups: Mapping[str, Group] = field(default_factory=dict)
+    groups: Mapping[str, Group] = {}
     opened: Callable[[Any, Any], Awaitable[None]] | None = None
-    check: Callable[[Any, tuple[str, ...]], Awaitable[Iterable[Problem]]] | None = None
+    check: Callable[[Any, tuple[str, ...]], Awaitable[Iterable[Any]]] | None = None
     metrics: tuple[str, ...] = ()
     body: Callable[[bytes], bytes] | None = None
     with_body: Callable[[bytes, bytes], bytes] | None = None

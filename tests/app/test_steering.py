@@ -158,6 +158,38 @@ async def test_the_policy_of_what_waits_is_replaced(lab: Lab) -> None:
         await app.set_policy(" ", None, reason="r")
 
 
+async def test_the_overview_and_the_health_are_values(lab: Lab) -> None:
+    app = await lab.app()
+    app.queue("q", max_running=1)
+
+    @app.handler("letters", policy=Policy(never()))
+    async def fail() -> None:
+        raise ValueError("password=hunter2")
+
+    await app.enqueue("letters", order_key="k")
+    behind = await app.enqueue("letters", order_key="k")
+    await app.enqueue("q")
+    await lab.drain(app)
+    await lab.ghost("q", limit=1)
+    view = await app.overview()
+    letters, queue = view.queues
+    assert (queue.name, queue.tally.leased, queue.unattended, queue.reached) == ("q", 1, True, ("AT MAX RUNNING",))
+    assert queue.start == "redrive worker run MODULE:APP --queues q"
+    assert letters.stuck is not None
+    assert (letters.stuck.count, letters.unattended, letters.fill) == (1, False, 1)
+    assert "hunter2" not in view.causes[0].text
+    found = await app.health(max_letters=0)
+    assert (found.queues, found.at, found.healthy) == (2, view.at, False)
+    assert [(each.kind, each.what) for each in found.problems] == [
+        ("held", "letters"),
+        ("no_worker", "q"),
+        ("letters", ""),
+    ]
+    assert (await app.get(behind)).hold == "order"
+    with pytest.raises(ConfigError, match="max_letters: -1 is not a number of letters"):
+        await app.health(max_letters=-1)
+
+
 async def test_what_is_over_cannot_be_cancelled(lab: Lab) -> None:
     app = await lab.app()
     app.handler("q")(_nothing)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from redrive import Policy, Redrive, never
-from redrive.cli.doctor import memory
 from redrive.cli.exits import Exit
 from redrive.mailboxes import open_mailbox
 from redrive.office import doors
+from redrive.office.doctor import check_memory as memory
 from tests.support.bound import lease_in, line_in, with_app
 from tests.support.cli import here, letters_in, on_sqlite
 

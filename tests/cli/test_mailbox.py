@@ -35,6 +35,18 @@ def test_what_is_sent_is_received_and_gone(tmp_path: Path, capsys: pytest.Captur
     assert (empty.code, empty.out, empty.err) == (Exit.DONE, "", "nothing to receive\n")
 
 
+def test_the_body_of_a_message_is_shown_and_the_envelope_with_raw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_mailbox("requests", made_in(tmp_path)) as box:
+        box.send({"n": 0})
+    key = here(capsys, "mailbox", "send", "requests", '{"n": 1}', "--reply-to", "answers").out.strip()
+    assert json.loads(here(capsys, "letters", "payload", key).out) == {"n": 1}
+    assert json.loads(here(capsys, "item", "show", key, "--json").out)["payload"] == {"n": 1}
+    raw = json.loads(here(capsys, "letters", "payload", key, "--raw").out)
+    assert raw == {"redrive.mailbox": 1, "body": {"n": 1}, "reply_to": "answers"}
+
+
 def test_letters_are_shown_and_purged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = made_in(tmp_path)
     with open_mailbox("requests", url) as box, open_mailbox("dead", url, dead_letters=True) as dead:

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from redrive import Redrive
 from redrive import cli as command_line
-from redrive.cli import acts
 from redrive.cli.exits import Exit
 from redrive.cli.export import FORMULA, neutral
 from redrive.core.verbs import Act
+from redrive.office import bulk
 from redrive.office.letters import Letters
 from tests.support.bound import with_app
 from tests.support.cli import Told, here, letters_in, on_sqlite, on_terminal, store_in
@@ -173,7 +173,7 @@ def test_ctrl_c_ends_a_long_act_after_the_bite_and_twice_at_once(
     times: int, tmp_path: Path, run: Callable[..., Told], monkeypatch: pytest.MonkeyPatch, signals: Signals
 ) -> None:
     letters_in(tmp_path, *"abcdef")
-    monkeypatch.setattr(acts, "BITE", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     archive, sent = Letters.archive, 0
 
     async def interrupted(self: Letters, *args: object, **more: object) -> object:

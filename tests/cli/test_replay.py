@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.cli import acts
 from redrive.cli.exits import Exit
+from redrive.office import bulk
 from redrive.stores.sqlite import SqliteStore
 from tests.support.cli import here, letters_in, on_sqlite, on_terminal
 
@@ -146,7 +146,7 @@ def test_a_locked_database_is_7(
 def test_a_pace_goes_on_from_bite_to_bite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acts, "BITE", 2)
+    monkeypatch.setattr(bulk, "BATCH", 2)
     ids = letters_in(tmp_path, *"abcde")
     told = here(capsys, "letters", "replay", *ids, "--reason", "x", "--pace", "1/h")
     assert (told.code, told.err) == (Exit.DONE, "sent again 5\n")

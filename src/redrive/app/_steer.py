@@ -9,6 +9,7 @@ from typing import Unpack
 
 from redrive.app._declare import is_count
 from redrive.app._life import Life
+from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.policy_data import PolicyLike
 from redrive.core.routes import check_route
@@ -36,7 +37,10 @@ from redrive.office import settings as office
 from redrive.office.audit import Audit
 from redrive.office.bites import amend_in_bites, bites_of, joined
 from redrive.office.gates import GateView
+from redrive.office.health import Health
+from redrive.office.health import health as find_health
 from redrive.office.letters import Letters, Which, check_reason, check_several
+from redrive.office.overview import Overview, overview
 from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
@@ -83,6 +87,22 @@ class Steering(Life):
     async def tally(self) -> Tally:
         self._check_open()
         return await self._store.tally()
+
+    async def overview(self) -> Overview:
+        """The store at one time: its queues, routes, gates, most frequent causes of dead letters, and workers."""
+        self._check_open()
+        return await overview(self._store)
+
+    async def health(self, *, oldest: Duration = "15m", max_letters: int | None = None) -> Health:
+        """What an operator should look at: queues without a worker, old or stuck work, lost workers, full routes, …
+
+        `oldest`: how long an item may be due. `max_letters`: how many open letters are no problem; None for any number.
+        """
+        self._check_open()
+        if max_letters not in (None, 0) and not is_count(max_letters):
+            hint = "use a whole number of at least 0, or None for any number"
+            raise ConfigError(f"{max_letters!r} is not a number of letters", field="max_letters", hint=hint)
+        return await find_health(self._store, oldest=parse(oldest, field="oldest"), max_letters=max_letters)
 
     async def causes(self, queue: str | None = None, *, limit: int = 100) -> tuple[CauseTally, ...]:
         """Open letters grouped by cause, most first."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from redrive.app import Redrive
 from redrive.engine.along import Along
+from redrive.engine.registry import Registry
 from redrive.stores.aside import aside
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.checks import taken
 from redrive.stores.clock import Clock
 
-__all__ = ["PAGE_LIMIT", "Store", "aside", "clock_of", "set_write_hook", "store_of", "taken"]
+__all__ = ["PAGE_LIMIT", "Store", "aside", "clock_of", "registry_of", "set_write_hook", "store_of", "taken"]
 
 # ruff: noqa: SLF001 - the only module outside the app's own classes that reads its attributes
 
@@ -20,6 +21,11 @@ __all__ = ["PAGE_LIMIT", "Store", "aside", "clock_of", "set_write_hook", "store_
 def store_of(app: Redrive) -> Store:
     """The store of the app; open while the app is."""
     return app._store
+
+
+def registry_of(app: Redrive) -> Registry:
+    """The handlers and policies that the app has declared."""
+    return app._registry
 
 
 def clock_of(app: Redrive) -> Clock:

@@ -11,12 +11,15 @@ from redrive.blocking._letters import Letters
 from redrive.blocking._life import Life
 from redrive.blocking._schedules import Schedules
 from redrive.blocking._views import Views
+from redrive.core.durations import Duration
 from redrive.core.item import History, Item
 from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
 from redrive.observe.app_metrics import AppMetrics
 from redrive.office.gates import GateView
+from redrive.office.health import Health
 from redrive.office.letters import Which
+from redrive.office.overview import Overview
 from redrive.office.settings import QueueOptions
 
 
@@ -51,6 +54,17 @@ class Steering(Life):
 
     def tally(self) -> Tally:
         return self._bridge.call(self._app.tally)
+
+    def overview(self) -> Overview:
+        """The store at one time: its queues, routes, gates, most frequent causes of dead letters, and workers."""
+        return self._bridge.call(self._app.overview)
+
+    def health(self, *, oldest: Duration = "15m", max_letters: int | None = None) -> Health:
+        """What an operator should look at: queues without a worker, old or stuck work, lost workers, full routes, …
+
+        `oldest`: how long an item may be due. `max_letters`: how many open letters are no problem; None for any number.
+        """
+        return self._bridge.call(self._app.health, oldest=oldest, max_letters=max_letters)
 
     def causes(self, queue: str | None = None, *, limit: int = 100) -> tuple[CauseTally, ...]:
         """Open letters grouped by cause, most first."""

@@ -184,7 +184,9 @@ def settings(**flags: object) -> Settings:
 
 def store_of(app: Redrive) -> Store:
     """For what the office computes from the store itself."""
-    return app._store  # noqa: SLF001 - the one place in the command line
+    from redrive.app.internals import store_of as found
+
+    return found(app)
 
 
 def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = False, acts: bool = False) -> T:

@@ -1,10 +1,9 @@
-"""`redrive letters archive`, `discard` and `restore`: where a letter lies."""
+"""`redrive letters archive`, `discard`, `restore` and `skip`: the acts that need only a reason."""
 
 from __future__ import annotations
 
-from redrive.cli.acts import Words
-from redrive.cli.plain_acts import CHOOSING, plain_act
-from redrive.core.verbs import Archive, Discard, Restore
+from redrive.cli.bulk import CHOOSING, Words, plain_act
+from redrive.core.verbs import Archive, Discard, Restore, Skip
 
 ABOUT_ARCHIVE = f"""Put letters away: kept for good, out of the open list, and still replayable.
 
@@ -39,33 +38,30 @@ Examples:
 --where and --view look among what was put away, unless the filter names a disposition.
 {CHOOSING}
 """
+ABOUT_SKIP = f"""Let go on what waits behind dead letters under their order keys. The letters stay.
+
+\b
+Examples:
+  redrive letters skip k3v9q2ma --reason 'customer 9 need not wait for it'
+  redrive letters skip --where 'queue:payments key:cust-9' --reason INC-88 --dry-run
+
+Whoever goes on is marked with the gap, which item show tells. To repair the letter and keep the order, replay it
+instead; it then goes before the others. A letter that holds nobody up is skipped over, and named on stderr.
+{CHOOSING}
+"""
 
 archive = plain_act(
     "archive",
     ABOUT_ARCHIVE,
     Archive(),
-    Words(
-        noun="letter",
-        would_be="archived",
-        question="Archive {count}?",
-        would="would archive",
-        done="archived",
-        key="archived",
-    ),
+    Words("archived", "Archive {count}?", "would archive"),
     lambda app, ids, why: app.letters.archive(ids, reason=why),
 )
 discard = plain_act(
     "discard",
     ABOUT_DISCARD,
     Discard(),
-    Words(
-        noun="letter",
-        would_be="discarded",
-        question="Discard {count}? They can be restored until the trash is emptied.",
-        would="would discard",
-        done="discarded",
-        key="discarded",
-    ),
+    Words("discarded", "Discard {count}? They can be restored until the trash is emptied.", "would discard"),
     lambda app, ids, why: app.letters.discard(ids, reason=why),
     ask_above=0,
 )
@@ -73,13 +69,13 @@ restore = plain_act(
     "restore",
     ABOUT_RESTORE,
     Restore(),
-    Words(
-        noun="letter",
-        would_be="restored",
-        question="Restore {count}?",
-        would="would restore",
-        done="restored",
-        key="restored",
-    ),
+    Words("restored", "Restore {count}?", "would restore"),
     lambda app, ids, why: app.letters.restore(ids, reason=why),
+)
+skip = plain_act(
+    "skip",
+    ABOUT_SKIP,
+    Skip(),
+    Words("passed", "Let go on what waits behind {count}?", "would pass"),
+    lambda app, ids, why: app.letters.skip(ids, reason=why),
 )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import HELP_NAMES, json_option, limit_option, store_option, verbose_option, visit
-from redrive.cli.choosing import whole_filter
+from redrive.cli.access import HELP_NAMES, json_option, limit_option, store_of, store_option, verbose_option, visit
 from redrive.cli.output import MISSING, brief, iso, say, write_json
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
@@ -20,6 +19,7 @@ from redrive.core.redact import redact_text
 from redrive.core.select import Match
 from redrive.office.causes import CauseView
 from redrive.office.facets import LOOKED_AT
+from redrive.office.selection import whole_filter
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -73,7 +73,7 @@ def list_causes(*, where: str, view: str | None, limit: int, shape: Shape, watch
     parse(where)
 
     async def ask(app: Redrive) -> tuple[tuple[CauseView, ...], Instant]:
-        text = await whole_filter(app, where, view)
+        text = await whole_filter(store_of(app), where, view)
         return await app.letters.causes(text, limit=limit), (await app.tally()).at
 
     return look(store, ask, lambda found: show_causes(*found, shape), watch)

@@ -14,9 +14,8 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import HELP_NAMES, since_option, store_option, verbose_option, visit
+from redrive.cli.access import HELP_NAMES, since_option, store_of, store_option, verbose_option, visit
 from redrive.cli.asking import Progress
-from redrive.cli.choosing import whole_filter
 from redrive.cli.covered import covered_payload
 from redrive.cli.output import Unwritten, clean, raw_output, say
 from redrive.core.filters import parse
@@ -24,6 +23,7 @@ from redrive.core.redact import redact_text
 from redrive.errors import ConfigError, Conflict
 from redrive.office.letters import exported_pages
 from redrive.office.records import Record, line_of, payload_of
+from redrive.office.selection import whole_filter
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -103,7 +103,7 @@ def export(
     written = csv_lines if as_csv else json_lines
 
     async def copy(app: Redrive, out: IO[bytes]) -> int:
-        return await _copy(app, await whole_filter(app, where, view, since), out, written, attempts=attempts)
+        return await _copy(app, await whole_filter(store_of(app), where, view, since), out, written, attempts=attempts)
 
     if file == "-":
         with raw_output() as out:

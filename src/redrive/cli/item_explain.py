@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
+from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit
 from redrive.cli.output import bold, clean, iso, on_terminal, tabbed, write, write_json
 from redrive.cli.policies import app_option, registry_of
 from redrive.core.redact import redact_text
@@ -57,7 +57,7 @@ async def _ask(app: Redrive, text: str, registry: Registry | None) -> Explanatio
     item_id = await app.letters.resolve(text)
     if registry is None:
         return await app.explain(item_id)
-    return explain(await look(app._store, item_id, registry.policy_of))  # noqa: SLF001 - with policies of another app
+    return explain(await look(store_of(app), item_id, registry.policy_of))  # with policies of another app
 
 
 def _lines(told: Explanation) -> Iterator[tuple[str, str]]:

@@ -6,22 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import (
-    HELP_NAMES,
-    dry_run_option,
-    json_option,
-    reason_option,
-    store_option,
-    verbose_option,
-    yes_option,
-)
-from redrive.cli.acts import Wish, Words, act, named, report
+from redrive.cli.access import HELP_NAMES, store_of
+from redrive.cli.bulk import How, Wish, Words, act, act_options
 from redrive.cli.queue_set import check_known
+from redrive.cli.selection import Choice, named
 from redrive.core.filters import parse as parse_filter
 from redrive.core.policy_data import describe, is_data
 from redrive.core.verbs import Amended, SetPolicy
 from redrive.errors import ConfigError
-from redrive.office.letters import check_reason
 from redrive.office.policies import declared_policies
 from redrive.office.settings import policy_value
 
@@ -50,24 +42,9 @@ a terminal, use --yes. In a pipe stdout has the ids. Exit 9 if some were skipped
 @click.option("--policy", metavar="JSON|NAME", help="As in '{\"max_attempts\": 10}', or the name of a policy.")
 @click.option("--clear", is_flag=True, help="Remove the items' own policy.")
 @click.option("--new-policy", is_flag=True, help="Also if no app has declared such a policy yet.")
-@reason_option()
-@yes_option
-@dry_run_option("Show which items would be changed, and change nothing.")
-@json_option
-@store_option
-@verbose_option
+@act_options("Show which items would be changed, and change nothing.")
 def set_policy(
-    *,
-    ids: tuple[str, ...],
-    where: str | None,
-    policy: str | None,
-    clear: bool,
-    new_policy: bool,
-    reason: str,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-    store: str,
+    *, ids: tuple[str, ...], where: str | None, policy: str | None, clear: bool, new_policy: bool, how: How
 ) -> int:
     context = click.get_current_context()
     if bool(ids) == (where is not None):
@@ -77,23 +54,15 @@ def set_policy(
     if where is not None and not where.strip():
         raise ConfigError("filter must not be empty", field="--where", hint="for every waiting item: state:ready")
     parse_filter(where or "")
-    change, why = SetPolicy(policy_value(policy, "--policy")), check_reason(reason)
+    change = SetPolicy(policy_value(policy, "--policy"))
 
     async def check(app: Redrive) -> None:
         if change.policy and not is_data(change.policy) and not new_policy:
-            check_known("policy", change.policy, await declared_policies(app._store))  # noqa: SLF001 - documents have no public face
+            check_known("policy", change.policy, await declared_policies(store_of(app)))
 
     async def apply(app: Redrive, ids: list[str]) -> Amended:
-        return await app.set_policy(ids, change.policy or None, reason=why)
+        return await app.set_policy(ids, change.policy or None, reason=how.reason)
 
     to = f"the policy {describe(change.policy)}" if change.policy else "no policy of their own"
-    words = Words(
-        noun="item",
-        would_be=f"given {to}",
-        question=f"Give {{count}} {to}?",
-        would="would change",
-        done="changed",
-        key="changed",
-    )
-    wish = Wish(named(ids), where, change, words, yes, dry_run, apply, check=check)
-    return report(act(store, wish), wish, as_json=as_json)
+    words = Words("changed", f"Give {{count}} {to}?", "would change", would_be=f"given {to}", noun="item")
+    return act(how, Wish(Choice(named(ids), where), change, words, apply, check=check))

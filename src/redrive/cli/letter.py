@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit
-from redrive.cli.bonds import bonds
 from redrive.cli.covered import covered_payload
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
@@ -19,6 +18,7 @@ from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant,
 from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.office.doors import show_body
+from redrive.office.relations import relations
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -59,7 +59,7 @@ def page(history: History, now: Instant) -> Iterator[str]:
     """The lines, harmless to a terminal whatever the letter holds."""
     item = history.item
     yield bold(f"{'letter' if item.letter else 'item'} {clean(item.id)}")
-    for name, value in (*_header(history, now), *bonds(history)):
+    for name, value in (*_header(history, now), *relations(history).describe()):
         yield f"  {name:<10}{clean(value)}"
     if history.attempts or history.omitted:
         yield ""

@@ -15,10 +15,10 @@ from redrive.cli.access import (
     how_many,
     limit_option,
     since_option,
+    store_of,
     store_option,
     verbose_option,
 )
-from redrive.cli.choosing import whole_filter
 from redrive.cli.output import MISSING, brief, iso, say
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Listing, Shape, list_options, show_ids, show_list
@@ -30,6 +30,7 @@ from redrive.core.redact import redact_text
 from redrive.errors import ConfigError
 from redrive.office.causes import CauseView
 from redrive.office.facets import BYS, Facet, Facets
+from redrive.office.selection import whole_filter
 from redrive.stores.base import PAGE_LIMIT
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ letters = LazyGroup(
         "move": "redrive.cli.tag:move",
         "tag": "redrive.cli.tag:tag",
         "note": "redrive.cli.tag:note",
-        "skip": "redrive.cli.skip:skip",
+        "skip": "redrive.cli.archive:skip",
         "export": "redrive.cli.export:export",
         "import": "redrive.cli.import_:import_letters",
     },
@@ -111,7 +112,7 @@ def list_letters(
     most = how_many(limit, every=every)
 
     async def ask(app: Redrive) -> Callable[[], None]:
-        text = await whole_filter(app, where, view, since)
+        text = await whole_filter(store_of(app), where, view, since)
         if by == "cause":
             return partial(_draw_causes, await app.letters.causes(text, limit=most), (await app.tally()).at, shape)
         if by is not None:

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit, yes_option
+from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit, yes_option
 from redrive.cli.asking import confirm
 from redrive.cli.output import MISSING, brief, clean, counted, say, write, write_json
 from redrive.cli.root import LazyGroup
-from redrive.cli.standing import Standing, read
 from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
 from redrive.core import durations
 from redrive.core.verbs import QueueTally
@@ -120,16 +119,12 @@ class Row(Struct, frozen=True):
         }
 
 
-async def _read(app: Redrive) -> Standing:
-    """With the doors of all queues, also of those that hold nothing."""
-    return structs.replace(await read(app), doors=await doors(app._store))  # noqa: SLF001 - documents have no public face
-
-
-def _rows(standing: Standing) -> list[Row]:
-    """Of a mailbox that has never held anything no queue is counted."""
-    letters = {route.route: route.open for route in standing.routes}
-    queues = {row.queue: row for row in standing.queues}
-    names = sorted(queue for queue, door in standing.doors.items() if door == "mailboxes")
+async def _rows(app: Redrive) -> list[Row]:
+    """A mailbox that has never held anything has no counts."""
+    tally, workers = await app.tally(), await app.workers()
+    letters = {route.route: route.open for route in tally.routes}
+    queues = {row.queue: row for row in tally.queues}
+    names = sorted(queue for queue, door in (await doors(store_of(app))).items() if door == "mailboxes")
     rows = [queues.get(name, QueueTally(name)) for name in names]
     return [
         Row(
@@ -137,16 +132,15 @@ def _rows(standing: Standing) -> list[Row]:
             row.ready + row.held,
             row.leased,
             letters.get(row.queue, 0),
-            None if row.oldest_due is None else max(0, standing.at - row.oldest_due),
-            tuple(beat.worker for beat in standing.workers if beat.alive and row.queue in beat.facts.queues),
+            None if row.oldest_due is None else max(0, tally.at - row.oldest_due),
+            tuple(beat.worker for beat in workers if beat.alive and row.queue in beat.facts.queues),
         )
         for row in rows
     ]
 
 
-def _row(standing: Standing, name: str) -> Row:
+def _row(rows: list[Row], name: str) -> Row:
     """Raises UnknownQueue."""
-    rows = _rows(standing)
     for row in rows:
         if row.name == name:
             return row
@@ -166,7 +160,7 @@ def list_mailboxes(*, shape: Shape, store: str) -> None:
         none="no mailboxes yet",
         kind=Row,
     )
-    show_list(listing, _rows(visit(store, _read)), shape)
+    show_list(listing, visit(store, _rows), shape)
 
 
 @click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
@@ -175,7 +169,7 @@ def list_mailboxes(*, shape: Shape, store: str) -> None:
 @store_option
 @verbose_option
 def show(*, name: str, as_json: bool, store: str) -> None:
-    row = _row(visit(store, _read), name)
+    row = _row(visit(store, _rows), name)
     if as_json:
         write_json(row.as_object())
         return
@@ -257,7 +251,7 @@ def receive(*, name: str, most: int, wait: str, acknowledge: bool, store: str) -
 @store_option
 @verbose_option
 def purge(*, name: str, yes: bool, store: str) -> None:
-    row = _row(visit(store, _read), name)
+    row = _row(visit(store, _rows), name)
     messages = counted(row.waiting + row.letters, "message")
     confirm(f"{messages} would be cancelled or moved to the trash", f"Purge {messages}?", yes=yes)
     with _opened(name, store) as box:
@@ -269,9 +263,9 @@ def _opened(name: str, store: str, *, new: bool = False) -> Iterator[StoreMailbo
     """A mailbox that is there, by its name."""
     from redrive.mailboxes import open_mailbox
 
-    standing = visit(store, _read)
+    rows = visit(store, _rows)
     if not new:
-        _row(standing, name)
+        _row(rows, name)
     with open_mailbox(name, store, keep=None) as box:
         yield box
 

@@ -26,6 +26,7 @@ def app_option(command: F) -> F:
 
 def registry_of(target: str) -> Registry:
     """Handlers and policies of the app; nothing is opened."""
+    from redrive.app.internals import registry_of as declared_by
     from redrive.cli.load import load_app
 
-    return load_app(target)._registry  # noqa: SLF001 - what an app has declared is nobody's business but ours
+    return declared_by(load_app(target))

@@ -10,12 +10,12 @@ import click
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.output import MISSING, brief, on_terminal, write_json
 from redrive.cli.root import LazyGroup
-from redrive.cli.standing import Standing, fill, limits, read
-from redrive.cli.status import note, queue_line, queue_object, table
+from redrive.cli.status import limits, note, queue_line, queue_object, table
 from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
 from redrive.cli.watch import look, watch_option
 from redrive.core.verbs import QueueTally
 from redrive.engine.registry import unknown_queue
+from redrive.office.overview import Overview, QueueOverview
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -72,18 +72,18 @@ In a pipe each line is a name and a value, separated by a tab; limits are named 
 @store_option
 @verbose_option
 def list_queues(*, shape: Shape, watch: int | None, store: str) -> int:
-    def draw(standing: Standing) -> None:
-        listing: Listing[QueueTally] = Listing(
+    def draw(view: Overview) -> None:
+        listing: Listing[QueueOverview] = Listing(
             key="queue",
-            as_object=lambda row: queue_object(standing, row),
-            table=lambda rows: table(standing, rows),
-            line=lambda row: queue_line(standing, row),
+            as_object=queue_object,
+            table=table,
+            line=queue_line,
             none="no queues yet",
-            kind=QueueTally,
+            kind=QueueOverview,
         )
-        show_list(listing, standing.queues, shape)
+        show_list(listing, view.queues, shape)
 
-    return look(store, read, draw, watch)
+    return look(store, lambda app: app.overview(), draw, watch)
 
 
 @click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
@@ -92,16 +92,17 @@ def list_queues(*, shape: Shape, watch: int | None, store: str) -> int:
 @store_option
 @verbose_option
 def show(*, name: str, as_json: bool, store: str) -> None:
-    standing, row = visit(store, lambda app: _read(app, name))
+    row = visit(store, lambda app: _read(app, name))
     if as_json:
-        write_json(queue_object(standing, row))
+        write_json(queue_object(row))
     else:
-        show_facts(f"queue {name}", _facts(standing, row))
+        show_facts(f"queue {name}", _facts(row))
 
 
-async def _read(app: Redrive, name: str) -> tuple[Standing, QueueTally]:
-    standing = await read(app)
-    return standing, row_of(standing.queues, name)
+async def _read(app: Redrive, name: str) -> QueueOverview:
+    queues = (await app.overview()).queues
+    found = row_of(tuple([row.tally for row in queues]), name)
+    return next(row for row in queues if row.tally is found)
 
 
 def row_of(queues: tuple[QueueTally, ...], name: str) -> QueueTally:
@@ -112,8 +113,8 @@ def row_of(queues: tuple[QueueTally, ...], name: str) -> QueueTally:
     raise unknown_queue(name, [row.queue for row in queues], "list them with redrive queue list")
 
 
-def _facts(standing: Standing, row: QueueTally) -> Iterator[tuple[str, str]]:
-    due = standing.due_for(row)
+def _facts(queue: QueueOverview) -> Iterator[tuple[str, str]]:
+    row = queue.tally
     counts = {
         "ready": row.ready,
         "held": row.held,
@@ -126,13 +127,13 @@ def _facts(standing: Standing, row: QueueTally) -> Iterator[tuple[str, str]]:
         "cancelled": row.cancelled,
     }
     yield from ((word, str(count)) for word, count in counts.items())
-    yield "oldest", MISSING if due is None else brief(due)
-    yield "workers", str(standing.live()[row.queue])
+    yield "oldest", MISSING if queue.oldest is None else brief(queue.oldest)
+    yield "workers", str(queue.workers)
     for word, value in limits(row.settings).items():
-        yield word.replace("_", "-"), _with_use(row, word, value)
-    yield "note", note(standing, row) or MISSING
+        yield word.replace("_", "-"), _with_use(queue, word, value)
+    yield "note", note(queue) or MISSING
 
 
-def _with_use(row: QueueTally, word: str, value: str) -> str:
-    used = {"max_running": row.leased, "capacity": fill(row)}
+def _with_use(queue: QueueOverview, word: str, value: str) -> str:
+    used = {"max_running": queue.tally.leased, "capacity": queue.fill}
     return f"{value} ({used[word]} now)" if word in used and on_terminal() else value

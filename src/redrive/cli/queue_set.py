@@ -9,11 +9,10 @@ from typing import Any, cast
 import click
 
 from redrive.app import Redrive
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
+from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit
 from redrive.cli.output import on_terminal, say, tabbed, write_json
 from redrive.cli.queue import row_of
-from redrive.cli.standing import limits
-from redrive.cli.status import settings_object
+from redrive.cli.status import limits, settings_object
 from redrive.core import durations, rates
 from redrive.core.policy_data import is_data
 from redrive.core.verbs import QueueSettings
@@ -174,7 +173,7 @@ async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions, new
         check_known("gate", gate, [view.name for view in await app.gates()])
     if isinstance(policy, str) and policy and not is_data(policy) and "policy" not in new:
         # A typo would change nothing at all: workers that do not know the name go by the handler's policy.
-        check_known("policy", policy, await declared_policies(app._store))  # noqa: SLF001 - documents have no public face
+        check_known("policy", policy, await declared_policies(store_of(app)))
     await app.configure(name, reason=reason, **settings)
     return row_of((await app.tally()).queues, name).settings
 

@@ -17,7 +17,7 @@ from redrive.cli.access import (
     verbose_option,
     visit,
 )
-from redrive.cli.acts import DONE_ALL_THE_SAME
+from redrive.cli.bulk import DONE_ALL_THE_SAME
 from redrive.cli.exits import Exit
 from redrive.cli.output import Unwritten, clean, on_terminal, raw_output, say, write, write_json
 from redrive.cli.receipts_target import (

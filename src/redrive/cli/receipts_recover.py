@@ -21,8 +21,8 @@ from redrive.cli.access import (
     verbose_option,
     visit,
 )
-from redrive.cli.acts import DONE_ALL_THE_SAME
 from redrive.cli.asking import Progress
+from redrive.cli.bulk import DONE_ALL_THE_SAME
 from redrive.cli.exits import Exit
 from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import Unwritten, clean, counted, on_terminal, say, write, write_json

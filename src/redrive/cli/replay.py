@@ -6,24 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import (
-    HELP_NAMES,
-    dry_run_option,
-    json_option,
-    reason_option,
-    store_option,
-    verbose_option,
-    yes_option,
-)
-from redrive.cli.acts import Wish, Words, act, report
-from redrive.cli.choosing import Choice, choice_options, known_queue
+from redrive.cli.access import HELP_NAMES
+from redrive.cli.bulk import How, Wish, Words, act, act_options
+from redrive.cli.selection import Choice, choice_options, known_queue
 from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
 from redrive.core.rates import format as format_rate
 from redrive.core.rates import parse as parse_rate
 from redrive.core.verbs import Amended, Replay
 from redrive.engine.ids import new_id
-from redrive.office.letters import check_reason
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -49,7 +40,6 @@ In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped, 
 
 @click.command("replay", help=ABOUT, context_settings=HELP_NAMES)
 @choice_options
-@reason_option()
 @click.option("--once", is_flag=True, help="One more attempt; the next error is final.")
 @click.option("--delay", metavar="DURATION", default="0s", help="Not before this long from now, as in 5m.")
 @click.option(
@@ -63,15 +53,10 @@ In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped, 
 @click.option(
     "--request", metavar="ID", help="Name of this act: repeated, nothing is sent twice, and it says what was already."
 )
-@yes_option
-@dry_run_option("Say what would be sent, and send nothing.")
-@json_option
-@store_option
-@verbose_option
+@act_options("Say what would be sent, and send nothing.")
 def replay(
     *,
     choice: Choice,
-    reason: str,
     once: bool,
     delay: str,
     pace: str | None,
@@ -79,13 +64,10 @@ def replay(
     new: bool,
     force: bool,
     request: str | None,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-    store: str,
+    how: How,
 ) -> int:
     change = Replay("once" if once else "fresh", parse(delay, field="--delay"), force, queue or "")
-    why, name = check_reason(reason), request or new_id()
+    name = request or new_id()
     rate = None if pace is None else parse_rate(pace, field="--pace")
     sent = 0
 
@@ -95,7 +77,7 @@ def replay(
         sent += len(ids)
         return await app.letters.replay(
             ids,
-            reason=why,
+            reason=how.reason,
             budget=change.budget,
             delay=f"{wait}ms",
             force=force,
@@ -107,15 +89,5 @@ def replay(
     when = f" in {format_duration(change.delay)}" if change.delay else ""
     when += f", {format_rate(rate)}" if rate is not None else ""
     where = f" to {queue}" if queue else ""
-    words = Words(
-        noun="letter",
-        would_be="sent again",
-        question=f"Send {{count}} again{where}{when}?",
-        would="would send again",
-        done="sent again",
-        key="replayed",
-    )
-    wish = Wish(
-        choice.ids, choice.where, change, words, yes, dry_run, send, choice.view, check=known_queue(queue, new=new)
-    )
-    return report(act(store, wish), wish, as_json=as_json)
+    words = Words("sent again", f"Send {{count}} again{where}{when}?", "would send again", key="replayed")
+    return act(how, Wish(choice, change, words, send, check=known_queue(queue, new=new)))

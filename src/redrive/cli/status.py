@@ -22,10 +22,11 @@ from redrive.cli.output import (
     write,
     write_json,
 )
-from redrive.cli.standing import Standing, read
 from redrive.cli.watch import look, watch_option
-from redrive.core import rates
-from redrive.core.verbs import QueueSettings, QueueTally, WorkerBeat
+from redrive.core import durations, rates
+from redrive.core.item import Millis
+from redrive.core.verbs import TRASH_KEPT, QueueSettings, WorkerBeat
+from redrive.office.overview import Overview, QueueOverview
 
 ABOUT = """Show the store, its queues and the commonest causes of dead letters.
 
@@ -56,65 +57,71 @@ stands still behind dead letters and limits that are reached.
 @json_option
 @verbose_option
 def status(*, watch: int | None, store: str, as_json: bool) -> int:
-    def draw(standing: Standing) -> None:
+    def draw(view: Overview) -> None:
         if as_json:
-            write_json(_as_object(standing))
+            write_json(_as_object(view))
         elif on_terminal():
-            show(standing)
+            show(view)
         else:
-            tabbed(_lines(standing))
+            tabbed(_lines(view))
 
-    return look(store, read, draw, watch)
+    return look(store, lambda app: app.overview(), draw, watch)
 
 
-def show(standing: Standing) -> None:
+def show(view: Overview) -> None:
     """For a terminal."""
-    info = standing.info
+    info = view.info
     write(
         f"{bold(clean(info.location))}  {info.engine}, survives {info.durability}, schema {info.schema}, {info.library}"
     )
-    if not standing.queues:
+    if not view.queues:
         write("no queues yet")
         return
     write("")
-    columns(*table(standing, standing.queues))
-    if standing.causes:
+    columns(*table(view.queues))
+    show_causes(view)
+    _show_troubles(view)
+
+
+def show_causes(view: Overview) -> None:
+    if view.causes:
         write("")
         header = ["CAUSE", "COUNT", "QUEUE", "LAST", "ERROR"]
-        causes = [
-            [c.cause, str(c.count), c.queue, f"{brief(standing.at - c.last_at)} ago", f"{c.error}: {c.text}"]
-            for c in standing.causes
+        rows = [
+            [
+                each.cause,
+                str(each.count),
+                each.queue,
+                f"{brief(view.at - each.last_at)} ago",
+                f"{each.error}: {each.text}",
+            ]
+            for each in view.causes
         ]
-        columns(header, causes)
-    _show_troubles(standing)
+        columns(header, rows)
 
 
-def table(standing: Standing, queues: Sequence[QueueTally]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows for a terminal. What waits for others has columns only where there is any."""
-    live = standing.live()
-    waiting = {
-        "HELD": [row.held for row in queues],
-        "PARKED": [row.parked for row in queues],
-    }
+def table(queues: Sequence[QueueOverview]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows for a terminal. HELD and PARKED have columns only where there are any."""
+    tallies = [row.tally for row in queues]
+    waiting = {"HELD": [row.held for row in tallies], "PARKED": [row.parked for row in tallies]}
     waiting = {name: counts for name, counts in waiting.items() if any(counts)}
     header = ["QUEUE", "READY", *waiting, "RUNNING", "DEAD", "ARCHIVED", "TRASH", "DONE", "OLDEST", "WORKERS", "NOTE"]
     rows = []
-    for at, row in enumerate(queues):
-        due = standing.due_for(row)
+    for at, (queue, row) in enumerate(zip(queues, tallies, strict=True)):
         held = [counts[at] for counts in waiting.values()]
         counts = [row.ready, *held, row.leased, row.open, row.archived, row.trash, row.done]
-        oldest = MISSING if due is None else brief(due)
-        rows.append([row.queue, *map(str, counts), oldest, str(live[row.queue]), _flags(standing, row)])
+        oldest = MISSING if queue.oldest is None else brief(queue.oldest)
+        rows.append([row.queue, *map(str, counts), oldest, str(queue.workers), _flags(queue)])
     return header, rows
 
 
-def _show_troubles(standing: Standing) -> None:
+def _show_troubles(view: Overview) -> None:
     """Below the table, where a long reason is not cut off."""
-    paused = [f"paused: {row.queue}, {_who_paused(row)}" for row in standing.queues if row.paused]
-    alone = [row.queue for row in standing.queues if standing.unattended(row)]
-    full = [f"full: route {row.route}, {row.open:,} of {row.capacity:,} open letters" for row in standing.full_routes()]
-    shut = [f"open: gate {gate.name}, {gate.why}" for gate in standing.gates if gate.state != "closed"]
-    still = [f"stands still: {each.queue}, {each}" for each in standing.stuck]
+    paused = [f"paused: {row.name}, {_who_paused(row)}" for row in view.queues if row.tally.paused]
+    alone = [row.name for row in view.queues if row.unattended]
+    full = [f"full: route {row.route}, {row.open:,} of {row.capacity:,} open letters" for row in view.full_routes]
+    shut = [f"open: gate {gate.name}, {gate.why}" for gate in view.open_gates]
+    still = [f"stands still: {row.name}, {row.stuck}" for row in view.queues if row.stuck is not None]
     if paused or alone or full or shut or still:
         write("")
     for line in (*paused, *full, *shut, *still):
@@ -123,56 +130,50 @@ def _show_troubles(standing: Standing) -> None:
         write(red(clean(f"no live worker for: {', '.join(alone)}")))
 
 
-def _who_paused(row: QueueTally) -> str:
-    return f"by {row.paused_by or 'somebody'}: {row.paused_reason or 'no reason given'}"
+def _who_paused(row: QueueOverview) -> str:
+    return f"by {row.tally.paused_by or 'somebody'}: {row.tally.paused_reason or 'no reason given'}"
 
 
-def _flags(standing: Standing, row: QueueTally) -> str:
-    words = ["PAUSED"] * row.paused + ["NO WORKER"] * standing.unattended(row)
-    words += ["BEHIND DEAD LETTERS"] * (standing.stuck_in(row) is not None)
-    return ", ".join([*words, *standing.reached(row)])
+def _flags(row: QueueOverview) -> str:
+    words = ["PAUSED"] * row.tally.paused + ["NO WORKER"] * row.unattended
+    words += ["BEHIND DEAD LETTERS"] * (row.stuck is not None)
+    return ", ".join([*words, *row.reached])
 
 
-def note(standing: Standing, row: QueueTally) -> str:
-    notes = []
-    if row.paused:
-        notes.append(f"paused {_who_paused(row)}")
-    if standing.unattended(row):
-        notes.append("NO WORKER")
-    still = standing.stuck_in(row)
-    if still is not None:
-        notes.append(str(still))
-    notes += standing.reached(row)
-    return ", ".join(notes)
+def note(row: QueueOverview) -> str:
+    notes = [f"paused {_who_paused(row)}"] if row.tally.paused else []
+    notes += ["NO WORKER"] * row.unattended
+    notes += [] if row.stuck is None else [str(row.stuck)]
+    return ", ".join([*notes, *row.reached])
 
 
-def _lines(standing: Standing) -> list[list[str]]:
-    info = standing.info
+def _lines(view: Overview) -> list[list[str]]:
+    info = view.info
     lines = [["store", info.engine, info.location, info.durability, str(info.schema), info.library]]
-    lines += [["queue", *queue_line(standing, row)] for row in standing.queues]
-    for cause in standing.causes:
+    lines += [["queue", *queue_line(row)] for row in view.queues]
+    for cause in view.causes:
         last = iso(cause.last_at) or MISSING
         lines.append(["cause", cause.cause, str(cause.count), cause.queue, last, cause.error, cause.text])
-    for route in standing.routes:
+    for route in view.routes:
         room = MISSING if route.capacity is None else str(route.capacity)
         if route.route:
             lines.append(["route", route.route, str(route.open), room])
     return lines
 
 
-def queue_line(standing: Standing, row: QueueTally) -> list[str]:
+def queue_line(queue: QueueOverview) -> list[str]:
     """For a pipe."""
+    row = queue.tally
     counts = (row.ready, row.leased, row.open, row.archived, row.trash, row.done, row.cancelled)
-    due = standing.due_for(row)
-    oldest = MISSING if due is None else f"{due / 1000:g}"
-    waiting = (standing.live()[row.queue], row.held, row.parked)
-    return [row.queue, *map(str, counts), oldest, *map(str, waiting), note(standing, row) or MISSING]
+    oldest = MISSING if queue.oldest is None else f"{queue.oldest / 1000:g}"
+    waiting = (queue.workers, row.held, row.parked)
+    return [row.queue, *map(str, counts), oldest, *map(str, waiting), note(queue) or MISSING]
 
 
-def _as_object(standing: Standing) -> dict[str, Any]:
-    info = standing.info
+def _as_object(view: Overview) -> dict[str, Any]:
+    info = view.info
     return {
-        "at": iso(standing.at),
+        "at": iso(view.at),
         "store": {
             "engine": info.engine,
             "location": info.location,
@@ -180,7 +181,7 @@ def _as_object(standing: Standing) -> dict[str, Any]:
             "schema": info.schema,
             "library": info.library,
         },
-        "queues": [queue_object(standing, row) for row in standing.queues],
+        "queues": [queue_object(row) for row in view.queues],
         "causes": [
             {
                 "cause": cause.cause,
@@ -191,15 +192,15 @@ def _as_object(standing: Standing) -> dict[str, Any]:
                 "first_at": iso(cause.first_at),
                 "last_at": iso(cause.last_at),
             }
-            for cause in standing.causes
+            for cause in view.causes
         ],
-        "routes": [{"route": route.route, "open": route.open, "capacity": route.capacity} for route in standing.routes],
-        "workers": [_worker_object(beat) for beat in standing.workers],
+        "routes": [{"route": route.route, "open": route.open, "capacity": route.capacity} for route in view.routes],
+        "workers": [_worker_object(beat) for beat in view.workers],
     }
 
 
-def queue_object(standing: Standing, row: QueueTally) -> dict[str, Any]:
-    still = standing.stuck_in(row)
+def queue_object(queue: QueueOverview) -> dict[str, Any]:
+    row = queue.tally
     return {
         "queue": row.queue,
         "ready": row.ready,
@@ -212,14 +213,14 @@ def queue_object(standing: Standing, row: QueueTally) -> dict[str, Any]:
         "done": row.done,
         "cancelled": row.cancelled,
         "oldest_due": iso(row.oldest_due),
-        "oldest_due_age": seconds(standing.due_for(row)),
+        "oldest_due_age": seconds(queue.oldest),
         "paused": row.paused,
         "paused_by": row.paused_by,
         "paused_reason": row.paused_reason,
-        "workers": standing.live()[row.queue],
-        "unattended": standing.unattended(row),
-        "behind_letters": 0 if still is None else still.count,
-        "limits_reached": [word.lower() for word in standing.reached(row)],
+        "workers": queue.workers,
+        "unattended": queue.unattended,
+        "behind_letters": 0 if queue.stuck is None else queue.stuck.count,
+        "limits_reached": [word.lower() for word in queue.reached],
         "settings": settings_object(row.settings),
     }
 
@@ -239,6 +240,32 @@ def settings_object(settings: QueueSettings) -> dict[str, Any]:
         "retry_share": settings.retry_share,
         "keep_trash": seconds(settings.keep_trash),
     }
+
+
+def limits(settings: QueueSettings) -> dict[str, str]:
+    """The settings that are not as a new queue has them, as `queue set` takes them."""
+    words: dict[str, str | None] = {
+        "max_running": _number(settings.max_running),
+        "max_per_key": _number(settings.max_per_key),
+        "rate": None if settings.rate is None else rates.format(settings.rate),
+        "capacity": _number(settings.capacity),
+        "order": None if settings.order == "block" else settings.order,
+        "policy": settings.policy or None,
+        "gate": settings.gate or None,
+        "keep": _duration(settings.keep),
+        "keep_results": _duration(settings.keep_results),
+        "keep_trash": None if settings.keep_trash == TRASH_KEPT else _duration(settings.keep_trash),
+        "retry_share": None if settings.retry_share is None else f"{settings.retry_share:g}",
+    }
+    return {name: word for name, word in words.items() if word is not None}
+
+
+def _number(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _duration(value: Millis | None) -> str | None:
+    return None if value is None else durations.format(value)
 
 
 def _worker_object(beat: WorkerBeat) -> dict[str, Any]:

@@ -6,23 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import (
-    HELP_NAMES,
-    dry_run_option,
-    json_option,
-    reason_option,
-    store_option,
-    verbose_option,
-    yes_option,
-)
-from redrive.cli.acts import Wish, Words, act, report
-from redrive.cli.choosing import Choice, choice_options, known_queue
-from redrive.cli.plain_acts import CHOOSING
+from redrive.cli.access import HELP_NAMES
+from redrive.cli.bulk import CHOOSING, How, Wish, Words, act, act_options
+from redrive.cli.selection import Choice, choice_options, known_queue
 from redrive.core.verbs import Amended, Move, Note, Tag
 from redrive.engine.ids import new_id
 from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError
-from redrive.office.letters import check_reason
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -64,40 +54,16 @@ once, use replay --to.
 @choice_options
 @click.option("--add", metavar="TAG,…", multiple=True, help="Labels to put on; may be said several times.")
 @click.option("--remove", metavar="TAG,…", multiple=True, help="Labels to take off.")
-@reason_option(default="tagged")
-@yes_option
-@dry_run_option("Say which letters it is about, and do nothing.")
-@json_option
-@store_option
-@verbose_option
-def tag(
-    *,
-    choice: Choice,
-    add: tuple[str, ...],
-    remove: tuple[str, ...],
-    reason: str,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-    store: str,
-) -> int:
-    change, why, name = Tag(_tags(add), _tags(remove)), check_reason(reason), new_id()
+@act_options("Say which letters it is about, and do nothing.", reason="tagged")
+def tag(*, choice: Choice, add: tuple[str, ...], remove: tuple[str, ...], how: How) -> int:
+    change, name = Tag(_tags(add), _tags(remove)), new_id()
     if not change.add and not change.remove:
         raise ConfigError("no tag is named", field="--add", hint="as in --add vip,eu or --remove new")
 
     async def label(app: Redrive, ids: list[str]) -> Amended:
-        return await app.letters.tag(ids, add=change.add, remove=change.remove, reason=why, request_id=name)
+        return await app.letters.tag(ids, add=change.add, remove=change.remove, reason=how.reason, request_id=name)
 
-    words = Words(
-        noun="letter",
-        would_be="tagged",
-        question=f"Tag {{count}}: {_said(change)}?",
-        would="would tag",
-        done="tagged",
-        key="tagged",
-    )
-    wish = Wish(choice.ids, choice.where, change, words, yes, dry_run, label, choice.view)
-    return report(act(store, wish), wish, as_json=as_json)
+    return act(how, Wish(choice, change, Words("tagged", f"Tag {{count}}: {_said(change)}?", "would tag"), label))
 
 
 def _tags(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -111,12 +77,8 @@ def _said(change: Tag) -> str:
 @click.command("note", help=ABOUT_NOTE, context_settings=HELP_NAMES)
 @choice_options
 @click.option("--text", metavar="TEXT", required=True, help="What to note.")
-@yes_option
-@dry_run_option("Say which letters it is about, and do nothing.")
-@json_option
-@store_option
-@verbose_option
-def note(*, choice: Choice, text: str, yes: bool, dry_run: bool, as_json: bool, store: str) -> int:
+@act_options("Say which letters it is about, and do nothing.", reason=False)
+def note(*, choice: Choice, text: str, how: How) -> int:
     if not text.strip():
         raise ConfigError("it is empty", field="--text", hint="say what to note")
     name = new_id()
@@ -124,45 +86,20 @@ def note(*, choice: Choice, text: str, yes: bool, dry_run: bool, as_json: bool, 
     async def write_down(app: Redrive, ids: list[str]) -> Amended:
         return await app.letters.note(ids, text, request_id=name)
 
-    words = Words(
-        noun="letter",
-        would_be="noted",
-        question="Write it to {count}?",
-        would="would note on",
-        done="noted on",
-        key="noted",
-    )
-    wish = Wish(choice.ids, choice.where, Note(), words, yes, dry_run, write_down, choice.view)
-    return report(act(store, wish), wish, as_json=as_json)
+    words = Words("noted on", "Write it to {count}?", "would note on", would_be="noted", key="noted")
+    return act(how, Wish(choice, Note(), words, write_down))
 
 
 @click.command("move", help=ABOUT_MOVE, context_settings=HELP_NAMES)
 @choice_options
 @click.option("--to", "queue", metavar="QUEUE", required=True, help="Their new queue.")
 @click.option("--new", is_flag=True, help="Also if there is no such queue yet.")
-@reason_option()
-@yes_option
-@dry_run_option("Say what would be moved, and move nothing.")
-@json_option
-@store_option
-@verbose_option
-def move(
-    *, choice: Choice, queue: str, new: bool, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str
-) -> int:
-    change, why, name = Move(check_queue_name(queue)), check_reason(reason), new_id()
+@act_options("Say what would be moved, and move nothing.")
+def move(*, choice: Choice, queue: str, new: bool, how: How) -> int:
+    change, name = Move(check_queue_name(queue)), new_id()
 
     async def give(app: Redrive, ids: list[str]) -> Amended:
-        return await app.letters.move(ids, queue, reason=why, request_id=name)
+        return await app.letters.move(ids, queue, reason=how.reason, request_id=name)
 
-    words = Words(
-        noun="letter",
-        would_be=f"moved to {queue}",
-        question=f"Move {{count}} to {queue}?",
-        would="would move",
-        done="moved",
-        key="moved",
-    )
-    wish = Wish(
-        choice.ids, choice.where, change, words, yes, dry_run, give, choice.view, check=known_queue(queue, new=new)
-    )
-    return report(act(store, wish), wish, as_json=as_json)
+    words = Words("moved", f"Move {{count}} to {queue}?", "would move", would_be=f"moved to {queue}")
+    return act(how, Wish(choice, change, words, give, check=known_queue(queue, new=new)))

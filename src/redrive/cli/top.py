@@ -16,11 +16,12 @@ import click
 from redrive.cli.access import HELP_NAMES, store_option, verbose_option, visit
 from redrive.cli.exits import Exit
 from redrive.cli.output import MISSING, bold, brief, clean, columns, iso, on_terminal, write
+from redrive.cli.status import show_causes
 from redrive.cli.watch import LEAST, redraw
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.cli.standing import Standing
+    from redrive.office.overview import Overview
 
 ABOUT = """Watch queues, workers and causes live. q or Ctrl-C leaves.
 
@@ -53,8 +54,6 @@ def top(*, every: str, store: str) -> int:
 
 
 async def _watch(app: Redrive, pause: int) -> None:
-    from redrive.cli.standing import read
-
     leaving = asyncio.Event()
 
     def hear() -> None:
@@ -63,16 +62,16 @@ async def _watch(app: Redrive, pause: int) -> None:
         if not keys or b"q" in keys.lower():
             leaving.set()
 
-    before = standing = await read(app)
+    before = view = await app.overview()
     with _own_screen():
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), hear)
         while not leaving.is_set():
-            redraw(lambda now=standing, then=before: _draw(now, then))  # type: ignore[misc]
+            redraw(lambda now=view, then=before: _draw(now, then))  # type: ignore[misc]
             try:
                 async with asyncio.timeout(pause / 1000):
                     await leaving.wait()
             except TimeoutError:
-                before, standing = standing, await read(app)
+                before, view = view, await app.overview()
 
 
 @contextmanager
@@ -89,14 +88,14 @@ def _own_screen() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, kept)
 
 
-def _draw(standing: Standing, before: Standing) -> None:
-    write(f"{bold(clean(standing.info.location))}  {iso(standing.at)}  q leaves")
+def _draw(view: Overview, before: Overview) -> None:
+    write(f"{bold(clean(view.info.location))}  {iso(view.at)}  q leaves")
     write("")
-    columns(*_queues(standing, before))
-    alive = [beat for beat in standing.workers if beat.alive]
+    columns(*_queues(view, before))
+    alive = [beat for beat in view.workers if beat.alive]
     write("")
     rows = [
-        [beat.worker, str(beat.facts.running), f"{brief(standing.at - beat.seen_at)} ago", ", ".join(beat.facts.queues)]
+        [beat.worker, str(beat.facts.running), f"{brief(view.at - beat.seen_at)} ago", ", ".join(beat.facts.queues)]
         for beat in alive[:WORKERS]
     ]
     columns(["WORKER", "RUNNING", "SEEN", "QUEUES"], rows)
@@ -104,26 +103,20 @@ def _draw(standing: Standing, before: Standing) -> None:
         write(f"… and {len(alive) - WORKERS} more")
     if not alive:
         write("no live workers")
-    if standing.causes:
-        write("")
-        header = ["CAUSE", "COUNT", "QUEUE", "LAST", "ERROR"]
-        ago = [f"{brief(standing.at - each.last_at)} ago" for each in standing.causes]
-        both = zip(standing.causes, ago, strict=True)
-        columns(header, [[c.cause, str(c.count), c.queue, last, f"{c.error}: {c.text}"] for c, last in both])
+    show_causes(view)
 
 
-def _queues(standing: Standing, before: Standing) -> tuple[list[str], list[list[str]]]:
-    seconds = max(0.001, (standing.at - before.at) / 1000)
-    earlier = {row.queue: row for row in before.queues}
-    live, rows = standing.live(), []
-    for row in standing.queues:
+def _queues(view: Overview, before: Overview) -> tuple[list[str], list[list[str]]]:
+    seconds = max(0.001, (view.at - before.at) / 1000)
+    earlier = {row.name: row.tally for row in before.queues}
+    rows = []
+    for queue in view.queues:
+        row = queue.tally
         then = earlier.get(row.queue, row)
-        waiting = row.held + row.parked
-        due = standing.due_for(row)
         done, dead = (row.done - then.done) / seconds, (row.open - then.open) / seconds
-        counts = [str(row.ready), str(waiting), str(row.leased), f"{max(0.0, done):.1f}", str(row.open)]
-        rest = [f"{max(0.0, dead):.1f}", MISSING if due is None else brief(due), str(live[row.queue])]
-        notes = ["PAUSED"] * row.paused + ["NO WORKER"] * standing.unattended(row) + [*standing.reached(row)]
-        rows.append([row.queue, *counts, *rest, ", ".join(notes)])
+        counts = [str(row.ready), str(row.held + row.parked), str(row.leased), f"{max(0.0, done):.1f}", str(row.open)]
+        oldest = MISSING if queue.oldest is None else brief(queue.oldest)
+        notes = ["PAUSED"] * row.paused + ["NO WORKER"] * queue.unattended + [*queue.reached]
+        rows.append([row.queue, *counts, f"{max(0.0, dead):.1f}", oldest, str(queue.workers), ", ".join(notes)])
     header = ["QUEUE", "READY", "HELD", "RUNNING", "DONE/S", "DEAD", "DEAD/S", "OLDEST", "WORKERS", "NOTE"]
     return header, rows

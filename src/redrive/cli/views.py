@@ -8,12 +8,14 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from redrive.cli.bonds import bonds_object
+from msgspec import structs
+
 from redrive.cli.output import iso, seconds
 from redrive.core import codec
 from redrive.core.item import Attempt, Failure, History, Instant, Item
 from redrive.core.redact import redact, redact_text
 from redrive.errors import PayloadError
+from redrive.office.relations import relations
 from redrive.office.scene import state_of
 
 DEEPEST = 600
@@ -68,7 +70,7 @@ def history_object(history: History) -> dict[str, Any]:
         "ended_at": iso(item.ended_at),
         "worker": item.worker,
         "lease_until": iso(item.lease_until),
-        **bonds_object(history),
+        **_relations_object(history),
         "failure": _failure_object(item.letter.failure) if item.letter else None,
         "history": [attempt_object(attempt) for attempt in history.attempts],
         "history_omitted": history.omitted,
@@ -85,6 +87,11 @@ def history_object(history: History) -> dict[str, Any]:
         **_payload_object(item.payload),
         "payload_flaw": item.flaw or None,
     }
+
+
+def _relations_object(history: History) -> dict[str, Any]:
+    known = relations(history)
+    return {**structs.asdict(known), "dedupe_window": seconds(known.dedupe_window)}
 
 
 def attempt_object(attempt: Attempt) -> dict[str, Any]:

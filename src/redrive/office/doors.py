@@ -5,15 +5,27 @@ from __future__ import annotations
 from functools import partial
 from shlex import quote
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from redrive.core.item import History
 from redrive.core.verbs import DocumentWrite
-from redrive.doors import Door, Problem, find, known
+from redrive.doors import Door, find, known
 from redrive.stores.aside import aside
 from redrive.stores.base import Store
 
 KIND = "door"
+
+
+class Problem(Struct, frozen=True):
+    """A health finding. `kind` is a word for programs, `what` the queue, route, gate or worker; `do` is a command that
+    helps.
+    """
+
+    kind: str
+    what: str
+    text: str
+    do: str
 
 
 async def mark(store: Store, queue: str, door: str) -> None:

@@ -1,0 +1,68 @@
+"""Bulk acts: apply a change to chosen items in batches, with progress and an early end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import Struct
+
+from redrive.core.select import And, Ids, Match
+from redrive.core.states import State
+from redrive.core.verbs import Amended, Skipped
+from redrive.office.bites import joined
+from redrive.office.selection import Chosen
+from redrive.stores.base import PAGE_LIMIT, Store
+
+BATCH = 2000
+"""Items between two checks of whether to stop."""
+
+
+class Done(Struct, frozen=True):
+    """`asked`: of those changed, the ones that were only asked to stop and still run. `left` were not reached."""
+
+    amended: Amended = Amended()
+    asked: tuple[str, ...] = ()
+    left: int = 0
+
+
+Act = Callable[[list[str]], Awaitable[Amended | Done]]
+
+
+def would_do(chosen: Sequence[Chosen]) -> Done:
+    """What an act on them would do, as they are now."""
+    skipped = tuple([Skipped(one.id, one.refused) for one in chosen if one.refused is not None])
+    return Done(Amended(tuple([one.id for one in chosen if one.refused is None]), (), skipped))
+
+
+async def apply(
+    ids: Sequence[str],
+    act: Act,
+    *,
+    gone: dict[str, str] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Done:
+    """Calls `act` for each batch. `gone` are skipped, each for its reason. After `stopped` no further batch begins."""
+    skipped = gone or {}
+    parts = [Amended(skipped=tuple([Skipped(each, why) for each, why in skipped.items()]))]
+    meant = [each for each in ids if each not in skipped]
+    asked: list[str] = []
+    reached = 0
+    while reached < len(meant) and not stopped():
+        batch = meant[reached : reached + BATCH]
+        done = await act(batch)
+        done = Done(done) if isinstance(done, Amended) else done
+        parts.append(done.amended)
+        asked += done.asked
+        reached += len(batch)
+        if on_progress is not None:
+            on_progress(len(batch))
+    return Done(joined(parts), tuple(asked), len(meant) - reached)
+
+
+async def running_among(store: Store, ids: Sequence[str]) -> set[str]:
+    running: set[str] = set()
+    for first in range(0, len(ids), PAGE_LIMIT):
+        these = And((Ids(tuple(ids[first : first + PAGE_LIMIT])), Match("state", "=", State.LEASED)))
+        running |= {item.id for item in await store.find(these, PAGE_LIMIT)}
+    return running

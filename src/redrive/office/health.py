@@ -1,0 +1,95 @@
+"""Health findings: what an operator should look at, from the overview, the server's memory and the doors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+
+from msgspec import Struct
+
+from redrive.core.durations import brief
+from redrive.core.filters import render
+from redrive.core.item import Instant, Millis, short_id
+from redrive.core.select import Match
+from redrive.office.doors import Problem, problems
+from redrive.office.overview import Overview, QueueOverview, overview
+from redrive.stores.base import Store
+from redrive.stores.upkeep import InMemory
+
+__all__ = ["OLDEST", "Health", "Problem", "find_problems", "health", "scarce_memory"]
+
+OLDEST: Millis = 15 * 60_000
+
+
+class Health(Struct, frozen=True):
+    """`queues` and `workers`: how many there are, of the workers the live ones."""
+
+    at: Instant
+    problems: tuple[Problem, ...] = ()
+    queues: int = 0
+    workers: int = 0
+
+    @property
+    def healthy(self) -> bool:
+        return not self.problems
+
+
+async def health(store: Store, *, oldest: Millis = OLDEST, max_letters: int | None = None) -> Health:
+    """`oldest`: how long an item may be due. `max_letters`: how many open letters are no problem; None for any."""
+    view = await overview(store)
+    found = [*find_problems(view, oldest)]
+    if isinstance(store, InMemory) and (text := scarce_memory(*await store.memory())):
+        found.append(Problem("memory", "", text, "raise maxmemory, or redrive queue prune"))
+    found += await problems(store)
+    letters = sum(row.tally.open for row in view.queues)
+    if max_letters is not None and letters > max_letters:
+        text = f"{letters:,} open letters exceed the limit of {max_letters:,}"
+        found.append(Problem("letters", "", text, "redrive letters list --by cause"))
+    return Health(view.at, tuple(found), len(view.queues), sum(beat.alive for beat in view.workers))
+
+
+def find_problems(view: Overview, oldest: Millis = OLDEST) -> Iterator[Problem]:
+    for row in view.queues:
+        yield from _of_queue(row, oldest)
+    for gate in view.open_gates:
+        by = f" by {gate.by}" if gate.by else ""
+        text = f"gate {gate.name} is {gate.state}{by}: {gate.why}"
+        yield Problem("gate_open", gate.name, text, f"redrive gate show {quote(gate.name)}")
+    for route in view.full_routes:
+        text = f"route {route.route} is full: {route.open:,} of {route.capacity:,} open letters"
+        yield Problem("route_full", route.route, text, _letters("route", route.route))
+    for beat in view.workers:
+        if not beat.alive and not beat.facts.stopped and beat.facts.running:
+            text = f"worker {beat.worker} was lost with {beat.facts.running:,} in hand"
+            said = f"{text}; last heard of {brief(view.at - beat.seen_at)} ago"
+            yield Problem("worker_lost", beat.worker, said, "redrive worker list")
+
+
+def _of_queue(row: QueueOverview, oldest: Millis) -> Iterator[Problem]:
+    tally, show = row.tally, f"redrive queue show {quote(row.name)}"
+    if row.unattended:
+        text = f"queue {row.name} has {tally.ready + tally.leased:,} to do and no live worker"
+        yield Problem("no_worker", row.name, text, row.start)
+    elif row.oldest is not None and row.oldest > oldest and not tally.paused:
+        text = f"queue {row.name}: the oldest item has been due for {brief(row.oldest)}"
+        yield Problem("too_old", row.name, text, show)
+    if tally.parked:
+        text = f"queue {row.name} has {tally.parked:,} parked behind dead heads of their order keys"
+        yield Problem("parked", row.name, text, _letters("queue", row.name))
+    if row.stuck is not None:
+        do = f"redrive letters show {quote(short_id(row.stuck.letters[0]))}"
+        yield Problem("held", row.name, f"queue {row.name}: {row.stuck}", do)
+    if "FULL" in row.reached:
+        text = f"queue {row.name} is at its capacity of {tally.settings.capacity:,}: enqueue refuses"
+        yield Problem("queue_full", row.name, text, show)
+
+
+def _letters(field: str, name: str) -> str:
+    return f"redrive letters list --where {quote(render(Match(field, '=', name)))}"
+
+
+def scarce_memory(used: int, most: int) -> str:
+    """Empty while there is enough, or no bound."""
+    if not 0 < most * 9 // 10 <= used:
+        return ""
+    return f"{used:,} of {most:,} bytes of the server's memory are used; a full server refuses what is enqueued"

@@ -1,0 +1,161 @@
+"""The overview of a store: its queues, routes, gates, causes of dead letters and workers, read at one time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from redrive.core.item import Instant, Item, Millis, Terms, short_id
+from redrive.core.redact import redact_text
+from redrive.core.select import And, Match, Or
+from redrive.core.states import State
+from redrive.core.verbs import CauseTally, QueueTally, RouteTally, StoreInfo, WorkerBeat
+from redrive.errors import NotFound
+from redrive.office.doors import doors, start
+from redrive.office.gates import GateView, list_gates
+from redrive.stores.base import Store
+
+TOP_CAUSES = 5
+LOOKED_AT = 500
+LINES = 20
+"""Of a queue, so many order keys are examined: that some are stuck matters more than how many."""
+BLOCKERS = 3
+
+
+class Stuck(Struct, frozen=True):
+    """`count` items wait for `letters`, which are dead: no worker will take them. `more`: not all were examined."""
+
+    count: int
+    letters: tuple[str, ...]
+    more: bool
+
+    def __str__(self) -> str:
+        first = short_id(self.letters[0])
+        whom = f"dead letter {first}" if len(self.letters) == 1 else f"{len(self.letters)} dead letters, as {first}"
+        verb = "waits" if self.count == 1 and not self.more else "wait"
+        return f"{self.count:,}{' or more' if self.more else ''} {verb} behind {whom}"
+
+
+class QueueOverview(Struct, frozen=True):
+    """A queue with what follows from its counts.
+
+    `oldest`: how long the item that has been due longest waits. `workers`: live ones. `unattended`: there is work to
+    do, or it is leased by a worker that is gone, and no worker is alive (a paused queue waits on purpose); then `start`
+    is what would serve it. `stuck`: what waits for dead letters. `reached`: limits that keep it from taking or giving.
+    """
+
+    tally: QueueTally
+    oldest: Millis | None = None
+    workers: int = 0
+    unattended: bool = False
+    start: str = ""
+    stuck: Stuck | None = None
+    reached: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.tally.queue
+
+    @property
+    def fill(self) -> int:
+        """What counts against a capacity."""
+        return self.tally.ready + self.tally.held + self.tally.parked + self.tally.leased
+
+
+class Overview(Struct, frozen=True):
+    """`causes` are the most frequent ones. `gates` are read only if a queue stands behind one."""
+
+    at: Instant
+    info: StoreInfo
+    queues: tuple[QueueOverview, ...] = ()
+    routes: tuple[RouteTally, ...] = ()
+    gates: tuple[GateView, ...] = ()
+    causes: tuple[CauseTally, ...] = ()
+    workers: tuple[WorkerBeat, ...] = ()
+
+    @property
+    def full_routes(self) -> tuple[RouteTally, ...]:
+        return tuple(row for row in self.routes if row.capacity is not None and row.open >= row.capacity)
+
+    @property
+    def open_gates(self) -> tuple[GateView, ...]:
+        return tuple(gate for gate in self.gates if gate.state != "closed")
+
+
+async def overview(store: Store) -> Overview:
+    tally = await store.tally()
+    gates = await list_gates(store) if any(row.settings.gate for row in tally.queues) else ()
+    causes = tuple([replace(each, text=redact_text(each.text)) for each in await store.causes(None, TOP_CAUSES)])
+    workers = await store.workers()
+    live = Counter(queue for beat in workers if beat.alive for queue in beat.facts.queues)
+    stuck = await _stuck(store, tally.queues)
+    queues = [_queue(row, tally.at, live[row.queue], stuck.get(row.queue), gates) for row in tally.queues]
+    if any(row.unattended for row in queues):
+        marked = await doors(store)
+        queues = [
+            replace(row, start=start(marked.get(row.name, ""), row.name)) if row.unattended else row for row in queues
+        ]
+    return Overview(tally.at, store.info(), tuple(queues), tally.routes, gates, causes, workers)
+
+
+def _queue(
+    row: QueueTally, now: Instant, workers: int, stuck: Stuck | None, gates: tuple[GateView, ...]
+) -> QueueOverview:
+    waits = bool(row.ready) and row.oldest_due is not None and row.oldest_due <= now
+    oldest = now - row.oldest_due if waits and row.oldest_due is not None else None
+    to_do = row.leased > 0 or (oldest is not None and not row.paused)
+    made = QueueOverview(row, oldest, workers, to_do and not workers, "", stuck)
+    settings, reached = row.settings, []
+    if settings.capacity is not None and made.fill >= settings.capacity:
+        reached.append("FULL")
+    if settings.max_running is not None and row.leased >= settings.max_running:
+        reached.append("AT MAX RUNNING")
+    if settings.gate and any(gate.name == settings.gate and gate.state != "closed" for gate in gates):
+        reached.append(f"GATE {settings.gate} OPEN")
+    return replace(made, reached=tuple(reached))
+
+
+# --- what waits for dead letters ---
+
+
+async def _stuck(store: Store, queues: tuple[QueueTally, ...]) -> dict[str, Stuck]:
+    """By queue. Costs nothing where no item is held, or none is dead. Parked items are counted by the store."""
+    if not any(row.open + row.archived + row.trash for row in queues):
+        return {}
+    found = {row.queue: await _stuck_in(store, row.queue) for row in queues if row.held}
+    return {queue: each for queue, each in found.items() if each is not None}
+
+
+async def _stuck_in(store: Store, queue: str) -> Stuck | None:
+    waits = Or((Match("hold", "=", "order"), Match("hold", "=", "after")))
+    page = await store.find(And((Match("queue", "=", queue), Match("state", "=", State.READY), waits)), LOOKED_AT)
+    lines: dict[str, list[Item]] = {}
+    for item in page.items:
+        if "parked" not in item.hold:
+            lines.setdefault(_line(item), []).append(item)
+    count, letters = 0, dict[str, None]()
+    for line in list(lines.values())[:LINES]:
+        letter = await _letter_before(store, line[0].id)
+        if letter is not None:
+            count += len(line)
+            letters[letter] = None
+    more = page.next is not None or len(lines) > LINES
+    return Stuck(count, tuple(letters), more) if letters else None
+
+
+def _line(item: Item) -> str:
+    """Items behind one head wait for the same one; an item that waits for others of its own is a line of its own."""
+    key = (item.terms or Terms()).order_key
+    return f"key {key}" if item.hold == "order" else f"item {item.id}"
+
+
+async def _letter_before(store: Store, item_id: str) -> str | None:
+    """The first dead one of those it waits for; items that end meanwhile are passed over."""
+    with suppress(NotFound):
+        for blocker in (await store.get(item_id)).blocked_by[:BLOCKERS]:
+            if (await store.get(blocker)).item.state is State.DEAD:
+                return blocker
+    return None
