@@ -1,0 +1,195 @@
+"""Outbox queues: deliveries to other systems, one queue per target.
+
+An outbox item is an item of the queue `redrive.outbox.<target>`. It is put as a follow-up, in the write that settles
+the item which caused it, so that neither happens without the other. A worker leases an outbox queue only in a process
+that registered its target with a `deliver` function. Each queue has its own circuit breaker, a short `keep`, and a
+policy of about an hour, after which the item is a dead letter with the reason `undeliverable`. The item may be
+delivered more than once: `destination_id` gives the id under which a repetition adds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+
+from redrive.core import gate as breakers
+from redrive.core.backoff import exponential
+from redrive.core.item import Item, Millis, NewItem
+from redrive.core.policy import Policy
+from redrive.core.verbs import QueueChange
+from redrive.engine.ids import new_id
+from redrive.engine.registry import OUTBOX, Handler, Signature, check_queue_name
+from redrive.engine.signals import Dead, Signal
+from redrive.engine.worker import Worker
+from redrive.errors import ConfigError, Conflict
+from redrive.events import Events
+from redrive.stores.base import Store
+from redrive.stores.clock import Clock, SystemClock
+
+logger = logging.getLogger("redrive")
+
+Deliver = Callable[[Item], object]
+
+MAX_ATTEMPTS = 20
+POLICY = Policy(exponential("1s", factor=2, cap="5m"), MAX_ATTEMPTS)
+"""Somewhat more than an hour."""
+BREAKER = breakers.gate_config(longest="5m", retry_share=None)
+LEASE: Millis = 60_000
+KEEP: Millis = 3_600_000
+CONCURRENCY = 10
+STOP_GRACE: Millis = 5_000
+
+
+class Undeliverable(Dead):
+    """No further attempt is made."""
+
+    letter_reason = "undeliverable"
+
+
+def outbox_queue(target: object) -> str:
+    """The queue of a target. Raises ConfigError for a name that cannot be one."""
+    if not isinstance(target, str) or not target:
+        raise ConfigError(f"{target!r} is not the name of a target", field="target", hint="use a name such as 'mail'")
+    return check_queue_name(f"{OUTBOX}{target}")
+
+
+def target_of(queue: str) -> str:
+    return queue.removeprefix(OUTBOX)
+
+
+def breaker_of(target: str) -> str:
+    """The name of a target's circuit breaker."""
+    return breakers.check_gate_name(f"outbox.{target}")
+
+
+def outbox_item(target: str, payload: bytes) -> NewItem:
+    """For the follow-ups of a settlement."""
+    return NewItem(new_id(), outbox_queue(target), payload)
+
+
+def destination_id(item: Item) -> str:
+    """The id under which what an outbox item delivers is put at its destination: the same for every attempt."""
+    return hashlib.sha256(f"outbox:{item.id}".encode()).hexdigest()[:32]
+
+
+def outbox_handler(target: str, deliver: Deliver, *, concurrency: int = CONCURRENCY) -> Handler:
+    """The handler of a target's queue: `deliver` in the event loop, or in a thread if it is not async."""
+    if not callable(deliver):
+        raise ConfigError(f"{deliver!r} is not a function", field="deliver", hint="give a function that takes an Item")
+    is_async = inspect.iscoroutinefunction(deliver) or inspect.iscoroutinefunction(getattr(deliver, "__call__", None))  # noqa: B004
+
+    async def deliver_async(item: Item) -> None:
+        try:
+            await deliver(item)  # type: ignore[misc]  # by is_async
+        except Exception as error:
+            if _is_last(item, error):
+                raise Undeliverable(str(error)) from error
+            raise
+
+    def deliver_in_thread(item: Item) -> None:
+        try:
+            deliver(item)
+        except Exception as error:
+            if _is_last(item, error):
+                raise Undeliverable(str(error)) from error
+            raise
+
+    function = deliver_async if is_async else deliver_in_thread
+    queue, signature = outbox_queue(target), Signature(function)
+    return Handler(queue, function, POLICY, LEASE, None, concurrency, is_async, signature)
+
+
+def _is_last(item: Item, error: Exception) -> bool:
+    return item.errors + 1 >= MAX_ATTEMPTS and not isinstance(error, Signal)
+
+
+class OutboxWorker:
+    """Delivers from the outbox queues of one store, in a process that has no app of its own to do it.
+
+    All methods run in one event loop. A clock of tests has no worker in the background: `deliver_due` does everything.
+    """
+
+    def __init__(self, store: Store, events: Events, clock: Clock) -> None:
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._handlers: dict[str, Handler] = {}
+        self._users: dict[str, int] = {}
+        self._background: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._changed = False
+
+    async def register(self, target: str, deliver: Deliver, *, breaker: bool = True, concurrency: int = 1) -> None:
+        """Serve a target until `release` was called as often. The first `deliver` that is registered is used."""
+        handler = outbox_handler(target, deliver, concurrency=concurrency)
+        queue = handler.queue
+        if queue not in self._handlers:
+            if (await self._store.settings(queue)).keep is None:
+                await self._declare(queue, breaker_of(target) if breaker else "")
+            self._handlers.setdefault(queue, handler)
+            self._restart()
+        self._users[queue] = self._users.get(queue, 0) + 1
+
+    async def release(self, target: str) -> None:
+        queue = outbox_queue(target)
+        self._users[queue] -= 1
+        if not self._users[queue]:
+            del self._users[queue], self._handlers[queue]
+            self._restart()
+            if not self._handlers and self._background is not None:
+                await self._background
+
+    async def deliver_due(self) -> None:
+        """One attempt for each item that is due now. Raises StoreError."""
+        if self._handlers:
+            # In a context of its own: its sleepers do not count as those of the caller.
+            await asyncio.get_running_loop().create_task(self._work(once=True), context=Context())
+
+    async def close(self) -> None:
+        """Before the store is closed."""
+        self._handlers.clear()
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.wait({self._background})
+
+    async def _declare(self, queue: str, breaker: str) -> None:
+        if breaker and await self._store.gate(breaker) is None:
+            with suppress(Conflict):  # another process was faster
+                state = breakers.GateState()
+                await self._store.set_gate(breakers.write(breaker, 0, state, state, BREAKER))
+        await self._store.configure(queue, QueueChange(keep=KEEP, gate=breaker))
+
+    def _restart(self) -> None:
+        """Have the worker in the background serve the targets as they are now."""
+        self._changed = True
+        self._stop.set()
+        if self._handlers and self._background is None and isinstance(self._clock, SystemClock):
+            self._background = asyncio.get_running_loop().create_task(self._run(), context=Context())
+
+    async def _run(self) -> None:
+        try:
+            # A worker that ends although nothing has changed was stopped by an operator.
+            while self._handlers and self._changed:
+                self._changed, self._stop = False, asyncio.Event()
+                await self._work(once=False)
+        except Exception:
+            logger.exception("the outbox worker failed; outbox items are delivered at the end of the loop")
+        finally:
+            self._background = None
+
+    async def _work(self, *, once: bool) -> None:
+        worker = Worker(
+            self._store,
+            self._handlers,
+            events=self._events,
+            clock=self._clock,
+            frames=False,
+            max_result=0,
+            once=once,
+        )
+        await worker.run(asyncio.Event() if once else self._stop, asyncio.Event(), STOP_GRACE)
