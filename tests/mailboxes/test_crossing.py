@@ -11,11 +11,12 @@ import pytest
 
 from redrive.core.item import Item
 from redrive.core.select import And, Match
+from redrive.engine.outbox import MAX_ATTEMPTS, OutboxWorker
 from redrive.errors import MailboxConnectionError, MailboxFullError
-from redrive.mailboxes import DeadLetter, DLQPolicy, MailboxResolver, MainLoopRequest, Replayer, StoreMailbox
+from redrive.mailboxes import DeadLetter, DLQPolicy, Mailbox, MailboxResolver, MainLoopRequest, Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.letters.transfer import move
-from redrive.mailboxes.loops.outbox import TRIES, forward
+from redrive.mailboxes.letters import transfer
+from redrive.mailboxes.loops.outbox import LoopOutbox
 from redrive.mailboxes.loops.settling import Outgoing, bury, finish, reply_of
 from redrive.mailboxes.testing import CollectingMailbox
 from redrive.stores.base import Store
@@ -212,6 +213,30 @@ def test_a_crash_at_each_step_of_a_replay_across_stores(
     there.clock.advance("61s")
     there.process(replayed(*names, dedupe=later))
     there.process(back_at_work("-0", *names))
+
+
+def move(source: StoreMailbox[Any, Any], target: Mailbox[Any, Any]) -> int:
+    """Move what died in `source` for `target`, as its outbox items do; how many letters."""
+    route = And((Match("route", "=", target.name), Match("queue", "=", source.name), Match("disposition", "=", "open")))
+    place = source._place  # noqa: SLF001 - no mailbox of users
+    ids = place.call(place.store.ids, And((Match("state", "=", "dead"), route))).ids
+    return sum([transfer.move(source, target, letter_id) for letter_id in reversed(ids)])
+
+
+def forward(requests: StoreMailbox[Any, Any], *, reply_type: Any = None) -> int:
+    """One look at the outbox of `requests`, as a loop does; how many items were delivered."""
+    place = requests._place  # noqa: SLF001 - no mailbox of users
+    outbox = OutboxWorker(place.store, place.events, place.clock)
+    before = delivered(requests)
+    outbox.register(requests.name, LoopOutbox(requests, (), lambda: reply_type)._deliver, breaker=False)  # noqa: SLF001
+    place.call(outbox.look, wait=True)
+    return delivered(requests) - before
+
+
+def delivered(requests: StoreMailbox[Any, Any]) -> int:
+    place = requests._place  # noqa: SLF001 - no mailbox of users
+    rows = place.call(place.store.tally).queues
+    return sum(row.done for row in rows if row.queue.startswith(f"redrive.outbox.{requests.name}"))
 
 
 Counts = list[tuple[int, int]]
@@ -430,7 +455,7 @@ def answered(requests: StoreMailbox[Any, Any], body: object = "done") -> None:
 
 def in_outbox(requests: StoreMailbox[Any, Any]) -> Item:
     place = requests._place  # noqa: SLF001 - no mailbox of users
-    (item,) = place.call(place.store.find, Match("queue", "=", "requests.outbox"))
+    (item,) = place.call(place.store.find, Match("queue", "=", "redrive.outbox.requests"))
     return item
 
 
@@ -442,7 +467,7 @@ def test_a_reply_that_cannot_be_delivered_is_tried_again_and_then_a_letter(
     requests.send(1, reply_to="answers")
     answered(requests)
     tried = []
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         assert (forward(requests), forward(requests)) == (0, 0), "not before its time"
         tried.append((in_outbox(requests).due_at - clock.now()) // 1000)
         clock.advance("300s")

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
+from typing import NamedTuple
 
 from redrive.core import gate as breakers
 from redrive.core.backoff import exponential
@@ -23,9 +24,8 @@ from redrive.core.item import Item, Millis, NewItem
 from redrive.core.policy import Policy
 from redrive.core.verbs import QueueChange
 from redrive.engine.ids import new_id
-from redrive.engine.registry import OUTBOX, Handler, Signature, check_queue_name
+from redrive.engine.registry import OUTBOX, Handler, Signature, check_queue_name, is_outbox
 from redrive.engine.signals import Dead, Signal
-from redrive.engine.worker import Worker
 from redrive.errors import ConfigError, Conflict
 from redrive.events import Events
 from redrive.stores.base import Store
@@ -108,46 +108,75 @@ def _is_last(item: Item, error: Exception) -> bool:
     return item.errors + 1 >= MAX_ATTEMPTS and not isinstance(error, Signal)
 
 
-class OutboxWorker:
-    """Delivers from the outbox queues of one store, in a process that has no app of its own to do it.
+class Registration(NamedTuple):
+    target: str
+    deliver: Deliver
+    breaker: bool
 
-    All methods run in one event loop. A clock of tests has no worker in the background: `deliver_due` does everything.
+
+class OutboxWorker:
+    """Delivers from the outbox queues of one store, in a process that has no app to do it.
+
+    A registration covers a target and its parts, `target@part`, each with a queue and a circuit breaker of its own;
+    `breaker`: whether the target itself has one. The worker runs in the background, as soon as there is something; a
+    clock of tests has no background. All coroutines run in one event loop.
     """
 
     def __init__(self, store: Store, events: Events, clock: Clock) -> None:
         self._store = store
         self._events = events
         self._clock = clock
+        self._registered: dict[str, list[Registration]] = {}
         self._handlers: dict[str, Handler] = {}
-        self._users: dict[str, int] = {}
         self._background: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._changed = False
 
-    async def register(self, target: str, deliver: Deliver, *, breaker: bool = True, concurrency: int = 1) -> None:
-        """Serve a target until `release` was called as often. The first `deliver` that is registered is used."""
-        handler = outbox_handler(target, deliver, concurrency=concurrency)
-        queue = handler.queue
-        if queue not in self._handlers:
-            if (await self._store.settings(queue)).keep is None:
-                await self._declare(queue, breaker_of(target) if breaker else "")
-            self._handlers.setdefault(queue, handler)
-            self._restart()
-        self._users[queue] = self._users.get(queue, 0) + 1
+    def register(self, target: str, deliver: Deliver, *, breaker: bool = True) -> Registration:
+        """From any thread. The first `deliver` of a target is used while it is registered."""
+        registration = Registration(target, deliver, breaker)
+        self._registered.setdefault(target, []).append(registration)
+        return registration
 
-    async def release(self, target: str) -> None:
-        queue = outbox_queue(target)
-        self._users[queue] -= 1
-        if not self._users[queue]:
-            del self._users[queue], self._handlers[queue]
+    async def release(self, registration: Registration) -> None:
+        """End a registration. After the last one the worker has ended, with what it had in hand."""
+        others = self._registered[registration.target]
+        others.remove(registration)
+        if not others:
+            del self._registered[registration.target]
+        for queue in [each for each in self._handlers if _whole(each) == registration.target]:
+            del self._handlers[queue]
+            if others:
+                self._handlers[queue] = outbox_handler(target_of(queue), others[0].deliver, concurrency=1)
             self._restart()
-            if not self._handlers and self._background is not None:
-                await self._background
+        if not self._handlers and self._background is not None:
+            await self._background
 
-    async def deliver_due(self) -> None:
-        """One attempt for each item that is due now. Raises StoreError."""
-        if self._handlers:
-            # In a context of its own: its sleepers do not count as those of the caller.
+    def serves(self, target: str) -> bool:
+        """Whether the worker in the background leases the queue of this target."""
+        return self._background is not None and outbox_queue(target) in self._handlers
+
+    @property
+    def in_background(self) -> bool:
+        return self._background is not None
+
+    async def look(self, *, wait: bool) -> None:
+        """Serve the registered targets that have items. `wait`: for one attempt at each that is due; raises StoreError.
+
+        Without a background every look waits.
+        """
+        for row in (await self._store.tally()).queues:
+            found = self._registered.get(_whole(row.queue)) if is_outbox(row.queue) else None
+            if found and row.queue not in self._handlers and row.ready + row.leased:
+                target, (first, *_) = target_of(row.queue), found
+                if row.settings.keep is None:
+                    await self._declare(
+                        row.queue, breaker_of(target) if first.breaker or target != first.target else ""
+                    )
+                self._handlers[row.queue] = outbox_handler(target, first.deliver, concurrency=1)
+                self._restart()
+        if self._handlers and (wait or self._background is None):
+            # In a context of its own: its sleepers are not those of the caller.
             await asyncio.get_running_loop().create_task(self._work(once=True), context=Context())
 
     async def close(self) -> None:
@@ -178,11 +207,14 @@ class OutboxWorker:
                 self._changed, self._stop = False, asyncio.Event()
                 await self._work(once=False)
         except Exception:
-            logger.exception("the outbox worker failed; outbox items are delivered at the end of the loop")
+            logger.exception("the outbox worker failed; outbox items wait for the next look")
         finally:
             self._background = None
 
     async def _work(self, *, once: bool) -> None:
+        # Most processes have nothing to deliver, and start sooner without it.
+        from redrive.engine.worker import Worker
+
         worker = Worker(
             self._store,
             self._handlers,
@@ -193,3 +225,8 @@ class OutboxWorker:
             once=once,
         )
         await worker.run(asyncio.Event() if once else self._stop, asyncio.Event(), STOP_GRACE)
+
+
+def _whole(queue: str) -> str:
+    """The target of a queue, without its part."""
+    return target_of(queue).partition("@")[0]

@@ -86,6 +86,7 @@ class StoreEnds:
             reply=self._reply(message, reply),
             otherwise=grave.otherwise,
             counted=grave.counted,
+            mailbox=target,
         )
 
     @staticmethod

@@ -17,7 +17,7 @@ from redrive.core.states import State
 from redrive.core.verbs import Verdict
 from redrive.engine.evidence import failure_of
 from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.loops.outbox import outgoing_item
+from redrive.mailboxes.loops.outbox import letter_item, outgoing_item, shares_store
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import Mailbox
@@ -83,12 +83,17 @@ def bury(
     reply: Outgoing | None = None,
     otherwise: float = 60,
     counted: bool = True,
+    mailbox: Mailbox[Any, Any] | None = None,
 ) -> Literal["buried", "full", "lost"]:
     """It is a letter of this route, and its last reply is sent. `full`: the route has no room; nothing was sent, and
-    the message is visible again after `otherwise` seconds. `counted` False: it was not run this time.
+    the message is visible again after `otherwise` seconds. `counted` False: it was not run this time. `mailbox`: to
+    which the letter is moved if it is on another store.
     """
     dead = o.Dead(failure_from(error), reason, route, limits.seconds(otherwise, field="otherwise"), counted)
-    answer = message._settle(message._settlement(dead, follow_ups=_follow_ups(message, reply)))
+    follow_ups = _follow_ups(message, reply)
+    if mailbox is not None and not shares_store(message._place, mailbox):
+        follow_ups += (letter_item(message.id, mailbox, source=message._mailbox.name),)
+    answer = message._settle(message._settlement(dead, follow_ups=follow_ups))
     if answer is None or (answer.verdict is Verdict.APPLIED and answer.reason == "cancelled"):
         return "lost"  # or somebody wanted it cancelled, and so it was
     died = answer.verdict is Verdict.APPLIED

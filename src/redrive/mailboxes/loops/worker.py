@@ -12,17 +12,23 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from redrive.engine.evidence import hint_of
 from redrive.engine.forks import parent_only
 from redrive.engine.runner import received
-from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, SerializationError
+from redrive.errors import (
+    InvalidParameterError,
+    MailboxClosedError,
+    MailboxConnectionError,
+    MailboxError,
+    SerializationError,
+)
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, request_id_of
-from redrive.mailboxes.boxes.mailbox import Mailbox
+from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.boxes.stop import Stop
 from redrive.mailboxes.life.lease_extender import LeaseExtender
@@ -33,8 +39,8 @@ from redrive.mailboxes.loops import settling
 from redrive.mailboxes.loops.awaiting import one_loop
 from redrive.mailboxes.loops.config import LONGEST_WAIT, MainLoopConfig
 from redrive.mailboxes.loops.ends import Grave, ends_of
-from redrive.mailboxes.loops.errands import Errands
 from redrive.mailboxes.loops.generics import given_for
+from redrive.mailboxes.loops.outbox import LoopOutbox, shares_store
 from redrive.mailboxes.loops.policy import DLQPolicy
 from redrive.mailboxes.loops.verdict import grave_of, is_excluded, is_letter, is_suspect, lost_too_often, verdict
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
@@ -71,11 +77,13 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         self._clock = requests.clock
         self._extender = LeaseExtender(self._config.lease_extender, clock=self._clock)
         self._ends = ends_of(requests, self._clock)
-        self._errands = Errands(requests, self.dead_letters, self._clock, self._reply_type)
+        self._outbox: LoopOutbox | None = None
+        if isinstance(requests, StoreMailbox):
+            self._outbox = LoopOutbox(requests, self.dead_letters, self._reply_type)
         self._stop = Stop()
         self._worker_id = f"{socket.gethostname()}-{os.getpid()}"
         for grave in self.dead_letters:
-            if grave.name == requests.name and self._errands.shares_store(grave):
+            if grave.name == requests.name and self._shares_store(grave):
                 said = f"dead letters of {requests.name!r} would come back as requests"
                 raise InvalidParameterError(said, field="dlq", hint=f"use another mailbox, such as {requests.name}-dlq")
             grave.mark_dead_letters()
@@ -120,15 +128,15 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         self._bind(late=True)
         for grave in self.dead_letters:
             self._metrics.watch(grave)
-        with self._life.running() as self._stop, self._life.attended(self._requests), one_loop():
-            self._errands.soon()
+        delivering = nullcontext() if self._outbox is None else self._outbox.running()
+        with self._life.running() as self._stop, self._life.attended(self._requests), one_loop(), delivering:
             rounds = 0
             try:
                 self._announce()
                 while not self._stop.is_set() and not self._requests.closed and rounds != most:
                     rounds += 1
                     self._heartbeat.beat()
-                    self._errands.run()
+                    self._deliver()
                     self._round(visibility, wait_time_seconds)
             finally:
                 self._extender.close()
@@ -147,11 +155,17 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         if self._requests.closed:
             return
         try:
-            self._steadily(self._errands.announce, None)
+            self._steadily(self._prepare_letters, None)
         except MailboxClosedError:
             # Closed by another thread, or with the process, before the first round.
             if not self._requests.closed:
                 raise
+
+    def _prepare_letters(self) -> None:
+        """Declare the dead-letter mailboxes of our store there, with the room they have."""
+        for mailbox in self.dead_letters:
+            if isinstance(mailbox, StoreMailbox) and self._shares_store(mailbox):
+                mailbox._place.call(mailbox._prepare)
 
     def _round(self, visibility: float, wait: float) -> None:
         def receive() -> Sequence[Message[BodyT, ReplyT]]:
@@ -186,7 +200,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                     self._give_back(batch[position:])
                     raise
                 self._heartbeat.beat()
-                self._errands.run()
+                self._deliver()
                 if is_suspect(message):
                     return
 
@@ -242,7 +256,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             raise
         else:
             self._said(message, ended=ended)
-            self._errands.after(message)
+            self._note(message)
 
     def _unreadable(self, message: Message[BodyT, ReplyT], error: SerializationError) -> None:
         """No try will read it, unless the policy expects that one does: by a newer version of the program."""
@@ -280,7 +294,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._stays(message, grave)
             return
         target = grave_of(self._dlq, message, grave.error)
-        if target is not None and not self._errands.has_room(target):
+        if target is not None and not self._has_room(target):
             kept = self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None)
             outcome = None if kept is None else "full" if kept else "lost"
         else:
@@ -335,7 +349,30 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             error_type=grave.error_type,
             error_message=grave.text,
         )
-        self._errands.after(message, target)
+        self._note(message, target)
+
+    # --- other stores -----------------------------------------------------------------------------------------------
+
+    def _shares_store(self, mailbox: Mailbox[Any, Any]) -> bool:
+        return isinstance(self._requests, StoreMailbox) and shares_store(self._requests._place, mailbox)
+
+    def _has_room(self, mailbox: Mailbox[Any, Any]) -> bool:
+        """Whether another store takes one more letter. On our own store the write itself tells."""
+        room = getattr(mailbox, "max_size", None)
+        if room is None or self._shares_store(mailbox):
+            return True
+        try:
+            return mailbox.approximate_count() < int(room)
+        except MailboxError:
+            return True  # it cannot be asked now: the letter waits in the outbox
+
+    def _deliver(self) -> None:
+        if self._outbox is not None:
+            self._outbox.run()
+
+    def _note(self, message: Message[BodyT, ReplyT], letters: Mailbox[Any, Any] | None = None) -> None:
+        if self._outbox is not None:
+            self._outbox.note(message, letters)
 
     def _backoff(self, message: Message[BodyT, ReplyT], *, free: bool = False) -> float:
         """`free`: the delivery is not counted, so all of them are."""
