@@ -9,8 +9,8 @@ from redrive.core.item import NewItem
 from redrive.core.select import Match
 from redrive.core.states import State
 from redrive.core.verbs import QueueTally
-from redrive.engine.outbox import MAX_ATTEMPTS, OutboxWorker, destination_id, outbox_item
-from redrive.errors import ConfigError
+from redrive.engine.outbox import MAX_ATTEMPTS, Deliver, OutboxWorker, destination_id, outbox_item
+from redrive.errors import ConfigError, StoreUnavailable
 from redrive.events import Events
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
@@ -131,41 +131,62 @@ async def test_a_crash_between_delivery_and_settle_delivers_it_once(lab: Lab, po
 
     dying = FaultyStore(lab.shared, counted=("settle",))
     dying.crash_at(point)
-    for store in (dying, lab.shared):
-        worker = OutboxWorker(store, Events(), lab.clock)
-        await worker.register("mail", deliver)
-        if store is dying:
-            await lab.store.put([outbox_item("mail", b"hello")])
-            with pytest.raises(SimulatedCrash):
-                await worker.deliver_due()
-            assert (await row(there, "inbox")).ready == 1
-        lab.clock.advance("61s")
-        if store is not dying:
-            await worker.deliver_due()
+    await lab.store.put([outbox_item("mail", b"hello")])
+    worker = process(dying, lab, deliver)
+    with pytest.raises(SimulatedCrash):
+        await worker.look(wait=True)
+    assert (await row(there, "inbox")).ready == 1
+    lab.clock.advance("61s")
+    await process(lab.shared, lab, deliver).look(wait=True)
     assert (await row(there, "inbox")).ready == 1
     counts = await row(lab.store)
     assert (counts.ready, counts.leased, counts.done) == (0, 0, 1)
 
 
-async def test_a_pass_tries_each_item_that_is_due_once_and_ends_with_a_store_error(lab: Lab) -> None:
+def process(store: Store, lab: Lab, deliver: Deliver) -> OutboxWorker:
+    worker = OutboxWorker(store, Events(), lab.clock)
+    worker.register("mail", deliver)
+    return worker
+
+
+async def test_a_look_tries_each_item_that_is_due_once_and_ends_with_a_store_error(lab: Lab) -> None:
     target, faulty = Target(), FaultyStore(lab.shared)
-    worker = OutboxWorker(faulty, Events(), lab.clock)
-    await worker.deliver_due()
-    await worker.register("mail", target.deliver)
+    worker = process(faulty, lab, target.deliver)
+    await worker.look(wait=True)
+    assert faulty.calls_of("lease") == []
     await lab.store.put([outbox_item("mail", b"1"), outbox_item("mail", b"2")])
     target.down = True
-    await worker.deliver_due()
+    await worker.look(wait=True)
     assert len(target.calls) == 2
-    await worker.deliver_due()
+    await worker.look(wait=True)
     assert len(target.calls) == 2
     faulty.next("lease", Fault.UNAVAILABLE)
-    with pytest.raises(Exception, match="lease"):
-        await worker.deliver_due()
+    with pytest.raises(StoreUnavailable):
+        await worker.look(wait=True)
     target.down = False
     lab.clock.advance("1s")
-    await worker.deliver_due()
+    await worker.look(wait=True)
     assert sorted(target.arrived.values()) == [b"1", b"2"]
-    await worker.release("mail")
+
+
+async def test_parts_of_a_target_are_served_with_it_each_with_a_breaker(lab: Lab) -> None:
+    target = Target()
+    worker = OutboxWorker(lab.shared, Events(), lab.clock)
+    first = worker.register("mail", target.deliver, breaker=False)
+    other = worker.register("mail", target.deliver, breaker=False)
+    await lab.store.put([outbox_item(each, b"1") for each in ("mail", "mail@there", "mailing", "sms@there")])
+    await worker.look(wait=True)
+    assert len(target.arrived) == 2
+    rows = {each.queue: each for each in (await lab.store.tally()).queues}
+    assert [rows[f"{MAIL}{part}"].settings.gate for part in ("", "@there")] == ["", "outbox.mail@there"]
+    await worker.release(first)
+    await lab.store.put([outbox_item("mail@there", b"2")])
+    await worker.look(wait=True)
+    assert len(target.arrived) == 3
+    await worker.release(other)
+    await lab.store.put([outbox_item("mail", b"3")])
+    await worker.look(wait=True)
+    assert len(target.arrived) == 3
 
 
 async def test_outbox_queues_are_not_enqueued_to_and_have_no_handlers(memory_lab: Lab) -> None:

@@ -13,8 +13,8 @@ import asyncio
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from typing import NamedTuple
 
@@ -40,8 +40,8 @@ POLICY = Policy(exponential("1s", factor=2, cap="5m"), MAX_ATTEMPTS)
 """Somewhat more than an hour."""
 BREAKER = breakers.gate_config(longest="5m", retry_share=None)
 LEASE: Millis = 60_000
+TIMEOUT: Millis = 60_000
 KEEP: Millis = 3_600_000
-CONCURRENCY = 10
 STOP_GRACE: Millis = 5_000
 
 
@@ -77,35 +77,35 @@ def destination_id(item: Item) -> str:
     return hashlib.sha256(f"outbox:{item.id}".encode()).hexdigest()[:32]
 
 
-def outbox_handler(target: str, deliver: Deliver, *, concurrency: int = CONCURRENCY) -> Handler:
+def outbox_handler(target: str, deliver: Deliver, *, concurrency: int) -> Handler:
     """The handler of a target's queue: `deliver` in the event loop, or in a thread if it is not async."""
     if not callable(deliver):
         raise ConfigError(f"{deliver!r} is not a function", field="deliver", hint="give a function that takes an Item")
     is_async = inspect.iscoroutinefunction(deliver) or inspect.iscoroutinefunction(getattr(deliver, "__call__", None))  # noqa: B004
 
-    async def deliver_async(item: Item) -> None:
-        try:
+    async def in_loop(item: Item) -> None:
+        with _attempt(item):
             await deliver(item)  # type: ignore[misc]  # by is_async
-        except Exception as error:
-            if _is_last(item, error):
-                raise Undeliverable(str(error)) from error
-            raise
 
-    def deliver_in_thread(item: Item) -> None:
-        try:
+    def in_thread(item: Item) -> None:
+        with _attempt(item):
             deliver(item)
-        except Exception as error:
-            if _is_last(item, error):
-                raise Undeliverable(str(error)) from error
-            raise
 
-    function = deliver_async if is_async else deliver_in_thread
+    function = in_loop if is_async else in_thread
     queue, signature = outbox_queue(target), Signature(function)
-    return Handler(queue, function, POLICY, LEASE, None, concurrency, is_async, signature)
+    return Handler(queue, function, POLICY, LEASE, TIMEOUT, concurrency, is_async, signature)
 
 
-def _is_last(item: Item, error: Exception) -> bool:
-    return item.errors + 1 >= MAX_ATTEMPTS and not isinstance(error, Signal)
+@contextmanager
+def _attempt(item: Item) -> Iterator[None]:
+    try:
+        yield
+    except Signal:
+        raise
+    except Exception as error:
+        if item.errors + 1 < MAX_ATTEMPTS:
+            raise
+        raise Undeliverable(str(error)) from error
 
 
 class Registration(NamedTuple):
@@ -215,15 +215,8 @@ class OutboxWorker:
         # Most processes have nothing to deliver, and start sooner without it.
         from redrive.engine.worker import Worker
 
-        worker = Worker(
-            self._store,
-            self._handlers,
-            events=self._events,
-            clock=self._clock,
-            frames=False,
-            max_result=0,
-            once=once,
-        )
+        events, clock = self._events, self._clock
+        worker = Worker(self._store, self._handlers, events=events, clock=clock, frames=False, max_result=0, once=once)
         await worker.run(asyncio.Event() if once else self._stop, asyncio.Event(), STOP_GRACE)
 
 
