@@ -6,10 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from redrive import Policy, Redrive, never
 from redrive.cli.doctor import memory
 from redrive.cli.exits import Exit
+from redrive.cli.health import problems
+from redrive.cli.standing import Standing
+from redrive.core.item import Item
+from redrive.core.states import State
+from redrive.core.verbs import QueueTally, StoreInfo, WorkerBeat, WorkerFacts
 from redrive.mailboxes import open_mailbox
 from redrive.office import doors
 from tests.support.bound import lease_in, line_in, with_app
@@ -257,3 +263,61 @@ def test_the_doctor_looks_at_the_app(
     assert told.code == Exit.UNSOUND
     assert "bad\tapp\t" in told.out
     assert told.err == ""
+
+
+async def sends_mail(app: Redrive) -> None:
+    mail = app.outbox("mail")
+
+    @app.handler("orders")
+    async def order() -> None:
+        app.follow_up(mail, {"to": "ada"})
+
+    await app.enqueue("orders")
+    await app.run(until_idle=True)
+
+
+async def delivers_mail(app: Redrive) -> None:
+    app.outbox("mail", lambda _item: None)
+    await app.run(until_idle=True)
+
+
+def test_an_outbox_is_listed_while_it_holds_something_and_a_finding_if_no_process_serves_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_app(tmp_path, sends_mail)
+    told = here(capsys, "health")
+    assert told.out.strip().split("\t") == [
+        "outbox_unserved",
+        "mail",
+        "outbox mail has 1 item to deliver, and no live process that delivers to it",
+        "start a worker of the app that registers it with app.outbox('mail', deliver)",
+    ]
+    assert [line.split("\t")[:2] for line in here(capsys, "queue", "list").out.splitlines()] == [
+        ["orders", "0"],
+        ["redrive.outbox.mail", "1"],
+    ]
+    (item_id,) = here(capsys, "item", "list", "--quiet", "--where", "queue:redrive.outbox.mail").out.split()
+    assert "a delivery to target mail" in here(capsys, "item", "explain", item_id).out
+    refused = here(capsys, "queue", "push", "redrive.outbox.mail", "1")
+    assert (refused.code, "outbox queue of target 'mail'" in refused.err) == (Exit.USAGE, True)
+    with_app(tmp_path, delivers_mail)
+    assert health(capsys) == (Exit.DONE, {})
+    for command in (("queue", "list"), ("status",)):
+        assert "redrive.outbox" not in here(capsys, *command).out
+
+
+def test_an_outbox_that_is_served_but_not_delivered_is_a_finding_after_five_minutes() -> None:
+    row = QueueTally("redrive.outbox.mailbox.requests@3fa2", ready=2)
+    item = Item("abcdefghij", row.queue, b"", 1, State.READY, enqueued_at=1_000, due_at=1_000, renewed_at=1_000)
+    beat = WorkerBeat("w", WorkerFacts((row.queue,)), 0, alive=True)
+    info = StoreInfo("memory", "", "none", "", 1)
+    now = Standing(301_000, info, (row,), (), (), (), (beat,), undelivered={row.queue: item})
+    assert list(problems(now, 10**9, None)) == []
+    (found,) = problems(replace(now, at=301_001), 10**9, None)
+    assert (found.kind, found.what) == ("outbox_stuck", "mailbox.requests@3fa2")
+    assert (found.text.endswith("2 items to deliver, the oldest since 5m"), found.do) == (
+        True,
+        "redrive item explain abcdefghij",
+    )
+    (alone,) = problems(replace(now, workers=()), 10**9, None)
+    assert (alone.kind, alone.do) == ("outbox_unserved", "start a loop on mailbox requests")

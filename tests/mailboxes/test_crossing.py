@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,7 +230,7 @@ def forward(requests: StoreMailbox[Any, Any], *, reply_type: Any = None) -> int:
     place = requests._place  # noqa: SLF001 - no mailbox of users
     outbox = OutboxWorker(place.store, place.events, place.clock)
     before = delivered(requests)
-    outbox.register(requests.name, LoopOutbox(requests, (), lambda: reply_type)._deliver, breaker=False)  # noqa: SLF001
+    outbox.register(f"mailbox.{requests.name}", LoopOutbox(requests, (), lambda: reply_type)._deliver, breaker=False)  # noqa: SLF001
     place.call(outbox.look, wait=True)
     return delivered(requests) - before
 
@@ -236,7 +238,7 @@ def forward(requests: StoreMailbox[Any, Any], *, reply_type: Any = None) -> int:
 def delivered(requests: StoreMailbox[Any, Any]) -> int:
     place = requests._place  # noqa: SLF001 - no mailbox of users
     rows = place.call(place.store.tally).queues
-    return sum(row.done for row in rows if row.queue.startswith(f"redrive.outbox.{requests.name}"))
+    return sum(row.done for row in rows if row.queue.startswith(f"redrive.outbox.mailbox.{requests.name}"))
 
 
 Counts = list[tuple[int, int]]
@@ -455,7 +457,7 @@ def answered(requests: StoreMailbox[Any, Any], body: object = "done") -> None:
 
 def in_outbox(requests: StoreMailbox[Any, Any]) -> Item:
     place = requests._place  # noqa: SLF001 - no mailbox of users
-    (item,) = place.call(place.store.find, Match("queue", "=", "redrive.outbox.requests"))
+    (item,) = place.call(place.store.find, Match("queue", "=", "redrive.outbox.mailbox.requests"))
     return item
 
 
@@ -540,3 +542,27 @@ def test_where_nobody_answers_is_not_asked_for_each_reply(mailboxes: Openers, cl
         faulty.heal()
         clock.advance("1s")
         assert (forward(requests), answers.approximate_count()) == (5, 5)
+
+
+def test_a_loop_delivers_in_the_background_while_it_waits_for_messages(tmp_path: Path) -> None:
+    """By the real clock: under a clock of tests, a loop delivers between two messages."""
+    here, there = f"sqlite:///{tmp_path}/here.db", f"sqlite:///{tmp_path}/there.db"
+    with (
+        StoreMailbox[Any, Any]("replies", there) as replies,
+        StoreMailbox[Any, Any]("dead", there) as dead,
+        StoreMailbox[Any, Any]("requests", here, resolver=MailboxResolver({"replies": replies})) as requests,
+    ):
+        loop = Loop(adapter=Adapter(ValueError("no")), requests=requests, dlq=DLQPolicy(dead, max_delivery_count=1))
+        thread = threading.Thread(target=loop.run)
+        thread.start()
+        for _ in range(2):
+            requests.send(MainLoopRequest(Ask("why")), reply_to="replies")
+            for arrived in (replies, dead):
+                (message,) = arrived.receive(wait_time_seconds=20)
+                message.acknowledge()
+        place = requests._place  # noqa: SLF001 - the outbox is no mailbox
+        serving = [queue for beat in place.call(place.store.workers) for queue in beat.facts.queues]
+        assert f"redrive.outbox.mailbox.requests@{replies._address()}" in serving  # noqa: SLF001 - as above
+        assert loop.shutdown()
+        thread.join()
+        assert not any(beat.alive and "outbox" in str(beat.facts.queues) for beat in place.call(place.store.workers))

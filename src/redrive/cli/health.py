@@ -16,14 +16,19 @@ from redrive.core.filters import render
 from redrive.core.item import short_id
 from redrive.core.select import Match
 from redrive.doors import Problem
+from redrive.engine.registry import OUTBOX, is_outbox
 from redrive.office import doors
 
 if TYPE_CHECKING:
     from redrive.cli.standing import Standing
+    from redrive.core.verbs import QueueTally
+
+STUCK = 300_000
+"""Milliseconds after which an undelivered outbox item is a finding."""
 
 ABOUT = """Say what is wrong: work without a worker, waiting too long or standing still behind dead letters, lost
-workers, open gates, full routes, a Redis with hardly any memory left. Exit 10 if there is anything, 0 if not, 7 if the
-store cannot be asked.
+workers, open gates, full routes, outboxes that were not delivered for five minutes, a Redis with hardly any memory
+left. Exit 10 if there is anything, 0 if not, 7 if the store cannot be asked.
 
 \b
 Examples:
@@ -89,7 +94,9 @@ def _letters(field: str, name: str) -> str:
 def _queues(standing: Standing, longest: int) -> Iterator[Problem]:
     for row in standing.queues:
         due = standing.due_for(row)
-        if standing.unattended(row):
+        if is_outbox(row.queue):
+            yield from _outbox(standing, row)
+        elif standing.unattended(row):
             text = f"queue {row.queue} has {row.ready + row.leased:,} to do and no live worker"
             yield Problem("no_worker", row.queue, text, doors.start(standing.doors.get(row.queue, ""), row.queue))
         elif due is not None and due > longest and not row.paused:
@@ -105,6 +112,17 @@ def _queues(standing: Standing, longest: int) -> Iterator[Problem]:
         if "FULL" in standing.reached(row):
             text = f"queue {row.queue} is at its capacity of {row.settings.capacity:,}: enqueue refuses"
             yield Problem("queue_full", row.queue, text, f"redrive queue show {quote(row.queue)}")
+
+
+def _outbox(standing: Standing, row: QueueTally) -> Iterator[Problem]:
+    target, count = row.queue.removeprefix(OUTBOX), counted(row.ready + row.leased, "item")
+    oldest = standing.undelivered.get(row.queue)
+    if standing.unattended(row):
+        text = f"outbox {target} has {count} to deliver, and no live process that delivers to it"
+        yield Problem("outbox_unserved", target, text, doors.start("", row.queue))
+    elif oldest is not None and standing.at - oldest.enqueued_at > STUCK and not row.paused:
+        text = f"outbox {target} has {count} to deliver, the oldest since {brief(standing.at - oldest.enqueued_at)}"
+        yield Problem("outbox_stuck", target, text, f"redrive item explain {quote(short_id(oldest.id))}")
 
 
 def _show(standing: Standing, found: list[Problem], *, as_json: bool) -> None:

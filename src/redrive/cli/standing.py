@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from redrive.app import Redrive
 from redrive.cli.stuck import Stuck, stuck
 from redrive.core import durations, rates
-from redrive.core.item import Instant, Millis
+from redrive.core.item import Instant, Item, Millis
 from redrive.core.redact import redact_text
+from redrive.core.select import And, Match, Or, Selection
 from redrive.core.verbs import TRASH_KEPT, CauseTally, QueueSettings, QueueTally, RouteTally, StoreInfo, WorkerBeat
 from redrive.doors import Problem
+from redrive.engine.registry import is_outbox
 from redrive.office.doors import doors, problems
 from redrive.office.gates import GateView
 from redrive.stores.upkeep import InMemory
@@ -33,6 +35,8 @@ class Standing(Struct, frozen=True):
     stuck: tuple[Stuck, ...] = ()
     doors: Mapping[str, str] = {}
     of_doors: tuple[Problem, ...] = ()
+    undelivered: Mapping[str, Item] = {}
+    """The oldest item of each outbox queue."""
     scarce: str = ""
     """What is to be said of the memory of a server that has its data there."""
 
@@ -48,7 +52,8 @@ class Standing(Struct, frozen=True):
 
     def unattended(self, row: QueueTally) -> bool:
         """Work to do, or held by somebody who is gone, and nobody there. A paused queue is left alone on purpose."""
-        to_do = row.leased > 0 or (self.due_for(row) is not None and not row.paused)
+        waits = row.ready > 0 if is_outbox(row.queue) else self.due_for(row) is not None
+        to_do = row.leased > 0 or (waits and not row.paused)
         return to_do and not self.live()[row.queue]
 
     def stuck_in(self, row: QueueTally) -> Stuck | None:
@@ -82,7 +87,8 @@ async def read(app: Redrive) -> Standing:
     causes = tuple(replace(each, text=redact_text(each.text)) for each in await app.causes(limit=TOP_CAUSES))
     workers = await app.workers()
     still = await stuck(app._store, tally.queues)  # noqa: SLF001 - whom a set of items waits for is in no filter
-    standing = Standing(tally.at, app.info(), tally.queues, tally.routes, gates, causes, workers, still)
+    shown = tuple([row for row in tally.queues if not is_outbox(row.queue) or fill(row) + row.open])
+    standing = Standing(tally.at, app.info(), shown, tally.routes, gates, causes, workers, still)
     if any(standing.unattended(row) for row in standing.queues):
         return replace(standing, doors=await doors(app._store))  # noqa: SLF001 - documents have no public face
     return standing
@@ -91,8 +97,15 @@ async def read(app: Redrive) -> Standing:
 async def read_with_memory(app: Redrive) -> Standing:
     """One question more to a server that has its data there."""
     standing, store = await read(app), app._store  # noqa: SLF001 - an app does not care where its store has the data
-    standing = replace(standing, of_doors=await problems(store))
+    outboxes = [row.queue for row in standing.queues if is_outbox(row.queue) and row.ready + row.leased]
+    oldest = {queue: (await store.find(_undelivered(queue), 1, oldest=True)).items for queue in outboxes}
+    undelivered = {queue: items[0] for queue, items in oldest.items() if items}
+    standing = replace(standing, of_doors=await problems(store), undelivered=undelivered)
     return replace(standing, scarce=scarce(*await store.memory())) if isinstance(store, InMemory) else standing
+
+
+def _undelivered(queue: str) -> Selection:
+    return And((Match("queue", "=", queue), Or((Match("state", "=", "ready"), Match("state", "=", "leased")))))
 
 
 def scarce(used: int, most: int) -> str:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from redrive.core.item import History
 from redrive.core.verbs import DocumentWrite
 from redrive.doors import Door, Problem, find, known
+from redrive.engine.registry import OUTBOX, is_outbox
 from redrive.stores.aside import aside
 from redrive.stores.base import Store
 
@@ -39,6 +40,11 @@ async def _load(name: str) -> Door | None:
 
 def start(door: str, queue: str) -> str:
     """What serves such a queue."""
+    if is_outbox(queue):
+        target = queue.removeprefix(OUTBOX)
+        by_app = f"start a worker of the app that registers it with app.outbox({target!r}, deliver)"
+        mailbox = target.removeprefix("mailbox.").partition("@")[0]
+        return f"start a loop on mailbox {mailbox}" if target.startswith("mailbox.") else by_app
     found = known(door)
     form = found.start if found is not None else ""
     return (form or "redrive worker run MODULE:APP --queues {queue}").replace("{queue}", quote(queue))

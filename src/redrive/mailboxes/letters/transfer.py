@@ -19,10 +19,11 @@ from redrive.engine.ids import new_id
 from redrive.engine.outbox import Undeliverable
 from redrive.engine.report import settlement_of
 from redrive.engine.signals import Snooze
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import NotFound
 from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-from redrive.mailboxes.boxes.place import Place, surely
+from redrive.mailboxes.boxes.place import Place
 from redrive.mailboxes.letters.lending import at_death
 from redrive.mailboxes.letters.lens import dead_letter_from, over
 
@@ -58,7 +59,7 @@ def move(source: StoreMailbox[Any, Any], target: Mailbox[Any, Any], letter_id: s
 async def _lease(place: Place, letter_id: str) -> History | None:
     # Under a worker name of its own: a letter that the same name holds would be given again.
     worker = f"{place.worker}-{new_id()[:8]}"
-    leased, _ = await surely(lambda: place.store.lease_letters([letter_id], worker, TTL, early=True))
+    leased, _ = await retry_unknown(lambda: place.store.lease_letters([letter_id], worker, TTL, early=True))
     try:
         history = await place.store.get(letter_id)
     except NotFound:
@@ -73,7 +74,7 @@ async def _take_in(target: StoreMailbox[Any, Any], letter: History, home: Place)
     await target._prepare()
     place = target._place
     act = Act(home.worker, f"moved to {target.name} from another store", new_id())
-    taken, _ = await surely(lambda: place.store.take_in([_as_it_died(letter, home.fingerprint)], act))
+    taken, _ = await retry_unknown(lambda: place.store.take_in([_as_it_died(letter, home.fingerprint)], act))
     place.ring(target.name)
     return not taken.already or (await place.store.get(letter.item.id)).item.worker != letter.item.worker
 
@@ -89,4 +90,4 @@ async def _end(place: Place, item: Item, outcome: o.Outcome) -> None:
     made = settlement_of(item, outcome, worker=place.worker)
     if isinstance(outcome, o.Cancelled):
         made = structs.replace(made, audit=over("move", item.id, Act(place.worker, outcome.note, new_id())))
-    await surely(lambda: place.store.settle_letters([made]))
+    await retry_unknown(lambda: place.store.settle_letters([made]))

@@ -26,7 +26,6 @@ from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.envelope import FORM, Envelope, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.letters import transfer
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.place import Place
@@ -55,7 +54,7 @@ def target_for(source: str, mailbox: Anyone | str) -> str:
     """The outbox target of what `source` sends to a mailbox; a string is a name that is not resolved yet."""
     if len(source) > NAME_LIMIT or "@" in source:
         source = f"{source.replace('@', '.')[: NAME_LIMIT - 13]}~{sha256(source.encode()).hexdigest()[:12]}"
-    return f"{source}@{mailbox._address()}" if isinstance(mailbox, StoreMailbox) else source
+    return f"mailbox.{source}" + (f"@{mailbox._address()}" if isinstance(mailbox, StoreMailbox) else "")
 
 
 def shares_store(place: Place, mailbox: Anyone | str) -> bool:
@@ -148,7 +147,10 @@ class LoopOutbox:
             raise Snooze(timedelta(milliseconds=self._away[store] - now), note=f"{target.name} could not be reached")
         try:
             if delivery.letter:
-                transfer.move(source, target, delivery.letter)
+                # Most loops have their dead letters on their own store.
+                from redrive.mailboxes.letters.transfer import move
+
+                move(source, target, delivery.letter)
             elif isinstance(target, StoreMailbox):
                 # Under another id than the outbox item's: the mailbox may be on the same store after all.
                 reply = NewItem(destination_id(item), target.name, bytes(delivery.message))
