@@ -144,7 +144,7 @@ class OutboxWorker:
         others.remove(registration)
         if not others:
             del self._registered[registration.target]
-        for queue in [each for each in self._handlers if _whole(each) == registration.target]:
+        for queue in [each for each in self._handlers if target_of(each).partition("@")[0] == registration.target]:
             del self._handlers[queue]
             if others:
                 self._handlers[queue] = outbox_handler(target_of(queue), others[0].deliver, concurrency=1)
@@ -161,19 +161,16 @@ class OutboxWorker:
         return self._background is not None
 
     async def look(self, *, wait: bool) -> None:
-        """Serve the registered targets that have items. `wait`: for one attempt at each that is due; raises StoreError.
-
-        Without a background every look waits.
+        """Serve the registered targets that have items. `wait`, or without a background: for one attempt at each item
+        that is due. Raises StoreError.
         """
         for row in (await self._store.tally()).queues:
-            found = self._registered.get(_whole(row.queue)) if is_outbox(row.queue) else None
+            target = target_of(row.queue)
+            found = self._registered.get(target.partition("@")[0]) if is_outbox(row.queue) else None
             if found and row.queue not in self._handlers and row.ready + row.leased:
-                target, (first, *_) = target_of(row.queue), found
                 if row.settings.keep is None:
-                    await self._declare(
-                        row.queue, breaker_of(target) if first.breaker or target != first.target else ""
-                    )
-                self._handlers[row.queue] = outbox_handler(target, first.deliver, concurrency=1)
+                    await self._declare(row.queue, breaker=found[0].breaker or target != found[0].target)
+                self._handlers[row.queue] = outbox_handler(target, found[0].deliver, concurrency=1)
                 self._restart()
         if self._handlers and (wait or self._background is None):
             # In a context of its own: its sleepers are not those of the caller.
@@ -186,12 +183,12 @@ class OutboxWorker:
             self._background.cancel()
             await asyncio.wait({self._background})
 
-    async def _declare(self, queue: str, breaker: str) -> None:
-        if breaker and await self._store.gate(breaker) is None:
+    async def _declare(self, queue: str, *, breaker: bool) -> None:
+        name, state = breaker_of(target_of(queue)), breakers.GateState()
+        if breaker and await self._store.gate(name) is None:
             with suppress(Conflict):  # another process was faster
-                state = breakers.GateState()
-                await self._store.set_gate(breakers.write(breaker, 0, state, state, BREAKER))
-        await self._store.configure(queue, QueueChange(keep=KEEP, gate=breaker))
+                await self._store.set_gate(breakers.write(name, 0, state, state, BREAKER))
+        await self._store.configure(queue, QueueChange(keep=KEEP, gate=name if breaker else ""))
 
     def _restart(self) -> None:
         """Have the worker in the background serve the targets as they are now."""
@@ -218,8 +215,3 @@ class OutboxWorker:
         events, clock = self._events, self._clock
         worker = Worker(self._store, self._handlers, events=events, clock=clock, frames=False, max_result=0, once=once)
         await worker.run(asyncio.Event() if once else self._stop, asyncio.Event(), STOP_GRACE)
-
-
-def _whole(queue: str) -> str:
-    """The target of a queue, without its part."""
-    return target_of(queue).partition("@")[0]
