@@ -19,7 +19,7 @@ from redrive.mailboxes import DeadLetter, DLQPolicy, Mailbox, MailboxResolver, M
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import transfer
 from redrive.mailboxes.loops.outbox import LoopOutbox
-from redrive.mailboxes.loops.settling import Outgoing, bury, finish, reply_of
+from redrive.mailboxes.loops.settling import Outgoing, dead_letter, finish, reply_of
 from redrive.mailboxes.testing import CollectingMailbox
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
@@ -351,7 +351,7 @@ def test_letters_of_one_request_go_to_another_store_one_by_one_if_that_is_asked_
 def bury_one(requests: StoreMailbox[Any, Any], route: str) -> str:
     (message,) = requests.receive()
     assert isinstance(message, StoreMessage)
-    assert bury(message, route=route, reason="test", error=ValueError("no")) == "buried"
+    assert dead_letter(message, route=route, reason="test", error=ValueError("no")) == "dead"
     return message.id
 
 

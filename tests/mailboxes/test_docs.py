@@ -125,7 +125,7 @@ def test_every_method_is_on_the_page(kind: type) -> None:
 
 def test_every_reason_for_a_letter_is_explained() -> None:
     source = "\n".join(inspect.getsource(module) for module in (verdict, worker, receive, outbox))
-    reasons = set(re.findall(r'Grave\("(\w+)"', source))
+    reasons = set(re.findall(r'DeadLetterReason\("(\w+)"', source))
     reasons |= set(re.findall(r'letter_reason = "(\w+)"', source))
     reasons |= set(re.findall(r'(?:Dead|Expired)\(failure, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"(?: if| *$)', inspect.getsource(verdict), re.MULTILINE))

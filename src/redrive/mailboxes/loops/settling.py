@@ -56,7 +56,7 @@ def finish(message: StoreMessage[Any, Any], reply: Outgoing | None = None) -> bo
 
 
 def retry(
-    message: StoreMessage[Any, Any], delay_seconds: float, error: Exception | Failure, *, free: bool = False
+    message: StoreMessage[Any, Any], delay_seconds: float, error: BaseException | Failure, *, free: bool = False
 ) -> bool:
     """It failed, and is tried again. `free`: this delivery does not count."""
     delay = limits.seconds(delay_seconds, field="delay_seconds")
@@ -74,22 +74,22 @@ def release(message: StoreMessage[Any, Any]) -> bool:
     return message._settle(message._settlement(o.Release())) is not None
 
 
-def bury(
+def dead_letter(
     message: StoreMessage[Any, Any],
     *,
     route: str,
     reason: str,
-    error: Exception | Failure,
+    error: BaseException | Failure,
     reply: Outgoing | None = None,
-    otherwise: float = 60,
+    retry_delay: float = 60,
     counted: bool = True,
     mailbox: Mailbox[Any, Any] | None = None,
-) -> Literal["buried", "full", "lost"]:
+) -> Literal["dead", "full", "lost"]:
     """It is a letter of this route, and its last reply is sent. `full`: the route has no room; nothing was sent, and
-    the message is visible again after `otherwise` seconds. `counted` False: it was not run this time. `mailbox`: to
+    the message is visible again after `retry_delay` seconds. `counted` False: it was not run this time. `mailbox`: to
     which the letter is moved if it is on another store.
     """
-    dead = o.Dead(failure_from(error), reason, route, limits.seconds(otherwise, field="otherwise"), counted)
+    dead = o.Dead(failure_from(error), reason, route, limits.seconds(retry_delay, field="retry_delay"), counted)
     follow_ups = _follow_ups(message, reply)
     if mailbox is not None and not shares_store(message._place, mailbox):
         follow_ups += (letter_item(message.id, mailbox, source=message._mailbox.name),)
@@ -102,7 +102,7 @@ def bury(
     if died and route:
         # Letters ring no bell of the store.
         message._place.ring_from_outside(route)
-    return "buried" if died else "full"
+    return "dead" if died else "full"
 
 
 def failure_from(error: BaseException | Failure) -> Failure:

@@ -37,7 +37,7 @@ def verdict(policy: Policy | None, message: Given, error: BaseException) -> str 
     return _reason(policy, error) if _dies(policy, message, error) else None
 
 
-def grave_of(policy: Policy | None, message: Given, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
+def mailbox_of(policy: Policy | None, message: Given, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
     """The mailbox for its letter; None if there is no policy: then it is a letter all the same, of no route."""
     if policy is None:
         return None

@@ -38,11 +38,11 @@ from redrive.mailboxes.life.receiving import receive_until
 from redrive.mailboxes.loops import settling
 from redrive.mailboxes.loops.awaiting import one_loop
 from redrive.mailboxes.loops.config import LONGEST_WAIT, MainLoopConfig
-from redrive.mailboxes.loops.ends import Grave, ends_of
+from redrive.mailboxes.loops.ends import DeadLetterReason, ends_of
 from redrive.mailboxes.loops.generics import given_for
 from redrive.mailboxes.loops.outbox import LoopOutbox, shares_store
 from redrive.mailboxes.loops.policy import DLQPolicy
-from redrive.mailboxes.loops.verdict import grave_of, is_excluded, is_letter, is_suspect, lost_too_often, verdict
+from redrive.mailboxes.loops.verdict import is_excluded, is_letter, is_suspect, lost_too_often, mailbox_of, verdict
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 
 BodyT = TypeVar("BodyT")
@@ -82,11 +82,11 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._outbox = LoopOutbox(requests, self.dead_letters, self._reply_type)
         self._stop = Stop()
         self._worker_id = f"{socket.gethostname()}-{os.getpid()}"
-        for grave in self.dead_letters:
-            if grave.name == requests.name and self._shares_store(grave):
+        for mailbox in self.dead_letters:
+            if mailbox.name == requests.name and self._shares_store(mailbox):
                 said = f"dead letters of {requests.name!r} would come back as requests"
                 raise InvalidParameterError(said, field="dlq", hint=f"use another mailbox, such as {requests.name}-dlq")
-            grave.mark_dead_letters()
+            mailbox.mark_dead_letters()
         self._bind(late=False)
 
     @abstractmethod
@@ -126,8 +126,8 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         visibility = limits.working_visibility(visibility_timeout)
         limits.wait_time(wait_time_seconds)
         self._bind(late=True)
-        for grave in self.dead_letters:
-            self._metrics.watch(grave)
+        for mailbox in self.dead_letters:
+            self._metrics.watch(mailbox)
         delivering = nullcontext() if self._outbox is None else self._outbox.running()
         with self._life.running() as self._stop, self._life.attended(self._requests), one_loop(), delivering:
             rounds = 0
@@ -148,8 +148,8 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         if late or not getattr(type(self), "__parameters__", ()):
             kind = self._body_type()
             self._requests.bind(kind)
-            for grave in self.dead_letters:
-                grave.bind(given_for(DeadLetter, kind))
+            for mailbox in self.dead_letters:
+                mailbox.bind(given_for(DeadLetter, kind))
 
     def _announce(self) -> None:
         if self._requests.closed:
@@ -213,29 +213,29 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                 except (MailboxConnectionError, MailboxClosedError) as error:
                     logs.not_ended(message_id=message.id, error=error)
 
-    def _steadily(self, act: Callable[[], X], otherwise: X) -> X:
-        """Ask until the store answers; `otherwise` if the loop is told to stop before."""
+    def _steadily(self, act: Callable[[], X], if_stopped: X) -> X:
+        """Ask until the store answers; `if_stopped` if the loop is told to stop before."""
         outage = Outage(self._requests.name)
         while True:
             try:
                 answer = act()
             except MailboxConnectionError as error:
                 if self._requests.closed:
-                    return otherwise
+                    return if_stopped
                 pause = outage.goes_on(error)
             else:
                 outage.is_over()
                 return answer
             self._heartbeat.beat()
             if self._stop.wait(pause, self._clock):
-                return otherwise
+                return if_stopped
 
     # --- one message ------------------------------------------------------------------------------------------------
 
     def _one(self, message: Message[BodyT, ReplyT]) -> None:
         lost = lost_too_often(self._dlq, message)
         if lost is not None:
-            self._give_up(message, Grave("max_crashes", lost, self._backoff(message), counted=False))
+            self._give_up(message, DeadLetterReason("max_crashes", lost, self._backoff(message), counted=False))
             return
         try:
             message.body  # noqa: B018 - it is decoded when it is asked for
@@ -263,7 +263,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         if self._dlq is not None and self._dlq.lists(self._dlq.exclude_errors, error):
             self._failed(message, error)
         else:
-            self._give_up(message, Grave("payload", error, self._backoff(message)))
+            self._give_up(message, DeadLetterReason("payload", error, self._backoff(message)))
 
     def _failed(self, message: Message[BodyT, ReplyT], error: BaseException) -> None:
         if isinstance(message, StoreMessage) and message.asked:
@@ -271,7 +271,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             return
         reason = verdict(self._dlq, message, error)
         if reason is not None:
-            self._give_up(message, Grave(reason, error, self._backoff(message)))
+            self._give_up(message, DeadLetterReason(reason, error, self._backoff(message)))
             return
         free = is_excluded(self._dlq, error)
         hint = hint_of(error, self._clock.now())
@@ -288,66 +288,66 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         )
         self._said(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error, free=free), None))
 
-    def _give_up(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
+    def _give_up(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
         """One write: the letter, the end of the message, and the answer that says so."""
         if is_letter(message):
-            self._stays(message, grave)
+            self._stays(message, why)
             return
-        target = grave_of(self._dlq, message, grave.error)
+        target = mailbox_of(self._dlq, message, why.error)
         if target is not None and not self._has_room(target):
-            kept = self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None)
+            kept = self._steadily(lambda: self._ends.retry(message, why.retry_delay, why.error), None)
             outcome = None if kept is None else "full" if kept else "lost"
         else:
-            reply = self._terminal(message, grave)
-            outcome = self._steadily(lambda: self._ends.bury(message, grave, target, reply), None)
+            reply = self._terminal(message, why)
+            outcome = self._steadily(lambda: self._ends.dead_letter(message, why, target, reply), None)
         match outcome:
-            case "buried":
-                self._buried(message, grave, target)
+            case "dead":
+                self._dead_lettered(message, why, target)
             case "full":
                 name = "" if target is None else target.name
-                self._metrics.refused(self._requests.name, grave.error_type)
+                self._metrics.refused(self._requests.name, why.error_type)
                 logs.mailbox_full(
                     mailbox=name,
                     message_id=message.id,
                     source_mailbox=self._requests.name,
-                    retry_in_seconds=grave.otherwise,
+                    retry_in_seconds=why.retry_delay,
                 )
             case _:
                 self._said(message, ended=None if outcome is None else False)
 
-    def _stays(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
+    def _stays(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
         """A dead letter that fails again is the letter that it was, and is given again after the backoff."""
         logs.say(
             logging.WARNING,
             "Dead letter failed again",
             message_id=message.id,
             source_mailbox=self._requests.name,
-            error_type=grave.error_type,
-            error_message=grave.text,
-            retry_in_seconds=grave.otherwise,
+            error_type=why.error_type,
+            error_message=why.text,
+            retry_in_seconds=why.retry_delay,
         )
-        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None))
+        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, why.retry_delay, why.error), None))
 
-    def _terminal(self, message: Message[BodyT, ReplyT], grave: Grave) -> ReplyT | None:
+    def _terminal(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> ReplyT | None:
         if message.reply_to_name is None:
             return None
-        text = grave.text
+        text = why.text
         if self._dlq is not None:
-            deliveries = message.delivery_count - (not grave.counted)
+            deliveries = message.delivery_count - (not why.counted)
             text = f"Dead-lettered after {deliveries} attempts: {text}"
         return self._gave_up(_body_of(message), message.raw, text)
 
-    def _buried(
-        self, message: Message[BodyT, ReplyT], grave: Grave, target: Mailbox[DeadLetter[BodyT], Any] | None
+    def _dead_lettered(
+        self, message: Message[BodyT, ReplyT], why: DeadLetterReason, target: Mailbox[DeadLetter[BodyT], Any] | None
     ) -> None:
-        self._metrics.sent(self._requests.name, grave.error_type)
+        self._metrics.sent(self._requests.name, why.error_type)
         logs.dead_lettered(
             message_id=message.id,
             request_id=request_id_of(_body_of(message)),
             source_mailbox=self._requests.name,
-            delivery_count=message.delivery_count - (not grave.counted),
-            error_type=grave.error_type,
-            error_message=grave.text,
+            delivery_count=message.delivery_count - (not why.counted),
+            error_type=why.error_type,
+            error_message=why.text,
         )
         self._note(message, target)
 
