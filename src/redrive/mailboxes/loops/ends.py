@@ -1,6 +1,6 @@
-"""How a loop lets go of a message: on our stores in one write each, on others as well as it can be done.
+"""How a loop ends a message: on stores of redrive in one write each, on mailbox classes of users by public calls.
 
-All say whether it counted: False where somebody else has the message by now, and nothing was changed.
+The result is False where the lease was lost to another receiver; then nothing was changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Result = Literal["dead", "full", "lost"]
 
 class Ends(Protocol):
     def finish(self, message: Given, reply: object | None) -> bool:
-        """Done, and the reply sent if somebody waits for it."""
+        """Done, with the reply if the message asks for one."""
 
     def retry(self, message: Given, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
         """It failed, and is tried again. `free`: this delivery does not count, where that can be had."""
@@ -38,7 +38,7 @@ class Ends(Protocol):
         """Visible again at once, and not counted as a delivery where that can be had."""
 
     def dead_letter(self, message: Given, why: DeadLetterReason, target: Anyone | None, reply: object | None) -> Result:
-        """A dead letter of the target (or of nobody's), with its terminal reply."""
+        """A dead letter of the target (None: of no mailbox), with its terminal reply."""
 
 
 @dataclass(frozen=True, slots=True)

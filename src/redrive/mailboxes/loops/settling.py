@@ -1,7 +1,7 @@
-"""The ends of a message that loops need: each in one write with whatever goes out because of it.
+"""The ends of a message that loops need, each in one write with the reply and the outbox items that follow from it.
 
-They do not ask whether the visibility timeout has passed: while nobody else was given the message, its result counts.
-All say whether it counted, and raise MailboxConnectionError where nobody could be asked; they may then be repeated.
+A result counts after the visibility timeout, too, as long as no other receiver has leased the message. Each function
+returns whether it counted, and raises MailboxConnectionError if the store cannot be reached; it may then be repeated.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _POLICY = Policy()
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message that is sent because another one ended. `mailbox` may be a name that nobody here can resolve; then
-    `reply_at` is where it is.
+    """A message that is sent because another one ended. `mailbox` is a name if it cannot be resolved here; then
+    `reply_at` is its address.
     """
 
     mailbox: Mailbox[Any, Any] | str
@@ -41,7 +41,7 @@ class Outgoing:
 
 
 def reply_of(message: StoreMessage[Any, Any], body: object) -> Outgoing | None:
-    """What answers this message; None if nobody waits for it."""
+    """The reply to this message; None if it asks for none."""
     name = message.reply_to_name
     if name is None:
         return None
@@ -65,7 +65,7 @@ def retry(
 
 
 def cancel(message: StoreMessage[Any, Any], error: BaseException) -> bool:
-    """Somebody asked for it to be cancelled, and its work has stopped. What it raised is kept as evidence."""
+    """After a cancel request: its work has stopped. The error that it raised is kept as evidence."""
     return message._settle(message._settlement(o.Cancelled(message.asked, failure_from(error)))) is not None
 
 
@@ -95,7 +95,7 @@ def dead_letter(
         follow_ups += (letter_item(message.id, mailbox, source=message._mailbox.name),)
     answer = message._settle(message._settlement(dead, follow_ups=follow_ups))
     if answer is None or (answer.verdict is Verdict.APPLIED and answer.reason == "cancelled"):
-        return "lost"  # or somebody wanted it cancelled, and so it was
+        return "lost"  # or a cancel request ended it
     died = answer.verdict is Verdict.APPLIED
     if answer.verdict is Verdict.ALREADY:
         died = message._mailbox._call(message._place.store.get, message.id).item.state is State.DEAD

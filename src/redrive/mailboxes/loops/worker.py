@@ -1,7 +1,6 @@
-"""What all loops do: receive, work on one message after the other, and let each go in the way it ended.
+"""The base of all loops: receive messages, work on one after the other, and settle each.
 
-The store is asked again for as long as it takes: work that was done is not thrown away because the store is not there
-for a minute.
+Store calls are retried without limit, so that work which was done is not lost because the store is away for a minute.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         self._worker_id = f"{socket.gethostname()}-{os.getpid()}"
         for mailbox in self.dead_letters:
             if mailbox.name == requests.name and self._shares_store(mailbox):
-                said = f"dead letters of {requests.name!r} would come back as requests"
-                raise InvalidParameterError(said, field="dlq", hint=f"use another mailbox, such as {requests.name}-dlq")
+                text = f"dead letters of {requests.name!r} would come back as requests"
+                raise InvalidParameterError(text, field="dlq", hint=f"use another mailbox, such as {requests.name}-dlq")
             mailbox.mark_dead_letters()
         self._bind(late=False)
 
@@ -104,7 +103,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
     @abstractmethod
     def _reply_type(self) -> Any: ...
 
-    # --- what everybody may ask -------------------------------------------------------------------------------------
+    # --- public ----------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -121,7 +120,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         visibility_timeout: float = 300,
         wait_time_seconds: float = 20,
     ) -> None:
-        """Until it is told to stop, the mailbox is closed, or it has received so many times."""
+        """Until `shutdown`, the mailbox is closed, or it has received `max_iterations` times."""
         most = limits.rounds(max_iterations)
         visibility = limits.working_visibility(visibility_timeout)
         limits.wait_time(wait_time_seconds)
@@ -144,7 +143,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
     # --- one round --------------------------------------------------------------------------------------------------
 
     def _bind(self, *, late: bool) -> None:
-        """Tell mailboxes what is in them: of a subclass at once, of `MainLoop[A, B](...)` when that is known."""
+        """Bind the mailboxes to their body types: for a subclass at once, for `MainLoop[A, B](...)` when it runs."""
         if late or not getattr(type(self), "__parameters__", ()):
             kind = self._body_type()
             self._requests.bind(kind)
@@ -189,7 +188,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                     self._give_back(batch[position:])
                     return
                 if is_suspect(message):
-                    # It may take this process with it: then nobody else shall be blamed for that.
+                    # It may crash this process: then no other message shall be counted as lost.
                     self._give_back(batch[position + 1 :])
                 try:
                     self._one(message)
@@ -214,7 +213,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                     logs.not_ended(message_id=message.id, error=error)
 
     def _steadily(self, act: Callable[[], X], if_stopped: X) -> X:
-        """Ask until the store answers; `if_stopped` if the loop is told to stop before."""
+        """Retry until the store answers; `if_stopped` if the loop stops before."""
         outage = Outage(self._requests.name)
         while True:
             try:
@@ -255,7 +254,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._failed(message, error)
             raise
         else:
-            self._said(message, ended=ended)
+            self._log_lost(message, ended=ended)
             self._note(message)
 
     def _unreadable(self, message: Message[BodyT, ReplyT], error: SerializationError) -> None:
@@ -267,7 +266,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
 
     def _failed(self, message: Message[BodyT, ReplyT], error: BaseException) -> None:
         if isinstance(message, StoreMessage) and message.asked:
-            self._said(message, ended=self._steadily(lambda: settling.cancel(message, error), None))
+            self._log_lost(message, ended=self._steadily(lambda: settling.cancel(message, error), None))
             return
         reason = verdict(self._dlq, message, error)
         if reason is not None:
@@ -286,7 +285,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             error_message=logs.said(error),
             retry_in_seconds=delay,
         )
-        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error, free=free), None))
+        self._log_lost(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error, free=free), None))
 
     def _give_up(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
         """One write: the letter, the end of the message, and the answer that says so."""
@@ -313,7 +312,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                     retry_in_seconds=why.retry_delay,
                 )
             case _:
-                self._said(message, ended=None if outcome is None else False)
+                self._log_lost(message, ended=None if outcome is None else False)
 
     def _stays(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
         """A dead letter that fails again is the letter that it was, and is given again after the backoff."""
@@ -326,7 +325,9 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             error_message=why.text,
             retry_in_seconds=why.retry_delay,
         )
-        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, why.retry_delay, why.error), None))
+        self._log_lost(
+            message, ended=self._steadily(lambda: self._ends.retry(message, why.retry_delay, why.error), None)
+        )
 
     def _terminal(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> ReplyT | None:
         if message.reply_to_name is None:
@@ -357,7 +358,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         return isinstance(self._requests, StoreMailbox) and shares_store(self._requests._place, mailbox)
 
     def _has_room(self, mailbox: Mailbox[Any, Any]) -> bool:
-        """Whether another store takes one more letter. On our own store the write itself tells."""
+        """Whether another store takes one more letter. On our own store the write itself checks."""
         room = getattr(mailbox, "max_size", None)
         if room is None or self._shares_store(mailbox):
             return True
@@ -379,8 +380,8 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         item = getattr(message, "_item", None)
         return self._config.backoff(item.deliveries if free and item is not None else message.delivery_count)
 
-    def _said(self, message: Message[BodyT, ReplyT], *, ended: bool | None) -> None:
-        """Tell where what we did with a message does not count. None: nobody knows, the store did not answer."""
+    def _log_lost(self, message: Message[BodyT, ReplyT], *, ended: bool | None) -> None:
+        """Log an end that did not count. None: unknown, the store did not answer."""
         if ended is False:
             logs.say(logging.WARNING, "Message lost to another receiver", message_id=message.id)
         elif ended is None:
@@ -390,7 +391,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
 
 @contextmanager
 def _in_hand(message: Message[Any, Any]) -> Iterator[None]:
-    """In the block, `cancel_requested()` tells of this message."""
+    """In the block, `cancel_requested()` is about this message."""
     if not isinstance(message, StoreMessage):
         yield
         return
