@@ -9,9 +9,14 @@ import pytest
 
 from redrive import Policy, Redrive, never
 from redrive.cli.exits import Exit
+from redrive.core.item import NewItem
+from redrive.core.verbs import WorkerFacts
 from redrive.mailboxes import open_mailbox
 from redrive.office import doors
 from redrive.office.doctor import check_memory as memory
+from redrive.office.health import Problem
+from redrive.office.health import health as find_health
+from redrive.testing import FakeClock, MemoryStore
 from tests.support.bound import lease_in, line_in, with_app
 from tests.support.cli import here, letters_in, on_sqlite
 
@@ -257,3 +262,62 @@ def test_the_doctor_looks_at_the_app(
     assert told.code == Exit.UNSOUND
     assert "bad\tapp\t" in told.out
     assert told.err == ""
+
+
+async def sends_mail(app: Redrive) -> None:
+    mail = app.outbox("mail")
+
+    @app.handler("orders")
+    async def order() -> None:
+        app.follow_up(mail, {"to": "ada"})
+
+    await app.enqueue("orders")
+    await app.run(until_idle=True)
+
+
+async def delivers_mail(app: Redrive) -> None:
+    app.outbox("mail", lambda _item: None)
+    await app.run(until_idle=True)
+
+
+def test_an_outbox_is_listed_while_it_holds_something_and_a_finding_if_no_process_serves_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_app(tmp_path, sends_mail)
+    told = here(capsys, "health")
+    assert told.out.strip().split("\t") == [
+        "outbox_unserved",
+        "mail",
+        "outbox mail has 1 to deliver, and no live process delivers to it",
+        "start a process that delivers to the outbox target mail",
+    ]
+    assert [line.split("\t")[:2] for line in here(capsys, "queue", "list").out.splitlines()] == [
+        ["orders", "0"],
+        ["redrive.outbox.mail", "1"],
+    ]
+    (item_id,) = here(capsys, "item", "list", "--quiet", "--where", "queue:redrive.outbox.mail").out.split()
+    assert "a delivery to target mail" in here(capsys, "item", "explain", item_id).out
+    refused = here(capsys, "queue", "push", "redrive.outbox.mail", "1")
+    assert (refused.code, "outbox queue of target 'mail'" in refused.err) == (Exit.USAGE, True)
+    with_app(tmp_path, delivers_mail)
+    assert health(capsys) == (Exit.DONE, {})
+    for command in (("queue", "list"), ("status",)):
+        assert "redrive.outbox" not in here(capsys, *command).out
+
+
+async def test_an_outbox_that_is_served_but_not_delivered_is_a_finding_after_five_minutes() -> None:
+    clock = FakeClock()
+    store = await MemoryStore(clock).open()
+    queue = "redrive.outbox.mail"
+    await store.put([NewItem("abcdefghij", queue, b"1"), NewItem("klmnopqrst", queue, b"2")])
+    await store.beat("w", WorkerFacts((queue,)), 3_600_000)
+    clock.advance("5m")
+    assert (await find_health(store)).healthy
+    clock.advance(1)
+    (found,) = (await find_health(store)).problems
+    text = "outbox mail has 2 to deliver, the oldest since 5m"
+    assert found == Problem("outbox_stuck", "mail", text, "redrive item explain abcdefghij")
+    clock.advance("1h")
+    (alone,) = (await find_health(store)).problems
+    assert (alone.kind, alone.do) == ("outbox_unserved", "start a process that delivers to the outbox target mail")
+    await store.close()

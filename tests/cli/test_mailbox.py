@@ -8,7 +8,7 @@ import pytest
 from redrive.cli.exits import Exit
 from redrive.mailboxes import open_mailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import bury
+from redrive.mailboxes.loops.settling import dead_letter
 from tests.support.cli import here, made_in
 
 pytestmark = pytest.mark.usefixtures("on_store")
@@ -55,7 +55,7 @@ def test_letters_are_shown_and_purged(tmp_path: Path, capsys: pytest.CaptureFixt
         box.send({"n": 2})
         [message] = box.receive()
         assert isinstance(message, StoreMessage)
-        assert bury(message, route="dead", reason="test", error=ValueError("no")) == "buried"
+        assert dead_letter(message, route="dead", reason="test", error=ValueError("no")) == "dead"
         assert dead.approximate_count() == 1
     shown = json.loads(here(capsys, "mailbox", "show", "dead", "--json").out)
     assert (shown["mailbox"], shown["waiting"], shown["dead_letters"]) == ("dead", 0, 1)

@@ -12,7 +12,7 @@ import redrive
 from bench.rows import chosen
 from redrive import Redrive
 from redrive.core import decide, outcome
-from redrive.engine import runner
+from redrive.engine import outbox, runner, signals
 from redrive.office.letters import Letters
 from redrive.office.schedules import Schedules
 from redrive.office.settings import GateOptions, QueueOptions
@@ -64,10 +64,11 @@ def test_every_command_is_in_the_documents_and_says_what_it_does() -> None:
 
 
 def test_every_reason_to_die_is_explained() -> None:
-    source = "\n".join(inspect.getsource(module) for module in (decide, outcome, runner, damage))
+    source = "\n".join(inspect.getsource(module) for module in (decide, outcome, runner, damage, signals, outbox))
     reasons = set(re.findall(r'ToDead\("(\w+)"', source))
     reasons |= set(re.findall(r'reason: str = "(\w+)"', source))
     reasons |= set(re.findall(r'Dead\(.*, "(\w+)"\)', source))
+    reasons |= set(re.findall(r'letter_reason = "(\w+)"', source))
     reasons |= set(re.findall(r'_useless\(.*, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"', source))
     explained = set(re.findall(r"^\| `(\w+)` \|", prose(ROOT / "docs" / "failure.md"), re.MULTILINE))

@@ -13,7 +13,7 @@ from redrive.core.item import Millis
 from redrive.mailboxes import Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import claims
-from redrive.mailboxes.loops.settling import bury
+from redrive.mailboxes.loops.settling import dead_letter
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
@@ -92,4 +92,4 @@ def die(requests: StoreMailbox[Any, Any]) -> None:
     requests.send({"request_id": "7d444840-9dc0-11d1-b245-5ffdce74fad2"})
     (message,) = requests.receive()
     assert isinstance(message, StoreMessage)
-    assert bury(message, route="dead", reason="test", error=ValueError("no")) == "buried"
+    assert dead_letter(message, route="dead", reason="test", error=ValueError("no")) == "dead"

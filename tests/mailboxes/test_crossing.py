@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive.core.item import Item
 from redrive.core.select import And, Match
+from redrive.engine.outbox import MAX_ATTEMPTS, OutboxWorker
 from redrive.errors import MailboxConnectionError, MailboxFullError
-from redrive.mailboxes import DeadLetter, DLQPolicy, MailboxResolver, MainLoopRequest, Replayer, StoreMailbox
+from redrive.mailboxes import DeadLetter, DLQPolicy, Mailbox, MailboxResolver, MainLoopRequest, Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.letters.transfer import move
-from redrive.mailboxes.loops.outbox import TRIES, forward
-from redrive.mailboxes.loops.settling import Outgoing, bury, finish, reply_of
+from redrive.mailboxes.letters import transfer
+from redrive.mailboxes.loops.outbox import LoopOutbox
+from redrive.mailboxes.loops.settling import Outgoing, dead_letter, finish, reply_of
 from redrive.mailboxes.testing import CollectingMailbox
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
@@ -214,6 +217,30 @@ def test_a_crash_at_each_step_of_a_replay_across_stores(
     there.process(back_at_work("-0", *names))
 
 
+def move(source: StoreMailbox[Any, Any], target: Mailbox[Any, Any]) -> int:
+    """Move what died in `source` for `target`, as its outbox items do; how many letters."""
+    route = And((Match("route", "=", target.name), Match("queue", "=", source.name), Match("disposition", "=", "open")))
+    place = source._place  # noqa: SLF001 - no mailbox of users
+    ids = place.call(place.store.ids, And((Match("state", "=", "dead"), route))).ids
+    return sum([transfer.move(source, target, letter_id) for letter_id in reversed(ids)])
+
+
+def forward(requests: StoreMailbox[Any, Any], *, reply_type: Any = None) -> int:
+    """One look at the outbox of `requests`, as a loop does; how many items were delivered."""
+    place = requests._place  # noqa: SLF001 - no mailbox of users
+    outbox = OutboxWorker(place.store, place.events, place.clock)
+    before = delivered(requests)
+    outbox.register(f"mailbox.{requests.name}", LoopOutbox(requests, (), lambda: reply_type)._deliver, breaker=False)  # noqa: SLF001
+    place.call(outbox.look, wait=True)
+    return delivered(requests) - before
+
+
+def delivered(requests: StoreMailbox[Any, Any]) -> int:
+    place = requests._place  # noqa: SLF001 - no mailbox of users
+    rows = place.call(place.store.tally).queues
+    return sum(row.done for row in rows if row.queue.startswith(f"redrive.outbox.mailbox.{requests.name}"))
+
+
 Counts = list[tuple[int, int]]
 
 
@@ -324,7 +351,7 @@ def test_letters_of_one_request_go_to_another_store_one_by_one_if_that_is_asked_
 def bury_one(requests: StoreMailbox[Any, Any], route: str) -> str:
     (message,) = requests.receive()
     assert isinstance(message, StoreMessage)
-    assert bury(message, route=route, reason="test", error=ValueError("no")) == "buried"
+    assert dead_letter(message, route=route, reason="test", error=ValueError("no")) == "dead"
     return message.id
 
 
@@ -430,7 +457,7 @@ def answered(requests: StoreMailbox[Any, Any], body: object = "done") -> None:
 
 def in_outbox(requests: StoreMailbox[Any, Any]) -> Item:
     place = requests._place  # noqa: SLF001 - no mailbox of users
-    (item,) = place.call(place.store.find, Match("queue", "=", "requests.outbox"))
+    (item,) = place.call(place.store.find, Match("queue", "=", "redrive.outbox.mailbox.requests"))
     return item
 
 
@@ -442,7 +469,7 @@ def test_a_reply_that_cannot_be_delivered_is_tried_again_and_then_a_letter(
     requests.send(1, reply_to="answers")
     answered(requests)
     tried = []
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         assert (forward(requests), forward(requests)) == (0, 0), "not before its time"
         tried.append((in_outbox(requests).due_at - clock.now()) // 1000)
         clock.advance("300s")
@@ -515,3 +542,27 @@ def test_where_nobody_answers_is_not_asked_for_each_reply(mailboxes: Openers, cl
         faulty.heal()
         clock.advance("1s")
         assert (forward(requests), answers.approximate_count()) == (5, 5)
+
+
+def test_a_loop_delivers_in_the_background_while_it_waits_for_messages(tmp_path: Path) -> None:
+    """By the real clock: under a clock of tests, a loop delivers between two messages."""
+    here, there = f"sqlite:///{tmp_path}/here.db", f"sqlite:///{tmp_path}/there.db"
+    with (
+        StoreMailbox[Any, Any]("replies", there) as replies,
+        StoreMailbox[Any, Any]("dead", there) as dead,
+        StoreMailbox[Any, Any]("requests", here, resolver=MailboxResolver({"replies": replies})) as requests,
+    ):
+        loop = Loop(adapter=Adapter(ValueError("no")), requests=requests, dlq=DLQPolicy(dead, max_delivery_count=1))
+        thread = threading.Thread(target=loop.run)
+        thread.start()
+        for _ in range(2):
+            requests.send(MainLoopRequest(Ask("why")), reply_to="replies")
+            for arrived in (replies, dead):
+                (message,) = arrived.receive(wait_time_seconds=20)
+                message.acknowledge()
+        place = requests._place  # noqa: SLF001 - the outbox is no mailbox
+        serving = [queue for beat in place.call(place.store.workers) for queue in beat.facts.queues]
+        assert f"redrive.outbox.mailbox.requests@{replies._address()}" in serving  # noqa: SLF001 - as above
+        assert loop.shutdown()
+        thread.join()
+        assert not any(beat.alive and "outbox" in str(beat.facts.queues) for beat in place.call(place.store.workers))

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import redrive.mailboxes
+from redrive.engine import outbox
 from redrive.mailboxes import (
     AutoReplay,
     Budget,
@@ -41,7 +42,7 @@ from redrive.mailboxes import (
 from redrive.mailboxes.boxes import receive
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import born
-from redrive.mailboxes.loops import outbox, verdict, worker
+from redrive.mailboxes.loops import verdict, worker
 from redrive.stores import damage
 from tests.cli.test_examples import example
 from tests.docs.pages import ROOT
@@ -124,7 +125,8 @@ def test_every_method_is_on_the_page(kind: type) -> None:
 
 def test_every_reason_for_a_letter_is_explained() -> None:
     source = "\n".join(inspect.getsource(module) for module in (verdict, worker, receive, outbox))
-    reasons = set(re.findall(r'Grave\("(\w+)"', source))
+    reasons = set(re.findall(r'DeadLetterReason\("(\w+)"', source))
+    reasons |= set(re.findall(r'letter_reason = "(\w+)"', source))
     reasons |= set(re.findall(r'(?:Dead|Expired)\(failure, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"(?: if| *$)', inspect.getsource(verdict), re.MULTILINE))
     reasons |= set(re.findall(r'else "(\w+)"$', inspect.getsource(verdict), re.MULTILINE))

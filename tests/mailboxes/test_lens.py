@@ -13,7 +13,7 @@ from redrive.errors import InvalidParameterError, MailboxFullError, ReceiptHandl
 from redrive.mailboxes import DeadLetter, StoreMailbox, open_mailbox
 from redrive.mailboxes.boxes.dead_letter import PastAttempt
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import bury, finish, retry
+from redrive.mailboxes.loops.settling import dead_letter, finish, retry
 from redrive.testing import FakeClock, MemoryStore
 from tests.mailboxes.conftest import Openers
 
@@ -33,7 +33,7 @@ def only(mailbox: StoreMailbox[Any, Any]) -> StoreMessage[Any, Any]:
 def die(requests: StoreMailbox[Any, Any], dead_letters: str, error: Exception | None = None) -> str:
     """The first message that waits becomes a letter."""
     message = only(requests)
-    assert bury(message, route=dead_letters, reason="test", error=error or ValueError("no")) == "buried"
+    assert dead_letter(message, route=dead_letters, reason="test", error=error or ValueError("no")) == "dead"
     return message.id
 
 

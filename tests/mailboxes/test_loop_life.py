@@ -87,7 +87,7 @@ def test_m36_a_store_that_is_away_is_waited_for(
 ) -> None:
     began = bench.clock.now()
     bench.send()
-    faulty.fail("lease", times=7)  # the first is for replies to other stores
+    faulty.fail("lease", times=6)
     beats = []
     bench.loop.heartbeat.add_callback(lambda: beats.append(bench.clock.now()))
     while_time_passes(bench.clock, bench.run)

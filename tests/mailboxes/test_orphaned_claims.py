@@ -14,7 +14,7 @@ from redrive.mailboxes import Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import claims
 from redrive.mailboxes.letters.resending import Candidate
-from redrive.mailboxes.loops.settling import bury
+from redrive.mailboxes.loops.settling import dead_letter
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers
@@ -121,7 +121,7 @@ def test_a_claim_that_came_to_something_is_not_taken_over(
 def bury_again(boxes: Boxes) -> None:
     (message,) = boxes.requests.receive()
     assert isinstance(message, StoreMessage)
-    assert bury(message, route="dead", reason="test", error=ValueError("again")) == "buried"
+    assert dead_letter(message, route="dead", reason="test", error=ValueError("again")) == "dead"
 
 
 def test_one_in_the_trash_keeps_nobody(mailboxes: Openers, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from redrive.mailboxes import (
     selective_replay,
 )
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import bury
+from redrive.mailboxes.loops.settling import dead_letter
 from redrive.mailboxes.metrics import MailboxMetrics
 from redrive.mailboxes.testing import CollectingMailbox
 from redrive.stores.audit import AuditRecord
@@ -51,7 +51,7 @@ class Boxes:
         sent = self.requests.send(body, **how)
         (message,) = self.requests.receive()
         assert isinstance(message, StoreMessage)
-        assert bury(message, route="dead", reason="test", error=error or ValueError("no")) == "buried"
+        assert dead_letter(message, route="dead", reason="test", error=error or ValueError("no")) == "dead"
         self.clock.advance(1)
         return sent
 
@@ -153,7 +153,7 @@ def test_m20_a_request_that_died_again_may_be_replayed_again(in_memory: Boxes) -
         assert isinstance(message, StoreMessage)
         assert message.lineage is not None
         assert message.lineage.replays == number
-        assert bury(message, route="dead", reason="test", error=ValueError("no")) == "buried"
+        assert dead_letter(message, route="dead", reason="test", error=ValueError("no")) == "dead"
 
 
 @pytest.mark.parametrize("how", [{}, {"priority": "high"}, {"to": "away"}])
@@ -184,7 +184,7 @@ def test_m43_lineage_and_audit_tell_where_a_message_comes_from(boxes: Boxes) -> 
     assert isinstance(itself, StoreMessage)
     assert itself.lineage is not None
     assert (itself.lineage.original, itself.lineage.letter, itself.lineage.replays) == (died, died, 1)
-    assert bury(itself, route="dead", reason="test", error=ValueError("no")) == "buried"
+    assert dead_letter(itself, route="dead", reason="test", error=ValueError("no")) == "dead"
     boxes.clock.advance("1h")
     second_at = boxes.clock.now()
     (new,) = replayer.one(died, reason="fixed better", actor="bob", priority="high").replayed
@@ -330,7 +330,7 @@ def test_letters_that_did_not_come_through_a_mailbox_stay_as_they_are(in_memory:
     bare = mailboxes("memory")("bare")
     for message in bare.receive(max_messages=2):
         assert isinstance(message, StoreMessage)
-        assert bury(message, route="dead", reason="test", error=ValueError("no")) == "buried"
+        assert dead_letter(message, route="dead", reason="test", error=ValueError("no")) == "dead"
     assert len(Replayer(boxes.dead).matching(priority="high").replayed) == 2
     assert [message.raw for message in bare.receive(max_messages=2)] == [b'{"n": 1}', b"\xff\x00"]
 

@@ -10,7 +10,7 @@ import pytest
 from redrive.errors import BadDuration, BadFilter, InvalidParameterError, MailboxClosedError
 from redrive.mailboxes import AutoReplay, DeadLetter, ReplayRule, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import bury
+from redrive.mailboxes.loops.settling import dead_letter
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
 from redrive.testing.faults import FaultyStore
@@ -35,7 +35,7 @@ def boxes(mailboxes: Openers, clock: FakeClock) -> Boxes:
 def die_again(boxes: Boxes, error: Exception) -> None:
     message = boxes.one()
     assert isinstance(message, StoreMessage)
-    assert bury(message, route="dead", reason="test", error=error) == "buried"
+    assert dead_letter(message, route="dead", reason="test", error=error) == "dead"
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])

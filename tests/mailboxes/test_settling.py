@@ -10,7 +10,7 @@ from redrive.core.item import Ending, History
 from redrive.engine import store_retry
 from redrive.mailboxes import InvalidParameterError, MailboxConnectionError, SerializationError, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import Outgoing, bury, finish, release, reply_of, retry
+from redrive.mailboxes.loops.settling import Outgoing, dead_letter, finish, release, reply_of, retry
 from redrive.mailboxes.testing import FakeMailbox
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
@@ -53,7 +53,10 @@ def test_what_was_lost_does_not_count_and_sends_nothing(kind: str, mailboxes: Op
     assert not finish(lost, reply_of(lost, 1))
     assert not retry(lost, 60, ValueError("late"))
     assert not release(lost)
-    assert bury(lost, route="requests-dlq", reason="rule", error=ValueError("late"), reply=reply_of(lost, 1)) == "lost"
+    assert (
+        dead_letter(lost, route="requests-dlq", reason="rule", error=ValueError("late"), reply=reply_of(lost, 1))
+        == "lost"
+    )
     assert answers.approximate_count() == 0
     assert finish(again, reply_of(again, 1))
 
@@ -87,7 +90,7 @@ def test_buried_it_is_a_letter_and_answered_in_the_same_write(kind: str, mailbox
     key = requests.send("work", reply_to=answers)
     message = taken(requests)
     reply = reply_of(message, "sorry")
-    assert bury(message, route="requests-dlq", reason="max_attempts", error=KeyError("x"), reply=reply) == "buried"
+    assert dead_letter(message, route="requests-dlq", reason="max_attempts", error=KeyError("x"), reply=reply) == "dead"
     assert (requests.approximate_count(), dead.approximate_count(), answers.approximate_count()) == (0, 1, 1)
     letter = history(requests, key).item.letter
     assert letter is not None
@@ -101,12 +104,12 @@ def test_where_there_is_no_room_it_stays_and_nothing_is_sent(kind: str, mailboxe
     for n in range(2):
         requests.send(n, reply_to=answers)
 
-    def buried() -> str:
+    def died() -> str:
         message = taken(requests)
         reply = reply_of(message, "sorry")
-        return bury(message, route="dead", reason="rule", error=ValueError("no"), reply=reply, otherwise=30)
+        return dead_letter(message, route="dead", reason="rule", error=ValueError("no"), reply=reply, retry_delay=30)
 
-    assert [buried(), buried()] == ["buried", "full"]
+    assert [died(), died()] == ["dead", "full"]
     assert (requests.approximate_count(), dead.approximate_count(), answers.approximate_count()) == (1, 1, 1)
     clock.advance("29s")
     assert requests.receive() == []
@@ -118,7 +121,7 @@ def test_buried_without_having_run_it_shows_what_ran(mailboxes: Openers) -> None
     requests = mailboxes("memory")("requests")
     key = requests.send("work")
     taken(requests).nack()
-    assert bury(taken(requests), route="", reason="max_crashes", error=ValueError("x"), counted=False) == "buried"
+    assert dead_letter(taken(requests), route="", reason="max_crashes", error=ValueError("x"), counted=False) == "dead"
     assert history(requests, key).item.attempt == 1
 
 
@@ -135,7 +138,8 @@ def test_an_end_that_nobody_can_tell_of_happens_once(
             message = taken(requests)
             faulty.next("settle", fault)
             assert (
-                bury(message, route="dead", reason="rule", error=ValueError(), reply=reply_of(message, 1)) == "buried"
+                dead_letter(message, route="dead", reason="rule", error=ValueError(), reply=reply_of(message, 1))
+                == "dead"
             )
             assert answers.approximate_count() == 1
 
@@ -149,7 +153,7 @@ def test_away_it_says_so_and_may_be_said_again() -> None:
             lambda: finish(message),
             lambda: retry(message, 1, ValueError()),
             lambda: release(message),
-            lambda: bury(message, route="", reason="rule", error=ValueError()),
+            lambda: dead_letter(message, route="", reason="rule", error=ValueError()),
         ):
             with pytest.raises(MailboxConnectionError):
                 end()

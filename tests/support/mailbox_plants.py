@@ -8,7 +8,7 @@ from typing import Any
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
 from redrive.mailboxes.loops import worker
-from redrive.mailboxes.loops.ends import Buried, Grave, StoreEnds
+from redrive.mailboxes.loops.ends import DeadLetterReason, Result, StoreEnds
 
 GAP = 0.002
 """Seconds between two writes that should be one, for somebody to die in."""
@@ -23,12 +23,12 @@ class _RepliesFirst(StoreEnds):
 
 
 class _RepliesLast(StoreEnds):
-    def bury(
-        self, message: Message[Any, Any], grave: Grave, target: Mailbox[Any, Any] | None, reply: object | None
-    ) -> Buried:
-        ended = super().bury(message, grave, target, None)
+    def dead_letter(
+        self, message: Message[Any, Any], why: DeadLetterReason, target: Mailbox[Any, Any] | None, reply: object | None
+    ) -> Result:
+        ended = super().dead_letter(message, why, target, None)
         time.sleep(GAP)  # noqa: TID251 - as above
-        if ended == "buried" and reply is not None and message.reply_to is not None:
+        if ended == "dead" and reply is not None and message.reply_to is not None:
             message.reply_to.send(reply)
         return ended
 

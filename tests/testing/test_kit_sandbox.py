@@ -223,3 +223,19 @@ async def test_arguments_that_make_no_sense(program: Program, tmp_path: Path) ->
         pass
     async with program.app as app:
         assert app.info().engine == "sqlite"
+
+
+async def test_outbox_targets_are_those_of_the_app(program: Program) -> None:
+    arrived: list[bytes] = []
+    mail, sms = program.app.outbox("mail", lambda item: arrived.append(item.payload)), program.app.outbox("sms")
+
+    @program.app.handler("orders")
+    async def order() -> None:
+        program.app.follow_up(mail, 1)
+        program.app.follow_up(sms, 2)
+
+    with sandbox(program.app):
+        await program.app.enqueue("orders")
+        await drain(program.app)
+        assert arrived == [b"1"]
+        await assert_enqueued(program.app, sms, payload=2)

@@ -11,13 +11,15 @@ from redrive.app._life import Life
 from redrive.core import codec
 from redrive.core.durations import Duration, parse
 from redrive.core.gate import check_gate_name, gate_config
+from redrive.core.item import Item
 from redrive.core.policy import Policy
 from redrive.core.policy_data import PolicyLike, policy_text
 from redrive.core.routes import check_route
 from redrive.core.schedule import make_schedule
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
-from redrive.engine.registry import Function, Handler, Signature, check_queue_name
+from redrive.core.verbs import QueueChange
+from redrive.engine.registry import Function, Handler, Signature, user_queue_name
 from redrive.errors import ConfigError
 from redrive.office.settings import GateOptions, QueueOptions, check_capacity, check_known, check_name, queue_change
 
@@ -35,7 +37,7 @@ class Declaring(Life):
         Written when the app opens, where it differs from what the code declared the last time: an operator's change
         outlives a restart, and a new release's value replaces it. None takes a limit away.
         """
-        queue = check_queue_name(name)
+        queue = user_queue_name(name)
         if settings:
             self._declared.queue(queue, queue_change(settings))
         self._registry.declared.add(queue)
@@ -58,7 +60,7 @@ class Declaring(Life):
         names what the handler depends on: while that is down, the queue waits and nothing is charged. A result above
         `max_result` (else the app's `max_payload`) makes a letter.
         """
-        name = check_queue_name(queue)
+        name = user_queue_name(queue)
         rule: object = policy if policy is not None else Policy()
         if not isinstance(rule, Policy):
             named = f"; a policy with a name is the queue's: app.queue({name!r}, policy={rule!r})"
@@ -84,6 +86,25 @@ class Declaring(Life):
             return function
 
         return register
+
+    def outbox(self, target: str, deliver: Callable[[Item], object] | None = None, *, concurrency: int = 10) -> str:
+        """Declare a target outside of the store, and give the name of its outbox queue, for `follow_up`.
+
+        `deliver(item)` brings an item there, in the loop if it is async, else in a thread; the app's workers call it
+        until it returns, about an hour long, and then make a dead letter with reason `undeliverable`. It may be called
+        twice for one item: use `item.id` as the idempotency key. Without it, other processes deliver.
+        """
+        from redrive.engine.outbox import BREAKER, KEEP, breaker_of, outbox_handler, outbox_queue
+
+        queue = outbox_queue(target)
+        if not is_count(concurrency):
+            raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
+        if deliver is not None:
+            self._registry.add(outbox_handler(target, deliver, concurrency=concurrency))
+        self._declared.gate(breaker_of(target), BREAKER)
+        self._declared.queue(queue, QueueChange(keep=KEEP, gate=breaker_of(target)))
+        self._registry.outboxes.add(queue)
+        return queue
 
     def policy(self, name: str, policy: Policy) -> str:
         """Give a policy a name, by which queues and single items can ask for it. Looked up when an item fails."""
@@ -133,7 +154,7 @@ class Declaring(Life):
         of ticks that nobody was there for: the last of them runs, or skip, or all. The rest is as in `enqueue`. One
         that the code no longer declares stays until `app.schedules.remove`.
         """
-        body = codec.dump_payload(payload, limit=self._max_payload, queue=check_queue_name(queue))
+        body = codec.dump_payload(payload, limit=self._max_payload, queue=user_queue_name(queue))
         schedule = make_schedule(
             name,
             queue,

@@ -19,7 +19,7 @@ from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Page
 from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
-from redrive.engine.registry import Handler
+from redrive.engine.registry import Handler, is_outbox
 from redrive.errors import ConfigError
 from redrive.office.scene import Explanation, look
 from redrive.stores.base import Store
@@ -132,7 +132,10 @@ class Working(Life):
         run = current.get(None)
         if run is None:
             raise ConfigError("not inside a handler", field="follow_up", hint="use enqueue outside of handlers")
-        if queue not in self._registry.declared:
+        if is_outbox(queue) and is_outbox(run.item.queue):
+            hint = "enqueue to a queue of your own instead"
+            raise ConfigError("an outbox item cannot cause another outbox item", field="queue", hint=hint)
+        if queue not in self._registry.declared and queue not in self._registry.outboxes:
             hint = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
         asks = Asks(

@@ -9,6 +9,7 @@ from typing import Unpack
 from redrive.app import F
 from redrive.blocking._life import Life
 from redrive.core.durations import Duration
+from redrive.core.item import Item
 from redrive.core.policy import Policy
 from redrive.core.policy_data import PolicyLike
 from redrive.core.sizes import Size
@@ -51,6 +52,15 @@ class Declaring(Life):
             gate=gate,
             max_result=max_result,
         )
+
+    def outbox(self, target: str, deliver: Callable[[Item], object] | None = None, *, concurrency: int = 10) -> str:
+        """Declare a target outside of the store, and give the name of its outbox queue, for `follow_up`.
+
+        `deliver(item)` brings an item there, in the loop if it is async, else in a thread; the app's workers call it
+        until it returns, about an hour long, and then make a dead letter with reason `undeliverable`. It may be called
+        twice for one item: use `item.id` as the idempotency key. Without it, other processes deliver.
+        """
+        return self._app.outbox(target, deliver, concurrency=concurrency)
 
     def policy(self, name: str, policy: Policy) -> str:
         """Give a policy a name, by which queues and single items can ask for it. Looked up when an item fails."""

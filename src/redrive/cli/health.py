@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from redrive.office.health import Health
 
 ABOUT = """Say what is wrong: work without a worker, waiting too long or standing still behind dead letters, lost
-workers, open gates, full routes, a Redis with hardly any memory left. Exit 10 if there is anything, 0 if not, 7 if the
-store cannot be asked.
+workers, open gates, full routes, outboxes that were not delivered for five minutes, a Redis with hardly any memory
+left. Exit 10 if there is anything, 0 if not, 7 if the store cannot be asked.
 
 \b
 Examples:

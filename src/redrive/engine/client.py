@@ -13,7 +13,7 @@ from redrive.core.states import State
 from redrive.core.verbs import PutResult
 from redrive.engine.asks import Asks, Offer, ready
 from redrive.engine.ids import ItemId, new_id, new_ids
-from redrive.engine.registry import Registry, check_queue_name, unknown_queue
+from redrive.engine.registry import Registry, is_outbox, unknown_queue, user_queue_name
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (
     ConfigError,
@@ -106,8 +106,8 @@ class Client:
         """A typo must not become work that nobody will ever do."""
         if queue in self._registry.declared or queue in self._known:
             return
-        check_queue_name(queue)
-        self._known = {row.queue for row in (await self._store.tally()).queues}
+        user_queue_name(queue)
+        self._known = {row.queue for row in (await self._store.tally()).queues if not is_outbox(row.queue)}
         if queue not in self._known:
             fix = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise unknown_queue(queue, self._registry.declared | self._known, fix)

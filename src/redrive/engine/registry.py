@@ -18,6 +18,26 @@ from redrive.errors import ConfigError, PayloadUndecodable, UnknownQueue
 
 Function = Callable[..., Any]
 QUEUE_NAME_LIMIT = 128
+OUTBOX = "redrive.outbox."
+"""What the names of outbox queues begin with (`engine.outbox`)."""
+
+
+def is_outbox(queue: str) -> bool:
+    return queue.startswith(OUTBOX)
+
+
+def user_queue_name(name: object) -> str:
+    """As `check_queue_name`, for a queue that a user declares or handles."""
+    queue = check_queue_name(name)
+    if is_outbox(queue):
+        raise outbox_refused(queue)
+    return queue
+
+
+def outbox_refused(queue: str) -> ConfigError:
+    target = queue.removeprefix(OUTBOX)
+    hint = f"register the target with app.outbox({target!r}, deliver), and use app.follow_up with the name it returns"
+    return ConfigError(f"{queue!r} is the outbox queue of target {target!r}", field="queue", hint=hint)
 
 
 def check_queue_name(name: object) -> str:
@@ -115,11 +135,12 @@ class Handler:
 
 
 class Registry:
-    """Handlers by queue, queues that are declared without a handler here, and policies by name."""
+    """Handlers by queue, queues and outbox queues that are declared without a handler here, and policies by name."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
         self.declared: set[str] = set()
+        self.outboxes: set[str] = set()
         self.policies: dict[str, Policy] = {}
 
     def add(self, handler: Handler) -> None:
@@ -127,7 +148,8 @@ class Registry:
             hint = "give each queue one handler"
             raise ConfigError(f"{handler.queue!r} has a handler already", field="queue", hint=hint)
         self.handlers[handler.queue] = handler
-        self.declared.add(handler.queue)
+        if not is_outbox(handler.queue):
+            self.declared.add(handler.queue)
 
     def name_policy(self, name: str, policy: Policy) -> None:
         if self.policies.setdefault(name, policy) != policy:
@@ -143,7 +165,7 @@ class Registry:
         return resolve(Policy() if handler is None else handler.policy, self.policies, *texts)[0]
 
     def choose(self, queues: Iterable[str] | None) -> dict[str, Handler]:
-        """The handlers to run: all, or those named."""
+        """The handlers to run: all, or those named; and those of outbox queues in any case."""
         if queues is None:
             if not self.handlers:
                 raise ConfigError("no handler is registered", field="handler", hint="decorate one with @app.handler")
@@ -155,7 +177,8 @@ class Registry:
         for queue in wanted:
             if queue not in self.handlers:
                 raise unknown_queue(queue, self.handlers, "register a handler for it with @app.handler")
-        return {queue: self.handlers[queue] for queue in wanted}
+        outboxes = {queue: each for queue, each in self.handlers.items() if is_outbox(queue)}
+        return {queue: self.handlers[queue] for queue in wanted} | outboxes
 
 
 def unknown_queue(queue: str, known: Iterable[str], fix: str) -> UnknownQueue:

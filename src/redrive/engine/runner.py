@@ -257,7 +257,7 @@ class Runner:
         source = signal.__cause__ or signal
         failure = failure_of(source, await self._choose(run), frames=self._frames)
         if isinstance(signal, signals.Dead):
-            return o.Dead(failure, "handler")
+            return o.Dead(failure, signal.letter_reason)
         return o.Retry(failure, signal.after if isinstance(signal, signals.Retry) else None)
 
     async def _obeyed(self, run: Run, error: BaseException) -> o.Outcome:

@@ -25,6 +25,8 @@ class Retry(Signal):
 class Dead(Signal):
     """Trying again is useless: make it a dead letter now."""
 
+    letter_reason = "handler"
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason

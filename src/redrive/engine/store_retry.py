@@ -22,9 +22,13 @@ UNKNOWN_PAUSES: tuple[Millis, ...] = (50, 200, 500)
 
 
 class StoreRetry:
-    """Repeats a call until the store answers, with growing pauses. Emits StoreFailed once, and StoreRecovered."""
+    """Repeats a call until the store answers, with growing pauses. Emits StoreFailed once, and StoreRecovered.
 
-    def __init__(self, part: str, events: Events, clock: Clock) -> None:
+    `forever=False` raises the first error instead.
+    """
+
+    def __init__(self, part: str, events: Events, clock: Clock, *, forever: bool = True) -> None:
+        self._forever = forever
         self._part = part
         self._events = events
         self._clock = clock
@@ -35,6 +39,8 @@ class StoreRetry:
             try:
                 answer = await call()
             except StoreError as error:
+                if not self._forever:
+                    raise
                 await self._pause(error)
             else:
                 self._recovered()

@@ -25,7 +25,7 @@ from redrive.engine.keeper import WorkerKeeper, sweep_deadlines
 from redrive.engine.maintainer import Maintainer
 from redrive.engine.policies import Policies
 from redrive.engine.reaper import Reaper
-from redrive.engine.registry import Handler
+from redrive.engine.registry import Handler, is_outbox
 from redrive.engine.report import Reporter, attempt_of, clarified, unclear
 from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.schedule import Scheduler
@@ -57,13 +57,16 @@ class Worker:
         until_idle: bool = False,
         most: int | None = None,
         along: Along | None = None,
+        once: bool = False,
     ) -> None:
+        """`once`: a single pass over what is due now, without heartbeat; a store error ends it."""
         self.name = worker_name()
         self._store = store
         self._handlers = dict(handlers)
         self._events = events
         self._clock = clock
         self._until_idle = until_idle
+        self._once = once
         self._along = along
         threads = sum(handler.concurrency for handler in handlers.values() if not handler.is_async)
         self._settings = Settings(store, clock)
@@ -74,8 +77,8 @@ class Worker:
         self._slots = Slots(self.name, self._handlers, self._policies, self._runner.busy_threads, most)
         self._gates = Gates(store, self._settings.known, events=events, clock=clock)
         self._report = Reporter(self.name, events, clock)
-        self._writing = StoreRetry("pump", events, clock)
-        self._watching = StoreRetry("watch", events, clock)
+        self._writing = StoreRetry("pump", events, clock, forever=not once)
+        self._watching = StoreRetry("watch", events, clock, forever=not once)
         self._ended: list[Run] = []
         self._wake = asyncio.Event()
         self._due = True
@@ -90,11 +93,14 @@ class Worker:
     async def run(self, stop: asyncio.Event, now: asyncio.Event, grace: Millis) -> None:
         """Work until `stop` is set, then finish within `grace` (or until `now`) and release the rest; or until idle."""
         heartbeat = self._heartbeat(stop, now)
-        await heartbeat.begin()
-        self._events.emit(ev.WorkerStarted(self.name, tuple(self._handlers)))
+        beats = []
+        if not self._once:
+            await heartbeat.begin()
+            self._events.emit(ev.WorkerStarted(self.name, tuple(self._handlers)))
+            beats.append(heartbeat.run())
         pump = asyncio.create_task(self._pump())
         stopper = asyncio.create_task(self._obey(stop, now, grace))
-        parts = [stopper, *(asyncio.create_task(part) for part in (*self._parts(), heartbeat.run()))]
+        parts = [stopper, *(asyncio.create_task(part) for part in (*self._parts(), *beats))]
         try:
             await self._until_over({pump, stopper}, parts)
         except asyncio.CancelledError:
@@ -112,18 +118,23 @@ class Worker:
             self._runner.close()
             self._settings.close()
             await self._gates.close()
-            await heartbeat.end()
-            self._events.emit(ev.WorkerStopped(self.name, self._released))
+            if not self._once:
+                await heartbeat.end()
+                self._events.emit(ev.WorkerStopped(self.name, self._released))
 
     def _parts(self) -> list[Coroutine[object, object, None]]:
         name, store, slots, events, clock = self.name, self._store, self._slots, self._events, self._clock
         reaper = Reaper(name, store, slots, policies=self._policies, report=self._report, events=events, clock=clock)
         keeper = WorkerKeeper(name, store, slots, reaper=reaper, events=events, clock=clock)
         deadlines = sweep_deadlines(slots, self._handlers, clock)
+        if self._once:
+            return [keeper.run(), deadlines, self._gates.run()]
+        keeping = [keeper.run(), reaper.run(), deadlines, self._gates.run()]
+        if all(map(is_outbox, self._handlers)):
+            return keeping
         maintainer = Maintainer(name, store, events, clock)
         scheduler = Scheduler(store, name, events=events, clock=clock)
-        keeping = [keeper.run(), reaper.run(), deadlines]
-        return [*keeping, self._gates.run(), scheduler.run(), maintainer.run()]
+        return [*keeping, scheduler.run(), maintainer.run()]
 
     async def _until_over(self, ends: set[asyncio.Task[None]], parts: Sequence[asyncio.Task[None]]) -> None:
         """Until one of `ends` is over; a part that fails ends the worker, loudly."""
@@ -183,12 +194,22 @@ class Worker:
             return False
         if self._stopping:
             return True
+        if self._once:
+            return not await self._take_over()
         return self._until_idle and await self._nothing_left()
 
+    async def _take_over(self) -> bool:
+        """At the end of a pass: handle an expired lease of a lost worker here and now. False if there is none."""
+        queues, ttl = tuple(self._handlers), self._slots.shortest_lease
+        lost = await self._writing(lambda: self._store.reclaim(self.name, queues, ttl, 1))
+        if lost:
+            await self._begin(Leases(lost), LeaseRequest(self.name, (), ""))
+        return bool(lost)
+
     async def _nothing_left(self) -> bool:
-        """Nothing of our queues is leased by anybody or will become due by itself."""
+        """Nothing of our queues is leased by anybody or will become due by itself. Outbox queues do not count."""
         tally = await self._writing(self._store.tally)
-        ours = [row for row in tally.queues if row.queue in self._handlers]
+        ours = [row for row in tally.queues if row.queue in self._handlers and not is_outbox(row.queue)]
         # Nobody tells when others end what they hold, so that is looked at again and again.
         self._others = any(row.leased for row in ours)
         if self._others:

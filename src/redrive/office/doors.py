@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from redrive.core.item import History
 from redrive.core.verbs import DocumentWrite
 from redrive.doors import Door, find, known
+from redrive.engine.registry import OUTBOX, is_outbox
 from redrive.stores.aside import aside
 from redrive.stores.base import Store
 
@@ -51,6 +52,8 @@ async def _load(name: str) -> Door | None:
 
 def start(door: str, queue: str) -> str:
     """What serves such a queue."""
+    if is_outbox(queue):
+        return f"start a process that delivers to the outbox target {queue.removeprefix(OUTBOX)}"
     found = known(door)
     form = found.start if found is not None else ""
     return (form or "redrive worker run MODULE:APP --queues {queue}").replace("{queue}", quote(queue))

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
+from msgspec.structs import replace
+
 from redrive.core import rates
 from redrive.core.durations import brief
 from redrive.core.item import Ending, Instant, Terms, short_id
@@ -14,6 +16,7 @@ from redrive.core.lanes import is_retry, level_of
 from redrive.core.policy_data import describe
 from redrive.core.states import State
 from redrive.core.verbs import QueueTally, RouteTally, WorkerBeat
+from redrive.engine.registry import OUTBOX, is_outbox
 from redrive.engine.report import INTO
 from redrive.office import doors
 from redrive.office.gates import GateView
@@ -26,6 +29,14 @@ METERED = frozenset({"rate", "retry_budget"})
 
 
 def explain(scene: Scene) -> Explanation:
+    told = _explained(scene)
+    if not is_outbox(told.queue):
+        return told
+    text = f"an outbox item: a delivery to target {told.queue.removeprefix(OUTBOX)}, by processes that registered it"
+    return replace(told, why=(*told.why, Why("outbox", text)))
+
+
+def _explained(scene: Scene) -> Explanation:
     item = scene.history.item
     if item.state is State.DEAD:
         return of_letter(scene)

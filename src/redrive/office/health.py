@@ -10,7 +10,8 @@ from msgspec import Struct
 from redrive.core.durations import brief
 from redrive.core.filters import render
 from redrive.core.item import Instant, Millis, short_id
-from redrive.core.select import Match
+from redrive.core.select import And, Match, Or
+from redrive.engine.registry import OUTBOX, is_outbox
 from redrive.office.doors import Problem, problems
 from redrive.office.overview import Overview, QueueOverview, overview
 from redrive.stores.base import Store
@@ -19,6 +20,8 @@ from redrive.stores.upkeep import InMemory
 __all__ = ["OLDEST", "Health", "Problem", "find_problems", "health", "scarce_memory"]
 
 OLDEST: Millis = 15 * 60_000
+STUCK: Millis = 5 * 60_000
+"""An outbox item that was not delivered for so long is a finding."""
 
 
 class Health(Struct, frozen=True):
@@ -38,6 +41,7 @@ async def health(store: Store, *, oldest: Millis = OLDEST, max_letters: int | No
     """`oldest`: how long an item may be due. `max_letters`: how many open letters are no problem; None for any."""
     view = await overview(store)
     found = [*find_problems(view, oldest)]
+    found += [problem for row in view.queues if (problem := await _outbox(store, row, view.at)) is not None]
     if isinstance(store, InMemory) and (text := scarce_memory(*await store.memory())):
         found.append(Problem("memory", "", text, "raise maxmemory, or redrive queue prune"))
     found += await problems(store)
@@ -65,9 +69,27 @@ def find_problems(view: Overview, oldest: Millis = OLDEST) -> Iterator[Problem]:
             yield Problem("worker_lost", beat.worker, said, "redrive worker list")
 
 
+async def _outbox(store: Store, row: QueueOverview, now: Instant) -> Problem | None:
+    """An outbox that no process serves, or whose target did not take an item for STUCK."""
+    if not is_outbox(row.name) or not row.tally.ready + row.tally.leased:
+        return None
+    target, to_do = row.name.removeprefix(OUTBOX), f"{row.tally.ready + row.tally.leased:,} to deliver"
+    if row.unattended:
+        text = f"outbox {target} has {to_do}, and no live process delivers to it"
+        return Problem("outbox_unserved", target, text, row.start)
+    waits = Or((Match("state", "=", "ready"), Match("state", "=", "leased")))
+    first = next(iter(await store.find(And((Match("queue", "=", row.name), waits)), 1, oldest=True)), None)
+    if first is None or now - first.enqueued_at <= STUCK or row.tally.paused:
+        return None
+    text = f"outbox {target} has {to_do}, the oldest since {brief(now - first.enqueued_at)}"
+    return Problem("outbox_stuck", target, text, f"redrive item explain {quote(short_id(first.id))}")
+
+
 def _of_queue(row: QueueOverview, oldest: Millis) -> Iterator[Problem]:
     tally, show = row.tally, f"redrive queue show {quote(row.name)}"
-    if row.unattended:
+    if is_outbox(row.name):
+        pass  # see _outbox
+    elif row.unattended:
         text = f"queue {row.name} has {tally.ready + tally.leased:,} to do and no live worker"
         yield Problem("no_worker", row.name, text, row.start)
     elif row.oldest is not None and row.oldest > oldest and not tally.paused:

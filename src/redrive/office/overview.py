@@ -13,6 +13,7 @@ from redrive.core.redact import redact_text
 from redrive.core.select import And, Match, Or
 from redrive.core.states import State
 from redrive.core.verbs import CauseTally, QueueTally, RouteTally, StoreInfo, WorkerBeat
+from redrive.engine.registry import is_outbox
 from redrive.errors import NotFound
 from redrive.office.doors import doors, start
 from redrive.office.gates import GateView, list_gates
@@ -93,6 +94,7 @@ async def overview(store: Store) -> Overview:
     live = Counter(queue for beat in workers if beat.alive for queue in beat.facts.queues)
     stuck = await _stuck(store, tally.queues)
     queues = [_queue(row, tally.at, live[row.queue], stuck.get(row.queue), gates) for row in tally.queues]
+    queues = [row for row in queues if not is_outbox(row.name) or row.fill or row.tally.open]
     if any(row.unattended for row in queues):
         marked = await doors(store)
         queues = [
@@ -106,7 +108,8 @@ def _queue(
 ) -> QueueOverview:
     waits = bool(row.ready) and row.oldest_due is not None and row.oldest_due <= now
     oldest = now - row.oldest_due if waits and row.oldest_due is not None else None
-    to_do = row.leased > 0 or (oldest is not None and not row.paused)
+    # An outbox item is retried by the process that serves its target: without one it is never due again.
+    to_do = row.leased > 0 or ((oldest is not None or (is_outbox(row.queue) and row.ready > 0)) and not row.paused)
     made = QueueOverview(row, oldest, workers, to_do and not workers, "", stuck)
     settings, reached = row.settings, []
     if settings.capacity is not None and made.fill >= settings.capacity:

@@ -101,6 +101,7 @@ def bound(app: Redrive, store: Store, clock: Clock) -> Iterator[None]:
     app._registry.handlers.update(registry.handlers)
     app._registry.declared.update(registry.declared)
     app._registry.policies.update(registry.policies)
+    app._registry.outboxes.update(registry.outboxes)
     app._declared = app._declared.copy()
     app._bind(store, clock)
     try:

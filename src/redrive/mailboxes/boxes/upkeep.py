@@ -16,6 +16,7 @@ from redrive.core.item import Millis
 from redrive.engine.cancelling import cancel_reason
 from redrive.engine.heartbeat import EVERY, Heartbeat
 from redrive.engine.maintainer import Maintainer
+from redrive.engine.outbox import OutboxWorker
 from redrive.errors import RedriveError
 from redrive.events import CancelAsked, Events
 from redrive.stores.base import Store
@@ -47,6 +48,7 @@ class Upkeep:
         self._clock = clock
         self._events = events
         self._maintainer = Maintainer(worker, store, events, clock)
+        self.outbox = OutboxWorker(store, events, clock)
         self._loops: list[Loop] = []
         self._heartbeat = Heartbeat(
             worker,
@@ -172,6 +174,7 @@ class Upkeep:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self.outbox.close()
         if self._lately():
             await self._heartbeat.end()
         await self._store.close()

@@ -1,4 +1,4 @@
-"""Debug bundles: all that is known of one run, as a file that people can read."""
+"""Debug bundles: a JSON file with all facts of one run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def written(folder: str | os.PathLike[str] | None, run: Run, **parts: object) ->
     """Where it is; None if there is no folder for it, or it could not be written: the work counts all the same."""
     if folder is None:
         return None
-    told = {"context": run.context, "usage": run.usage, "expansions": run.expansions, "ended_at": run.now, **parts}
+    facts = {"context": run.context, "usage": run.usage, "expansions": run.expansions, "ended_at": run.now, **parts}
     path = Path(folder) / f"{run.context.request_id}-{run.context.run_id}.json"
     half = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        half.write_bytes(msgspec.json.format(msgspec.json.encode(told, enc_hook=_shown), indent=2))
+        half.write_bytes(msgspec.json.format(msgspec.json.encode(facts, enc_hook=_shown), indent=2))
         half.replace(path)
     except (OSError, TypeError, ValueError, RecursionError) as error:
         logs.say(logging.WARNING, "Debug bundle not written", path=path, error=logs.said(error))

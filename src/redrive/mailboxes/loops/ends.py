@@ -1,16 +1,16 @@
-"""How a loop lets go of a message: on our stores in one write each, on others as well as it can be done.
+"""How a loop ends a message: on stores of redrive in one write each, on mailbox classes of users by public calls.
 
-All say whether it counted: False where somebody else has the message by now, and nothing was changed.
+The result is False where the lease was lost to another receiver; then nothing was changed.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from redrive.core.item import Failure
-from redrive.core.policy import Policy
-from redrive.engine.evidence import failure_of, text_of
+from redrive.engine.evidence import text_of
 from redrive.errors import MailboxConnectionError, MailboxError, MailboxFullError, ReceiptHandleExpiredError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, error_text, error_type, moment, request_id_of, trace_id_of
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 Anyone = Mailbox[Any, Any]
 Given = Message[Any, Any]
-_POLICY = Policy()
-Buried = Literal["buried", "full", "lost"]
+Result = Literal["dead", "full", "lost"]
 
 
 class Ends(Protocol):
     def finish(self, message: Given, reply: object | None) -> bool:
-        """Done, and the reply sent if somebody waits for it."""
+        """Done, with the reply if the message asks for one."""
 
     def retry(self, message: Given, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
         """It failed, and is tried again. `free`: this delivery does not count, where that can be had."""
@@ -38,23 +37,21 @@ class Ends(Protocol):
     def release(self, message: Given) -> bool:
         """Visible again at once, and not counted as a delivery where that can be had."""
 
-    def bury(self, message: Given, grave: Grave, target: Anyone | None, reply: object | None) -> Buried:
-        """A dead letter of the target (or of nobody's), with its terminal reply."""
+    def dead_letter(self, message: Given, why: DeadLetterReason, target: Anyone | None, reply: object | None) -> Result:
+        """A dead letter of the target (None: of no mailbox), with its terminal reply."""
 
 
-class Grave:
-    """Why a message is given up. `otherwise`: seconds after which it comes back if there is no room for it.
+@dataclass(frozen=True, slots=True)
+class DeadLetterReason:
+    """Why a message is given up. `retry_delay`: seconds after which it is received again if the target is full.
 
     `counted`: whether this delivery was one that ran.
     """
 
-    __slots__ = ("counted", "error", "otherwise", "reason")
-
-    def __init__(self, reason: str, error: BaseException | Failure, otherwise: float, *, counted: bool = True) -> None:
-        self.reason = reason
-        self.error = error
-        self.otherwise = otherwise
-        self.counted = counted
+    reason: str
+    error: BaseException | Failure
+    retry_delay: float
+    counted: bool = field(default=True, kw_only=True)
 
     @property
     def error_type(self) -> str:
@@ -72,20 +69,21 @@ class StoreEnds:
         return settling.finish(_ours(message), self._reply(message, reply))
 
     def retry(self, message: Given, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
-        return settling.retry(_ours(message), delay, _failure(error), free=free)
+        return settling.retry(_ours(message), delay, error, free=free)
 
     def release(self, message: Given) -> bool:
         return settling.release(_ours(message))
 
-    def bury(self, message: Given, grave: Grave, target: Anyone | None, reply: object | None) -> Buried:
-        return settling.bury(
+    def dead_letter(self, message: Given, why: DeadLetterReason, target: Anyone | None, reply: object | None) -> Result:
+        return settling.dead_letter(
             _ours(message),
             route="" if target is None else target.name,
-            reason=grave.reason,
-            error=_failure(grave.error),
+            reason=why.reason,
+            error=why.error,
             reply=self._reply(message, reply),
-            otherwise=grave.otherwise,
-            counted=grave.counted,
+            retry_delay=why.retry_delay,
+            counted=why.counted,
+            mailbox=target,
         )
 
     @staticmethod
@@ -95,11 +93,6 @@ class StoreEnds:
 
 def _ours(message: Given) -> StoreMessage[Any, Any]:
     return cast("StoreMessage[Any, Any]", message)
-
-
-def _failure(error: BaseException | Failure) -> Failure:
-    """Also of an exit, which is no Exception."""
-    return error if isinstance(error, Failure) else failure_of(error, _POLICY)
 
 
 class PlainEnds:
@@ -120,14 +113,14 @@ class PlainEnds:
     def release(self, message: Given) -> bool:
         return self._still(lambda: message.nack(0))
 
-    def bury(self, message: Given, grave: Grave, target: Anyone | None, reply: object | None) -> Buried:
+    def dead_letter(self, message: Given, why: DeadLetterReason, target: Anyone | None, reply: object | None) -> Result:
         if target is not None:
             try:
-                target.send(self._letter(message, grave))
+                target.send(self._letter(message, why))
             except MailboxFullError:
-                return "full" if self.retry(message, grave.otherwise, grave.error) else "lost"
+                return "full" if self.retry(message, why.retry_delay, why.error) else "lost"
         self._send_reply(message, reply)
-        return "buried" if self._still(message.acknowledge) else "lost"
+        return "dead" if self._still(message.acknowledge) else "lost"
 
     @staticmethod
     def _still(end: Any) -> bool:
@@ -150,7 +143,7 @@ class PlainEnds:
             text = "Reply not sent"
             logs.say(logging.WARNING, text, message_id=message.id, error=logs.said(error))
 
-    def _letter(self, message: Given, grave: Grave) -> DeadLetter[Any]:
+    def _letter(self, message: Given, why: DeadLetterReason) -> DeadLetter[Any]:
         try:
             body = message.body
         except MailboxError:
@@ -161,8 +154,8 @@ class PlainEnds:
             body=body,
             source_mailbox=self._requests.name,
             delivery_count=message.delivery_count,
-            last_error=grave.text,
-            last_error_type=grave.error_type,
+            last_error=why.text,
+            last_error_type=why.error_type,
             dead_lettered_at=now,
             first_received_at=getattr(message, "first_received_at", None) or now,
             request_id=request_id_of(body),

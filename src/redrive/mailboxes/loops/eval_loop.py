@@ -32,7 +32,7 @@ ExpectedT = TypeVar("ExpectedT")
 
 
 class EvalLoop(MailboxWorker[EvalRequest[InputT, ExpectedT], EvalResult], Generic[InputT, OutputT, ExpectedT]):
-    """Results go to whoever sent the sample. One that cannot be judged is tried again like any request; given up, it
+    """Results go to the sender of the sample. One that cannot be judged is tried again like any request; given up, it
     scores 0 and has not passed.
 
     The main loop is only asked to `execute`: it need not run, and its own mailbox is not touched.
@@ -118,7 +118,7 @@ class EvalLoop(MailboxWorker[EvalRequest[InputT, ExpectedT], EvalResult], Generi
 
 
 def _inside(plain: Any, *names: str) -> Any:
-    """Of a body that could not be read, as far as it can be told; "" else."""
+    """The id in a body that could not be decoded, if it can be found; else ""."""
     for name in names:
         plain = plain.get(name, "") if isinstance(plain, dict) else ""
     return plain

@@ -87,7 +87,7 @@ Judge = Callable[..., Any]
 
 
 def session_evaluator(function: Judge) -> Judge:
-    """Marks an evaluator that wants the session, where its signature does not tell."""
+    """Marks an evaluator that wants the session, where its signature does not show it."""
     function.wants_session = True  # type: ignore[attr-defined]  # the mark
     return function
 
@@ -111,7 +111,7 @@ def _parameters(evaluator: Judge) -> dict[str, Parameter]:
     try:
         found = signature(evaluator).parameters
     except (TypeError, ValueError):
-        # Some that are written in C do not tell.
+        # Some functions written in C have no signature.
         return {}
     variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     return {name: place for name, place in found.items() if place.kind not in variable}

@@ -7,8 +7,8 @@
     loop = Answers(adapter=adapter, requests=requests, dlq=DLQPolicy(mailbox=dead_letters))
     loop.run()
 
-A request that fails comes back after a while; one that is given up is a dead letter, and its sender is told so. All of
-that is one write: there is no moment in which a crash could lose a request, or answer it twice.
+A request that fails is retried with a backoff; one that is given up is a dead letter, and its sender gets an error
+reply. Each end is one write, so that a crash can neither lose a request nor answer it twice.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class ProviderAdapter(Protocol[OutputT_co]):
 class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]], Generic[UserRequestT, OutputT]):
     """Usable as it is, for requests that are prompts; subclass it for all others.
 
-    Without a dead-letter policy the first failure is the last: the sender is told, and what is left of the request is
-    a letter of no mailbox, which `redrive letters` shows.
+    Without a dead-letter policy the first failure is the last: the sender gets an error reply, and the request is a
+    letter of no mailbox, which `redrive letters` shows.
     """
 
     _what = "main loop"
@@ -211,10 +211,10 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
                 prompt = ended(self.expand(prompt, needed), run)
             else:
                 break
-        told = usage_of(output)
-        # An adapter that records as it goes has said it all.
-        if told is not None and run.usage == before:
-            run.record(**told)
+        usage = usage_of(output)
+        # Not if the adapter recorded its usage itself.
+        if usage is not None and run.usage == before:
+            run.record(**usage)
         run.check()
         return cast("OutputT", output)
 
@@ -231,6 +231,6 @@ def _offers(evaluate: Any) -> tuple[str, ...]:
     try:
         places = signature(evaluate).parameters
     except (TypeError, ValueError):
-        # Some that are written in C do not tell.
+        # Some functions written in C have no signature.
         return ()
     return tuple(name for name in OFFERED if name in places)

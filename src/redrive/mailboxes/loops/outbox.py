@@ -1,181 +1,178 @@
-"""Replies to mailboxes of other stores: committed with the end of the message that they answer, and delivered after it.
+"""Replies and dead letters for mailboxes of other stores, as outbox items of the engine.
 
-A reply to the same store is simply put there by the write that ends the message. Any other lies in the outbox of the
-message's own mailbox until it arrived, under an id that follows from its own: so it arrives once, whoever dies.
+A reply to the same store is put there by the write that ends the message; for any other the write puts an outbox item.
+Its target is the source mailbox, whose loops can resolve the names in its messages, and the store that receives.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import msgspec
 from msgspec import Raw, Struct
 
-from redrive.core import outcome as o
 from redrive.core.item import Item, Millis, NewItem
-from redrive.core.policy import Policy
-from redrive.core.verbs import LeaseRequest, QueueChange, Settlement, Want
-from redrive.engine.evidence import failure_of
 from redrive.engine.ids import new_id
-from redrive.engine.report import settlement_of
-from redrive.errors import (
-    MailboxConnectionError,
-    MailboxError,
-    MailboxResolutionError,
-    RedriveError,
-    SerializationError,
-)
+from redrive.engine.outbox import POLICY, Undeliverable, destination_id, outbox_item
+from redrive.engine.signals import Snooze
+from redrive.errors import MailboxConnectionError, MailboxError, MailboxResolutionError, SerializationError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.envelope import FORM, Envelope, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-from redrive.mailboxes.boxes.place import surely
-from redrive.mailboxes.letters.claims import name_of
-from redrive.office import doors
+from redrive.mailboxes.boxes.message import Message
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.place import Place
     from redrive.mailboxes.loops.settling import Outgoing
 
-BITE = 20
-TTL: Millis = 60_000
-TRIES = 20
-"""With these pauses, somewhat more than an hour. Then it is a letter, for people to look at."""
-LONGEST: Millis = 300_000
-KEPT: Millis = 3_600_000
-ALONE_NEVER = 1_000_000_000
-_POLICY = Policy()
+P = ParamSpec("P")
+Anyone = Mailbox[Any, Any]
+EACH: Millis = 60_000
+"""From one look for outbox items that other processes left to the next."""
+NAME_LIMIT = 80
 
 
-class Parcel(Struct, frozen=True, omit_defaults=True):
-    """To whom, where that is, and the message as it is to arrive."""
+class Delivery(Struct, frozen=True, omit_defaults=True):
+    """The payload of an outbox item: to which mailbox, and the reply itself or the id of the dead letter."""
 
     to: str
-    message: Raw
     at: str = ""
+    message: Raw = Raw(b"")
+    letter: str = ""
 
 
-_decoder = msgspec.json.Decoder(Parcel)
+_decoder = msgspec.json.Decoder(Delivery)
 
 
-def queue_of(source: str) -> str:
-    """One for each mailbox: those who work for it know how to resolve the names that its messages bring."""
-    return f"{source}.outbox"
+def target_for(source: str, mailbox: Anyone | str) -> str:
+    """The outbox target of what `source` sends to a mailbox; a string is a name that is not resolved yet."""
+    if len(source) > NAME_LIMIT or "@" in source:
+        source = f"{source.replace('@', '.')[: NAME_LIMIT - 13]}~{sha256(source.encode()).hexdigest()[:12]}"
+    return f"mailbox.{source}" + (f"@{mailbox._address()}" if isinstance(mailbox, StoreMailbox) else "")
+
+
+def shares_store(place: Place, mailbox: Anyone | str) -> bool:
+    """Whether one write of this store reaches the mailbox, too."""
+    return isinstance(mailbox, StoreMailbox) and mailbox._shares(place)
 
 
 def outgoing_item(place: Place, outgoing: Outgoing, *, source: str) -> NewItem:
-    """What is to be put by the end of a message of `source`: the reply itself, or a parcel for it."""
+    """What the write that ends a message of `source` puts: the reply itself, or an outbox item with it."""
     to = outgoing.mailbox
     name = to if isinstance(to, str) else to.name
     data, kind = bodies.dumped(outgoing.body, mailbox=name)
     message = sealed(Envelope(FORM, Raw(data), type=kind, attributes=dict(outgoing.attributes)))
-    if isinstance(to, StoreMailbox) and to._shares(place):
+    if shares_store(place, to):
         return NewItem(new_id(), name, message)
-    parcel = Parcel(outgoing.name or name, Raw(message), outgoing.reply_at)
-    return NewItem(new_id(), queue_of(source), msgspec.json.encode(parcel))
+    delivery = Delivery(outgoing.name or name, outgoing.reply_at, Raw(message))
+    return outbox_item(target_for(source, to), msgspec.json.encode(delivery))
 
 
-def forward(mailbox: StoreMailbox[Any, Any], *, reply_type: Any = None) -> int:
-    """Deliver what lies in the mailbox's outbox, as far as it can be delivered now; how many arrived.
+def letter_item(letter_id: str, target: Anyone, *, source: str) -> NewItem:
+    """The outbox item that moves a dead letter of `source` to a mailbox of another store."""
+    delivery = Delivery(target.name, target._address(), letter=letter_id)
+    return outbox_item(target_for(source, target), msgspec.json.encode(delivery))
 
-    `reply_type`: what replies are, for mailboxes of somebody else that take objects and do not say which.
+
+class LoopOutbox:
+    """Delivers the outbox items of a loop's mailbox while the loop runs, by the worker that its store's loops share.
+
+    `reply_type` gives the type of replies, for mailboxes that do not name what they take.
     """
-    queue, courier, arrived = queue_of(mailbox.name), _Courier(mailbox, reply_type), 0
-    while True:
-        items = mailbox._place.call(_lent, mailbox._place, queue)
-        if items and not arrived:
-            mailbox._place.call(_prepare, mailbox._place, queue)
-        arrived += sum([courier.deliver(item) for item in items])
-        if len(items) < BITE:
-            return arrived
 
-
-async def _lent(place: Place, queue: str) -> tuple[Item, ...]:
-    request = LeaseRequest(place.worker, (Want(queue, BITE, TTL, ALONE_NEVER),), new_id())
-    leases, _ = await surely(lambda: place.store.lease(request))
-    # What somebody lost who died while he delivered: the id sees to it that it does not arrive twice.
-    lost, _ = await surely(lambda: place.store.reclaim(place.worker, (queue,), TTL, BITE))
-    return leases.items + lost
-
-
-async def _prepare(place: Place, queue: str) -> None:
-    """What arrived is not kept for ever; and whoever asks about this queue is told whose it is."""
-    if (await place.store.settings(queue)).keep is None:
-        await place.store.configure(queue, QueueChange(keep=KEPT))
-        await doors.mark(place.store, queue, "mailboxes")
-
-
-class _Courier:
-    """Delivers what it can. Where nobody answers, it does not knock again for each parcel."""
-
-    def __init__(self, mailbox: StoreMailbox[Any, Any], reply_type: Any) -> None:
-        self._mailbox = mailbox
+    def __init__(
+        self, source: StoreMailbox[Any, Any], letters: Sequence[Anyone], reply_type: Callable[[], Any]
+    ) -> None:
+        self._source = source
+        self._letters = letters
         self._reply_type = reply_type
-        self._away: set[tuple[str, str]] = set()
+        self._due = False
+        self._next: Millis | None = None
+        self._away: dict[str, Millis] = {}
 
-    def deliver(self, item: Item) -> bool:
-        began = self._mailbox.clock.monotonic()
-        outcome: o.Outcome = o.Done()
+    def note(self, message: Message[Any, Any], letters: Anyone | None = None) -> None:
+        """After the end of a message: its reply and its dead letter are outbox items if they are for another store."""
+        place, name = self._source._place, message.reply_to_name
+        answers = name if name is None or message.reply_to is None else message.reply_to
+        elsewhere = [each for each in (answers, letters) if each is not None and not shares_store(place, each)]
+        served = [place.upkeep.outbox.serves(target_for(self._source.name, each)) for each in elsewhere]
+        self._due |= not all(served)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around a run of the loop: what is there at its start and at its end is tried before it goes on."""
+        outbox = self._source._place.upkeep.outbox
+        registration = outbox.register(target_for(self._source.name, ""), self._deliver, breaker=False)
+        self._next = None
         try:
-            parcel = _opened(item)
-            if (parcel.to, parcel.at) in self._away:
-                outcome = o.Release(after=_pause(item))
-            else:
-                self._hand_over(item, parcel)
-        except RedriveError as error:
-            failure = failure_of(error, _POLICY)
-            given_up = item.attempt >= TRIES or item.flaw
-            outcome = o.Dead(failure, "undeliverable") if given_up else o.Retry(failure, _pause(item))
-        place, ran = self._mailbox._place, max(0, self._mailbox.clock.monotonic() - began)
-        place.call(_settle, place, item, settlement_of(item, outcome, worker=place.worker, ran=ran))
-        return isinstance(outcome, o.Done)
+            yield
+            if outbox.in_background:
+                self._call(outbox.look, wait=True)
+        finally:
+            self._call(outbox.release, registration)
 
-    def _hand_over(self, item: Item, parcel: Parcel) -> None:
-        target = self._mailbox._resolve(parcel.to, parcel.at)
+    def run(self) -> None:
+        """If there is something new, or a minute has passed."""
+        now = self._source.clock.monotonic()
+        if self._due or self._next is None or now >= self._next:
+            first, self._due, self._next = self._next is None, False, now + EACH
+            self._call(self._source._place.upkeep.outbox.look, wait=first)
+
+    def _call(self, method: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs) -> None:
+        source = self._source
+        try:
+            if not source.closed:
+                source._place.call(method, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - a loop does not end because of another store
+            if not (isinstance(error, MailboxError) and source.closed):
+                logs.say(logging.WARNING, "Not delivered yet", source_mailbox=source.name, error=logs.said(error))
+
+    def _deliver(self, item: Item) -> None:
+        """In a thread of the worker."""
+        source = self._source
+        if item.flaw:
+            raise Undeliverable(item.flaw)
+        delivery = _decoder.decode(item.payload)
+        target = self._letters_of(delivery) if delivery.letter else source._resolve(delivery.to, delivery.at)
         if target is None:
-            raise MailboxResolutionError(parcel.to, hint="open the mailbox with a resolver that knows it")
-        message = bytes(parcel.message)
+            raise MailboxResolutionError(delivery.to, hint="open the mailbox with a resolver that knows it")
+        store, now = target._address(), source.clock.monotonic()
+        if now < self._away.get(store, 0):
+            raise Snooze(timedelta(milliseconds=self._away[store] - now), note=f"{target.name} could not be reached")
         try:
-            if isinstance(target, StoreMailbox):
-                # Not under the parcel's own id: the mailbox may turn out to be on this very store.
-                target._call(target._put, NewItem(name_of("reply", item.id), target.name, message), False)
+            if delivery.letter:
+                # Most loops have their dead letters on their own store.
+                from redrive.mailboxes.letters.transfer import move
+
+                move(source, target, delivery.letter)
+            elif isinstance(target, StoreMailbox):
+                # Under another id than the outbox item's: the mailbox may be on the same store after all.
+                reply = NewItem(destination_id(item), target.name, bytes(delivery.message))
+                target._call(target._put, reply, False)
             else:
-                _send(target, opened(message), self._reply_type)
+                _send(target, opened(bytes(delivery.message)), target.body_type or self._reply_type())
         except MailboxConnectionError:
-            self._away.add((parcel.to, parcel.at))
+            self._away[store] = now + (POLICY.backoff.delay(item.errors + 1, 0.5) or 0)
             raise
 
-
-def _opened(item: Item) -> Parcel:
-    try:
-        return _decoder.decode(item.payload)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise SerializationError(f"this is no parcel: {error}") from error
-
-
-def _pause(item: Item) -> Millis:
-    return min(LONGEST, 1000 << max(0, item.attempt - 1))
+    def _letters_of(self, delivery: Delivery) -> Anyone | None:
+        """The dead-letter mailbox by its name and store; one of the user's own class has another address each time."""
+        named = [each for each in self._letters if each.name == delivery.to]
+        ours = [each for each in named if each._address() == delivery.at or not isinstance(each, StoreMailbox)]
+        return ours[0] if ours else None
 
 
-async def _settle(place: Place, item: Item, settlement: Settlement) -> None:
-    settled, _ = await surely(lambda: place.store.settle([settlement]))
-    place.report([item], [settlement], settled.answers)
-
-
-def _send(target: Mailbox[Any, Any], envelope: Envelope, reply_type: Any) -> None:
-    """To somebody else's mailbox, which knows nothing of ids: here it may arrive twice, after a crash."""
-    body = _loaded(envelope, target.body_type or reply_type)
-    try:
-        target.send(body)
-    except RedriveError:
-        raise
-    except Exception as error:
-        raise MailboxError(f"{target.name} did not take it: {logs.type_of(error)}: {logs.said(error)}") from error
-
-
-def _loaded(envelope: Envelope, expected: Any) -> Any:
+def _send(target: Anyone, envelope: Envelope, expected: Any) -> None:
+    """To a mailbox of the user's own class, which takes no ids: a reply may arrive twice, after a crash."""
     data = bytes(envelope.body)
     try:
-        return bodies.loaded(data, expected, envelope.type)
+        body = bodies.loaded(data, expected, envelope.type)
     except SerializationError:
-        return bodies.loaded(data, None, envelope.type)
+        body = bodies.loaded(data, None, envelope.type)
+    target.send(body)

@@ -105,7 +105,7 @@ class DLQPolicy(Generic[T, R]):
 
 
 def age_of(message: Message[Any, Any]) -> timedelta:
-    """Since it was sent or last replayed. A message of somebody else's mailbox may only know when it was sent."""
+    """Since it was sent or last replayed. A message of a user's own mailbox class may only have the time of sending."""
     age = getattr(message, "age", None)
     if isinstance(age, timedelta):
         return age

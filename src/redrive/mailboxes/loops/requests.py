@@ -37,7 +37,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """After this instant nobody wants the result any more: the request is not begun, and a late output not sent."""
+    """After this instant the result is useless: the request is not started, and a late output is not sent."""
 
     expires_at: datetime
 

@@ -2,7 +2,7 @@
 
 run = current_run()                 # in prepare, in an adapter, or in whatever they call
 run.record(input_tokens=1200)       # raises BudgetExceededError as soon as it is too much
-run.check()                         # raises DeadlineExceededError once nobody wants the result any more
+run.check()                         # raises DeadlineExceededError once the deadline has passed
 run.beat()                          # it takes long, but it goes on
 """
 
@@ -28,7 +28,7 @@ from redrive.stores.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens. The total is what was told, or the sum where that is more."""
+    """Tokens. The total is the reported one, or the sum where that is more."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -91,8 +91,8 @@ class Run:
         """Add to what was used. Without a total it is the sum of the two."""
         given = (input_tokens, output_tokens, 0 if total_tokens is None else total_tokens)
         for number in given:
-            told: object = number
-            if isinstance(told, bool) or not isinstance(told, int) or told < 0:
+            value: object = number
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 hint = "use whole numbers of at least 0"
                 raise InvalidParameterError(f"{shown(number)} is no number of tokens", field="usage", hint=hint)
         with self._lock:
@@ -113,7 +113,7 @@ class Run:
 
     def session(self) -> Session:
         context = self.context
-        # It always has one: whoever makes a run gives it a session.
+        # The loop always gives a run a session.
         return Session(context.session_id or context.run_id, context, self._usage, self.expansions, dict(self.notes))
 
     def _check_budget(self) -> None:
@@ -169,21 +169,21 @@ def under_way(run: Run) -> Iterator[Run]:
 
 
 def usage_of(output: object) -> dict[str, int] | None:
-    """What an output says it used, by the names that providers give it; None if it says nothing."""
-    told = _ask(output, "usage")
-    if told is None:
+    """The usage that an output reports, by the field names of providers; None if it reports none."""
+    usage = _ask(output, "usage")
+    if usage is None:
         return None
     found = {
-        "input_tokens": _number(told, "input_tokens", "prompt_tokens"),
-        "output_tokens": _number(told, "output_tokens", "completion_tokens"),
-        "total_tokens": _number(told, "total_tokens"),
+        "input_tokens": _number(usage, "input_tokens", "prompt_tokens"),
+        "output_tokens": _number(usage, "output_tokens", "completion_tokens"),
+        "total_tokens": _number(usage, "total_tokens"),
     }
     return {name: number for name, number in found.items() if number is not None} or None
 
 
-def _number(told: object, *names: str) -> int | None:
+def _number(usage: object, *names: str) -> int | None:
     for name in names:
-        value = _ask(told, name)
+        value = _ask(usage, name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
     return None

@@ -1,7 +1,7 @@
-"""The ends of a message that loops need: each in one write with whatever goes out because of it.
+"""The ends of a message that loops need, each in one write with the reply and the outbox items that follow from it.
 
-They do not ask whether the visibility timeout has passed: while nobody else was given the message, its result counts.
-All say whether it counted, and raise MailboxConnectionError where nobody could be asked; they may then be repeated.
+A result counts after the visibility timeout, too, as long as no other receiver has leased the message. Each function
+returns whether it counted, and raises MailboxConnectionError if the store cannot be reached; it may then be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redrive.core.states import State
 from redrive.core.verbs import Verdict
 from redrive.engine.evidence import failure_of
 from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.loops.outbox import outgoing_item
+from redrive.mailboxes.loops.outbox import letter_item, outgoing_item, shares_store
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import Mailbox
@@ -28,8 +28,8 @@ _POLICY = Policy()
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message that is sent because another one ended. `mailbox` may be a name that nobody here can resolve; then
-    `reply_at` is where it is.
+    """A message that is sent because another one ended. `mailbox` is a name if it cannot be resolved here; then
+    `reply_at` is its address.
     """
 
     mailbox: Mailbox[Any, Any] | str
@@ -41,7 +41,7 @@ class Outgoing:
 
 
 def reply_of(message: StoreMessage[Any, Any], body: object) -> Outgoing | None:
-    """What answers this message; None if nobody waits for it."""
+    """The reply to this message; None if it asks for none."""
     name = message.reply_to_name
     if name is None:
         return None
@@ -56,7 +56,7 @@ def finish(message: StoreMessage[Any, Any], reply: Outgoing | None = None) -> bo
 
 
 def retry(
-    message: StoreMessage[Any, Any], delay_seconds: float, error: Exception | Failure, *, free: bool = False
+    message: StoreMessage[Any, Any], delay_seconds: float, error: BaseException | Failure, *, free: bool = False
 ) -> bool:
     """It failed, and is tried again. `free`: this delivery does not count."""
     delay = limits.seconds(delay_seconds, field="delay_seconds")
@@ -65,7 +65,7 @@ def retry(
 
 
 def cancel(message: StoreMessage[Any, Any], error: BaseException) -> bool:
-    """Somebody asked for it to be cancelled, and its work has stopped. What it raised is kept as evidence."""
+    """After a cancel request: its work has stopped. The error that it raised is kept as evidence."""
     return message._settle(message._settlement(o.Cancelled(message.asked, failure_from(error)))) is not None
 
 
@@ -74,30 +74,35 @@ def release(message: StoreMessage[Any, Any]) -> bool:
     return message._settle(message._settlement(o.Release())) is not None
 
 
-def bury(
+def dead_letter(
     message: StoreMessage[Any, Any],
     *,
     route: str,
     reason: str,
-    error: Exception | Failure,
+    error: BaseException | Failure,
     reply: Outgoing | None = None,
-    otherwise: float = 60,
+    retry_delay: float = 60,
     counted: bool = True,
-) -> Literal["buried", "full", "lost"]:
+    mailbox: Mailbox[Any, Any] | None = None,
+) -> Literal["dead", "full", "lost"]:
     """It is a letter of this route, and its last reply is sent. `full`: the route has no room; nothing was sent, and
-    the message is visible again after `otherwise` seconds. `counted` False: it was not run this time.
+    the message is visible again after `retry_delay` seconds. `counted` False: it was not run this time. `mailbox`: to
+    which the letter is moved if it is on another store.
     """
-    dead = o.Dead(failure_from(error), reason, route, limits.seconds(otherwise, field="otherwise"), counted)
-    answer = message._settle(message._settlement(dead, follow_ups=_follow_ups(message, reply)))
+    dead = o.Dead(failure_from(error), reason, route, limits.seconds(retry_delay, field="retry_delay"), counted)
+    follow_ups = _follow_ups(message, reply)
+    if mailbox is not None and not shares_store(message._place, mailbox):
+        follow_ups += (letter_item(message.id, mailbox, source=message._mailbox.name),)
+    answer = message._settle(message._settlement(dead, follow_ups=follow_ups))
     if answer is None or (answer.verdict is Verdict.APPLIED and answer.reason == "cancelled"):
-        return "lost"  # or somebody wanted it cancelled, and so it was
+        return "lost"  # or a cancel request ended it
     died = answer.verdict is Verdict.APPLIED
     if answer.verdict is Verdict.ALREADY:
         died = message._mailbox._call(message._place.store.get, message.id).item.state is State.DEAD
     if died and route:
         # Letters ring no bell of the store.
         message._place.ring_from_outside(route)
-    return "buried" if died else "full"
+    return "dead" if died else "full"
 
 
 def failure_from(error: BaseException | Failure) -> Failure:

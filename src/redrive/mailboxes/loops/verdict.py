@@ -37,7 +37,7 @@ def verdict(policy: Policy | None, message: Given, error: BaseException) -> str 
     return _reason(policy, error) if _dies(policy, message, error) else None
 
 
-def grave_of(policy: Policy | None, message: Given, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
+def mailbox_of(policy: Policy | None, message: Given, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
     """The mailbox for its letter; None if there is no policy: then it is a letter all the same, of no route."""
     if policy is None:
         return None
@@ -50,7 +50,7 @@ def grave_of(policy: Policy | None, message: Given, error: BaseException | Failu
 
 
 def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
-    """What is said of a message that took its worker with it too often; None if it may be tried.
+    """The failure of a message whose workers were lost too often; None if it may be tried.
 
     Lost deliveries count, and errors with them: not those that are excluded, and not where a policy of the user's own
     says how many there may be.
@@ -67,7 +67,7 @@ def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
 
 
 def is_suspect(message: Given) -> bool:
-    """Whether somebody who had it was never heard of again."""
+    """Whether a worker was lost with it."""
     item = getattr(message, "_item", None)
     return item is not None and item.crashes > 0
 
@@ -82,7 +82,7 @@ def _lost(policy: Policy | None, message: Given) -> int:
     item = getattr(message, "_item", None)
     if item is not None:
         return int(item.crashes)
-    # Somebody else's mailbox counts deliveries alone: where every error ends at the limit, the rest was lost.
+    # A user's own mailbox class counts deliveries alone: where every error ends at the limit, the rest was lost.
     plain = policy is None or (not policy.exclude_errors and _is_plain(policy))
     return message.delivery_count - 1 if plain else 0
 

@@ -1,7 +1,6 @@
-"""What all loops do: receive, work on one message after the other, and let each go in the way it ended.
+"""The base of all loops: receive messages, work on one after the other, and settle each.
 
-The store is asked again for as long as it takes: work that was done is not thrown away because the store is not there
-for a minute.
+Store calls are retried without limit, so that work which was done is not lost because the store is away for a minute.
 """
 
 from __future__ import annotations
@@ -12,17 +11,23 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
 from redrive.engine.evidence import hint_of
 from redrive.engine.forks import parent_only
 from redrive.engine.runner import received
-from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, SerializationError
+from redrive.errors import (
+    InvalidParameterError,
+    MailboxClosedError,
+    MailboxConnectionError,
+    MailboxError,
+    SerializationError,
+)
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, request_id_of
-from redrive.mailboxes.boxes.mailbox import Mailbox
+from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.boxes.stop import Stop
 from redrive.mailboxes.life.lease_extender import LeaseExtender
@@ -32,11 +37,11 @@ from redrive.mailboxes.life.receiving import receive_until
 from redrive.mailboxes.loops import settling
 from redrive.mailboxes.loops.awaiting import one_loop
 from redrive.mailboxes.loops.config import LONGEST_WAIT, MainLoopConfig
-from redrive.mailboxes.loops.ends import Grave, ends_of
-from redrive.mailboxes.loops.errands import Errands
+from redrive.mailboxes.loops.ends import DeadLetterReason, ends_of
 from redrive.mailboxes.loops.generics import given_for
+from redrive.mailboxes.loops.outbox import LoopOutbox, shares_store
 from redrive.mailboxes.loops.policy import DLQPolicy
-from redrive.mailboxes.loops.verdict import grave_of, is_excluded, is_letter, is_suspect, lost_too_often, verdict
+from redrive.mailboxes.loops.verdict import is_excluded, is_letter, is_suspect, lost_too_often, mailbox_of, verdict
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 
 BodyT = TypeVar("BodyT")
@@ -71,14 +76,16 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         self._clock = requests.clock
         self._extender = LeaseExtender(self._config.lease_extender, clock=self._clock)
         self._ends = ends_of(requests, self._clock)
-        self._errands = Errands(requests, self.dead_letters, self._clock, self._reply_type)
+        self._outbox: LoopOutbox | None = None
+        if isinstance(requests, StoreMailbox):
+            self._outbox = LoopOutbox(requests, self.dead_letters, self._reply_type)
         self._stop = Stop()
         self._worker_id = f"{socket.gethostname()}-{os.getpid()}"
-        for grave in self.dead_letters:
-            if grave.name == requests.name and self._errands.shares_store(grave):
-                said = f"dead letters of {requests.name!r} would come back as requests"
-                raise InvalidParameterError(said, field="dlq", hint=f"use another mailbox, such as {requests.name}-dlq")
-            grave.mark_dead_letters()
+        for mailbox in self.dead_letters:
+            if mailbox.name == requests.name and self._shares_store(mailbox):
+                text = f"dead letters of {requests.name!r} would come back as requests"
+                raise InvalidParameterError(text, field="dlq", hint=f"use another mailbox, such as {requests.name}-dlq")
+            mailbox.mark_dead_letters()
         self._bind(late=False)
 
     @abstractmethod
@@ -96,7 +103,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
     @abstractmethod
     def _reply_type(self) -> Any: ...
 
-    # --- what everybody may ask -------------------------------------------------------------------------------------
+    # --- public ----------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -113,22 +120,22 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         visibility_timeout: float = 300,
         wait_time_seconds: float = 20,
     ) -> None:
-        """Until it is told to stop, the mailbox is closed, or it has received so many times."""
+        """Until `shutdown`, the mailbox is closed, or it has received `max_iterations` times."""
         most = limits.rounds(max_iterations)
         visibility = limits.working_visibility(visibility_timeout)
         limits.wait_time(wait_time_seconds)
         self._bind(late=True)
-        for grave in self.dead_letters:
-            self._metrics.watch(grave)
-        with self._life.running() as self._stop, self._life.attended(self._requests), one_loop():
-            self._errands.soon()
+        for mailbox in self.dead_letters:
+            self._metrics.watch(mailbox)
+        delivering = nullcontext() if self._outbox is None else self._outbox.running()
+        with self._life.running() as self._stop, self._life.attended(self._requests), one_loop(), delivering:
             rounds = 0
             try:
                 self._announce()
                 while not self._stop.is_set() and not self._requests.closed and rounds != most:
                     rounds += 1
                     self._heartbeat.beat()
-                    self._errands.run()
+                    self._deliver()
                     self._round(visibility, wait_time_seconds)
             finally:
                 self._extender.close()
@@ -136,22 +143,28 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
     # --- one round --------------------------------------------------------------------------------------------------
 
     def _bind(self, *, late: bool) -> None:
-        """Tell mailboxes what is in them: of a subclass at once, of `MainLoop[A, B](...)` when that is known."""
+        """Bind the mailboxes to their body types: for a subclass at once, for `MainLoop[A, B](...)` when it runs."""
         if late or not getattr(type(self), "__parameters__", ()):
             kind = self._body_type()
             self._requests.bind(kind)
-            for grave in self.dead_letters:
-                grave.bind(given_for(DeadLetter, kind))
+            for mailbox in self.dead_letters:
+                mailbox.bind(given_for(DeadLetter, kind))
 
     def _announce(self) -> None:
         if self._requests.closed:
             return
         try:
-            self._steadily(self._errands.announce, None)
+            self._steadily(self._prepare_letters, None)
         except MailboxClosedError:
             # Closed by another thread, or with the process, before the first round.
             if not self._requests.closed:
                 raise
+
+    def _prepare_letters(self) -> None:
+        """Declare the dead-letter mailboxes of our store there, with the room they have."""
+        for mailbox in self.dead_letters:
+            if isinstance(mailbox, StoreMailbox) and self._shares_store(mailbox):
+                mailbox._place.call(mailbox._prepare)
 
     def _round(self, visibility: float, wait: float) -> None:
         def receive() -> Sequence[Message[BodyT, ReplyT]]:
@@ -175,7 +188,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                     self._give_back(batch[position:])
                     return
                 if is_suspect(message):
-                    # It may take this process with it: then nobody else shall be blamed for that.
+                    # It may crash this process: then no other message shall be counted as lost.
                     self._give_back(batch[position + 1 :])
                 try:
                     self._one(message)
@@ -186,7 +199,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                     self._give_back(batch[position:])
                     raise
                 self._heartbeat.beat()
-                self._errands.run()
+                self._deliver()
                 if is_suspect(message):
                     return
 
@@ -199,29 +212,29 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                 except (MailboxConnectionError, MailboxClosedError) as error:
                     logs.not_ended(message_id=message.id, error=error)
 
-    def _steadily(self, act: Callable[[], X], otherwise: X) -> X:
-        """Ask until the store answers; `otherwise` if the loop is told to stop before."""
+    def _steadily(self, act: Callable[[], X], if_stopped: X) -> X:
+        """Retry until the store answers; `if_stopped` if the loop stops before."""
         outage = Outage(self._requests.name)
         while True:
             try:
                 answer = act()
             except MailboxConnectionError as error:
                 if self._requests.closed:
-                    return otherwise
+                    return if_stopped
                 pause = outage.goes_on(error)
             else:
                 outage.is_over()
                 return answer
             self._heartbeat.beat()
             if self._stop.wait(pause, self._clock):
-                return otherwise
+                return if_stopped
 
     # --- one message ------------------------------------------------------------------------------------------------
 
     def _one(self, message: Message[BodyT, ReplyT]) -> None:
         lost = lost_too_often(self._dlq, message)
         if lost is not None:
-            self._give_up(message, Grave("max_crashes", lost, self._backoff(message), counted=False))
+            self._give_up(message, DeadLetterReason("max_crashes", lost, self._backoff(message), counted=False))
             return
         try:
             message.body  # noqa: B018 - it is decoded when it is asked for
@@ -241,23 +254,23 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             self._failed(message, error)
             raise
         else:
-            self._said(message, ended=ended)
-            self._errands.after(message)
+            self._log_lost(message, ended=ended)
+            self._note(message)
 
     def _unreadable(self, message: Message[BodyT, ReplyT], error: SerializationError) -> None:
         """No try will read it, unless the policy expects that one does: by a newer version of the program."""
         if self._dlq is not None and self._dlq.lists(self._dlq.exclude_errors, error):
             self._failed(message, error)
         else:
-            self._give_up(message, Grave("payload", error, self._backoff(message)))
+            self._give_up(message, DeadLetterReason("payload", error, self._backoff(message)))
 
     def _failed(self, message: Message[BodyT, ReplyT], error: BaseException) -> None:
         if isinstance(message, StoreMessage) and message.asked:
-            self._said(message, ended=self._steadily(lambda: settling.cancel(message, error), None))
+            self._log_lost(message, ended=self._steadily(lambda: settling.cancel(message, error), None))
             return
         reason = verdict(self._dlq, message, error)
         if reason is not None:
-            self._give_up(message, Grave(reason, error, self._backoff(message)))
+            self._give_up(message, DeadLetterReason(reason, error, self._backoff(message)))
             return
         free = is_excluded(self._dlq, error)
         hint = hint_of(error, self._clock.now())
@@ -272,78 +285,103 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             error_message=logs.said(error),
             retry_in_seconds=delay,
         )
-        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error, free=free), None))
+        self._log_lost(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error, free=free), None))
 
-    def _give_up(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
+    def _give_up(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
         """One write: the letter, the end of the message, and the answer that says so."""
         if is_letter(message):
-            self._stays(message, grave)
+            self._stays(message, why)
             return
-        target = grave_of(self._dlq, message, grave.error)
-        if target is not None and not self._errands.has_room(target):
-            kept = self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None)
+        target = mailbox_of(self._dlq, message, why.error)
+        if target is not None and not self._has_room(target):
+            kept = self._steadily(lambda: self._ends.retry(message, why.retry_delay, why.error), None)
             outcome = None if kept is None else "full" if kept else "lost"
         else:
-            reply = self._terminal(message, grave)
-            outcome = self._steadily(lambda: self._ends.bury(message, grave, target, reply), None)
+            reply = self._terminal(message, why)
+            outcome = self._steadily(lambda: self._ends.dead_letter(message, why, target, reply), None)
         match outcome:
-            case "buried":
-                self._buried(message, grave, target)
+            case "dead":
+                self._dead_lettered(message, why, target)
             case "full":
                 name = "" if target is None else target.name
-                self._metrics.refused(self._requests.name, grave.error_type)
+                self._metrics.refused(self._requests.name, why.error_type)
                 logs.mailbox_full(
                     mailbox=name,
                     message_id=message.id,
                     source_mailbox=self._requests.name,
-                    retry_in_seconds=grave.otherwise,
+                    retry_in_seconds=why.retry_delay,
                 )
             case _:
-                self._said(message, ended=None if outcome is None else False)
+                self._log_lost(message, ended=None if outcome is None else False)
 
-    def _stays(self, message: Message[BodyT, ReplyT], grave: Grave) -> None:
+    def _stays(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
         """A dead letter that fails again is the letter that it was, and is given again after the backoff."""
         logs.say(
             logging.WARNING,
             "Dead letter failed again",
             message_id=message.id,
             source_mailbox=self._requests.name,
-            error_type=grave.error_type,
-            error_message=grave.text,
-            retry_in_seconds=grave.otherwise,
+            error_type=why.error_type,
+            error_message=why.text,
+            retry_in_seconds=why.retry_delay,
         )
-        self._said(message, ended=self._steadily(lambda: self._ends.retry(message, grave.otherwise, grave.error), None))
+        self._log_lost(
+            message, ended=self._steadily(lambda: self._ends.retry(message, why.retry_delay, why.error), None)
+        )
 
-    def _terminal(self, message: Message[BodyT, ReplyT], grave: Grave) -> ReplyT | None:
+    def _terminal(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> ReplyT | None:
         if message.reply_to_name is None:
             return None
-        text = grave.text
+        text = why.text
         if self._dlq is not None:
-            deliveries = message.delivery_count - (not grave.counted)
+            deliveries = message.delivery_count - (not why.counted)
             text = f"Dead-lettered after {deliveries} attempts: {text}"
         return self._gave_up(_body_of(message), message.raw, text)
 
-    def _buried(
-        self, message: Message[BodyT, ReplyT], grave: Grave, target: Mailbox[DeadLetter[BodyT], Any] | None
+    def _dead_lettered(
+        self, message: Message[BodyT, ReplyT], why: DeadLetterReason, target: Mailbox[DeadLetter[BodyT], Any] | None
     ) -> None:
-        self._metrics.sent(self._requests.name, grave.error_type)
+        self._metrics.sent(self._requests.name, why.error_type)
         logs.dead_lettered(
             message_id=message.id,
             request_id=request_id_of(_body_of(message)),
             source_mailbox=self._requests.name,
-            delivery_count=message.delivery_count - (not grave.counted),
-            error_type=grave.error_type,
-            error_message=grave.text,
+            delivery_count=message.delivery_count - (not why.counted),
+            error_type=why.error_type,
+            error_message=why.text,
         )
-        self._errands.after(message, target)
+        self._note(message, target)
+
+    # --- other stores -----------------------------------------------------------------------------------------------
+
+    def _shares_store(self, mailbox: Mailbox[Any, Any]) -> bool:
+        return isinstance(self._requests, StoreMailbox) and shares_store(self._requests._place, mailbox)
+
+    def _has_room(self, mailbox: Mailbox[Any, Any]) -> bool:
+        """Whether another store takes one more letter. On our own store the write itself checks."""
+        room = getattr(mailbox, "max_size", None)
+        if room is None or self._shares_store(mailbox):
+            return True
+        try:
+            return mailbox.approximate_count() < int(room)
+        except MailboxError:
+            return True  # it cannot be asked now: the letter waits in the outbox
+
+    def _deliver(self) -> None:
+        if self._outbox is not None:
+            self._outbox.run()
+
+    def _note(self, message: Message[BodyT, ReplyT], letters: Mailbox[Any, Any] | None = None) -> None:
+        if self._outbox is not None:
+            self._outbox.note(message, letters)
 
     def _backoff(self, message: Message[BodyT, ReplyT], *, free: bool = False) -> float:
         """`free`: the delivery is not counted, so all of them are."""
         item = getattr(message, "_item", None)
         return self._config.backoff(item.deliveries if free and item is not None else message.delivery_count)
 
-    def _said(self, message: Message[BodyT, ReplyT], *, ended: bool | None) -> None:
-        """Tell where what we did with a message does not count. None: nobody knows, the store did not answer."""
+    def _log_lost(self, message: Message[BodyT, ReplyT], *, ended: bool | None) -> None:
+        """Log an end that did not count. None: unknown, the store did not answer."""
         if ended is False:
             logs.say(logging.WARNING, "Message lost to another receiver", message_id=message.id)
         elif ended is None:
@@ -353,7 +391,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
 
 @contextmanager
 def _in_hand(message: Message[Any, Any]) -> Iterator[None]:
-    """In the block, `cancel_requested()` tells of this message."""
+    """In the block, `cancel_requested()` is about this message."""
     if not isinstance(message, StoreMessage):
         yield
         return
