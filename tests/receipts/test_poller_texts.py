@@ -115,7 +115,7 @@ async def test_a_job_that_no_receipt_can_name_is_not_begun(
     shop.start(handle, max_concurrent_jobs=2)
     await shop.end_of("a")
     assert began == ["a"]
-    (line,) = told(caplog, "no job")
+    (line,) = told(caplog, "gave no job")
     assert name in line
     assert line.isprintable()
     assert len(line) < 300

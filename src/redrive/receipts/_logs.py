@@ -27,7 +27,7 @@ def say(level: int, text: str, *, trace: BaseException | None = None) -> None:
         log.log(level, "%s", "\n".join(told), stacklevel=2)
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Its kind and its text, also of an error that cannot be printed."""
     kind, text = type(error).__name__, text_of(error)
     return f"{kind}: {text}" if text else kind
