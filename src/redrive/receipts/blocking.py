@@ -18,7 +18,7 @@ from redrive.core.durations import Duration
 from redrive.receipts import client as asynchronous
 from redrive.receipts import dead_letters as letters
 from redrive.receipts import poller
-from redrive.receipts._inside import Inside
+from redrive.receipts._lifecycle import Nesting
 from redrive.receipts.jobs import Job
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Receipt
@@ -61,7 +61,7 @@ class _Facade(Generic[A]):
 
     def _attach(self, behind: A, house: House | None = None) -> None:
         instead = "import from redrive.receipts, and `await` {name}(...)"
-        self._behind, self._own, self._inside = behind, house is None, Inside()
+        self._behind, self._own, self._nesting = behind, house is None, Nesting()
         self._house = house or House(behind, what="{name} of redrive.receipts.blocking", instead=instead)
 
     def open(self) -> Self:
@@ -75,13 +75,13 @@ class _Facade(Generic[A]):
 
     def __enter__(self) -> Self:
         self.open()
-        self._inside.enter()
+        self._nesting.enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._inside.leave():
+        if self._nesting.leave():
             self.close()
 
 

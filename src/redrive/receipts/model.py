@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from redrive.core import codec
+from redrive.core.item import Item
 from redrive.core.quantity import shown
 from redrive.errors import ConfigError, InvalidReceipt, PayloadTooLarge, PayloadUndecodable
 
@@ -176,6 +177,14 @@ class Envelope(Struct, frozen=True, kw_only=True):
             return Receipt.of(self.receipt)
         except InvalidReceipt as error:
             raise PayloadUndecodable(f"its receipt cannot be sent: {error.message}") from None
+
+
+def receipt_in(item: Item) -> Receipt | None:
+    """None if the payload is not a receipt."""
+    try:
+        return Envelope.decode(item.payload).open()
+    except PayloadUndecodable:
+        return None
 
 
 _decoder = msgspec.json.Decoder(Envelope)
