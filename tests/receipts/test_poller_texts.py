@@ -60,7 +60,7 @@ async def without_a_job() -> None:
         (giving(Blank()), "what the handler returned cannot be sent: RuntimeError: no words"),
         (
             giving("half \ud800"),
-            "what the handler returned cannot be sent: receipt: it cannot be sent: summary has",
+            "what the handler returned cannot be sent: receipt: it cannot be sent: summary contains",
         ),
         (giving("x" * RECEIPT_LIMIT), "what the handler returned cannot be sent: the receipt has more than"),
         (without_a_job, "TypeError: without_a_job() takes 0 positional arguments but 1 was given"),
