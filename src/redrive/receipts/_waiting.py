@@ -107,9 +107,10 @@ class Waiting:
         except RedriveError:
             return  # the worker emits StoreFailed, and the next look is soon
         for item_id in asked:  # the next look begins with others
-            for each in (self._waiters, self._watched):
-                if item_id in each:
-                    each[item_id] = each.pop(item_id)  # type: ignore[index, assignment]  # the value of the same dict
+            if item_id in self._waiters:
+                self._waiters[item_id] = self._waiters.pop(item_id)
+            if item_id in self._watched:
+                self._watched[item_id] = self._watched.pop(item_id)
 
     @contextmanager
     def undecided(self, item_id: str) -> Iterator[None]:

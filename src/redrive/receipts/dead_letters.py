@@ -25,15 +25,17 @@ from redrive.core.verbs import PutResult
 from redrive.engine.evidence import text_of
 from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError, Conflict, PayloadUndecodable, ReceiptError
+from redrive.observe.logs import log
 from redrive.office.records import Record
 from redrive.receipts import receipts_json
 from redrive.receipts._lifecycle import AsyncLifecycle, Nesting
-from redrive.receipts._logs import say
 from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts
 from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key
 from redrive.receipts.receipts_file import FileRead, ReceiptsFile, is_known, remember
 from redrive.receipts.receipts_json import Contents, Entry, Fault
 from redrive.stores.clock import Clock
+
+logger = logging.getLogger("redrive.receipts")
 
 IMPORTED = "import"
 STORED = "stored"
@@ -141,7 +143,7 @@ class DeadLetterQueue(AsyncLifecycle):
         done = await self.load_file()
         if done is None or self._path is None:
             return 0
-        say(logging.INFO, f"{self._path}: {len(done.added)} receipts imported, {done.already} were here already")
+        log(logger, logging.INFO, f"{self._path}: {len(done.added)} receipts imported, {done.already} known already")
         _log_faults(self._path, done)
         return len(done.added)
 
@@ -263,7 +265,7 @@ def _error_of(error: BaseException | str | None) -> tuple[str, str]:
 
 def _log_faults(path: Path, done: Imported) -> None:
     for fault in done.faults[: receipts_json.FAULTS]:
-        say(logging.WARNING, f"{path}: {fault}")
+        log(logger, logging.WARNING, f"{path}: {fault}")
     if done.faults:
         where = "it could not be copied aside" if done.aside is None else f"a copy of the file is {done.aside}"
-        say(logging.WARNING, f"{path}: {len(done.faults)} entries could not be imported; {where}")
+        log(logger, logging.WARNING, f"{path}: {len(done.faults)} entries could not be imported; {where}")

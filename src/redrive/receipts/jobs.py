@@ -13,9 +13,10 @@ import msgspec
 from redrive.core.item import Instant
 from redrive.core.quantity import shown
 from redrive.core.redact import redact_text
+from redrive.engine.evidence import text_of
 from redrive.engine.signals import Retry
 from redrive.errors import ConfigError, InvalidReceipt, ReceiptSuperseded, RedriveError
-from redrive.receipts._logs import error_text, say
+from redrive.observe.logs import log
 from redrive.receipts.model import SUMMARY_LIMIT, Receipt, name_faults
 
 HANDLER_ERROR = "HANDLER_ERROR"
@@ -29,6 +30,8 @@ _HINT = "give a mapping with lease_id and task_id"
 _SHAPE = '{"tasks": [{"lease_id": …, "task_id": …, "payload": …}, …]}'
 _MOST_KEYS = 6
 _MOST_SHAPES = 20
+
+logger = logging.getLogger("redrive.receipts")
 
 
 @dataclass(eq=False, slots=True)
@@ -65,6 +68,12 @@ def _id(name: str, value: object) -> str:
     for fault in name_faults(name, text):
         raise ConfigError(f"a job whose {fault}", field="poll", hint="no receipt could name it: it is not begun")
     return text
+
+
+def error_text(error: BaseException) -> str:
+    """Its type and its text, also of an error whose text cannot be read."""
+    kind, text = type(error).__name__, text_of(error)
+    return f"{kind}: {text}" if text else kind
 
 
 def is_lease_lost(error: BaseException) -> bool:
@@ -110,13 +119,14 @@ class Reader:
             shape = _shape(answer)
             if shape not in self._logged and len(self._logged) < _MOST_SHAPES:
                 self._logged.add(shape)
-                say(logging.WARNING, f"asked for work, the broker gave {shape}, not {_SHAPE}: taken for no work")
+                text = f"asked for work, the broker gave {shape}, not {_SHAPE}: taken for no work"
+                log(logger, logging.WARNING, text)
         found = []
         for each in given or ():
             try:
                 found.append(Job.of(each))
             except ConfigError as error:
-                say(logging.ERROR, f"the broker gave no job: {error}")
+                log(logger, logging.ERROR, f"the broker gave no job: {error}")
         return found
 
 
@@ -133,7 +143,7 @@ def log_late_jobs(answer: Any) -> None:
     """For an answer that came after the poller had stopped."""
     if jobs := jobs_in(answer):
         leases = ", ".join(str(job.get("lease_id")) if isinstance(job, Mapping) else "?" for job in jobs)
-        say(logging.WARNING, f"jobs that came after the stop are not begun, their leases run out: {leases}")
+        log(logger, logging.WARNING, f"jobs that came after the stop are not begun, their leases run out: {leases}")
 
 
 # --- receipts ---------------------------------------------------------------------------------------------------------

@@ -19,16 +19,16 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from redrive.core.durations import Duration, parse
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.engine.caller import Called, Caller, is_async
-from redrive.engine.heartbeat import Heartbeat
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, PayloadError, QueueFull, RedriveError, StoreError
-from redrive.receipts._logs import error_text, say
+from redrive.observe.logs import log
+from redrive.receipts.client import ReceiptClient
 from redrive.receipts.jobs import (
     HANDLER_ERROR,
     JOB_TIMEOUT,
@@ -38,8 +38,10 @@ from redrive.receipts.jobs import (
     Job,
     Reader,
     ReceiptFactory,
+    error_text,
     is_lease_lost,
     log_late_jobs,
+    logger,
 )
 from redrive.receipts.model import NAME_LIMIT, Receipt, is_name
 from redrive.stores.clock import Clock
@@ -63,23 +65,6 @@ TOOL_THREADS = 1_000
 STOPPED = "the poller was stopped while it asked for work: jobs that are given now are not begun, their leases run out"
 
 
-class Sender(Protocol):
-    """What a poller needs of a ReceiptClient."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    async def submit(self, receipt: Receipt) -> str: ...
-
-    async def wait(self, id: str) -> bool: ...
-
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any: ...
-
-    def heartbeat(
-        self, worker: str, *, slots: int, running: Callable[[], int], obey: Callable[[str], None]
-    ) -> Heartbeat: ...
-
-
 class WorkPoller:
     """`poll` and `renew` are the broker's tools `lease_next` and `renew_lease` unless you give your own.
 
@@ -91,7 +76,7 @@ class WorkPoller:
 
     def __init__(
         self,
-        client: Sender,
+        client: ReceiptClient,
         handler: Handler,
         *,
         poll: Poll | None = None,
@@ -219,7 +204,7 @@ class WorkPoller:
                     pause = self._interval
                 else:
                     pause = min(max(pause * 2, _retry_after(error)), max(LONGEST_PAUSE, self._interval))
-                    say(logging.WARNING, f"cannot ask for work, again in {pause} ms: {error_text(error)}")
+                    log(logger, logging.WARNING, f"cannot ask for work, again in {pause} ms: {error_text(error)}")
             # If there may be more work than slots, the next free slot polls at once.
             full = claimed >= free
             await self._pause(LONGEST_PAUSE if full else pause, until_free=full)
@@ -240,7 +225,7 @@ class WorkPoller:
         finally:
             stopped.cancel()
             if not asking.done():
-                say(logging.INFO, STOPPED)
+                log(logger, logging.INFO, STOPPED)
                 asking.cancel()
                 asking.add_done_callback(lambda task: None if task.cancelled() else log_late_jobs(task.result().value))
         return asking.result() if asking.done() else Called(None, None)
@@ -250,7 +235,7 @@ class WorkPoller:
         jobs = {job.lease_id: job for job in self._reader.jobs(answer) if job.lease_id not in self._active}
         if len(jobs) > free and not self._gave_too_many:
             self._gave_too_many = True
-            say(logging.WARNING, f"asked for {free} jobs, the broker gave {len(jobs)}: some wait for a slot")
+            log(logger, logging.WARNING, f"asked for {free} jobs, the broker gave {len(jobs)}: some wait for a slot")
         for job in jobs.values():
             self._active[job.lease_id] = job
             slot = self._slots.take(job)
@@ -287,7 +272,7 @@ class WorkPoller:
     def _job_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            say(logging.ERROR, f"the {task.get_name()} ends without a receipt; its lease will run out", trace=error)
+            log(logger, logging.ERROR, f"{task.get_name()} ends without a receipt; its lease expires", trace=error)
 
     async def _job(self, job: Job, slot: asyncio.Future[bool]) -> None:
         keeper = asyncio.get_running_loop().create_task(self._keep_lease(job), name=f"lease {job.lease_id}")
@@ -325,7 +310,7 @@ class WorkPoller:
             if not await self._clock.wait(run.changed, self._timeout):
                 self._cancel(job, JOB_TIMEOUT)
             if not run.done.is_set() and not await self._clock.wait(run.done, LETTING_GO):
-                say(logging.WARNING, f"the handler of {job.lease_id} does not end, though it was asked to")
+                log(logger, logging.WARNING, f"the handler of {job.lease_id} does not end, though it was asked to")
                 run.abandon()
         finally:
             del self._runs[job]
@@ -358,7 +343,7 @@ class WorkPoller:
             return self._undone(job)
         if isinstance(error, asyncio.CancelledError | concurrent.futures.CancelledError):
             return self._receipts.raised(job, now, cancelled.error or error)
-        say(logging.ERROR, f"the handler of {job.lease_id} failed: {error_text(error)}", trace=error)
+        log(logger, logging.ERROR, f"the handler of {job.lease_id} failed: {error_text(error)}", trace=error)
         return self._receipts.raised(job, now, error)
 
     def _undone(self, job: Job) -> Receipt:
@@ -377,7 +362,7 @@ class WorkPoller:
                 message = f"{UNSENDABLE}{error.message}"
                 receipt = self._receipts.failed(job, self._clock.now(), HANDLER_ERROR, message)
             except (StoreError, QueueFull) as error:
-                say(logging.ERROR, f"the receipt of {receipt.lease_id} is not durable yet: {error}")
+                log(logger, logging.ERROR, f"the receipt of {receipt.lease_id} is not durable yet: {error}")
             await self._clock.sleep(pause)
             pause = min(pause * 2, longest)
 
@@ -392,7 +377,7 @@ class WorkPoller:
             lost, now = is_lease_lost(error), self._clock.monotonic()
             if lost or now >= quiet_until:  # logged at most once in an interval
                 quiet_until = now + self._renewal
-                say(logging.WARNING, f"cannot prolong lease {job.lease_id}: {error_text(error)}")
+                log(logger, logging.WARNING, f"cannot prolong lease {job.lease_id}: {error_text(error)}")
             if lost:
                 self._cancel(job, LEASE_LOST)
                 return

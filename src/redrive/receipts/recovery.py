@@ -24,13 +24,15 @@ from redrive.errors import (
     ReceiptUnreachable,
     StoreError,
 )
+from redrive.observe.logs import log
 from redrive.office.in_place import Halt
 from redrive.receipts._delivery import SUPERSEDED
-from redrive.receipts._logs import say
 from redrive.receipts.dead_receipts import letters_of
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope
 from redrive.stores.clock import Clock
+
+logger = logging.getLogger("redrive.receipts")
 
 UNREACHABLE_CODES = frozenset({"502", "503", "504"})
 """Answers of a gateway whose server is down."""
@@ -113,14 +115,14 @@ class Recovering:
             early=True,
         )
         for each in worked.kept:
-            say(logging.WARNING, f"receipt {short_id(each.id)} was kept: {each.reason}")
+            log(logger, logging.WARNING, f"receipt {short_id(each.id)} was kept: {each.reason}")
         if not dry_run:
             with suppress(StoreError):  # the result counts, also without a new gauge
                 await self.metrics.refresh()
         stopped = worked.halted == STOPPED
         unreachable = "" if stopped else worked.halted
         if unreachable:
-            say(logging.WARNING, f"recovery stopped, {len(worked.left)} left: {unreachable}")
+            log(logger, logging.WARNING, f"recovery stopped, {len(worked.left)} left: {unreachable}")
         return Recovery(
             worked.done, worked.kept, worked.cancelled, worked.skipped, worked.left, unreachable, stopped=stopped
         )
