@@ -236,9 +236,7 @@ def test_one_that_can_never_be_sent_says_so_in_plain_words(
     assert (told.code, broker.calls) == (Exit.PARTLY, [])
     kept = told.err.splitlines()[0]
     assert kept.startswith(f"kept {letter}: ")
-    assert kept.endswith(
-        "status 'pending' is not for sending: use running, complete or failed; it can only be discarded"
-    )
+    assert kept.endswith("status must be running, complete or failed, got 'pending'; it can only be discarded")
 
 
 def test_a_limit_tells_what_is_left(shell: Shell, broker: Broker) -> None:

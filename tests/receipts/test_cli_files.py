@@ -87,7 +87,7 @@ def test_what_can_never_be_sent_is_told_by_entry_and_not_taken_in(shell: Shell) 
     ((number, text),) = [(each["entry"], each["text"]) for each in found["faults"]]
     assert (number, text) == (
         2,
-        "receipt: it cannot be sent: status 'pending' is not for sending: use running, complete or failed",
+        "receipt: it cannot be sent: status must be running, complete or failed, got 'pending'",
     )
     assert "pending" not in shell("list").out
     assert "took in 0, 2 were there already, 1 could not be taken in\n" in shell("import", "receipts.json").err

@@ -67,19 +67,19 @@ def test_a_time_without_a_zone_is_utc() -> None:
         ("lease_id", None, "lease_id is missing"),
         ("lease_id", "", "lease_id is empty: use the one that the broker gave"),
         ("lease_id", " ", "lease_id is blank"),
-        ("task_id", 5, "task_id 5 is not a text"),
+        ("task_id", 5, "task_id 5 is not a string"),
         ("worker_id", "w" * 513, "worker_id has 513 characters"),
         ("lease_id", "a\0b", "lease_id"),
         ("lease_id", "half \ud800", "lease_id"),
-        ("summary", "half \ud800", "summary has half a character"),
-        ("artifact_pointers", [{"a": ["half \ud800"]}], "artifact_pointers has half a character"),
-        ("error_metadata", {"half \ud800": 1}, "error_metadata has half a character"),
-        ("extra", "half \ud800", "extra has half a character"),
-        ("status", "finished", "status 'finished' is none of pending, running, complete, failed"),
-        ("timestamp", "yesterday", "timestamp 'yesterday' is no time"),
-        ("timestamp", 5, "timestamp 5 is no time"),
+        ("summary", "half \ud800", "summary contains an unpaired surrogate"),
+        ("artifact_pointers", [{"a": ["half \ud800"]}], "artifact_pointers contains an unpaired surrogate"),
+        ("error_metadata", {"half \ud800": 1}, "error_metadata contains an unpaired surrogate"),
+        ("extra", "half \ud800", "extra contains an unpaired surrogate"),
+        ("status", "finished", "status 'finished' is not one of pending, running, complete, failed"),
+        ("timestamp", "yesterday", "timestamp 'yesterday' is not a time"),
+        ("timestamp", 5, "timestamp 5 is not a time"),
         ("summary", "x" * 1001, "summary has 1,001 characters: use at most 1,000"),
-        ("summary", 5, "summary 5 is not a text"),
+        ("summary", 5, "summary 5 is not a string"),
         ("artifact_pointers", "s3://one", "artifact_pointers"),
         ("artifact_pointers", [1], "artifact_pointers"),
         ("error_metadata", "boom", "error_metadata"),
@@ -105,7 +105,7 @@ def test_all_faults_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("wrong", [None, "text", ["list"], 5])
 def test_what_is_no_receipt_at_all_is_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidReceipt, match="is no receipt"):
+    with pytest.raises(InvalidReceipt, match="is not a receipt"):
         Receipt.of(wrong)
 
 

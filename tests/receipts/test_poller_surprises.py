@@ -131,7 +131,7 @@ async def test_jobs_beyond_the_places_wait_for_one(shop: Shop, caplog: pytest.Lo
     assert most == 2
     assert [each.status for each in shop.final()] == ["complete"] * 6  # no time of the wait counts as work
     assert 60 <= shop.time < 65
-    assert told(caplog, "gave 6") == ["asked for 2 jobs, the broker gave 6: some wait for a place"]
+    assert told(caplog, "gave 6") == ["asked for 2 jobs, the broker gave 6: some wait for a slot"]
 
 
 async def test_heartbeats_keep_what_waits_for_a_place(shop: Shop) -> None:

@@ -60,7 +60,7 @@ async def without_a_job() -> None:
         (giving(Blank()), "what the handler returned cannot be sent: RuntimeError: no words"),
         (
             giving("half \ud800"),
-            "what the handler returned cannot be sent: receipt: it cannot be sent: summary has",
+            "what the handler returned cannot be sent: receipt: it cannot be sent: summary contains",
         ),
         (giving("x" * RECEIPT_LIMIT), "what the handler returned cannot be sent: the receipt has more than"),
         (without_a_job, "TypeError: without_a_job() takes 0 positional arguments but 1 was given"),
@@ -115,7 +115,7 @@ async def test_a_job_that_no_receipt_can_name_is_not_begun(
     shop.start(handle, max_concurrent_jobs=2)
     await shop.end_of("a")
     assert began == ["a"]
-    (line,) = told(caplog, "no job")
+    (line,) = told(caplog, "gave no job")
     assert name in line
     assert line.isprintable()
     assert len(line) < 300

@@ -13,8 +13,8 @@ from redrive.core.item import NewItem
 from redrive.core.verbs import LeaseRequest, Leases, PutResult
 from redrive.errors import OutcomeUnknown, QueueFull, StoreUnavailable
 from redrive.events import Event, Finished
-from redrive.receipts import ReceiptClient, _writing
-from redrive.receipts._writing import Writing
+from redrive.receipts import ReceiptClient, _outbox
+from redrive.receipts._outbox import Writer
 from redrive.stores.base import Store
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import FakeClock
@@ -43,7 +43,8 @@ class Office:
         self.books = Books()
         self.told: list[tuple[str, ...]] = []
         self.woken = 0
-        self.writing = Writing(cast("Store", self.books), FakeClock(), self.told.append)
+        self.clock = FakeClock()
+        self.writing = Writer(cast("Store", self.books), self.clock, self.told.append)
 
     def wake(self) -> None:
         self.woken += 1
@@ -78,7 +79,7 @@ async def test_one_write_at_a_time_and_the_next_has_all_that_came_meanwhile() ->
 
 
 async def test_a_worker_is_woken_and_takes_it_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_writing, "PATIENCE", 3_600)
+    monkeypatch.setattr(_outbox, "PATIENCE", 3_600)
     office = Office()
     office.writing.attend(office.wake)
     assert not office.writing.begin(), "there is nothing to take along"
@@ -94,7 +95,7 @@ async def test_a_worker_is_woken_and_takes_it_along(monkeypatch: pytest.MonkeyPa
 
 
 async def test_what_came_while_a_worker_took_others_along_wakes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_writing, "PATIENCE", 3_600)
+    monkeypatch.setattr(_outbox, "PATIENCE", 3_600)
     office = Office()
     office.writing.attend(office.wake)
     office.books.may_answer.clear()
@@ -115,14 +116,14 @@ async def test_what_came_while_a_worker_took_others_along_wakes_it_again(monkeyp
 
 
 async def test_a_worker_that_does_not_come_by_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_writing, "PATIENCE", 0.001)
+    monkeypatch.setattr(_outbox, "PATIENCE", 0.001)
     office = Office()
     office.writing.attend(office.wake)
     assert await office.put("a") == [True]
 
 
 async def test_a_worker_that_ends_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_writing, "PATIENCE", 3_600)
+    monkeypatch.setattr(_outbox, "PATIENCE", 3_600)
     office = Office()
     office.writing.attend(office.wake)
     put = office.put("a")
@@ -145,10 +146,9 @@ async def test_a_store_that_fails_is_told_to_all_and_a_full_queue_to_those_it_co
 async def test_what_nobody_knows_is_asked_again() -> None:
     office = Office()
     office.books.errors = [OutcomeUnknown("?")]
-    clock = cast("FakeClock", office.writing._clock)  # noqa: SLF001 - it is ours
     put = office.put("a")
     await turns()
-    clock.advance(50)
+    office.clock.advance(50)
     assert await put == [True]
     assert office.books.puts == [["a"], ["a"]]
 
@@ -174,7 +174,7 @@ class Watched(SqliteStore):
 async def test_a_worker_asks_right_behind_the_put_and_needs_not_be_woken_by_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_writing, "PATIENCE", 3_600)
+    monkeypatch.setattr(_outbox, "PATIENCE", 3_600)
     store, settled = Watched(tmp_path / "r.db"), asyncio.Event()
     seen: list[list[str]] = []
 

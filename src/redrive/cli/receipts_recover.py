@@ -193,10 +193,7 @@ async def _would(app: Redrive, queue: str, why: str, limit: int | None) -> tuple
 
 
 async def _recover(client: ReceiptClient, why: str, limit: int | None, pace: str | None, concurrency: int) -> Recovery:
-    from redrive.receipts._logs import log
-    from redrive.receipts.recovery import recover
-
-    log.addHandler(logging.NullHandler())  # all that it would say is said here
+    logging.getLogger("redrive.receipts").addHandler(logging.NullHandler())  # this command reports it all
     progress = Progress("tried", min(await client.dead_letters.size(), limit or 2**63))
     reached = 0
 
@@ -206,8 +203,7 @@ async def _recover(client: ReceiptClient, why: str, limit: int | None, pace: str
         reached = so_far
 
     with Interrupts("stopping after what is on its way; once more stops at once") as interrupts:
-        done = await recover(
-            client,
+        done = await client.recover(
             reason=why,
             limit=limit,
             pace=pace,

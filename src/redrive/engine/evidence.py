@@ -123,12 +123,13 @@ def hint_of(error: BaseException, now: Instant) -> Millis | None:
         if value is None:
             headers = _ask(_ask(error, "response"), "headers")
             value = None if headers is None else headers.get("Retry-After")
-        return _as_delay(value, now) or None
+        return as_delay(value, now) or None
     except BaseException:  # noqa: BLE001 - a strange error object is no reason to fail differently
         return None
 
 
-def _as_delay(value: object, now: Instant) -> Millis | None:
+def as_delay(value: object, now: Instant) -> Millis | None:
+    """A Retry-After: seconds, a timedelta or an HTTP date; None if it is none of them."""
     if isinstance(value, bool) or value is None:
         return None
     try:

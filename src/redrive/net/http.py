@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from msgspec import Struct
 
+from redrive._version import __version__
 from redrive.core.item import Millis
 from redrive.errors import ConfigError
 from redrive.net.guard import Guard
@@ -120,6 +121,7 @@ class HttpClient:
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(),
             auto_decompress=False,
+            headers={"User-Agent": f"redrive/{__version__}", "Accept-Encoding": "identity"},
             trust_env=False,
             max_line_size=HEAD_LIMIT,
             max_field_size=HEAD_LIMIT,
@@ -183,6 +185,10 @@ class HttpClient:
         )
         async with request as response:
             used.began = True
+            packed = response.headers.get("Content-Encoding", "identity")
+            if packed.lower() != "identity":  # it could be of any size when it is unpacked
+                response.close()
+                raise BrokenAnswer(f"the server packed its answer as {packed[:40]!r}, unasked")
             parts: list[bytes] = []
             size = 0
             async for part in response.content.iter_any():

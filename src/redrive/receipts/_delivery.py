@@ -1,4 +1,4 @@
-"""One try of one receipt, and what its end means: done, another try, a letter, or not owed any more."""
+"""One attempt to deliver a receipt, as a handler of the engine: done, retry, dead letter or superseded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 
+from redrive.app.internals import Store
 from redrive.core.backoff import exponential
 from redrive.core.classify import dead_on, retry_on
 from redrive.core.item import Item, Millis
@@ -28,12 +29,11 @@ from redrive.errors import (
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope, Receipt, check_sendable, final_id
 from redrive.receipts.transports import Transport
-from redrive.stores.base import Store
 
 SUPERSEDED = "superseded: "
-"""How the reason of a receipt begins that ended because it was not owed any more."""
+"""The beginning of the reason of a superseded receipt."""
 LONGEST = 86_400.0
-"""Seconds: nothing waits for longer than a day."""
+"""Seconds: the longest wait."""
 EXPECTED = 1_000
 POLICY = Policy(
     exponential("2s", factor=2, cap="1d"),
@@ -49,8 +49,8 @@ POLICY = Policy(
 
 
 @lru_cache(maxsize=128)
-def retries(max_attempts: int, backoff_base: float, jitter: float) -> str:
-    """The policy of a receipt, as data: waits of `backoff_base` to the power of the tries so far, in seconds.
+def retry_policy(max_attempts: int, backoff_base: float, jitter: float) -> str:
+    """The policy of a receipt, as data: waits of `backoff_base` to the power of the attempts so far, in seconds.
 
     A base below 1 is the wait each time: no wait gets shorter.
     """
@@ -60,31 +60,29 @@ def retries(max_attempts: int, backoff_base: float, jitter: float) -> str:
 
 
 class Delivery:
+    """`delivered` is called as soon as the target has a receipt, before that is settled."""
+
     def __init__(self, transport: Transport, store: Store, queue: str, metrics: ReceiptMetrics) -> None:
         self._transport = transport
         self._store = store
         self._queue = queue
         self._metrics = metrics
-        self.arrived: Callable[[str], None] = lambda _: None
-        """Told as soon as the target has it: whoever waits for that need not wait until it is written down too."""
+        self.delivered: Callable[[str], None] = lambda _: None
         self._expected: dict[bytes, tuple[Receipt, Envelope]] = {}
 
     def expect(self, payload: bytes, receipt: Receipt, envelope: Envelope) -> None:
-        """What was just written need not be read again for its first try."""
+        """A payload that was just written need not be decoded for its first attempt."""
         if len(self._expected) < EXPECTED:
             self._expected[payload] = receipt, envelope
 
     def forget(self, payload: bytes) -> None:
-        """It was there already, and may never come."""
         self._expected.pop(payload, None)
 
-    def _take(self, payload: bytes) -> tuple[Receipt, Envelope]:
-        return self._expected.pop(payload) if payload in self._expected else _read(payload)
-
     async def handle(self, item: Item) -> None:
-        """The handler. What it raises is judged by the item's policy."""
+        """The handler. The item's policy decides on what it raises."""
         try:
-            receipt, envelope = self._take(item.payload)
+            known = item.payload in self._expected
+            receipt, envelope = self._expected.pop(item.payload) if known else _decode(item.payload)
         except PayloadUndecodable as error:
             raise Dead(error.message) from error
         self._metrics.trying(item.id, receipt.status, retry=item.errors > 0)
@@ -98,14 +96,14 @@ class Delivery:
                 error.retry_after = None
             raise
         except StoreError as error:
-            # Not the receipt's fault, nor the target's: it was not tried.
-            raise Snooze("1s", note=f"whether the lease has ended could not be asked: {error}") from None
+            # The receipt was not sent: no attempt.
+            raise Snooze("1s", note=f"the store could not be asked whether the lease has ended: {error}") from None
         self._metrics.arrived(item.id)
-        self.arrived(item.id)
+        self.delivered(item.id)
 
     async def deliver(self, item: Item) -> None:
-        """One try, by whoever holds the item. Raises ReceiptError, PayloadUndecodable, StoreError."""
-        receipt, envelope = _read(item.payload)
+        """One attempt, by the holder of the item. Raises ReceiptError, PayloadUndecodable, StoreError."""
+        receipt, envelope = _decode(item.payload)
         await self._deliver(item.id, receipt, envelope.tenant_id)
 
     async def _deliver(self, key: str, receipt: Receipt, tenant_id: str | None) -> None:
@@ -113,23 +111,18 @@ class Delivery:
             check_sendable(receipt)
         except InvalidReceipt as error:
             raise ReceiptRefused(f"{error.message}; it can only be discarded") from None
-        end = final_id(self._queue, tenant_id, receipt.lease_id)
-        if key != end:
-            await self._look_for_final(end, another=receipt.final)
+        final = final_id(self._queue, tenant_id, receipt.lease_id)
+        if key != final and await self._has_ended(final, another=receipt.final):
+            raise ReceiptSuperseded(f"final receipt {final} ended the lease")
         await self._transport.deliver(receipt, key, tenant_id)
 
-    async def _look_for_final(self, end: str, *, another: bool) -> None:
-        """After the end of a job is said no progress is owed, and no other end unless the first one is dead: that has
-        not arrived.
-        """
+    async def _has_ended(self, final: str, *, another: bool) -> bool:
+        """Whether a final receipt exists. For another final one, a dead first one does not count."""
         try:
-            first = (await self._store.get(end)).item
-            if another and first.state is State.DEAD:
-                return
+            first = (await self._store.get(final)).item
         except NotFound:
-            if await self._store.tombstone(end) is None:
-                return
-        raise ReceiptSuperseded(f"final receipt {end} ended the lease")
+            return await self._store.tombstone(final) is not None
+        return not (another and first.state is State.DEAD)
 
 
 def _own_wait(item: Item) -> Millis:
@@ -137,6 +130,6 @@ def _own_wait(item: Item) -> Millis:
     return policy.backoff.delay(item.errors + 1, 0.5) or 0
 
 
-def _read(payload: bytes) -> tuple[Receipt, Envelope]:
+def _decode(payload: bytes) -> tuple[Receipt, Envelope]:
     envelope = Envelope.decode(payload)
     return envelope.open(), envelope

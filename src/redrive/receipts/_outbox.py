@@ -1,57 +1,103 @@
-"""Puts receipts down before they are sent, each once; and takes back what is not owed any more."""
+"""The outbox of a client: writes receipts before they are sent, each once, and cancels those that are superseded."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from redrive.app import Redrive
+from redrive.app.internals import Store, store_of, taken
 from redrive.core.item import Item, Millis, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import TERMINAL, Disposition, State
-from redrive.errors import NotFound, PayloadUndecodable, StoreError
+from redrive.engine.batcher import Batcher
+from redrive.engine.store_retry import retry_unknown
+from redrive.errors import NotFound, StoreError
 from redrive.events import Enqueued, Event, Finished
 from redrive.receipts._delivery import SUPERSEDED, Delivery
 from redrive.receipts._waiting import Waiting
-from redrive.receipts._writing import Writing
 from redrive.receipts.metrics import ReceiptMetrics
-from redrive.receipts.model import Envelope, Receipt, content_id, order_key
-from redrive.stores.base import Store
-from redrive.stores.checks import taken
+from redrive.receipts.model import Envelope, Receipt, content_id, order_key, receipt_in
 from redrive.stores.clock import Clock
 
-AGAIN = "sent again"
+SENT_AGAIN = "sent again"
 LOOK_AGAIN: Millis = 500
-"""At a letter that somebody else works on."""
+"""The pause between two looks at a letter that a recovery works on."""
+MOST = 500
+PATIENCE = 0.05
+"""Seconds that a write waits for the worker, which may be busy with a store that does not answer."""
+
+
+class Writer:
+    """Writes receipts in batches. With a worker in this process, a batch is written just before the worker's own write.
+
+    `added` is called with the ids that a write has added, before their callers are answered.
+    """
+
+    def __init__(self, store: Store, clock: Clock, added: Callable[[tuple[str, ...]], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._added = added
+        self._batcher: Batcher[NewItem, bool] = Batcher(self._write, most=MOST, start=self._start)
+        self._wake: Callable[[], None] | None = None
+        self._late: asyncio.TimerHandle | None = None
+
+    async def put(self, item: NewItem) -> bool:
+        """Durable when it returns. False: the id is taken."""
+        return await self._batcher(item)
+
+    def attend(self, wake: Callable[[], None] | None) -> None:
+        """A worker calls `begin` before each write, and at once when `wake` is called. None: no worker does."""
+        self._wake = wake
+        if wake is None:
+            self.begin()
+
+    def begin(self) -> bool:
+        """Whether a batch goes to the store in the next turn of the loop."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        return self._batcher.begin()
+
+    def _start(self) -> None:
+        if self._wake is None:
+            self.begin()
+        else:
+            self._wake()
+            if self._late is None:
+                self._late = asyncio.get_running_loop().call_later(PATIENCE, self.begin)
+
+    async def _write(self, items: Sequence[NewItem]) -> list[bool]:
+        result, _ = await retry_unknown(lambda: self._store.put(items), clock=self._clock)
+        if result.added:
+            self._added(result.added)
+        return [item.id in result.added for item in items]
 
 
 class Outbox:
-    """`waiting`: who waits for what was put. It hears of what is kept back by another receipt of its lease.
+    """`writer` is the write hook of the worker, `waiting` has the callers that wait for a delivery."""
 
-    `writing` goes along with the writes of the worker.
-    """
-
-    def __init__(
-        self, app: Redrive, store: Store, queue: str, clock: Clock, *, delivery: Delivery, metrics: ReceiptMetrics
-    ) -> None:
+    def __init__(self, app: Redrive, queue: str, clock: Clock, *, delivery: Delivery, metrics: ReceiptMetrics) -> None:
         self._app = app
-        self._store = store
+        self._store = store_of(app)
         self._queue = queue
         self._clock = clock
-        self.writing = Writing(store, clock, lambda ids: app.events.emit(Enqueued(queue, ids)))
+        self.writer = Writer(self._store, clock, lambda ids: app.events.emit(Enqueued(queue, ids)))
         self._delivery = delivery
         self._metrics = metrics
-        self.waiting = Waiting(store, queue, clock, self._make_way)
-        delivery.arrived = lambda item_id: self.waiting.end(item_id, delivered=True)
-        self._running: dict[str, dict[str, None]] = {}
+        self.waiting = Waiting(self._store, clock, self._unblock)
+        delivery.delivered = lambda item_id: self.waiting.end(item_id, delivered=True)
+        self._running: dict[str, set[str]] = {}
+        """The ids of running receipts that have not ended, by order key."""
         self._keys: dict[str, str] = {}
 
     async def put(self, receipt: Receipt, envelope: Envelope, policy: str, chosen: str) -> str:
-        """Durable when it returns. Gives the id of the item, which may have been there before. `policy`: the item's."""
+        """Durable when it returns. Gives the id of the item, which may have existed before. `policy`: the item's."""
         key = order_key(envelope.tenant_id, receipt.lease_id)
-        if not receipt.final:
-            # Before it is put: it may have ended when that returns.
+        if not receipt.final:  # before it is put: it may have ended when that returns
             self._keys[chosen] = key
-            self._running.setdefault(key, {})[chosen] = None
+            self._running.setdefault(key, set()).add(chosen)
         try:
             put = await self._enqueue(receipt, envelope, chosen, Terms(order_key=key, policy=policy))
         except StoreError:
@@ -65,94 +111,81 @@ class Outbox:
     async def _enqueue(self, receipt: Receipt, envelope: Envelope, chosen: str, terms: Terms) -> str:
         payload = envelope.encode()
         self._delivery.expect(payload, receipt, envelope)
-        if await self.writing.put(NewItem(chosen, self._queue, payload, terms=terms)):
+        if await self.writer.put(NewItem(chosen, self._queue, payload, terms=terms)):
             return chosen
         self._delivery.forget(payload)
-        if not await self._says_the_same(receipt, chosen):
-            # The lease was ended before, in other words.
+        if not await self._is_repeat(receipt, chosen):  # another final receipt of the lease has the id
             other = content_id(self._queue, envelope.tenant_id, receipt)
             if other == chosen:
                 raise taken(chosen, self._queue, self._queue)
             return await self._enqueue(receipt, envelope, other, terms)
-        await self._again(chosen)
+        await self._replay_dead(chosen)
         return chosen
 
-    async def _says_the_same(self, receipt: Receipt, there: str) -> bool:
+    async def _is_repeat(self, receipt: Receipt, there: str) -> bool:
         try:
-            item = (await self._store.get(there)).item
+            other = receipt_in((await self._store.get(there)).item)
         except NotFound:
             return True  # it ended and was pruned
-        other = _receipt_of(item)
         return other is not None and receipt.repeats(other)
 
-    async def _again(self, there: str) -> None:
-        """It was sent before: whoever is dead is tried anew, and all else is left as it is."""
-        with suppress(NotFound), self.waiting.unjudged(there):
-            while await self._is_held_back(there):
+    async def _replay_dead(self, there: str) -> None:
+        """A receipt that is sent again: a dead letter is replayed, after a recovery that is working on it."""
+        with suppress(NotFound), self.waiting.undecided(there):
+            while await self._is_locked(there):
                 await self._clock.sleep(LOOK_AGAIN)
         await self.waiting.look([there])
 
-    async def _is_held_back(self, there: str) -> bool:
-        """Whether it is a letter that a recovery is just trying: only when that is over is known what became of it."""
+    async def _is_locked(self, there: str) -> bool:
         item = (await self._store.get(there)).item
         if item.letter is None:
             return False
         if item.letter.disposition is Disposition.TRASH:
-            await self._app.letters.restore([there], reason=AGAIN)
-        done = await self._app.letters.replay([there], reason=AGAIN)
+            await self._app.letters.restore([there], reason=SENT_AGAIN)
+        done = await self._app.letters.replay([there], reason=SENT_AGAIN)
         return bool(done.skipped) and item.lease_until is not None
 
-    # --- what is not owed any more ---
+    # --- superseded receipts ---
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if type(event) is not Finished:
-            self.waiting.hear(event)
+            self.waiting.on_event(event)
         elif event.queue == self._queue and event.state in TERMINAL:
             self.waiting.end(event.id, delivered=event.state == State.DONE)
-            if event.id in self._keys:
-                self._forget(event.id)
+            self._forget(event.id)
 
     def _forget(self, item_id: str) -> None:
-        """It is not under way any more."""
         key = self._keys.pop(item_id, None)
         if key is not None:
-            running = self._running.get(key, {})
-            running.pop(item_id, None)
+            running = self._running.get(key, set())
+            running.discard(item_id)
             if not running:
                 self._running.pop(key, None)
 
     async def _supersede_running(self, key: str, final: str) -> None:
         self.waiting.watch(final)
         ids = list(self._running.get(key, ()))
+        for each in ids:
+            self._forget(each)
         if ids:
-            for each in ids:
-                self._forget(each)
-            # The final one is durable; if this fails it only waits for its turn.
-            with suppress(StoreError):
+            with suppress(StoreError):  # the final one is durable, and only waits for its turn
                 await self._cancel(ids, final)
 
-    async def _make_way(self, held: Item) -> None:
-        """For a final receipt that stands behind running ones which others sent, or which were there at the start."""
-        receipt = _receipt_of(held)
+    async def _unblock(self, held: Item) -> None:
+        """For a final receipt behind running ones that another process sent, or that were there at the start."""
+        receipt = receipt_in(held)
         if receipt is None or not receipt.final:
             return
         before = (await self._store.get(held.id)).blocked_by
         items = [(await self._store.get(each)).item for each in before]
-        running = [item.id for item in items if (other := _receipt_of(item)) is not None and not other.final]
+        running = [item.id for item in items if (other := receipt_in(item)) is not None and not other.final]
         if running:
             await self._cancel(running, held.id)
 
     async def _cancel(self, ids: list[str], final: str) -> None:
         done = await self._app.cancel(ids, reason=f"{SUPERSEDED}final receipt {final}")
         for item in await self._store.find(Ids(done.changed), max(1, len(done.changed))):
-            # One that runs is only asked, and its worker tells how it ended.
+            # A running item is only asked to end, and its worker emits how it ended.
             if item.state is State.CANCELLED and not item.cancel:
                 self._metrics.superseded["running"] += 1
                 self.waiting.end(item.id, delivered=False)
-
-
-def _receipt_of(item: Item) -> Receipt | None:
-    try:
-        return Envelope.decode(item.payload).open()
-    except PayloadUndecodable:
-        return None

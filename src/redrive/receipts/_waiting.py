@@ -1,4 +1,4 @@
-"""Those who wait for receipts to end: told by the events of this process, and by a slow look at what others do."""
+"""Callers that wait for the end of receipts: woken by events of this process, and by a slow look at the store."""
 
 from __future__ import annotations
 
@@ -8,115 +8,93 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from redrive import events as ev
+from redrive.app.internals import Store
 from redrive.core.item import Item, Millis
 from redrive.core.select import Ids
 from redrive.core.states import TERMINAL, State
 from redrive.errors import NotFound, RedriveError, StoreUnavailable
-from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 LOOK_EVERY: Millis = 1_000
 LOOK_AT = 200
-"""So many at one look: what waits long can wait a little longer, and a long outage must not become a storm."""
+"""Items of one look: after a long outage, a look at all of them would be a storm."""
 PATIENCE: Millis = 10_000
-"""For so long the store may be in trouble before whoever waits is told: longer than the worker's longest pause."""
+"""How long the store may fail before callers get an error: longer than the worker's longest pause."""
 LOST = "the receipt is durable, and is delivered when the store is back"
 
-
-class Waiter:
-    """One who waits, since when."""
-
-    __slots__ = ("future", "since")
-
-    def __init__(self, since: Millis) -> None:
-        self.future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.since = since
-
-    def tell(self, *, delivered: bool) -> None:
-        if not self.future.done():
-            self.future.set_result(delivered)
-
-    def fail(self, error: RedriveError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-            # Whoever was cut off meanwhile does not ask, and that is no fault.
-            self.future.exception()
+Waiter = asyncio.Future[bool]
 
 
 class Waiting:
-    """`held`: called with an item that is kept back by another one of its lease."""
+    """`unblock` is called with an item that another one of its lease holds back."""
 
-    def __init__(self, store: Store, queue: str, clock: Clock, held: Callable[[Item], Awaitable[None]]) -> None:
+    def __init__(self, store: Store, clock: Clock, unblock: Callable[[Item], Awaitable[None]]) -> None:
         self._store = store
-        self._queue = queue
         self._clock = clock
-        self._held = held
-        self._waiters: dict[str, list[Waiter]] = {}
+        self._unblock = unblock
+        self._waiters: dict[str, dict[Waiter, Millis]] = {}
         self._watched: dict[str, None] = {}
-        self._trouble: tuple[Millis, str] | None = None
-        self._over: RedriveError | None = None
-        self._unjudged: Counter[str] = Counter()
+        self._outage: tuple[Millis, str] | None = None
+        self._closed: RedriveError | None = None
+        self._undecided: Counter[str] = Counter()
 
     def begin(self, item_id: str) -> Waiter:
-        """To be called before the item is put: then no end is missed."""
-        waiter = Waiter(self._clock.monotonic())
-        if self._over is not None:
-            waiter.fail(self._over)
+        """To be called before the item is put, so that its end is not missed."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        if self._closed is not None:
+            _fail(waiter, self._closed)
         else:
-            self._waiters.setdefault(item_id, []).append(waiter)
+            self._waiters.setdefault(item_id, {})[waiter] = self._clock.monotonic()
         return waiter
 
     def give_up(self, item_id: str, waiter: Waiter) -> None:
-        """Whoever asked does not wait any more."""
-        waiters = self._waiters.get(item_id, [])
-        if waiter in waiters:
-            waiters.remove(waiter)
-            if not waiters:
-                del self._waiters[item_id]
+        waiters = self._waiters.get(item_id, {})
+        if waiters.pop(waiter, None) is not None and not waiters:
+            del self._waiters[item_id]
 
     def watch(self, item_id: str) -> None:
-        """Nobody waits for it, but it must not be kept back by what is not owed any more."""
+        """Look at an item that no caller waits for: it may be held back by superseded ones."""
         self._watched[item_id] = None
 
     def end(self, item_id: str, *, delivered: bool) -> None:
         self._watched.pop(item_id, None)
         for waiter in self._waiters.pop(item_id, ()):
-            waiter.tell(delivered=delivered)
+            if not waiter.done():
+                waiter.set_result(delivered)
 
     def close(self, error: RedriveError) -> None:
-        """Nobody here will tell how anything ends any more."""
-        self._over = error
+        """All callers get the error, now and later."""
+        self._closed = error
         waiting, self._waiters = self._waiters, {}
         for waiters in waiting.values():
             for waiter in waiters:
-                waiter.fail(error)
+                _fail(waiter, error)
 
-    def hear(self, event: ev.Event) -> None:
-        """Whether the store lets the worker write."""
+    def on_event(self, event: ev.Event) -> None:
         if isinstance(event, ev.StoreFailed) and event.part == "pump":
-            self._trouble = self._clock.monotonic(), event.error
+            self._outage = self._clock.monotonic(), event.error
         elif isinstance(event, ev.StoreRecovered) and event.part == "pump":
-            self._trouble = None
+            self._outage = None
 
     async def run(self) -> None:
-        """The slow look, for as long as the client is open."""
+        """The slow look, while the client is open."""
         while True:
             known = [*self._waiters, *self._watched]
             await self._clock.sleep(LOOK_EVERY)
-            self._tell_trouble()
-            # What came since the last look is given time to end by itself.
+            self._report_outage()
+            # Items that came since the last look are given time to end by themselves.
             await self.look([each for each in known if each in self._waiters or each in self._watched][:LOOK_AT])
 
-    def _tell_trouble(self) -> None:
-        if self._trouble is None:
+    def _report_outage(self) -> None:
+        if self._outage is None:
             return
-        began, error = self._trouble
+        began, error = self._outage
         latest = self._clock.monotonic() - PATIENCE
         if began <= latest:
             for waiters in self._waiters.values():
-                for waiter in waiters:
-                    if waiter.since <= latest:
-                        waiter.fail(StoreUnavailable(error, hint=LOST))
+                for waiter, since in waiters.items():
+                    if since <= latest:
+                        _fail(waiter, StoreUnavailable(error, hint=LOST))
 
     async def look(self, ids: Iterable[str]) -> None:
         asked = tuple(dict.fromkeys(ids))
@@ -127,48 +105,48 @@ class Waiting:
             for item_id in asked:
                 await self._looked(item_id, found.get(item_id))
         except RedriveError:
-            return  # the worker says so if the store fails; and the next look is soon
-        for item_id in asked:
-            self._to_the_end(item_id)
+            return  # the worker emits StoreFailed, and the next look is soon
+        for item_id in asked:  # the next look begins with others
+            if item_id in self._waiters:
+                self._waiters[item_id] = self._waiters.pop(item_id)
+            if item_id in self._watched:
+                self._watched[item_id] = self._watched.pop(item_id)
 
     @contextmanager
-    def unjudged(self, item_id: str) -> Iterator[None]:
-        """Meanwhile, that it is dead says nothing: it is being sent again."""
-        self._unjudged[item_id] += 1
+    def undecided(self, item_id: str) -> Iterator[None]:
+        """In the block a dead letter is not an end: it is being replayed."""
+        self._undecided[item_id] += 1
         try:
             yield
         finally:
-            self._unjudged[item_id] -= 1
-            if not self._unjudged[item_id]:
-                del self._unjudged[item_id]
+            self._undecided[item_id] -= 1
+            if not self._undecided[item_id]:
+                del self._undecided[item_id]
 
     async def _looked(self, item_id: str, item: Item | None) -> None:
-        if item is not None and item.state is State.DEAD and item_id in self._unjudged:
-            return
         if item is None:
-            buried = await self._store.tombstone(item_id)
-            # What is nowhere was perhaps put by a caller who was cut off in the middle.
-            if buried is not None:
-                self.end(item_id, delivered=buried.state is State.DONE)
+            tombstone = await self._store.tombstone(item_id)
+            # Without one, the put of another caller was perhaps cancelled.
+            if tombstone is not None:
+                self.end(item_id, delivered=tombstone.state is State.DONE)
+        elif item.state is State.DEAD and item_id in self._undecided:
+            return
         elif item.state in TERMINAL:
             self.end(item_id, delivered=item.state is State.DONE)
         elif item.hold == "order":
-            await self._held(item)
-
-    def _to_the_end(self, item_id: str) -> None:
-        """Others first, the next time."""
-        if item_id in self._waiters:
-            self._waiters[item_id] = self._waiters.pop(item_id)
-        if item_id in self._watched:
-            self._watched[item_id] = self._watched.pop(item_id)
+            await self._unblock(item)
 
 
-async def state_of(store: Store, item_id: str) -> State:
-    """Also of what was pruned. Raises NotFound."""
+def _fail(waiter: Waiter, error: RedriveError) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)
+        waiter.exception()  # the caller may have been cancelled
+
+
+async def check_exists(store: Store, item_id: str) -> None:
+    """Raises NotFound, unless the item exists or was pruned."""
     try:
-        return (await store.get(item_id)).item.state
+        await store.get(item_id)
     except NotFound:
-        buried = await store.tombstone(item_id)
-        if buried is None:
+        if await store.tombstone(item_id) is None:
             raise
-        return buried.state

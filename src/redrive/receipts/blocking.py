@@ -8,29 +8,21 @@ Receipts are delivered by an event loop in a thread of its own. All threads of a
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from redrive.blocking.house import House
 from redrive.core.durations import Duration
-from redrive.engine.threads import Threads
 from redrive.receipts import client as asynchronous
 from redrive.receipts import dead_letters as letters
 from redrive.receipts import poller
-from redrive.receipts._asking import came_late
-from redrive.receipts._inside import Inside
-from redrive.receipts._work import called
+from redrive.receipts._lifecycle import Nesting
 from redrive.receipts.jobs import Job
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Receipt
-from redrive.receipts.poller import Handler
-from redrive.receipts.transports import is_async
+from redrive.receipts.poller import Handler, in_handler
 
 __all__ = ["AsyncGateClient", "DeadLetterQueue", "Job", "Receipt", "ReceiptClient", "ReceiptMetrics", "WorkPoller"]
 
@@ -69,7 +61,7 @@ class _Facade(Generic[A]):
 
     def _attach(self, behind: A, house: House | None = None) -> None:
         instead = "import from redrive.receipts, and `await` {name}(...)"
-        self._behind, self._own, self._inside = behind, house is None, Inside()
+        self._behind, self._own, self._nesting = behind, house is None, Nesting()
         self._house = house or House(behind, what="{name} of redrive.receipts.blocking", instead=instead)
 
     def open(self) -> Self:
@@ -83,13 +75,13 @@ class _Facade(Generic[A]):
 
     def __enter__(self) -> Self:
         self.open()
-        self._inside.enter()
+        self._nesting.enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._inside.leave():
+        if self._nesting.leave():
             self.close()
 
 
@@ -158,6 +150,10 @@ class ReceiptClient(_Facade[asynchronous.ReceiptClient]):
 AsyncGateClient = ReceiptClient
 
 
+class _Poller(poller.WorkPoller):
+    _plain_tools = True
+
+
 class WorkPoller:
     """All as in `redrive.receipts.WorkPoller`; `poll` and `renew` may be plain functions here.
 
@@ -182,12 +178,11 @@ class WorkPoller:
         accept_types: Iterable[str] = (),
     ) -> None:
         self._house = client._house  # noqa: SLF001 - of this module
-        self._inside = threading.local()
-        self._poller = poller.WorkPoller(
+        self._poller = _Poller(
             client._behind,  # noqa: SLF001 - of this module
-            self._marked(handler),
-            poll=None if poll is None else _awaited(poll, came_late),
-            renew=None if renew is None else _awaited(renew),
+            handler,
+            poll=poll,
+            renew=renew,
             worker_id=worker_id,
             polling_interval=polling_interval,
             max_concurrent_jobs=max_concurrent_jobs,
@@ -211,46 +206,7 @@ class WorkPoller:
 
     @_as(poller.WorkPoller.stop)
     def stop(self, *, drain_timeout: Duration | None = None) -> None:
-        if getattr(self._inside, "handler", False):
+        if in_handler(self._poller):
             self._house.begin(partial(self._poller.stop, drain_timeout=drain_timeout))
         else:
             self._house.call(self._poller.stop, drain_timeout=drain_timeout)
-
-    def _marked(self, handler: Handler) -> Handler:
-        """A plain handler whose thread is known as one."""
-        given: object = handler
-        if inspect.iscoroutinefunction(given) or not callable(given):
-            return handler  # the poller itself reports what is not a function
-
-        def marked(job: Job) -> Any:
-            self._inside.handler = True
-            try:
-                return handler(job)
-            finally:
-                self._inside.handler = False
-
-        return marked
-
-
-def _awaited(
-    function: Callable[..., Any], left_behind: Callable[[Future[Any]], None] | None = None
-) -> Callable[..., Awaitable[Any]]:
-    """A plain function, run in a thread of its own: one that hangs does not hold up the end of the poller.
-
-    `left_behind` gets a call that was not waited for, when it has ended.
-    """
-    if is_async(function) or not callable(function):
-        return function  # the poller itself reports what is not a function
-
-    async def awaited(*args: Any) -> Any:
-        thread = Threads(1)
-        call = thread.submit(partial(called, function, *args))
-        call.add_done_callback(lambda _: thread.close())
-        try:
-            return await asyncio.wrap_future(call)
-        except asyncio.CancelledError:
-            if left_behind is not None:
-                call.add_done_callback(left_behind)
-            raise
-
-    return awaited

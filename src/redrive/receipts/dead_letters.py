@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Raw, Struct
@@ -26,15 +25,17 @@ from redrive.core.verbs import PutResult
 from redrive.engine.evidence import text_of
 from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError, Conflict, PayloadUndecodable, ReceiptError
+from redrive.observe.logs import log
 from redrive.office.records import Record
 from redrive.receipts import receipts_json
-from redrive.receipts._inside import Inside
-from redrive.receipts._logs import say
+from redrive.receipts._lifecycle import AsyncLifecycle, Nesting
 from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts
 from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key
 from redrive.receipts.receipts_file import FileRead, ReceiptsFile, is_known, remember
 from redrive.receipts.receipts_json import Contents, Entry, Fault
 from redrive.stores.clock import Clock
+
+logger = logging.getLogger("redrive.receipts")
 
 IMPORTED = "import"
 STORED = "stored"
@@ -54,7 +55,7 @@ class Imported(Struct, frozen=True):
     aside: Path | None = None
 
 
-class DeadLetterQueue:
+class DeadLetterQueue(AsyncLifecycle):
     """Alone (`async with DeadLetterQueue("sqlite:///redrive.db") as queue:`), or as `client.dead_letters`.
 
     `storage_path` is a receipts.json, or its folder: the file is imported when the queue is opened, and then kept equal
@@ -94,7 +95,7 @@ class DeadLetterQueue:
         self._app, self._queue, self._tenant, self._own = app, queue, tenant, own
         self._path = None if path is None else receipts_json.check_path(path)
         self._file = ReceiptsFile(app, queue, self._path, self.load) if own and self._path is not None else None
-        self._inside = Inside()
+        self._nesting = Nesting()
 
     async def open(self) -> Self:
         if self._own:
@@ -114,17 +115,6 @@ class DeadLetterQueue:
             if self._file is not None:
                 await self._file.close()
             await self._app.close()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        self._inside.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._inside.leave():
-            await self.close()
 
     # --- the five methods of the original ---
 
@@ -153,7 +143,7 @@ class DeadLetterQueue:
         done = await self.load_file()
         if done is None or self._path is None:
             return 0
-        say(logging.INFO, f"{self._path}: {len(done.added)} receipts imported, {done.already} were here already")
+        log(logger, logging.INFO, f"{self._path}: {len(done.added)} receipts imported, {done.already} known already")
         _log_faults(self._path, done)
         return len(done.added)
 
@@ -275,7 +265,7 @@ def _error_of(error: BaseException | str | None) -> tuple[str, str]:
 
 def _log_faults(path: Path, done: Imported) -> None:
     for fault in done.faults[: receipts_json.FAULTS]:
-        say(logging.WARNING, f"{path}: {fault}")
+        log(logger, logging.WARNING, f"{path}: {fault}")
     if done.faults:
         where = "it could not be copied aside" if done.aside is None else f"a copy of the file is {done.aside}"
-        say(logging.WARNING, f"{path}: {len(done.faults)} entries could not be imported; {where}")
+        log(logger, logging.WARNING, f"{path}: {len(done.faults)} entries could not be imported; {where}")

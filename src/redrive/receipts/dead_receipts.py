@@ -16,9 +16,11 @@ from redrive.core.filters import render
 from redrive.core.item import Attempt, Ending, Failure, History, Instant, Item
 from redrive.core.select import Match
 from redrive.errors import NotFound, PayloadUndecodable
-from redrive.receipts._logs import say
+from redrive.observe.logs import log
 from redrive.receipts.model import Envelope, Receipt
 from redrive.receipts.receipts_json import Entry
+
+logger = logging.getLogger("redrive.receipts")
 
 HISTORIES_AT_ONCE = 50
 IN_PLACE = "in place by "
@@ -81,7 +83,7 @@ async def dead_receipts(app: Redrive, queue: str, *, last_errors: bool = False) 
             break
     others = found.count(None)
     if others and last_errors:
-        say(logging.WARNING, f"{others} letters of queue {queue} are not receipts; see redrive letters list")
+        log(logger, logging.WARNING, f"{others} letters of queue {queue} are not receipts; see redrive letters list")
     return [each for each in reversed(found) if each is not None]
 
 

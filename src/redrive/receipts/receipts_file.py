@@ -26,9 +26,11 @@ from redrive.core.states import State
 from redrive.core.verbs import DocumentWrite
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, RedriveError, StoreError
+from redrive.observe.logs import log
 from redrive.receipts import receipts_json
-from redrive.receipts._logs import say
 from redrive.receipts.dead_receipts import dead_receipts, letters_of
+
+logger = logging.getLogger("redrive.receipts")
 
 KIND = "receipts-file"
 WRITE_EVERY: Millis = 1_000
@@ -134,7 +136,7 @@ class ReceiptsFile:
             self._failing = False
         except (RedriveError, OSError) as error:
             if not self._failing:
-                say(logging.WARNING, f"{self._path} is not up to date, the write is tried again: {error}")
+                log(logger, logging.WARNING, f"{self._path} is not up to date, the write is tried again: {error}")
             self._failing = True
 
     async def _signature(self) -> object:

@@ -68,10 +68,10 @@ class Contents(Struct, frozen=True):
     hash: str
 
 
-def check_path(path: object) -> Path:
+def check_path(path: object, field: str = "storage_path") -> Path:
     if not isinstance(path, str | os.PathLike) or not str(path):
         text = f"must be a string or a pathlib.Path, got {shown(path)}"
-        raise ConfigError(text, field="storage_path", hint="name a receipts.json, or its folder")
+        raise ConfigError(text, field=field, hint="name a receipts.json, or its folder")
     return Path(path)
 
 

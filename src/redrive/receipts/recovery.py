@@ -1,6 +1,6 @@
-"""Recovery of dead receipts: try each where it lies. What is delivered is done, what is refused stays a letter.
+"""Recovery of dead receipts: one attempt on each letter in place. Delivered ones are done, refused ones stay letters.
 
-The target is asked with every receipt: when it cannot be reached the recovery stops, and nothing was changed.
+The first receipt that does not reach the target ends the recovery; nothing was changed then.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -25,29 +24,33 @@ from redrive.errors import (
     ReceiptUnreachable,
     StoreError,
 )
+from redrive.observe.logs import log
 from redrive.office.in_place import Halt
-from redrive.receipts._logs import say
+from redrive.receipts._delivery import SUPERSEDED
 from redrive.receipts.dead_receipts import letters_of
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope
 from redrive.stores.clock import Clock
 
-GONE = frozenset({"502", "503", "504"})
-"""What a gateway says while nobody is behind it."""
-NOT_LET_IN = frozenset({"UNAUTHORIZED", "401"})
-"""About the token, not about the receipt: what is said of one is true of all."""
+logger = logging.getLogger("redrive.receipts")
+
+UNREACHABLE_CODES = frozenset({"502", "503", "504"})
+"""Answers of a gateway whose server is down."""
+UNAUTHORIZED_CODES = frozenset({"UNAUTHORIZED", "401"})
+"""About the token, not about the receipt: the others would get the same answer."""
 PATIENCE = 5
-"""Tries of one receipt while the target asks for patience."""
+"""Attempts on one receipt while the target answers with a rate limit."""
 LONGEST_WAIT: Millis = 60_000
 PIECE: Millis = 500
+STOPPED = "it was asked to stop"
 
 
 class Recovery(Struct, frozen=True):
     """What became of each dead receipt, by id.
 
-    `kept` are letters still, each with the reason; `superseded` are not owed any more; `skipped` were held by somebody
-    else or changed meanwhile; `left` were not reached. `unreachable` says why it stopped early, if it did: the target
-    could not be reached, or did not take the token.
+    `kept` are still letters, each with the reason; `superseded` are no longer owed; `skipped` were leased by another
+    recovery, or changed meanwhile; `left` were not reached. `unreachable` says why it stopped early, if it did: the
+    target could not be reached, or did not accept the token.
     """
 
     delivered: tuple[str, ...] = ()
@@ -59,118 +62,103 @@ class Recovery(Struct, frozen=True):
     stopped: bool = False
 
 
-class Target(Protocol):
-    """A receipt client, as far as a recovery needs one."""
+class Recovering:
+    """The part of a client that recovers dead receipts."""
 
-    @property
-    def app(self) -> Redrive: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def metrics(self) -> ReceiptMetrics: ...
+    app: Redrive
+    queue: str
+    clock: Clock
+    metrics: ReceiptMetrics
 
-    async def deliver(self, item: Item) -> None: ...
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    async def deliver(self, item: Item) -> None:
+        raise NotImplementedError
+
+    async def recover(
+        self,
+        *,
+        reason: str = "recovery",
+        dry_run: bool = False,
+        limit: int | None = None,
+        pace: RateText | None = None,
+        concurrency: int = 1,
+        on_progress: Callable[[int, int], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Recovery:
+        """Try each dead letter once more, in place, first failed first: after a crash it is still a dead letter. Stops
+        when the target is unreachable. May be repeated, interrupted, and run twice at once.
+
+        `limit` is how many are tried, `pace` how fast, as in "10/s". `on_progress` is called with how many of how many
+        were reached; `stop` before each: True leaves the rest.
+        """
+        self._check_open()
+
+        def check_stop() -> None:
+            if stop is not None and stop():
+                raise Halt(STOPPED)
+
+        async def deliver(item: Item) -> None:
+            check_stop()
+            await _deliver(self, item, check_stop)
+
+        worked = await self.app.letters.work(
+            letters_of(self.queue),
+            deliver,
+            reason=reason,
+            concurrency=concurrency,
+            pace=pace,
+            limit=limit,
+            on_progress=on_progress,
+            dry_run=dry_run,
+            early=True,
+        )
+        for each in worked.kept:
+            log(logger, logging.WARNING, f"receipt {short_id(each.id)} was kept: {each.reason}")
+        if not dry_run:
+            with suppress(StoreError):  # the result counts, also without a new gauge
+                await self.metrics.refresh()
+        stopped = worked.halted == STOPPED
+        unreachable = "" if stopped else worked.halted
+        if unreachable:
+            log(logger, logging.WARNING, f"recovery stopped, {len(worked.left)} left: {unreachable}")
+        return Recovery(
+            worked.done, worked.kept, worked.cancelled, worked.skipped, worked.left, unreachable, stopped=stopped
+        )
 
 
-async def recover(
-    client: Target,
-    *,
-    reason: str = "recovery",
-    dry_run: bool = False,
-    limit: int | None = None,
-    pace: RateText | None = None,
-    concurrency: int = 1,
-    on_progress: Callable[[int, int], None] | None = None,
-    stop: Callable[[], bool] | None = None,
-) -> Recovery:
-    """Try every dead receipt once, first failed first. May be repeated, interrupted, and run twice at once.
-
-    `pace` as in "10/s". `stop` is asked before each: if it says so, the rest is left as it is.
-    """
-
-    def look() -> None:
-        if stop is not None and stop():
-            raise Halt(STOPPED)
-
-    async def deliver(item: Item) -> None:
-        look()
-        await _deliver(client, item, look)
-
-    worked = await client.app.letters.work(
-        letters_of(client.queue),
-        deliver,
-        reason=reason,
-        concurrency=concurrency,
-        pace=pace,
-        limit=limit,
-        on_progress=on_progress,
-        dry_run=dry_run,
-        early=True,
-    )
-    for each in worked.kept:
-        say(logging.WARNING, f"receipt {short_id(each.id)} was kept: {each.reason}")
-    if not dry_run:
-        with suppress(StoreError):  # what was recovered is told, also if nobody can count what is left
-            await client.metrics.refresh()
-    stopped = worked.halted == STOPPED
-    unreachable = "" if stopped else worked.halted
-    if unreachable:
-        say(logging.WARNING, f"recovery stopped, {len(worked.left)} left: {unreachable}")
-    return Recovery(
-        worked.done, worked.kept, worked.cancelled, worked.skipped, worked.left, unreachable, stopped=stopped
-    )
-
-
-STOPPED = "it was asked to stop"
-
-
-async def _deliver(client: Target, item: Item, look: Callable[[], None]) -> None:
-    status = _status(item)
+async def _deliver(client: Recovering, item: Item, check_stop: Callable[[], None]) -> None:
+    status = Envelope.decode(item.payload).open().status
     try:
-        await _patiently(client, item, look)
+        await _deliver_patiently(client, item, check_stop)
     except ReceiptSuperseded as error:
         client.metrics.trying(item.id, status, retry=False)
-        raise Cancel(f"superseded: {error.message}") from None
+        raise Cancel(f"{SUPERSEDED}{error.message}") from None
     except ReceiptUnreachable as error:
         raise Halt(str(error)) from None
-    except ReceiptRefused as error:
-        if error.code in NOT_LET_IN:
+    except (ReceiptRefused, ReceiptServerError) as error:
+        if error.code in UNAUTHORIZED_CODES:
             raise Halt(f"{error.message}; check the token") from None
-        raise
-    except ReceiptServerError as error:
-        if error.code in GONE:
+        if error.code in UNREACHABLE_CODES:
             raise Halt(str(error)) from None
         raise
     client.metrics.trying(item.id, status, retry=False)
     client.metrics.arrived(item.id)
 
 
-async def _patiently(client: Target, item: Item, look: Callable[[], None]) -> None:
-    """A rate limit is no answer to the receipt: it is waited for, within reason."""
+async def _deliver_patiently(client: Recovering, item: Item, check_stop: Callable[[], None]) -> None:
+    """A rate limit is not an answer to the receipt: it is waited for, up to a minute at a time."""
     for failures in range(1, PATIENCE):
         try:
-            await client.deliver(item)
+            return await client.deliver(item)
         except ReceiptLimited as error:
-            asked = 2.0**failures if error.retry_after is None else error.retry_after
-            if asked * 1000 > LONGEST_WAIT:
+            seconds = 2.0**failures if error.retry_after is None else error.retry_after
+            wait: Millis = max(1, round(seconds * 1000))
+            if wait > LONGEST_WAIT:
                 raise
-            await _wait(client.clock, max(1, round(asked * 1000)), look)
-        else:
-            return
-    await client.deliver(item)
-
-
-async def _wait(clock: Clock, duration: Millis, look: Callable[[], None]) -> None:
-    """In pieces, so that whoever wants to stop need not wait for the end."""
-    while duration > 0:
-        piece = min(duration, PIECE)
-        await clock.sleep(piece)
-        duration -= piece
-        look()
-
-
-def _status(item: Item) -> str:
-    """For the metrics. Raises PayloadUndecodable."""
-    return Envelope.decode(item.payload).open().status
+        while wait > 0:  # in pieces, so that a stop takes effect at once
+            await client.clock.sleep(min(wait, PIECE))
+            wait -= PIECE
+            check_stop()
+    return await client.deliver(item)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redrive.core.states import State
-from redrive.receipts import ReceiptClient, _overtaken
+from redrive.receipts import ReceiptClient, _superseded
 from redrive.testing.faults import Fault, FaultyStore
 from tests.receipts.target import GONE, REFUSED, Target, opened, receipt
 from tests.support.lab import LABS, Lab, Shared, open_lab
@@ -136,8 +136,8 @@ async def test_a_client_that_is_closed_meanwhile_lets_them_end(lab: Lab, monkeyp
 
 
 async def test_many_leases_end_together_page_by_page(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_overtaken, "LEASES", 3)
-    monkeypatch.setattr(_overtaken, "PAGE_LIMIT", 2)
+    monkeypatch.setattr(_superseded, "LEASES", 3)
+    monkeypatch.setattr(_superseded, "PAGE_LIMIT", 2)
     leases = [f"lease-{number}" for number in range(8)]
     target = Target(lab.clock, *[REFUSED] * 17)
     async with opened(lab, target) as client:

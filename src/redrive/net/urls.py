@@ -1,0 +1,34 @@
+"""Validation of URLs that are given to be called over HTTP. Needs no HTTP client."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+from redrive.core.quantity import shown
+from redrive.core.redact import redact_text
+from redrive.errors import ConfigError
+
+_NOT_IN_HOSTS = frozenset(' "%<>\\^`{|}')
+
+
+def check_http_url(url: object, *, field: str, secret: str) -> SplitResult:
+    """Its parts. Raises ConfigError with the `field`, never with a password; `secret` is where that belongs."""
+    hint = "use a URL such as https://broker.example"
+    if not isinstance(url, str) or not url.strip():
+        raise ConfigError(f"must be a URL, got {shown(url)}", field=field, hint=hint)
+    text = redact_text(shown(url))
+    if not url.strip().isprintable():  # urlsplit removes some of these characters
+        raise ConfigError(f"{text} contains characters that cannot be printed", field=field, hint=hint)
+    try:
+        parts = urlsplit(url.strip())
+        port, host = parts.port, parts.hostname or ""
+        host.encode("idna")
+    except ValueError as error:
+        raise ConfigError(f"{text}: {error}", field=field, hint=hint) from None
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError("it contains a user or a password", field=field, hint=f"give the secret as {secret}")
+    # An IPv6 address may name its zone after a %.
+    name = host.partition("%")[0] if ":" in host else host
+    if parts.scheme not in ("http", "https") or not name or not _NOT_IN_HOSTS.isdisjoint(name) or port == 0:
+        raise ConfigError(f"{text} is not an http or https URL", field=field, hint=hint)
+    return parts

@@ -1,0 +1,101 @@
+"""Ends dead `running` receipts of a lease when its final receipt has been delivered.
+
+A dead item leaves a gap before the later ones of its order key. So the look for dead receipts costs nothing where there
+are none, and the process that delivers the final receipt finds them, in whatever process they died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from redrive.app import Redrive
+from redrive.app.internals import PAGE_LIMIT
+from redrive.core.filters import render
+from redrive.core.item import Item, Millis
+from redrive.core.select import And, Match, Or
+from redrive.engine.signals import Cancel
+from redrive.errors import PayloadUndecodable, RedriveError
+from redrive.receipts._delivery import SUPERSEDED
+from redrive.receipts.metrics import ReceiptMetrics
+from redrive.receipts.model import Envelope, final_id, receipt_in
+
+REASON = "their leases have ended"
+AT_ONCE = 20
+LEASES = 100
+"""Leases of one search: no index leads to the letters of a lease."""
+
+
+class SupersededLetters:
+    def __init__(self, app: Redrive, queue: str, metrics: ReceiptMetrics) -> None:
+        self._app = app
+        self._queue = queue
+        self._metrics = metrics
+        self._ended: dict[str, str] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def after(self, item: Item) -> Iterator[None]:
+        """Around the delivery of an item behind a gap. If it fails, all stays as it is."""
+        try:
+            yield
+        except Cancel:
+            # The broker no longer knows the lease: it has ended too. A later final receipt may be superseded while the
+            # first one is on its way, and proves nothing.
+            if self._is_first_final(item):
+                self._end(item)
+            raise
+        receipt = receipt_in(item)
+        if receipt is not None and receipt.final:
+            self._end(item)
+
+    def _is_first_final(self, item: Item) -> bool:
+        try:
+            envelope = Envelope.decode(item.payload)
+            return item.id == final_id(self._queue, envelope.tenant_id, envelope.open().lease_id)
+        except PayloadUndecodable:
+            return False
+
+    def _end(self, item: Item) -> None:
+        self._ended[_key(item)] = item.id
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self, patience: Millis) -> None:
+        """Letters that are not reached within `patience` stay until the next recovery, as after a crash."""
+        task = self._task
+        if task is not None:
+            await asyncio.wait([task], timeout=patience / 1000)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._ended:
+                ended = {key: self._ended.pop(key) for key in list(self._ended)[:LEASES]}
+                with suppress(RedriveError):  # they stay letters until the next recovery
+                    await self._supersede(ended)
+        finally:
+            self._task = None
+
+    async def _supersede(self, ended: dict[str, str]) -> None:
+        async def supersede(item: Item) -> None:
+            self._metrics.trying(item.id, "running", retry=False)
+            raise Cancel(f"{SUPERSEDED}final receipt {ended[_key(item)]} ended the lease")
+
+        leases = Or(tuple([Match("key", "=", key) for key in ended]))
+        where = render(And((Match("queue", "=", self._queue), leases)))
+        cursor: str | None = None
+        while True:
+            page = await self._app.letters.find(where, limit=PAGE_LIMIT, cursor=cursor)
+            ids = [item.id for item in page if (receipt := receipt_in(item)) is not None and not receipt.final]
+            if ids:
+                await self._app.letters.work(ids, supersede, reason=REASON, concurrency=AT_ONCE, early=True)
+            cursor = page.next
+            if cursor is None:
+                return
+
+
+def _key(item: Item) -> str:
+    return "" if item.terms is None else item.terms.order_key
