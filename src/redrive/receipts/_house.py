@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from redrive.blocking import house
+from redrive.blocking.loop_thread import Closable, LoopThreadHost
 
 
-class House(house.House):
-    def __init__(self, tenant: house.Closable) -> None:
+class House(LoopThreadHost):
+    move_in, move_out = LoopThreadHost.open, LoopThreadHost.close  # until receipts.blocking uses these names
+
+    def __init__(self, tenant: Closable) -> None:
         instead = "import from redrive.receipts, and `await` {name}(...)"
         super().__init__(tenant, what="{name} of redrive.receipts.blocking", instead=instead)

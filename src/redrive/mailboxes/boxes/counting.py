@@ -9,22 +9,22 @@ from redrive.core.verbs import Act, Cancel, Change, Discard
 from redrive.engine.ids import new_id
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import InvalidParameterError, NotFound
-from redrive.mailboxes.boxes.place import Place
+from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.stores.base import Store
 
 
-async def count(place: Place, name: str) -> int:
-    tally = await place.store.tally()
+async def count(shared: MailboxStore, name: str) -> int:
+    tally = await shared.store.tally()
     live = sum(row.ready + row.held + row.parked + row.leased for row in tally.queues if row.queue == name)
     return live + sum(row.open for row in tally.routes if row.route == name)
 
 
-async def purge(place: Place, name: str) -> int:
+async def purge(shared: MailboxStore, name: str) -> int:
     queue = Match("queue", "=", name)
-    gone = await _all(place, And((queue, Match("state", "=", State.READY))), Cancel())
-    gone += await _all(place, letters_of(name), Discard())
+    gone = await _all(shared, And((queue, Match("state", "=", State.READY))), Cancel())
+    gone += await _all(shared, letters_of(name), Discard())
     # Asked once: they end when they are given back, or their time is over.
-    await _all(place, And((queue, Match("state", "=", State.LEASED))), Cancel(), once=True)
+    await _all(shared, And((queue, Match("state", "=", State.LEASED))), Cancel(), once=True)
     return gone
 
 
@@ -34,12 +34,12 @@ def letters_of(name: str) -> Selection:
     return And((dead, is_open, Match("route", "=", name)))
 
 
-async def _all(place: Place, selection: Selection, change: Change, *, once: bool = False) -> int:
+async def _all(shared: MailboxStore, selection: Selection, change: Change, *, once: bool = False) -> int:
     """In bites, until nothing is left that can be changed."""
     changed = 0
     while True:
-        act = Act(place.worker, "purged", new_id())
-        amended, _ = await retry_unknown(lambda act=act: place.store.amend(selection, change, act))  # type: ignore[misc]
+        act = Act(shared.worker, "purged", new_id())
+        amended, _ = await retry_unknown(lambda act=act: shared.store.amend(selection, change, act))  # type: ignore[misc]
         changed += len(amended.changed) + len(amended.already)
         if once or not amended.changed:
             return changed
