@@ -34,7 +34,7 @@ from redrive.errors import (
 )
 from redrive.events import Events
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import bodies, counting, limits
+from redrive.mailboxes.boxes import bodies, limits
 from redrive.mailboxes.boxes.base import Mailbox, objects
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
@@ -335,7 +335,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         shared = self.shared
         added, _ = await retry_unknown(lambda: shared.put(item))
         if named and not added:
-            await counting.check_same_queue(shared.store, item)
+            await shared.check_same_queue(item)
 
     def _send_dead(
         self,
@@ -434,12 +434,12 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         What somebody has in hand is not counted: it ends when it is given back, and acknowledging it does no harm.
         """
         self._check_open()
-        return self.call(counting.purge, self.shared, self._name)
+        return self.call(self.shared.purge, self._name)
 
     def approximate_count(self) -> int:
         """Of all messages: those that wait, those in hand, and letters under this name."""
         self._check_open()
-        return self.call(counting.count, self.shared, self._name)
+        return self.call(self.shared.count, self._name)
 
     def expire(self) -> int:
         """Discard letters under this name that are older than `default_ttl`; how many. Done once a minute anyway."""
