@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.lab import Lab, Reading, check
 from bench.load import PAYLOAD, QUEUE
-from redrive.blocking.house import House
+from redrive.blocking.loop_thread import LoopThreadHost
 from redrive.core import codec
 from redrive.core.decide import ToDone
 from redrive.core.item import NewItem
@@ -55,24 +55,24 @@ def _ours(url: str) -> float:
 
 def _bare(url: str) -> float:
     store = store_from_url(url)
-    house = House(store, what="{name}", instead="")
-    house.move_in(store.open)
+    host = LoopThreadHost(store, what="{name}", instead="")
+    host.open(store.open)
     worker = "bench"
 
     def once() -> None:
         for _ in range(BATCH):
-            house.call(store.put, [NewItem(new_id(), QUEUE, codec.dump_payload(PAYLOAD, limit=FAR))])
+            host.call(store.put, [NewItem(new_id(), QUEUE, codec.dump_payload(PAYLOAD, limit=FAR))])
         request = LeaseRequest(worker, (Want(QUEUE, BATCH, TTL, FAR),), new_id())
-        items = house.call(store.lease, request).items
+        items = host.call(store.lease, request).items
         check(len(items), BATCH, "leased")
         for item in items:
             assert codec.load_payload(item.payload) == PAYLOAD
-            house.call(store.settle, [Settlement(item.id, item.deliveries, ToDone())])
+            host.call(store.settle, [Settlement(item.id, item.deliveries, ToDone())])
 
     try:
         return _rate(once)
     finally:
-        house.move_out(store.close)
+        host.close(store.close)
 
 
 def _rate(once: Callable[[], None]) -> float:

@@ -428,7 +428,7 @@ def beat_of(mailbox: StoreMailbox[Any, Any]) -> WorkerBeat:
     place = mailbox._place  # noqa: SLF001 - as an operator sees it
 
     async def look() -> WorkerBeat:
-        await place.upkeep.rest()
+        await place.tasks.rest()
         (beat,) = await place.store.workers()
         return beat
 

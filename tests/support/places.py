@@ -7,11 +7,11 @@ import sys
 
 def leave_all() -> None:
     """Their loop would outlive the test, and others look whether there is one."""
-    module = sys.modules.get("redrive.mailboxes.boxes.place")
+    module = sys.modules.get("redrive.blocking.shared_store")
     if module is None:
         return
-    places, forgotten = module._places, module._forgotten  # noqa: SLF001 - nobody else knows of all of them
-    forgotten.clear()
-    for place in tuple(places.values()):
-        while not place.closed:
-            place.leave()
+    stores, abandoned = module._stores, module._abandoned  # noqa: SLF001 - no other list of all of them
+    abandoned.clear()
+    for shared in tuple(stores.values()):
+        while not shared.closed:
+            shared.leave()

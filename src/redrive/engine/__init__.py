@@ -1,1 +1,1 @@
-"""What runs: client, registry, runner, worker, keeper, reaper."""
+"""What runs: client, registry, worker, and the parts that each exist once: source, caller, keeper, batcher, reaper."""

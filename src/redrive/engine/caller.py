@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -52,7 +52,10 @@ class Caller:
             return await _awaited(function, *args)
         return await self.in_thread(partial(function, *args))
 
-    async def in_thread(self, call: Callable[[], Any], ended: Callable[[Called], None] | None = None) -> Called:
+    def in_thread(
+        self, call: Callable[[], Any], ended: Callable[[Called], None] | None = None
+    ) -> Coroutine[Any, Any, Called]:
+        """Submitted when this returns; to be awaited for the result."""
         loop = asyncio.get_running_loop()
         future: Future[Called] = self._threads.submit(partial(_called, call))
 
@@ -66,8 +69,7 @@ class Caller:
                 loop.call_soon_threadsafe(freed, done)
 
         future.add_done_callback(tell)
-        called = await asyncio.wrap_future(future)
-        return await _awaited(lambda: called.value) if inspect.isawaitable(called.value) else called
+        return _result(future)
 
     def close(self) -> None:
         """Idle threads end now, the others after their call; a call that has not begun is cancelled."""
@@ -93,6 +95,11 @@ async def _awaited(function: Callable[..., Awaitable[Any]], *args: Any) -> Calle
         if cancelled_from_outside(error):
             raise
         return Called(None, error)
+
+
+async def _result(future: Future[Called]) -> Called:
+    called = await asyncio.wrap_future(future)
+    return await _awaited(lambda: called.value) if inspect.isawaitable(called.value) else called
 
 
 def _called(call: Callable[[], Any]) -> Called:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from redrive.core import outcome as o
-from redrive.core.decide import decide
-from redrive.core.item import Attempt, Ending, Item, Millis
+from redrive.core.item import Millis
 from redrive.core.policy import Policy
 from redrive.core.select import Ids
 from redrive.core.states import State
-from redrive.core.verbs import Act, Amended, Cancel, Settlement
+from redrive.core.verbs import Act, Amended, Cancel
+from redrive.engine.report import takeover_of
 from redrive.errors import NotFound
 from redrive.stores.base import Store
 
@@ -40,20 +40,6 @@ async def cancel_by_force(store: Store, item_id: str, act: Act) -> Amended:
         taker = f"{act.actor} ({act.request_id})"
         taken = await store.reclaim(taker, [item.queue], TAKEOVER, 1, [item_id], force=True)
         if taken:
-            await store.settle([_settlement(each, act) for each in taken])
+            outcome = o.Cancelled(f"taken away by {act.actor}: {act.reason}")
+            await store.settle([takeover_of(each, outcome, Policy()) for each in taken])
     return amended
-
-
-def _settlement(item: Item, act: Act) -> Settlement:
-    note = f"taken away by {act.actor}: {act.reason}"
-    attempt = Attempt(
-        delivery=item.deliveries - 1,  # the one that was taken away; reclaiming took the next
-        number=item.attempt,
-        worker=item.worker or "",
-        started_at=item.leased_at or 0,
-        ran=0,
-        ending=Ending.CANCELLED,
-        note=note,
-    )
-    decision = decide(item, o.Cancelled(note), Policy(), roll=0.0, age=0)
-    return Settlement(item.id, item.deliveries, decision, attempt)

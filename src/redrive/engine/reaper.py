@@ -10,14 +10,13 @@ from __future__ import annotations
 import random
 
 from redrive.core import outcome as o
-from redrive.core.decide import decide
-from redrive.core.item import Attempt, Ending, Failure, Item, Millis
+from redrive.core.item import Failure, Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.verbs import Settlement
 from redrive.engine import deaths
 from redrive.engine.evidence import plain_failure
 from redrive.engine.policies import Policies
-from redrive.engine.report import Reporter, clarified
+from redrive.engine.report import Reporter, clarified, takeover_of
 from redrive.engine.slots import Slots
 from redrive.engine.store_retry import StoreRetry
 from redrive.events import Events
@@ -94,20 +93,9 @@ def lost_settlement(
     item: Item, policy: Policy, *, finder: str, why: str | None = None, note: str = "", roll: float = 0.0
 ) -> Settlement:
     """Of a delivery whose lease expired and that `finder` reclaimed."""
-    failure = crash_failure(item, why)
     found = f"found by {finder}"
-    attempt = Attempt(
-        delivery=item.deliveries - 1,  # the one that was lost; reclaiming took the next
-        number=item.attempt,
-        worker=item.worker or "",
-        started_at=item.leased_at or 0,
-        ran=0,
-        ending=Ending.CRASHED,
-        failure=failure,
-        note=f"{found}; {note}" if note else found,
-    )
-    decision = decide(item, o.LeaseExpired(failure), policy, roll=roll, age=0)
-    return Settlement(item.id, item.deliveries, decision, attempt)
+    outcome = o.LeaseExpired(crash_failure(item, why))
+    return takeover_of(item, outcome, policy, note=f"{found}; {note}" if note else found, roll=roll)
 
 
 def crash_failure(item: Item, why: str | None) -> Failure:

@@ -54,6 +54,13 @@ def settlement_of(
     return Settlement(item.id, item.deliveries, decision, attempt, follow_ups)
 
 
+def takeover_of(item: Item, outcome: o.Outcome, policy: Policy, *, note: str = "", roll: float = 0.0) -> Settlement:
+    """For a delivery that was reclaimed: the attempt is that of the worker that lost it, under the number before."""
+    attempt = _attempt(item, outcome, None, worker=item.worker or "", ran=0, note=note)
+    decision = decide(item, outcome, policy, roll=roll, age=0)
+    return Settlement(item.id, item.deliveries, decision, replace(attempt, delivery=item.deliveries - 1))
+
+
 def decision_on(item: Item, outcome: o.Outcome) -> Decision:
     """A receiver says itself when an item is given up: no policy of the queue counts for it."""
     if item.letter is not None:

@@ -219,14 +219,15 @@ class Runner:
 
     async def _in_thread(self, run: Run, arguments: dict[str, Any]) -> o.Outcome | None:
         queue = run.handler.queue
-        self.busy_threads[queue] += 1
 
         def freed(_: Called) -> None:
             self.busy_threads[queue] -= 1
             self._thread_freed()
 
         # A thread cannot be cancelled: its slot stays taken until it ends, however the run was judged.
-        value, error = await self._caller.in_thread(partial(run.handler.function, **arguments), freed)
+        called = self._caller.in_thread(partial(run.handler.function, **arguments), freed)
+        self.busy_threads[queue] += 1
+        value, error = await called
         return await (self._judged(run, error) if error is not None else self._returned(run, value))
 
     async def _returned(self, run: Run, value: object) -> o.Outcome:

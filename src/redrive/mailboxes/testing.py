@@ -24,7 +24,7 @@ from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxCon
 from redrive.mailboxes.boxes.mailbox import Mailbox, Urgency
 from redrive.mailboxes.boxes.makers import InMemoryMailbox, Options
 from redrive.mailboxes.boxes.message import Message, StoreMessage
-from redrive.mailboxes.boxes.place import Place
+from redrive.mailboxes.boxes.store import MailboxStore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -129,11 +129,11 @@ class FakeMailbox(InMemoryMailbox[T, R]):
 
     def expire_handle(self, receipt_handle: str) -> None:
         """As if its visibility timeout had passed: the handle is refused, and the message is visible again."""
-        super()._call(self._expire, receipt_handle)
+        super().call(self._expire, receipt_handle)
 
     async def _expire(self, receipt_handle: str) -> None:
         key, _, delivery = receipt_handle.rpartition(":")
-        store = self._place.store
+        store = self.shared.store
         try:
             item = (await store.get(key)).item
         except NotFound:
@@ -141,8 +141,8 @@ class FakeMailbox(InMemoryMailbox[T, R]):
         if item is None or item.state is not State.LEASED or str(item.deliveries) != delivery:
             hint = "give the receipt_handle of a message that is in hand"
             raise InvalidParameterError(f"{receipt_handle!r} is held by nobody", field="receipt_handle", hint=hint)
-        lost = await store.reclaim(self._place.worker, (item.queue,), RESCUE, 1, (key,), force=True)
-        await store.settle([lost_settlement(each, RECEIVED, finder=self._place.worker) for each in lost])
+        lost = await store.reclaim(self.shared.worker, (item.queue,), RESCUE, 1, (key,), force=True)
+        await store.settle([lost_settlement(each, RECEIVED, finder=self.shared.worker) for each in lost])
 
     def inject_message(
         self,
@@ -166,14 +166,14 @@ class FakeMailbox(InMemoryMailbox[T, R]):
         self._extra[key] = delivery_count - 1
         return key
 
-    def _call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
+    def call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
         if self._error is not None:
             raise self._error
-        return super()._call(method, *args, **kwargs)
+        return super().call(method, *args, **kwargs)
 
-    def _shares(self, place: Place) -> bool:
+    def _shares(self, shared: MailboxStore) -> bool:
         # While it is away, no write of somebody else gets there by the way: replies wait in the outbox.
-        return self._error is None and super()._shares(place)
+        return self._error is None and super()._shares(shared)
 
     def _message(self, item: Item, *, taken_at: Millis, ttl: Millis) -> StoreMessage[T, R]:
         extra = self._extra.get(item.id, 0)

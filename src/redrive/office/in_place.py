@@ -1,6 +1,6 @@
-"""Work on letters where they lie: a letter is lent out, worked on and settled, and stays a letter until that is done.
+"""Work on letters in place: a letter is leased, worked on and settled, and stays a letter until that is done.
 
-So a process that dies in the middle leaves every letter as it was, and two who work at once never have the same one.
+So a process that dies in the middle leaves every letter as it was, and two processes never work on the same one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Hand:
 
 
 class Shift:
-    """One call: so many letters, one function, one name under which they are held."""
+    """One call of `letters.work`: its letters, its function, and the worker name of its leases."""
 
     def __init__(self, store: Store, job: Job, *, events: Events, clock: Clock) -> None:
         self._store = store
@@ -142,7 +142,7 @@ class Shift:
         try:
             lent = await asyncio.shield(lending)
         except asyncio.CancelledError:
-            # What is being lent to us is ours to give back.
+            # The leases that are on their way must be given back.
             self._hands |= {item.id: _Hand(item, self._clock.monotonic(), job.ttl) for item in await lending}
             self._left += [each for each in wanted if each not in self._hands]
             raise
@@ -191,7 +191,7 @@ class Shift:
         return (None, value) if isinstance(value, signals.Signal | Halt) else (value, error)
 
     def _judged(self, value: object, error: BaseException | None) -> tuple[o.Outcome, str]:
-        """How it ended, and why it is a letter still (or nobody's)."""
+        """The outcome, and why the letter stays one or was cancelled."""
         if isinstance(error, Halt):
             self._halted = self._halted or text_of(error) or "asked to stop"
             return o.Release(), ""
@@ -217,12 +217,12 @@ class Shift:
         decision = settlement.decision
         over = isinstance(decision, ToDone | ToCancelled)
         word = "done" if isinstance(decision, ToDone) else "cancelled"
-        # One for each letter: whoever is killed after the first thousand leaves a thousand of them.
+        # One for each letter: a process that is killed after a thousand letters leaves a thousand entries.
         entry = self._entry((hand.item.id,), {word: 1}) if over else None
-        # One that nobody worked on keeps no attempt of it.
+        # A letter that was only released keeps no attempt.
         attempt = None if isinstance(outcome, o.Release) else settlement.attempt
         settlement = replace(settlement, attempt=attempt, audit=entry)
-        # What was done for the letter is told to the store, also if somebody stops us just now.
+        # The result is settled even if this call is cancelled now.
         answer = await asyncio.shield(self._settled(settlement))
         if answer.verdict is Verdict.REFUSED:
             self._skipped.append(Skipped(settlement.id, answer.reason or "somebody else has it now"))
@@ -247,7 +247,7 @@ class Shift:
     # --- the end ---
 
     async def _end(self) -> None:
-        """Let go of what is in hand, and tell what was done."""
+        """Release the letters in hand, and write the audit."""
         stopped = self._at_work()
         tasks = [hand.task for hand in self._hands.values() if hand.task is not None]
         for hand in stopped:
@@ -264,7 +264,7 @@ class Shift:
             await self._conclude()
 
     async def _conclude(self) -> None:
-        """What stayed a letter is only counted: it has one attempt more, and that names who and why."""
+        """The audit only counts the letters that stayed: the new attempt of each names the actor and the reason."""
         act, changed = self._job.act, len(self._done) + len(self._cancelled)
         if self._kept:
             entry = self._entry((), {"kept": len(self._kept)})
@@ -273,7 +273,7 @@ class Shift:
             left = len(self._kept) + len(self._skipped)
             self._events.emit(Amended(WORD, act.actor, act.reason, act.request_id, changed, left))
 
-    # --- telling ---
+    # --- progress ---
 
     def _worked(self) -> Worked:
         return Worked(
@@ -296,7 +296,7 @@ class Shift:
 
 
 async def would_work(store: Store, ids: Sequence[str], *, early: bool) -> Worked:
-    """What could be had now: nothing is lent out, and all of it is left."""
+    """A dry run: which letters could be leased now."""
     left: list[str] = []
     skipped: list[Skipped] = []
     chosen = list(dict.fromkeys(ids))

@@ -13,7 +13,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from redrive.blocking.house import House
+from redrive.blocking.loop_thread import LoopThreadHost
 from redrive.core.durations import Duration
 from redrive.receipts import client as asynchronous
 from redrive.receipts import dead_letters as letters
@@ -40,7 +40,7 @@ def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> 
 
     @wraps(method)
     def call(facade: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = facade._house.call(getattr(facade._behind, name), *args, **kwargs)  # noqa: SLF001 - of this module
+        result: T = facade._host.call(getattr(facade._behind, name), *args, **kwargs)  # noqa: SLF001 - of this module
         return result
 
     return call
@@ -57,21 +57,21 @@ class _Facade(Generic[A]):
     """`behind` is opened, used and closed in the loop thread; a view (`own` False) is neither opened nor closed."""
 
     _behind: A
-    _house: House
+    _host: LoopThreadHost
 
-    def _attach(self, behind: A, house: House | None = None) -> None:
+    def _attach(self, behind: A, host: LoopThreadHost | None = None) -> None:
         instead = "import from redrive.receipts, and `await` {name}(...)"
-        self._behind, self._own, self._nesting = behind, house is None, Nesting()
-        self._house = house or House(behind, what="{name} of redrive.receipts.blocking", instead=instead)
+        self._behind, self._own, self._nesting = behind, host is None, Nesting()
+        self._host = host or LoopThreadHost(behind, what="{name} of redrive.receipts.blocking", instead=instead)
 
     def open(self) -> Self:
         if self._own:
-            self._house.move_in(self._behind.open)
+            self._host.open(self._behind.open)
         return self
 
     def close(self) -> None:
         if self._own:
-            self._house.move_out(self._behind.close)
+            self._host.close(self._behind.close)
 
     def __enter__(self) -> Self:
         self.open()
@@ -108,8 +108,8 @@ class DeadLetterQueue(_Facade[letters.DeadLetterQueue]):
 class _View(DeadLetterQueue):
     """The dead letters of a client that is open."""
 
-    def __init__(self, behind: letters.DeadLetterQueue, house: House) -> None:
-        self._attach(behind, house)
+    def __init__(self, behind: letters.DeadLetterQueue, host: LoopThreadHost) -> None:
+        self._attach(behind, host)
 
 
 class _Behind(asynchronous.ReceiptClient):
@@ -144,7 +144,7 @@ class ReceiptClient(_Facade[asynchronous.ReceiptClient]):
     @property
     def dead_letters(self) -> DeadLetterQueue:
         """Receipts that could not be delivered."""
-        return _View(self._behind.dead_letters, self._house)
+        return _View(self._behind.dead_letters, self._host)
 
 
 AsyncGateClient = ReceiptClient
@@ -177,7 +177,7 @@ class WorkPoller:
         capabilities: Iterable[str] = (),
         accept_types: Iterable[str] = (),
     ) -> None:
-        self._house = client._house  # noqa: SLF001 - of this module
+        self._host = client._host  # noqa: SLF001 - of this module
         self._poller = _Poller(
             client._behind,  # noqa: SLF001 - of this module
             handler,
@@ -202,11 +202,11 @@ class WorkPoller:
 
     @_as(poller.WorkPoller.run)
     def run(self) -> None:
-        self._house.work(self._poller.run, self._poller.stop, partial(self._poller.stop, drain_timeout=0))
+        self._host.work(self._poller.run, self._poller.stop, partial(self._poller.stop, drain_timeout=0))
 
     @_as(poller.WorkPoller.stop)
     def stop(self, *, drain_timeout: Duration | None = None) -> None:
         if in_handler(self._poller):
-            self._house.begin(partial(self._poller.stop, drain_timeout=drain_timeout))
+            self._host.begin(partial(self._poller.stop, drain_timeout=drain_timeout))
         else:
-            self._house.call(self._poller.stop, drain_timeout=drain_timeout)
+            self._host.call(self._poller.stop, drain_timeout=drain_timeout)

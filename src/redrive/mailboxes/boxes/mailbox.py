@@ -34,15 +34,15 @@ from redrive.errors import (
 )
 from redrive.events import Events
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import bodies, counting, limits
+from redrive.mailboxes.boxes import bodies, limits
 from redrive.mailboxes.boxes.base import Mailbox, objects
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
 from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_all
-from redrive.mailboxes.boxes.place import Place
 from redrive.mailboxes.boxes.receive import expired, receive
 from redrive.mailboxes.boxes.resolver import MailboxResolver
+from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.office import doors
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -108,44 +108,44 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._store, self._clock = store, clock
         self._closed = False
         self._prepared = False
-        self._move_in(Place.enter(store, clock))
+        self._move_in(MailboxStore.enter(store, clock))
 
     @classmethod
-    def _view(cls, name: str, place: Place) -> StoreMailbox[Any, Any]:
-        """To send to a mailbox that nobody has opened here; open as long as the place is."""
+    def _view(cls, name: str, shared: MailboxStore) -> StoreMailbox[Any, Any]:
+        """A mailbox that was not opened in this process, to send to; open as long as the shared store is."""
         view: StoreMailbox[Any, Any] = StoreMailbox.__new__(StoreMailbox)
         view._name, view._body_type, view.resolver = limits.name(name), None, None
         view.default_ttl, view._letter_ttl, view.max_size, view._keep = 0, 0, None, None
         view._dead_letters, view.on_expire = False, "letter"
-        view._store, view._clock = place.store, place.clock
+        view._store, view._clock = shared.store, shared.clock
         view._closed, view._prepared, view._leaving = False, True, None
-        view._use(place)
+        view._use(shared)
         return view
 
-    def _use(self, place: Place) -> None:
-        self._home = place
+    def _use(self, shared: MailboxStore) -> None:
+        self._home = shared
         self._lens: Lens | None = None
         self._source = QueueSource(
             self._name,
-            place.worker,
-            place.store,
+            shared.worker,
+            shared.store,
             partial(expired, self._name, self.default_ttl, self.on_expire),
-            report=place.reporter,
-            events=place.events,
-            clock=place.clock,
+            report=shared.reporter,
+            events=shared.events,
+            clock=shared.clock,
         )
 
-    def _move_in(self, place: Place) -> None:
-        self._use(place)
-        self._leaving: finalize[..., Any] | None = finalize(self, place.forget, id(self))
+    def _move_in(self, shared: MailboxStore) -> None:
+        self._use(shared)
+        self._leaving: finalize[..., Any] | None = finalize(self, shared.abandon, id(self))
         self._leaving.atexit = False
-        place.mailboxes[self._name] = self
+        shared.mailboxes[self._name] = self
         if self._letter_ttl:
-            place.upkeep.add(id(self), _expiry(place, self._name, self._letter_ttl))
+            shared.tasks.add(id(self), _expiry(shared, self._name, self._letter_ttl))
 
     @property
-    def _place(self) -> Place:
-        """The place of this process: a child of the one that made this mailbox gets its own."""
+    def shared(self) -> MailboxStore:
+        """The shared store of this process: a child of the process that made this mailbox gets its own."""
         if self._home.pid != os.getpid():
             self._move_to_child()
         return self._home
@@ -157,17 +157,24 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         if self._leaving is not None:
             self._leaving.detach()
         self._prepared = False
-        self._move_in(Place.enter(self._store, self._clock))
+        self._move_in(MailboxStore.enter(self._store, self._clock))
 
-    def _call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
+    def call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
         """The one way to the store, of the mailbox and of its messages."""
         try:
-            return self._place.call(method, *args, **kwargs)
+            return self.shared.call(method, *args, **kwargs)
         except MailboxConnectionError as error:
             # Nobody need try again, unless it may have been done.
             if self._home.closed and not isinstance(error.__cause__, OutcomeUnknown):
                 raise MailboxClosedError(f"mailbox {self._name!r} was closed meanwhile; nothing was done") from error
             raise
+
+    @property
+    def _place(self) -> MailboxStore:  # until letters and loops are merged
+        return self.shared
+
+    def _call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
+        return self.call(method, *args, **kwargs)  # as above
 
     def _message(self, item: Item, *, taken_at: Millis, ttl: Millis) -> StoreMessage[T, R]:
         return StoreMessage(self, item, taken_at=taken_at, ttl=ttl)
@@ -196,7 +203,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     @property
     def events(self) -> Events:
         """What happens to messages of all mailboxes of this process on this store; called in a thread of redrive."""
-        return self._place.events
+        return self.shared.events
 
     def bind(self, body_type: Any) -> None:
         if self._body_type is None:
@@ -235,7 +242,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
             return self._send_dead(body, reply_to, attributes=attributes, priority=urgency, key=key)
         payload = self._sealed(body, reply_to, attributes, ttl)
         item = NewItem(key, self._name, payload, seconds, priority=urgency)
-        self._call(self._put, item, message_id is not None)
+        self.call(self._put, item, message_id is not None)
         return key
 
     def send_many(
@@ -257,12 +264,12 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         payloads = [self._sealed(body, reply_to, attributes, ttl) for body in given]
         items = [NewItem(fresh_id(), self._name, payload, seconds, priority=urgency) for payload in payloads]
         if items:
-            self._call(self._put_many, items)
+            self.call(self._put_many, items)
         return [item.id for item in items]
 
     async def _put_many(self, items: list[NewItem]) -> None:
         await self._prepare_to_put()
-        await retry_unknown(lambda: self._place.store.put(items))
+        await retry_unknown(lambda: self.shared.store.put(items))
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> tuple[str, ...]:
         """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
@@ -272,7 +279,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         if strange:
             hint = f"give messages that {self._name!r}.receive() gave"
             raise InvalidParameterError(f"{strange[0]!r} is not of this mailbox", field="messages", hint=hint)
-        return acknowledge_all(cast("list[StoreMessage[T, R]]", given), self._call)
+        return acknowledge_all(cast("list[StoreMessage[T, R]]", given), self.call)
 
     def _sealed(
         self,
@@ -311,11 +318,11 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         return reply_to.name, "" if at == self._address() else at
 
     def _address(self) -> str:
-        return self._place.fingerprint
+        return self.shared.fingerprint
 
-    def _shares(self, place: Place) -> bool:
-        """Whether one write of this place can reach it, too."""
-        return self._place is place
+    def _shares(self, shared: MailboxStore) -> bool:
+        """Whether one write to that store can reach it, too."""
+        return self.shared is shared
 
     async def _prepare_to_put(self) -> None:
         await self._prepare()
@@ -323,12 +330,12 @@ class StoreMailbox(Handle, Mailbox[T, R]):
             said = f"mailbox {self._name!r} holds more than {self.max_size:,} messages; nothing was added"
             raise MailboxFullError(said, hint="work off what it holds, or open it with a larger max_size")
 
-    async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the place
+    async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the shared store
         await self._prepare_to_put()
-        place = self._place
-        added, _ = await retry_unknown(lambda: place.put(item))
+        shared = self.shared
+        added, _ = await retry_unknown(lambda: shared.put(item))
         if named and not added:
-            await counting.check_same_queue(place.store, item)
+            await shared.check_same_queue(item)
 
     def _send_dead(
         self,
@@ -341,13 +348,13 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     ) -> str:
         name, at = self._reply_address(reply_to)
         told = limits.attributes(attributes)
-        return self._call(self._bear, body, name, at, attributes=told, priority=priority, message_id=key)
+        return self.call(self._bear, body, name, at, attributes=told, priority=priority, message_id=key)
 
     async def _bear(self, body: T, reply_to: str, reply_at: str, **how: Any) -> str:
         from redrive.mailboxes.letters.born import bear
 
         await self._prepare()
-        return await bear(self._place, self._name, body, reply_to=reply_to or None, reply_at=reply_at, **how)
+        return await bear(self.shared, self._name, body, reply_to=reply_to or None, reply_at=reply_at, **how)
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -370,7 +377,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         if self._closed:
             return []
         try:
-            return self._call(self._take, limit, ttl, wait, stop)
+            return self.call(self._take, limit, ttl, wait, stop)
         except (MailboxClosedError, MailboxConnectionError):
             # Closed by another thread while this one was on its way.
             if self.closed:
@@ -379,7 +386,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     async def _take(self, limit: int, ttl: Millis, wait: Millis, stop: Stop | None) -> list[StoreMessage[T, R]]:
         await self._prepare()
-        return await receive(self._place, self, partial(self._look, limit, ttl), wait, stop)
+        return await receive(self.shared, self, partial(self._look, limit, ttl), wait, stop)
 
     async def _look(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:
         taken_at = self.clock.monotonic()
@@ -393,7 +400,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         from redrive.mailboxes.letters.lens import Lens, LetterMessage
 
         if self._lens is None:
-            self._lens = Lens(self._place, self._name, keep=self._letter_ttl)
+            self._lens = Lens(self.shared, self._name, keep=self._letter_ttl)
         taken_at = self.clock.monotonic()
         histories = await self._lens.take(limit, max(1, ttl))
         messages = [LetterMessage(self, history, taken_at=taken_at, ttl=ttl) for history in histories]
@@ -406,7 +413,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         """In the loop, before the first use: the queue is declared, with what was asked of it."""
         if self._prepared:
             return
-        store = self._place.store
+        store = self.shared.store
         unset = self._keep is not None and (await store.settings(self._name)).keep is None
         await store.configure(self._name, QueueChange(keep=self._keep) if unset else QueueChange())
         await doors.mark(store, self._name, "mailboxes")
@@ -427,19 +434,19 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         What somebody has in hand is not counted: it ends when it is given back, and acknowledging it does no harm.
         """
         self._check_open()
-        return self._call(counting.purge, self._place, self._name)
+        return self.call(self.shared.purge, self._name)
 
     def approximate_count(self) -> int:
         """Of all messages: those that wait, those in hand, and letters under this name."""
         self._check_open()
-        return self._call(counting.count, self._place, self._name)
+        return self.call(self.shared.count, self._name)
 
     def expire(self) -> int:
         """Discard letters under this name that are older than `default_ttl`; how many. Done once a minute anyway."""
         self._check_open()
         from redrive.mailboxes.letters.retention import expire
 
-        return self._call(expire, self._place, self._name, self._letter_ttl) if self._letter_ttl else 0
+        return self.call(expire, self.shared, self._name, self._letter_ttl) if self._letter_ttl else 0
 
     def close(self) -> None:
         """Those who wait in `receive` get nothing, at once. What is stored stays. May be called twice."""
@@ -450,10 +457,10 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._closed = True
         self._leaving.detach()
         home = self._home
-        home.upkeep.remove(id(self))
+        home.tasks.remove(id(self))
         if home.mailboxes.get(self._name) is self:
             del home.mailboxes[self._name]
-        home.ring_from_outside(self._name)
+        home.notify_from_thread(self._name)
         if home.pid == os.getpid():
             home.leave()
 
@@ -474,10 +481,10 @@ class StoreMailbox(Handle, Mailbox[T, R]):
             return self.resolver.resolve_optional(name)
         if at.startswith("here-"):
             return objects.get(at)
-        place = Place.open_by(at) if at else self._place
-        if place is None:
+        shared = MailboxStore.find(at) if at else self.shared
+        if shared is None:
             return None
-        return place.mailboxes.get(name) or StoreMailbox._view(name, place)
+        return shared.mailboxes.get(name) or StoreMailbox._view(name, shared)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -488,10 +495,10 @@ def _is_of_letters(body_type: Any) -> bool:
     return (get_origin(body_type) or body_type) is DeadLetter
 
 
-def _expiry(place: Place, name: str, ttl: Millis) -> Callable[[], Awaitable[object]]:
+def _expiry(shared: MailboxStore, name: str, ttl: Millis) -> Callable[[], Awaitable[object]]:
     async def expire() -> None:
         from redrive.mailboxes.letters.retention import expire
 
-        await expire(place, name, ttl)
+        await expire(shared, name, ttl)
 
     return expire

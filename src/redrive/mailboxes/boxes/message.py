@@ -121,8 +121,8 @@ class StoreMessage(Handle, Message[T, R]):
 
     def __init__(self, mailbox: StoreMailbox[T, R], item: Item, *, taken_at: Millis, ttl: Millis) -> None:
         self._mailbox = mailbox
-        self._place = mailbox._place
-        self._item = item
+        self.shared = self._place = mailbox.shared
+        self.item = self._item = item
         self._taken_at = taken_at
         self._until = taken_at + ttl
         self._over = False
@@ -142,7 +142,7 @@ class StoreMessage(Handle, Message[T, R]):
 
     @property
     def lease(self) -> Held:
-        return Held(self._item.id, self._item.deliveries)
+        return Held(self.item.id, self.item.deliveries)
 
     @property
     def mailbox_name(self) -> str:
@@ -151,12 +151,12 @@ class StoreMessage(Handle, Message[T, R]):
     @property
     def _envelope(self) -> Envelope:
         if self._opened is None:
-            self._opened = opened(self._item.payload)
+            self._opened = opened(self.item.payload)
         return self._opened
 
     @property
     def id(self) -> str:
-        return self._item.id
+        return self.item.id
 
     @property
     def body(self) -> T:
@@ -165,36 +165,36 @@ class StoreMessage(Handle, Message[T, R]):
         return self._body  # type: ignore[no-any-return]  # what it was decoded as is what the mailbox said
 
     def _read(self) -> Any:
-        if self._item.flaw:
-            raise SerializationError(f"the message was damaged: {self._item.flaw}", hint="message.raw has what is left")
+        if self.item.flaw:
+            raise SerializationError(f"the message was damaged: {self.item.flaw}", hint="message.raw has what is left")
         return bodies.loaded(bytes(self._envelope.body), self._mailbox.body_type, self._envelope.type)
 
     @property
     def raw(self) -> bytes:
-        return self._item.payload
+        return self.item.payload
 
     @property
     def receipt_handle(self) -> str:
-        return f"{self._item.id}:{self._item.deliveries}"
+        return f"{self.item.id}:{self.item.deliveries}"
 
     @property
     def delivery_count(self) -> int:
-        return self._item.attempt
+        return self.item.attempt
 
     @property
     def enqueued_at(self) -> datetime:
-        return _moment(self._item.enqueued_at)
+        return _moment(self.item.enqueued_at)
 
     @property
     def first_received_at(self) -> datetime:
         if self._first_at is None:
-            attempts = self._mailbox._call(self._place.store.get, self.id).attempts
-            self._first_at = attempts[0].started_at if attempts else self._item.leased_at or self._item.enqueued_at
+            attempts = self._mailbox.call(self.shared.store.get, self.id).attempts
+            self._first_at = attempts[0].started_at if attempts else self.item.leased_at or self.item.enqueued_at
         return _moment(self._first_at)
 
     @property
     def age(self) -> timedelta:
-        return timedelta(milliseconds=max(0, self._place.clock.now() - self._item.renewed_at))
+        return timedelta(milliseconds=max(0, self.shared.clock.now() - self.item.renewed_at))
 
     @property
     def attributes(self) -> Mapping[str, str]:
@@ -211,7 +211,7 @@ class StoreMessage(Handle, Message[T, R]):
 
     @property
     def lineage(self) -> Lineage | None:
-        return lineage_of(self._item, self._envelope)
+        return lineage_of(self.item, self._envelope)
 
     @property
     def is_finalized(self) -> bool:
@@ -228,8 +228,8 @@ class StoreMessage(Handle, Message[T, R]):
     def extend_visibility(self, timeout: float) -> None:
         ttl = visibility(timeout, field="timeout")
         self._check_held()
-        began = self._place.clock.monotonic()
-        extended = self._mailbox._call(self._place.store.extend, [self.lease], max(1, ttl))
+        began = self.shared.clock.monotonic()
+        extended = self._mailbox.call(self.shared.store.extend, [self.lease], max(1, ttl))
         if self.id in extended.lost:
             raise self._expired("it was settled, or given to somebody else")
         self._until = max(self._until, began + ttl)
@@ -262,7 +262,7 @@ class StoreMessage(Handle, Message[T, R]):
     def _check_held(self) -> None:
         if self._over:
             raise self._expired("it was acknowledged or given back before")
-        if self._place.clock.monotonic() >= self._until:
+        if self.shared.clock.monotonic() >= self._until:
             raise self._expired("its visibility timeout has passed")
 
     def _expired(self, why: str) -> ReceiptHandleExpiredError:
@@ -274,22 +274,22 @@ class StoreMessage(Handle, Message[T, R]):
         with self._ending:
             if self._over or self._only_seen:
                 return None
-            answer = self._mailbox._call(self._write, settlement)
+            answer = self._mailbox.call(self._write, settlement)
             return None if answer.verdict is Verdict.REFUSED else answer
 
     async def _write(self, settlement: Settlement) -> Answer:
         """In the loop. `already` is our own, of a try whose answer was lost: nobody else has this delivery."""
         answer, _ = await retry_unknown(lambda: self._store_settle(settlement))
         self._over = answer.verdict is not Verdict.REFUSED
-        self._place.report([self._item], [settlement], [answer])
+        self.shared.reporter.settled([self.item], [settlement], [answer])
         return answer
 
     async def _store_settle(self, settlement: Settlement) -> Answer:
-        return await self._place.settle(settlement)
+        return await self.shared.settle(settlement)
 
     def _settlement(self, outcome: o.Outcome, *, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
-        ran = max(0, self._place.clock.monotonic() - self._taken_at)
-        return settlement_of(self._item, outcome, worker=self._place.worker, ran=ran, follow_ups=follow_ups)
+        ran = max(0, self.shared.clock.monotonic() - self._taken_at)
+        return settlement_of(self.item, outcome, worker=self.shared.worker, ran=ran, follow_ups=follow_ups)
 
 
 def acknowledge_all(
@@ -317,15 +317,15 @@ async def _settle_all(
     messages: Sequence[StoreMessage[Any, Any]], settlements: Sequence[Settlement]
 ) -> Sequence[Answer]:
     """In the loop. Letters are few, and end one by one."""
-    place = messages[0]._place
-    plain = [at for at, message in enumerate(messages) if message._item.letter is None]
+    shared = messages[0].shared
+    plain = [at for at, message in enumerate(messages) if message.item.letter is None]
     answers: dict[int, Answer] = {}
     if plain:
-        settled, _ = await retry_unknown(lambda: place.store.settle([settlements[at] for at in plain]))
+        settled, _ = await retry_unknown(lambda: shared.store.settle([settlements[at] for at in plain]))
         answers = dict(zip(plain, settled.answers, strict=True))
         for at, answer in answers.items():
             messages[at]._over = answer.verdict is not Verdict.REFUSED
-        place.report([messages[at]._item for at in plain], [settlements[at] for at in plain], settled.answers)
+        shared.reporter.settled([messages[at].item for at in plain], [settlements[at] for at in plain], settled.answers)
     for at, message in enumerate(messages):
         if at not in answers:
             answers[at] = await message._write(settlements[at])

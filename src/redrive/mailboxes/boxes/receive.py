@@ -14,8 +14,8 @@ from redrive.mailboxes.boxes.envelope import opened
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import StoreMailbox
-    from redrive.mailboxes.boxes.place import Place
     from redrive.mailboxes.boxes.stop import Stop
+    from redrive.mailboxes.boxes.store import MailboxStore
 
 M = TypeVar("M")
 
@@ -24,37 +24,39 @@ STEP: Millis = 1000
 
 
 async def receive(
-    place: Place,
+    shared: MailboxStore,
     mailbox: StoreMailbox[Any, Any],
     look: Callable[[], Awaitable[list[M]]],
     wait: Millis,
     stop: Stop | None,
 ) -> list[M]:
     """What the first successful look gives; nothing when `wait` is over, `stop` is set, or the mailbox is closed."""
-    end = place.clock.monotonic() + wait
-    place.upkeep.glance(mailbox.name)
+    end = shared.clock.monotonic() + wait
+    shared.tasks.received(mailbox.name)
     found = await look()
     if found or not wait:
         return found
     with (
-        place.bell(mailbox.name) as bell,
+        shared.listening(mailbox.name) as notified,
         nullcontext() if stop is None else stop.heard_in(asyncio.get_running_loop()) as stopped,
     ):
-        # Look again before the first pause: a notification before the bell was there is lost.
+        # Look again before the first pause: a notification before the event was there is lost.
         while not (mailbox.closed or (stopped is not None and stopped.is_set())):
-            bell.clear()
-            place.upkeep.glance(mailbox.name)
+            notified.clear()
+            shared.tasks.received(mailbox.name)
             found = await look()
-            rest = end - place.clock.monotonic()
+            rest = end - shared.clock.monotonic()
             if found or rest <= 0:
                 return found
-            await _pause(place, mailbox.name, bell, stopped, min(rest, STEP))
+            await _pause(shared, mailbox.name, notified, stopped, min(rest, STEP))
     return []
 
 
-async def _pause(place: Place, name: str, bell: asyncio.Event, stopped: asyncio.Event | None, duration: Millis) -> None:
-    """Until the store has something, `bell` or `stopped` is set, or the time is over."""
-    waits = [asyncio.ensure_future(place.store.wait((name,), duration)), asyncio.ensure_future(bell.wait())]
+async def _pause(
+    shared: MailboxStore, name: str, notified: asyncio.Event, stopped: asyncio.Event | None, duration: Millis
+) -> None:
+    """Until the store has something, `notified` or `stopped` is set, or the time is over."""
+    waits = [asyncio.ensure_future(shared.store.wait((name,), duration)), asyncio.ensure_future(notified.wait())]
     if stopped is not None:
         waits.append(asyncio.ensure_future(stopped.wait()))
     try:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
+from redrive.engine.receiver_tasks import ReceiveLoop
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.boxes.stop import Stop
-from redrive.mailboxes.boxes.upkeep import Loop
 from redrive.mailboxes.life.heartbeat import Heartbeat
 from redrive.stores.clock import Clock
 
@@ -56,7 +56,7 @@ class Life:
     def attended(self, mailbox: Mailbox[Any, Any]) -> Iterator[None]:
         """Around a run on this mailbox: an operator can end it, and sees how many messages it has in hand."""
         if isinstance(mailbox, StoreMailbox):
-            with mailbox._place.upkeep.attended(Loop(self.tell, self._in_hand)):
+            with mailbox.shared.tasks.attended(ReceiveLoop(self.tell, self._in_hand)):
                 yield
         else:
             yield

@@ -101,13 +101,13 @@ class LoopOutbox:
         place, name = self._source._place, message.reply_to_name
         answers = name if name is None or message.reply_to is None else message.reply_to
         elsewhere = [each for each in (answers, letters) if each is not None and not shares_store(place, each)]
-        served = [place.upkeep.outbox.serves(target_for(self._source.name, each)) for each in elsewhere]
+        served = [place.tasks.outbox.serves(target_for(self._source.name, each)) for each in elsewhere]
         self._due |= not all(served)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Around a run of the loop: what is there at its start and at its end is tried before it goes on."""
-        outbox = self._source._place.upkeep.outbox
+        outbox = self._source._place.tasks.outbox
         registration = outbox.register(target_for(self._source.name, ""), self._deliver, breaker=False)
         self._next = None
         try:
@@ -122,7 +122,7 @@ class LoopOutbox:
         now = self._source.clock.monotonic()
         if self._due or self._next is None or now >= self._next:
             first, self._due, self._next = self._next is None, False, now + EACH
-            self._call(self._source._place.upkeep.outbox.look, wait=first)
+            self._call(self._source._place.tasks.outbox.look, wait=first)
 
     def _call(self, method: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs) -> None:
         source = self._source

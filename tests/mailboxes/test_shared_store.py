@@ -19,7 +19,7 @@ from redrive.mailboxes import (
     StoreMailbox,
     open_mailbox,
 )
-from redrive.mailboxes.boxes.place import Place
+from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.office.doors import doors
 from redrive.stores.memory import MemoryStore
 from redrive.stores.url import store_from_url
@@ -143,14 +143,14 @@ def test_nothing_is_touched_before_the_first_call(tmp_path: Path) -> None:
 def test_mailboxes_of_one_store_share_it_and_the_last_closes_it(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/redrive.db"
     first, second = open_mailbox("a", address), open_mailbox("b", f"sqlite:///{tmp_path}/./redrive.db")
-    place = first._place  # noqa: SLF001
-    assert second._place is place  # noqa: SLF001
-    assert Place.open_by(place.fingerprint) is place
+    shared = first.shared
+    assert second.shared is shared
+    assert MailboxStore.find(shared.fingerprint) is shared
     first.send(1)
     first.close()
     second.send(1)
     second.close()
-    assert Place.open_by(place.fingerprint) is None
+    assert MailboxStore.find(shared.fingerprint) is None
     with open_mailbox("a", address) as again:
         assert again.approximate_count() == 1
     assert "redrive-loop" not in {thread.name for thread in threading.enumerate()}
@@ -160,24 +160,24 @@ def test_a_queue_is_set_up_once_and_left_as_somebody_set_it(mailboxes: Openers, 
     opened = mailboxes(kind)
     first = opened("requests", max_size=7)
     first.send(1)
-    place = first._place  # noqa: SLF001
+    shared = first.shared
 
     async def look() -> tuple[Any, dict[str, str]]:
-        return await place.store.settings("requests"), await doors(place.store)
+        return await shared.store.settings("requests"), await doors(shared.store)
 
-    settings, marked = place.call(look)
+    settings, marked = shared.call(look)
     assert (settings.keep, settings.capacity) == (3_600_000, 7)
     assert marked["requests"] == "mailboxes"
     opened("requests", keep="2h").send(2)
-    assert place.call(look)[0] == settings
+    assert shared.call(look)[0] == settings
 
 
 def test_whoever_receives_is_seen_among_the_workers(mailboxes: Openers, clock: FakeClock) -> None:
     requests = mailboxes("memory")("requests")
     other = mailboxes("memory")("other")
-    place = requests._place  # noqa: SLF001
+    shared = requests.shared
     requests.send(1)
-    assert place.call(place.store.workers) == ()
+    assert shared.call(shared.store.workers) == ()
     requests.receive()
     assert beats(requests)[0].facts.queues == ("requests",)
     clock.advance("11s")
@@ -185,7 +185,7 @@ def test_whoever_receives_is_seen_among_the_workers(mailboxes: Openers, clock: F
     [beat] = beats(requests)
     assert (beat.facts.queues, beat.alive) == (("other", "requests"), True)
     assert beat.facts.pid == os.getpid()
-    store = place.store
+    store = shared.store
     requests.close()
     other.close()
     assert isinstance(store, MemoryStore)
@@ -194,7 +194,7 @@ def test_whoever_receives_is_seen_among_the_workers(mailboxes: Openers, clock: F
 @pytest.mark.parametrize("kind", [each for each in EACH if each != "memory"])
 def test_whoever_has_closed_its_last_mailbox_is_no_worker_any_more(kind: str, mailboxes: Openers) -> None:
     """No time passes: the last beat is as young as can be."""
-    witness = mailboxes(kind)("other")  # another clock is another place, and this one receives nothing
+    witness = mailboxes(kind)("other")  # another clock is another shared store, and this one receives nothing
     requests = mailboxes(kind)("requests", clock=FakeClock())
     requests.receive()
     [before] = beats(requests)
@@ -205,26 +205,26 @@ def test_whoever_has_closed_its_last_mailbox_is_no_worker_any_more(kind: str, ma
 
 
 def beats(mailbox: StoreMailbox[Any, Any]) -> tuple[WorkerBeat, ...]:
-    place = mailbox._place  # noqa: SLF001
+    shared = mailbox.shared
 
     async def look() -> tuple[WorkerBeat, ...]:
-        while place.upkeep.at_work:  # it is done beside the calls
-            await place.upkeep.rest()
-        return await place.store.workers()
+        while shared.tasks.at_work:  # it is done beside the calls
+            await shared.tasks.rest()
+        return await shared.store.workers()
 
-    return place.call(look)
+    return shared.call(look)
 
 
 @pytest.mark.slow
 def test_what_was_acknowledged_is_kept_for_an_hour(mailboxes: Openers, clock: FakeClock) -> None:
     requests = mailboxes("sqlite")("requests")
-    place = requests._place  # noqa: SLF001
+    shared = requests.shared
     key = requests.send(1)
     requests.receive()[0].acknowledge()
     clock.advance("61m")
     requests.receive()
     beats(requests)
-    assert place.call(place.store.tombstone, key) is not None
+    assert shared.call(shared.store.tombstone, key) is not None
 
 
 FORKING = """
