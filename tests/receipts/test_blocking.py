@@ -130,7 +130,7 @@ def test_in_a_forked_child_it_says_that_its_worker_is_elsewhere(
     broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ReceiptClient(broker.url, url, log=False) as client:
-        there: Any = client._house  # noqa: SLF001 - a fork in a test run would take all its threads along
+        there: Any = client._host  # noqa: SLF001 - a fork in a test run would take all its threads along
         monkeypatch.setattr(there, "_pid", -1)
         with pytest.raises(AppClosed, match="another process"):
             client.send_receipt(receipt())

@@ -25,8 +25,8 @@ class Clock(Protocol):
 
 
 _PHASE = (time.time_ns() - time.monotonic_ns()) % 1_000_000
-"""Nanoseconds. With it, milliseconds of both clocks begin at the same time, so their difference is the same for all that
-measure it: two stores of one process would else be up to a millisecond apart.
+"""Nanoseconds. With it, milliseconds of both clocks begin at the same time, and their difference is the same whenever
+it is measured: without it two stores of one process could be a millisecond apart.
 """
 
 
