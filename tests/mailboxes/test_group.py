@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from redrive.blocking.loops.shutdown import ShutdownCoordinator
+from redrive.blocking.loops.stop import Stop
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes.stop import Stop
 from redrive.mailboxes.life.group import LoopGroup
-from redrive.mailboxes.life.shutdown import ShutdownCoordinator
 from redrive.testing import FakeClock
 from tests.mailboxes.threads import SOON, Loop, crash, free, running, until
 
@@ -258,5 +258,5 @@ def test_waiting_longer_than_the_watchdog_bears_is_refused() -> None:
 def test_a_group_runs_once_at_a_time() -> None:
     loop = Loop()
     group = LoopGroup([loop])
-    with running(group, loop), pytest.raises(InvalidParameterError, match="runs already"):
+    with running(group, loop), pytest.raises(InvalidParameterError, match="already running"):
         group.run(install_signals=False)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from redrive.blocking.loops.heartbeat import Heartbeat
+from redrive.blocking.loops.lease_extender import LeaseExtender, LeaseExtenderConfig
 from redrive.errors import InvalidParameterError, MailboxConnectionError, ReceiptHandleExpiredError
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.life.heartbeat import Heartbeat
-from redrive.mailboxes.life.lease_extender import LeaseExtender, LeaseExtenderConfig
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers
 from tests.mailboxes.threads import SOON, until

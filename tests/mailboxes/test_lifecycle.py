@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from redrive.blocking.loops.heartbeat import Heartbeat
+from redrive.blocking.loops.lifecycle import Life
+from redrive.blocking.loops.shutdown import ShutdownCoordinator
+from redrive.blocking.loops.stop import Stop
+from redrive.blocking.loops.watchdog import Watchdog
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes.stop import Stop
-from redrive.mailboxes.life.heartbeat import Heartbeat
-from redrive.mailboxes.life.living import Life
-from redrive.mailboxes.life.shutdown import ShutdownCoordinator
-from redrive.mailboxes.life.watchdog import Watchdog
 from redrive.testing import FakeClock
 from tests.mailboxes.threads import SOON, until
 from tests.support.logs import ours
@@ -99,7 +99,7 @@ def test_a_life_is_lived_once_at_a_time_and_can_begin_again() -> None:
     for _ in range(2):
         with life.running() as stop:
             assert life.alive
-            with pytest.raises(InvalidParameterError, match="runs already"), life.running():
+            with pytest.raises(InvalidParameterError, match="already running"), life.running():
                 pass
             assert not life.shutdown(0)
             assert stop.is_set()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from redrive import cancel_requested
+from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import Act, Cancel, WorkerBeat
@@ -30,7 +31,6 @@ from redrive.mailboxes import (
     StoreMailbox,
     open_mailbox,
 )
-from redrive.mailboxes.life.lease_extender import LeaseExtenderConfig
 from redrive.stores.clock import Clock, SystemClock
 from redrive.testing import FakeClock, Fault, FaultyStore, MemoryStore
 from tests.mailboxes.bench import Adapter, Ask, Bench, Loop, Told, letters_of

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from redrive.blocking.loops.stop import Stop
 from redrive.core.states import State
 from redrive.errors import CalledFromLoop
 from redrive.mailboxes import (
@@ -22,7 +23,6 @@ from redrive.mailboxes import (
     Replayer,
     StoreMailbox,
 )
-from redrive.mailboxes.boxes.stop import Stop
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers, item_of
 

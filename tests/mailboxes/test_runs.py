@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
+from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
 from redrive.mailboxes import (
     Budget,
     BudgetExceededError,
@@ -29,7 +30,6 @@ from redrive.mailboxes import (
     VisibilityExpansionRequired,
     current_run,
 )
-from redrive.mailboxes.life.lease_extender import LeaseExtenderConfig
 from redrive.testing import FakeClock
 from tests.mailboxes.bench import Adapter, Ask, Bench, Loop, Told
 from tests.mailboxes.conftest import Openers

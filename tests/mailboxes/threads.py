@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from redrive.mailboxes.boxes.stop import Stop
+from redrive.blocking.loops.heartbeat import Heartbeat
+from redrive.blocking.loops.lifecycle import Life
+from redrive.blocking.loops.stop import Stop
 from redrive.mailboxes.life.group import LoopGroup
-from redrive.mailboxes.life.heartbeat import Heartbeat
-from redrive.mailboxes.life.living import Life
 from redrive.testing import FakeClock
 
 SOON = 30.0

@@ -30,6 +30,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
 from redrive.core.item import Instant, Millis, NewItem
 from redrive.mailboxes import (
     DLQPolicy,
@@ -43,7 +44,6 @@ from redrive.mailboxes import (
     current_run,
     open_mailbox,
 )
-from redrive.mailboxes.life.lease_extender import LeaseExtenderConfig
 from redrive.stores.clock import Clock
 from tests.support.mailbox_fates import KEPT, LIMIT, keys_of, look, request_id
 from tests.support.mailbox_plants import plant

@@ -194,8 +194,12 @@ def _words(value: str) -> str:
 
 
 def type_name(kind: type[BaseException]) -> str:
-    """What evidence calls an error."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    """The name of an error in evidence: with its module, except Python's own."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else qualified_name(kind)
+
+
+def qualified_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _own_name(name: str) -> str:

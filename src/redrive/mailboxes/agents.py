@@ -3,6 +3,11 @@
 Mailboxes themselves are in `redrive.mailboxes`.
 """
 
+from redrive.blocking.loops.group import Runnable
+from redrive.blocking.loops.heartbeat import Heartbeat
+from redrive.blocking.loops.lease_extender import LeaseExtender, LeaseExtenderConfig
+from redrive.blocking.loops.shutdown import ShutdownCoordinator
+from redrive.blocking.loops.watchdog import Watchdog
 from redrive.mailboxes.faults import (
     AMBIGUOUS_ERRORS,
     NON_RETRIABLE_ERRORS,
@@ -21,11 +26,6 @@ from redrive.mailboxes.faults import (
 )
 from redrive.mailboxes.letters.replay_functions import replay_handler, replay_with_dedup, selective_replay
 from redrive.mailboxes.life.health import dlq_health
-from redrive.mailboxes.life.heartbeat import Heartbeat
-from redrive.mailboxes.life.lease_extender import LeaseExtender, LeaseExtenderConfig
-from redrive.mailboxes.life.runnable import Runnable
-from redrive.mailboxes.life.shutdown import ShutdownCoordinator
-from redrive.mailboxes.life.watchdog import Watchdog
 from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.eval_loop import EvalLoop
 from redrive.mailboxes.loops.evals import (

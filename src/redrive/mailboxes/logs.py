@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from redrive.core.classify import qualified_name
 from redrive.core.redact import redact_text
 from redrive.engine.evidence import TEXT_LIMIT
 from redrive.observe.logs import one_line
@@ -107,13 +108,7 @@ def reachable(*, mailbox: str) -> None:
 
 def type_of(error: BaseException) -> str:
     """Its name with the module, as dead letters have it."""
-    kind = type(error)
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def name_of(function: object) -> str:
-    """With its class, as in `LoopGroup.trigger_shutdown`; some objects that can be called have no name."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+    return qualified_name(type(error))
 
 
 def said(error: BaseException) -> str:

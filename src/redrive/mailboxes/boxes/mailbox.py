@@ -15,6 +15,7 @@ from weakref import finalize
 
 from msgspec import Raw
 
+from redrive.blocking.handle import Handle
 from redrive.core import durations
 from redrive.core import outcome as o
 from redrive.core.durations import Duration
@@ -38,7 +39,6 @@ from redrive.mailboxes.boxes import bodies, limits
 from redrive.mailboxes.boxes.base import Mailbox, objects
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
-from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_all
 from redrive.mailboxes.boxes.receive import expired, receive
 from redrive.mailboxes.boxes.resolver import MailboxResolver
@@ -48,7 +48,7 @@ from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 if TYPE_CHECKING:
-    from redrive.mailboxes.boxes.stop import Stop
+    from redrive.blocking.loops.stop import Stop
     from redrive.mailboxes.letters.lens import Lens
 
 __all__ = ["Mailbox", "StoreMailbox", "Urgency"]

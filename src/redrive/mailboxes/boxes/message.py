@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from redrive.blocking.handle import Handle
 from redrive.core import outcome as o
 from redrive.core.item import Instant, Item, Millis, NewItem
 from redrive.core.verbs import Answer, Held, Settlement, Verdict
@@ -24,7 +25,6 @@ from redrive.errors import (
 )
 from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.envelope import Envelope, Lineage, lineage_of, opened
-from redrive.mailboxes.boxes.handle import Handle
 from redrive.mailboxes.boxes.limits import visibility
 
 if TYPE_CHECKING:

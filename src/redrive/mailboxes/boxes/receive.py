@@ -13,8 +13,8 @@ from redrive.engine.evidence import plain_failure
 from redrive.mailboxes.boxes.envelope import opened
 
 if TYPE_CHECKING:
+    from redrive.blocking.loops.stop import Stop
     from redrive.mailboxes.boxes.mailbox import StoreMailbox
-    from redrive.mailboxes.boxes.stop import Stop
     from redrive.mailboxes.boxes.store import MailboxStore
 
 M = TypeVar("M")

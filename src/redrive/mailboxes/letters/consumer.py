@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Generic, Literal, TypeVar
 
+from redrive.blocking.loops.lease_extender import LeaseExtender, LeaseExtenderConfig
+from redrive.blocking.loops.lifecycle import Beating
+from redrive.blocking.loops.stop import Stop
 from redrive.engine.caller import call_blocking
 from redrive.errors import MailboxClosedError, MailboxConnectionError, MailboxError
 from redrive.mailboxes import logs
@@ -15,9 +18,6 @@ from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.boxes.stop import Stop
-from redrive.mailboxes.life.lease_extender import LeaseExtender, LeaseExtenderConfig
-from redrive.mailboxes.life.living import Beating
 from redrive.mailboxes.life.outage import Outage
 from redrive.mailboxes.life.receiving import receive_until
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
@@ -93,7 +93,7 @@ class DLQConsumer(Beating, Generic[T]):
         limits.wait_time(wait_time_seconds)
         self._metrics.watch(self._mailbox)
         rounds = 0
-        with self._life.running() as stop, self._life.attended(self._mailbox):
+        with self._life.running() as stop, self._life.attended(getattr(self._mailbox, "shared", None)):
             try:
                 while not stop.is_set() and not self._mailbox.closed and rounds != most:
                     rounds += 1

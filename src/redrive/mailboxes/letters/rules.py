@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from redrive.blocking.loops.lifecycle import Beating
+from redrive.blocking.loops.stop import Stop
 from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.filters import parse
@@ -24,7 +26,6 @@ from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, error_type
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox, Urgency
 from redrive.mailboxes.boxes.resolver import MailboxResolver
-from redrive.mailboxes.boxes.stop import Stop
 from redrive.mailboxes.letters import replaying
 from redrive.mailboxes.letters.replayer import (
     BITE,
@@ -36,7 +37,6 @@ from redrive.mailboxes.letters.replayer import (
     check_where,
 )
 from redrive.mailboxes.letters.resending import Candidate, Transform
-from redrive.mailboxes.life.living import Beating
 from redrive.mailboxes.life.outage import Outage
 from redrive.mailboxes.metrics import MailboxMetrics
 

@@ -7,9 +7,9 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any, TypeVar, cast
 
+from redrive.blocking.loops.stop import Stop
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.boxes.stop import Stop
 
 T = TypeVar("T")
 R = TypeVar("R")

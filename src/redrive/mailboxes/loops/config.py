@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike
 
+from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
 from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.life.lease_extender import LeaseExtenderConfig
 from redrive.mailboxes.loops.requests import BUDGET, Budget, Deadline, check_resources
 from redrive.mailboxes.loops.runs import ResourceRegistry
 

@@ -19,6 +19,7 @@ from inspect import signature
 from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
+from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
@@ -26,7 +27,6 @@ from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
 from redrive.mailboxes.faults import VisibilityExpansionRequired
-from redrive.mailboxes.life.heartbeat import Heartbeat
 from redrive.mailboxes.loops.awaiting import ended
 from redrive.mailboxes.loops.bundle import written
 from redrive.mailboxes.loops.config import MainLoopConfig

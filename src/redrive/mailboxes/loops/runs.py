@@ -17,11 +17,11 @@ from datetime import datetime
 from typing import Any, Protocol, cast
 from uuid import UUID
 
+from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.core.quantity import shown
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes.boxes.dead_letter import moment
 from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
-from redrive.mailboxes.life.heartbeat import Heartbeat
 from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, RunContext
 from redrive.stores.clock import Clock
 

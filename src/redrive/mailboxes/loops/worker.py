@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
+from redrive.blocking.loops.lease_extender import LeaseExtender
+from redrive.blocking.loops.lifecycle import Beating
+from redrive.blocking.loops.stop import Stop
 from redrive.engine.evidence import hint_of
 from redrive.engine.forks import parent_only
 from redrive.engine.runner import received
@@ -29,9 +32,6 @@ from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, request_id_of
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
-from redrive.mailboxes.boxes.stop import Stop
-from redrive.mailboxes.life.lease_extender import LeaseExtender
-from redrive.mailboxes.life.living import Beating
 from redrive.mailboxes.life.outage import Outage
 from redrive.mailboxes.life.receiving import receive_until
 from redrive.mailboxes.loops import settling
@@ -128,7 +128,12 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         for mailbox in self.dead_letters:
             self._metrics.watch(mailbox)
         delivering = nullcontext() if self._outbox is None else self._outbox.running()
-        with self._life.running() as self._stop, self._life.attended(self._requests), one_loop(), delivering:
+        with (
+            self._life.running() as self._stop,
+            self._life.attended(getattr(self._requests, "shared", None)),
+            one_loop(),
+            delivering,
+        ):
             rounds = 0
             try:
                 self._announce()

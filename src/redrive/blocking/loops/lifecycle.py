@@ -1,21 +1,20 @@
-"""What loops, consumers and groups have in common: they run in one thread at a time, and any other may stop them."""
+"""The life cycle of a loop, consumer or group: it runs in one thread at a time, and any other thread may stop it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
-from redrive.engine.receiver_tasks import ReceiveLoop
+from redrive.blocking.handle import Handle
+from redrive.blocking.loops.heartbeat import Heartbeat
+from redrive.blocking.loops.stop import Stop
+from redrive.blocking.shared_store import SharedStore
+from redrive.core.validation import check_timeout
+from redrive.engine.receiver_tasks import Delivery, ReceiveLoop
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.boxes.handle import Handle
-from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-from redrive.mailboxes.boxes.message import Message, StoreMessage
-from redrive.mailboxes.boxes.stop import Stop
-from redrive.mailboxes.life.heartbeat import Heartbeat
 from redrive.stores.clock import Clock
 
 
@@ -28,8 +27,8 @@ class Life:
         self._stop: Stop | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self.batch: Sequence[Message[Any, Any]] = ()
-        """What it received last."""
+        self.batch: Sequence[Any] = ()
+        """The messages that the run received last; those of a store have an `item`."""
 
     @property
     def alive(self) -> bool:
@@ -40,8 +39,8 @@ class Life:
         """The block is the run. Each run has a `Stop` of its own, so that it may run again after a shutdown."""
         with self._lock:
             if self._stop is not None:
-                said = f"this {self._what} runs already"
-                raise InvalidParameterError(said, hint="run another one beside it, on the same mailbox")
+                text = f"this {self._what} is already running"
+                raise InvalidParameterError(text, hint="run another one beside it, on the same mailbox")
             stop = self._stop = Stop()
             self._ended.clear()
             self._thread = threading.current_thread()
@@ -53,26 +52,23 @@ class Life:
                 self._ended.set()
 
     @contextmanager
-    def attended(self, mailbox: Mailbox[Any, Any]) -> Iterator[None]:
-        """Around a run on this mailbox: an operator can end it, and sees how many messages it has in hand."""
-        if isinstance(mailbox, StoreMailbox):
-            with mailbox.shared.tasks.attended(ReceiveLoop(self.tell, self._in_hand)):
-                yield
-        else:
+    def attended(self, shared: SharedStore | None) -> Iterator[None]:
+        """Around a run on this store: an operator can stop it, and sees the number of its deliveries."""
+        with nullcontext() if shared is None else shared.tasks.attended(ReceiveLoop(self.stop, self._in_hand)):
             yield
 
-    def _in_hand(self) -> list[StoreMessage[Any, Any]]:
-        return [each for each in self.batch if isinstance(each, StoreMessage) and not each.is_finalized]
+    def _in_hand(self) -> list[Delivery]:
+        return [each for each in self.batch if hasattr(each, "item") and not each.is_finalized]
 
-    def tell(self) -> None:
-        """Stop, soon. Without waiting."""
+    def stop(self) -> None:
+        """Stop soon, without waiting."""
         with self._lock:
             stop = self._stop
         if stop is not None:
             stop.set()
 
     def shutdown(self, timeout: float) -> bool:
-        """True if it has stopped within so many seconds. Told by its own thread, it stops after this."""
+        """True if it has stopped within so many seconds. Called in its own thread, it stops after this."""
         with self._lock:
             stop, thread = self._stop, self._thread
         if stop is None:
@@ -94,8 +90,8 @@ class Living(Handle):
         return self._life.alive
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
-        """Tell it to stop, and wait; True if it has stopped by then. The message under way is finished first."""
-        limits.patience(timeout)
+        """Stop, and wait; True if it has stopped by then. The message in hand is finished first."""
+        check_timeout(timeout)
         return self._life.shutdown(timeout)
 
     def __enter__(self) -> Self:
@@ -108,7 +104,7 @@ class Living(Handle):
 
 
 class Beating(Living):
-    """One that a group can watch."""
+    """With a heartbeat, which a group can watch."""
 
     def __init__(self, what: str, clock: Clock) -> None:
         super().__init__(what)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
-from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.logs import logger, name_of
+from redrive.core.validation import check_clock, check_function
 from redrive.stores.clock import Clock, SystemClock
 
 Callback = Callable[[], None]
+
+logger = logging.getLogger("redrive.loops")
 
 
 class Heartbeat:
@@ -19,7 +21,7 @@ class Heartbeat:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        limits.clock(clock)
+        check_clock(clock)
         self._clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
         self._callbacks: tuple[Callback, ...] = ()
@@ -31,15 +33,15 @@ class Heartbeat:
         for callback in self._callbacks:
             try:
                 callback()
-            except Exception:  # noqa: BLE001 - a callback must not end the work
-                logger.exception("a callback of a heartbeat failed: %s", name_of(callback))
+            except Exception:
+                logger.exception("a callback of a heartbeat failed: %s", callback_name(callback))
 
     def elapsed(self) -> float:
         """Seconds since the last beat."""
         return (self._clock.monotonic() - self._last) / 1000
 
     def add_callback(self, callback: Callback) -> None:
-        limits.function(callback, field="callback", hint="give a function without parameters")
+        check_function(callback, field="callback", hint="give a function without parameters")
         with self._lock:
             self._callbacks = (*self._callbacks, callback)
 
@@ -50,3 +52,8 @@ class Heartbeat:
             if callback in left:
                 left.remove(callback)
             self._callbacks = tuple(left)
+
+
+def callback_name(function: object) -> str:
+    """With its class, as in `LoopGroup.trigger_shutdown`; some callable objects have no name."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))

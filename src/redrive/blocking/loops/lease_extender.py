@@ -1,8 +1,7 @@
-"""Keeps messages while they are worked on, for as long as whoever works shows signs of life.
+"""Lease extender: extends the leases of messages in hand while their loop has a heartbeat.
 
-Two things extend: a beat (the worker lives), and, for handlers that cannot beat in the middle of a long call, time
-itself: as long as the last beat is younger than `silence`. A worker that is stuck loses its messages in the end.
-A lease is never made shorter: what would not prolong it is not even sent.
+A beat extends what is due. A thread does so between beats, for handlers that cannot beat during a long call, as long as
+the last beat is younger than `silence`: a loop that is stuck loses its messages in the end. A lease is never shortened.
 """
 
 from __future__ import annotations
@@ -13,29 +12,45 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
+from redrive.blocking.loops.heartbeat import Heartbeat
+from redrive.blocking.loops.stop import Stop
 from redrive.core.quantity import shown
+from redrive.core.validation import check_clock, check_type, is_number
+from redrive.engine.evidence import text_of
 from redrive.errors import InvalidParameterError, ReceiptHandleExpiredError
-from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.boxes.stop import Stop
-from redrive.mailboxes.life.heartbeat import Heartbeat
+from redrive.observe.logs import log
 from redrive.stores.clock import Clock, SystemClock
 
 LONGEST = 300.0
-"""Seconds of an extension, unless somebody says otherwise."""
+"""Seconds of an extension, if none is configured."""
+LONGEST_LEASE = 43_200
 SHORTEST = 0.01
-"""Seconds between two looks, however short the leases are."""
+"""Seconds between two checks, however short the leases are."""
+
+logger = logging.getLogger("redrive.loops")
+
+
+class Leased(Protocol):
+    """A message in hand."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def is_finalized(self) -> bool: ...
+
+    def extend_visibility(self, timeout: float) -> None:
+        """Raises ReceiptHandleExpiredError if the lease is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseExtenderConfig:
     """Seconds. Each `interval` at most one extension, to `extension` from then; `enabled=False`: none at all.
 
-    Without an `extension` it is what a message was received for, at most 300: so whoever chose a short time gets back
-    after that time what a killed worker had, however long that one had worked on it.
+    Without an `extension` it is the visibility timeout of the message, at most 300: so messages of a killed worker are
+    delivered again after a short timeout, however long it had worked on them.
     """
 
     interval: float = 60.0
@@ -48,14 +63,18 @@ class LeaseExtenderConfig:
             value: object = getattr(self, field)
             if field == "extension" and value is None:
                 continue
-            if not limits.is_number(value) or not value > 0:
-                raise InvalidParameterError(f"{shown(value)} is no time", field=field, hint="give seconds, more than 0")
+            if not is_number(value) or not value > 0:
+                raise InvalidParameterError(
+                    f"must be greater than 0, got {shown(value)}", field=field, hint="use seconds"
+                )
         most = LONGEST if self.extension is None else self.extension
-        if most > limits.LONGEST_VISIBILITY:
-            hint = f"give at most {limits.LONGEST_VISIBILITY}"
-            raise InvalidParameterError(f"nothing is kept for {most:g} s", field="extension", hint=hint)
+        if most > LONGEST_LEASE:
+            hint = f"use at most {LONGEST_LEASE}"
+            raise InvalidParameterError(
+                f"{most:g} s exceed the longest visibility timeout", field="extension", hint=hint
+            )
         if most <= self.interval:
-            said = f"{most:g} s would be over before the next one, in {self.interval:g} s"
+            said = f"{most:g} s end before the next extension, in {self.interval:g} s"
             raise InvalidParameterError(said, field="extension", hint="make it two intervals at least")
 
     def step(self, visibility: float) -> tuple[float, float]:
@@ -72,9 +91,7 @@ class _Held:
 
     __slots__ = ("extension", "interval", "message", "next", "until")
 
-    def __init__(
-        self, message: Message[Any, Any], until: float, first: float, interval: float, extension: float
-    ) -> None:
+    def __init__(self, message: Leased, until: float, first: float, interval: float, extension: float) -> None:
         self.message = message
         self.until = until
         self.next = first
@@ -87,8 +104,8 @@ class LeaseExtender:
 
     def __init__(self, config: LeaseExtenderConfig | None = None, *, clock: Clock | None = None) -> None:
         if config is not None:
-            limits.kind(config, LeaseExtenderConfig, field="lease_extender", hint="use LeaseExtenderConfig")
-        limits.clock(clock)
+            check_type(config, LeaseExtenderConfig, field="lease_extender", hint="use LeaseExtenderConfig")
+        check_clock(clock)
         self.config = LeaseExtenderConfig() if config is None else config
         self._clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
@@ -105,7 +122,7 @@ class LeaseExtender:
     @contextmanager
     def attach(
         self,
-        messages: Message[Any, Any] | Sequence[Message[Any, Any]],
+        messages: Leased | Sequence[Leased],
         heartbeat: Heartbeat,
         *,
         visibility_timeout: float | None = None,
@@ -141,7 +158,7 @@ class LeaseExtender:
         if bell is not None:
             bell.set()
 
-    def _hold(self, batch: list[Message[Any, Any]], heartbeat: Heartbeat, visibility: float) -> None:
+    def _hold(self, batch: list[Leased], heartbeat: Heartbeat, visibility: float) -> None:
         now = self._now()
         # Not later than half of what we have, so that a short lease is prolonged in time.
         first = now + min(self.config.interval, visibility / 2) if visibility > 0 else now
@@ -182,7 +199,7 @@ class LeaseExtender:
 
     def _beaten(self) -> None:
         # In an event loop nothing may block; the thread does it then.
-        if asyncio._get_running_loop() is None:
+        if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises where there is none
             self._extend(self._now())
 
     def _extend(self, now: float) -> None:
@@ -212,10 +229,10 @@ class LeaseExtender:
             self._drop(held)
             if not held.message.is_finalized:
                 text = "Lease lost while the message was worked on"
-                logs.say(logging.WARNING, text, message_id=held.message.id, error=logs.said(error))
+                log(logger, logging.WARNING, text, message_id=held.message.id, error=text_of(error))
         except Exception as error:  # noqa: BLE001 - a store that is down for now: the work goes on, and so does this
             text = "Lease could not be extended"
-            logs.say(logging.WARNING, text, message_id=held.message.id, error=logs.said(error))
+            log(logger, logging.WARNING, text, message_id=held.message.id, error=text_of(error))
         else:
             held.until = now + held.extension
 

@@ -1,4 +1,4 @@
-"""What stands for something that is held in this process."""
+"""A handle: an object that stands for a resource of this process. It is not copied and not pickled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NoReturn, Self, SupportsIndex
 
 
 class Handle:
-    """A copy of it is itself: two that close, or end, the same thing would each believe to be the only one."""
+    """A copy is the same object: two that close the same resource would each believe to be the only one."""
 
     _instead = "open the mailbox where it is used, by its name and URL"
 

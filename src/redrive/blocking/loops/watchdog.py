@@ -7,6 +7,7 @@ and the supervisor starts a new process.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -14,13 +15,14 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from redrive.blocking.loops.heartbeat import Heartbeat
+from redrive.blocking.loops.stop import Stop
 from redrive.core.quantity import shown
+from redrive.core.validation import check_clock, check_function, check_type, is_number
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.boxes.stop import Stop
-from redrive.mailboxes.life.heartbeat import Heartbeat
-from redrive.mailboxes.logs import logger
 from redrive.stores.clock import Clock, SystemClock
+
+logger = logging.getLogger("redrive.loops")
 
 LOG_TIMEOUT = 5.0
 """Seconds for the log line. The stuck thread may hold the lock of a log handler."""
@@ -50,15 +52,15 @@ class Watchdog:
         kill: Callable[[], None] = kill_this_process,
     ) -> None:
         for field, value in (("watchdog_threshold", threshold), ("watchdog_interval", interval)):
-            if not limits.is_number(value) or not value > 0:
+            if not is_number(value) or not value > 0:
                 hint = "use a number of seconds; watchdog_threshold=None turns the watchdog off"
                 raise InvalidParameterError(f"must be greater than 0, got {shown(value)}", field=field, hint=hint)
         if not callable(heartbeats):
-            limits.kind(
+            check_type(
                 heartbeats, Mapping, field="heartbeats", hint="give a mapping by name, or a function that returns one"
             )
-        limits.clock(clock)
-        limits.function(kill, field="kill", hint="leave it out to kill this process")
+        check_clock(clock)
+        check_function(kill, field="kill", hint="leave it out to kill this process")
         self._heartbeats = heartbeats if callable(heartbeats) else lambda: heartbeats
         self._threshold = threshold
         self._interval = min(interval, threshold / 3)

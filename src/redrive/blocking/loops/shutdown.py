@@ -7,6 +7,7 @@ and the callbacks run there.
 from __future__ import annotations
 
 import _thread
+import logging
 import os
 import signal
 import threading
@@ -14,11 +15,12 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import ClassVar
 
+from redrive.blocking.loops.heartbeat import callback_name
+from redrive.core.validation import check_function
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
-from redrive.mailboxes.logs import logger, name_of
 
 Callback = Callable[[], object]
+logger = logging.getLogger("redrive.loops")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -68,7 +70,7 @@ class ShutdownCoordinator:
             made.restore()
 
     def register(self, callback: Callback) -> None:
-        limits.function(callback, field="callback", hint="give a function without parameters")
+        check_function(callback, field="callback", hint="give a function without parameters")
         with self._lock:
             if not self._triggered:
                 self._callbacks.append(callback)
@@ -125,5 +127,5 @@ def _handler(
 def _call(callback: Callback) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001 - the other callbacks are called all the same
-        logger.exception("a shutdown callback failed: %s", name_of(callback))
+    except Exception:
+        logger.exception("a shutdown callback failed: %s", callback_name(callback))

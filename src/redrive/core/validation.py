@@ -1,0 +1,72 @@
+"""Checks of arguments: the error names the parameter, the value and the fix."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeGuard
+
+from redrive.core import durations
+from redrive.core.item import Millis
+from redrive.core.quantity import shown
+from redrive.errors import InvalidParameterError
+
+LONGEST = durations.MAX // 1000
+"""Seconds: a hundred years."""
+
+
+def check_type(given: object, wanted: type, *, field: str, hint: str) -> None:
+    if not isinstance(given, wanted):
+        raise InvalidParameterError(f"must be a {wanted.__name__}, got {shown(given)}", field=field, hint=hint)
+
+
+def check_optional(**given: tuple[object, type, str]) -> None:
+    """By parameter: the value, which may be None, its type, and the fix."""
+    for field, (value, wanted, hint) in given.items():
+        if value is not None:
+            check_type(value, wanted, field=field, hint=hint)
+
+
+def check_has(given: object, *methods: str, field: str, hint: str) -> None:
+    """Anything that has these methods will do."""
+    if not all(callable(getattr(given, method, None)) for method in methods):
+        message = f"must have {' and '.join(f'{method}()' for method in methods)}, got {shown(given)}"
+        raise InvalidParameterError(message, field=field, hint=hint)
+
+
+def check_function(given: object, *, field: str, hint: str) -> None:
+    if not callable(given):
+        raise InvalidParameterError(f"must be a function, got {shown(given)}", field=field, hint=hint)
+
+
+def check_clock(given: object) -> None:
+    if given is not None:
+        check_has(given, "now", "monotonic", field="clock", hint="leave it out, or use FakeClock()")
+
+
+def check_timeout(seconds: object, field: str = "timeout") -> None:
+    """Of a shutdown; less than 0 does not wait."""
+    if not is_number(seconds) or seconds > LONGEST:
+        message = f"must be a number of seconds, got {shown(seconds)}"
+        raise InvalidParameterError(message, field=field, hint=f"use at most {LONGEST:,}")
+
+
+def check_seconds(value: float, *, field: str, most: float = LONGEST) -> Millis:
+    """As milliseconds."""
+    if is_number(value) and 0 <= value <= most:
+        return round(value * 1000)
+    hint = f"use 0 to {most:,} seconds"
+    raise InvalidParameterError(f"must be a number of seconds in range, got {shown(value)}", field=field, hint=hint)
+
+
+def check_count(count: object, *, field: str, least: int = 1, hint: str = "") -> int:
+    if isinstance(count, int) and not isinstance(count, bool) and count >= least:
+        return count
+    message = f"must be a whole number of at least {least}, got {shown(count)}"
+    raise InvalidParameterError(message, field=field, hint=hint or f"use {least} or more")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """An int or float that can be calculated with: not NaN, not a bool, and in the range of floats."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 1 << 63
+    return isinstance(value, float) and not math.isnan(value)
