@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,11 +17,13 @@ from redrive.core.policy import Policy
 from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.core.verbs import Answer, Settlement, Verdict
-from redrive.engine.runner import Run
-from redrive.engine.store_retry import StoreRetry
 from redrive.errors import NotFound
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
+
+if TYPE_CHECKING:  # a command that cancels an item needs no runner
+    from redrive.engine.runner import Run
+    from redrive.engine.store_retry import StoreRetry
 
 CANCELLED = "cancelled"
 ROUTE_ALARM: Millis = 60_000
