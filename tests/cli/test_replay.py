@@ -1,14 +1,17 @@
+import asyncio
 import json
 import sqlite3
+import sys
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from redrive import Policy, Redrive, never
 from redrive.cli.exits import Exit
 from redrive.office import bulk
 from redrive.stores.sqlite import SqliteStore
-from tests.support.cli import here, letters_in, on_sqlite, on_terminal
+from tests.support.cli import here, letters_in, made_in, on_sqlite, on_terminal
 
 pytestmark = pytest.mark.usefixtures("on_store")
 
@@ -161,4 +164,119 @@ def test_a_bad_pace_is_told_before_anything_moves(tmp_path: Path, capsys: pytest
     told = here(capsys, "letters", "replay", *ids, "--reason", "x", "--pace", "quickly")
     assert told.code == Exit.USAGE
     assert "--pace" in told.err
+    assert still_dead(capsys) == set(ids)
+
+
+def repairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of the user's, in the working directory."""
+    (tmp_path / "repairs.py").write_text(
+        "seen = []\n"
+        "number = 5\n"
+        "def new_form(payload):\n"
+        "    if payload['text'] == 'b':\n"
+        "        raise LookupError('no such order')\n"
+        "    return {**payload, 'text': payload['text'].upper()}\n"
+        "def nothing(payload):\n"
+        "    seen.append(payload)\n"
+    )
+    monkeypatch.delitem(sys.modules, "repairs", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def dead_with(folder: Path, *texts: str) -> list[str]:
+    """Letters of the queue `mail` with these payloads."""
+
+    async def make() -> list[str]:
+        app = Redrive(made_in(folder), log=False)
+
+        @app.handler("mail", policy=Policy(backoff=never()), concurrency=1)
+        async def fail(text: str) -> None:
+            raise ValueError(text)
+
+        async with app:
+            ids = [str(made) for made in await app.enqueue_many("mail", [{"text": text} for text in texts])]
+            await app.run(until_idle=True)
+            return ids
+
+    return asyncio.run(make())
+
+
+BY_PAYLOAD = ("letters", "replay", "--where", "queue:mail", "--reason", "x", "--yes")
+
+
+def test_dedupe_by_sends_the_first_of_each_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two, three = dead_with(tmp_path, "a", "a", "b")
+    dry = here(capsys, *BY_PAYLOAD, "--dedupe-by", "text", "--dry-run", "--json")
+    assert still_dead(capsys) == {one, two, three}
+    wet = here(capsys, *BY_PAYLOAD, "--dedupe-by", "text", "--json")
+    assert (dry.code, wet.code) == (Exit.DONE, Exit.DONE)
+    told = json.loads(wet.out)
+    assert json.loads(dry.out) == told | {"dry_run": True}
+    assert (told["replayed"], told["kept"], told["skipped"]) == ([one, three], [], [])
+    assert [each["id"] for each in told["duplicates"]] == [two]
+    again = here(capsys, "letters", "replay", two, "--reason", "x", "--dedupe-by", "text")
+    assert (again.code, again.out) == (Exit.DONE, "")
+    assert again.err == (
+        f"duplicate {two}: {one}, with the same dedupe key, was replayed to mail, or is about to be\n"
+        "sent again 0, duplicates 1, kept 0\n"
+    )
+    assert still_dead(capsys) == {two}
+
+
+def test_a_transformed_letter_is_a_new_item_and_one_that_fails_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repairs(tmp_path, monkeypatch)
+    one, two = dead_with(tmp_path, "a", "b")
+    dry = here(capsys, *BY_PAYLOAD, "--transform", "repairs:new_form", "--dry-run")
+    assert still_dead(capsys) == {one, two}
+    told = here(capsys, *BY_PAYLOAD, "--transform", "repairs:new_form")
+    assert (dry.out, dry.code) == (told.out, told.code)
+    assert told.code == Exit.PARTLY
+    reason = f"kept {two}: its payload could not be used: builtins.LookupError: no such order\n"
+    assert told.err == f"{reason}sent again 1, duplicates 0, kept 1\n"
+    assert dry.err == f"{reason}would send again 1, duplicates 0, kept 1\n"
+    (new,) = told.out.split()
+    assert (new != one, still_dead(capsys)) == (True, {two})
+    assert '"A"' in here(capsys, "item", "show", new).out
+    assert here(capsys, *BY_PAYLOAD, "--transform", "repairs:new_form").code == Exit.CONFLICT
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("how", "code", "text"),
+    [
+        (("--dedupe-by", "order..id"), Exit.USAGE, "--dedupe-by: 'order..id' is not a path into a payload"),
+        (
+            ("--transform", "repairs.py"),
+            Exit.USAGE,
+            "does not name a function (write module:variable, as in repairs:function)",
+        ),
+        (("--transform", "nowhere:f"), Exit.USAGE, "--transform: no module 'nowhere'"),
+        (
+            ("--transform", "repairs:f"),
+            Exit.USAGE,
+            "module 'repairs' has no 'f' (use repairs:new_form or repairs:nothing)",
+        ),
+        (("--transform", "repairs:number"), Exit.USAGE, "repairs:number is a int, not a function"),
+        (("--transform", "repairs:nothing"), Exit.USAGE, "--transform: the function returned None for "),
+        (("--transform", "broken:f"), Exit.FAILED, "importing 'broken' failed: ZeroDivisionError"),
+        (("--transform", "repairs:new_form", "--once"), Exit.USAGE, "--once cannot be used with --transform"),
+    ],
+)
+def test_a_path_or_function_that_cannot_be_used_changes_nothing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    how: tuple[str, ...],
+    code: int,
+    text: str,
+) -> None:
+    repairs(tmp_path, monkeypatch)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    ids = letters_in(tmp_path, "a")
+    told = here(capsys, *BY_PAYLOAD, *how)
+    assert (told.code, told.out) == (code, "")
+    assert text in told.err
     assert still_dead(capsys) == set(ids)

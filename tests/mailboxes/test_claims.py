@@ -12,8 +12,8 @@ import pytest
 from redrive.core.item import Millis
 from redrive.mailboxes import Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.letters import claims
 from redrive.mailboxes.loops.settling import dead_letter
+from redrive.office.replay import claims
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock

@@ -15,7 +15,20 @@ import pytest
 
 from redrive.core.states import State
 from redrive.errors import InvalidParameterError, MailboxConnectionError
-from redrive.mailboxes import KEEP, DeadLetter, DLQConsumer, LoopGroup, Mailbox, MailboxMetrics, Message, safe
+from redrive.mailboxes import (
+    KEEP,
+    DeadLetter,
+    DLQConsumer,
+    LoopGroup,
+    Mailbox,
+    MailboxMetrics,
+    MailboxResolver,
+    Message,
+    logs,
+    replay_handler,
+    replay_with_dedup,
+    safe,
+)
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers, item_of
 from tests.mailboxes.foreign import Around
@@ -134,17 +147,37 @@ def test_m22_age_and_duration_are_measured_on_the_clock_of_the_mailbox(mailboxes
     assert metrics.depths() == {"requests-dlq": 0}
 
 
+@logs.with_action("alert")
+def page_somebody(_: DeadLetter[Any]) -> None:
+    pass
+
+
+def shrug(_: DeadLetter[Any]) -> None:
+    pass
+
+
+def test_the_action_of_a_handler_is_what_it_declares(mailboxes: Openers) -> None:
+    """An attribute `action`; those of redrive have it, and any other handler handles."""
+    source = mailboxes("memory")("requests")
+    again = functools.partial(replay_handler, source=source, reply_resolver=MailboxResolver())
+    handlers = {
+        "replay": (again, safe(again), safe(again, discard=True), functools.partial(replay_with_dedup, source=source)),
+        "alert": (page_somebody, safe(page_somebody, discard=True)),
+        "discard": (safe(shrug, discard=True),),
+        "handle": (shrug, safe(shrug), lambda _: None, functools.partial(shrug)),
+    }
+    assert {action: {logs.action_of(each) for each in those} for action, those in handlers.items()} == {
+        action: {action} for action in handlers
+    }
+
+
 def test_what_is_about_to_be_done_is_logged(
     mailboxes: Openers, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "redrive.mailboxes")
     dlq = mailboxes("memory")("requests-dlq")
     dlq.send(letter(clock))
-
-    def alert(_: DeadLetter[Any]) -> None:
-        pass
-
-    consumer(dlq, alert).run(max_iterations=1, wait_time_seconds=0)
+    consumer(dlq, page_somebody).run(max_iterations=1, wait_time_seconds=0)
     fields = next(record.__dict__["redrive"] for record in ours(caplog))
     assert fields == {
         "event": "Processing dead letter",

@@ -41,7 +41,7 @@ from redrive.mailboxes import (
 )
 from redrive.mailboxes.boxes import receive
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.letters import born
+from redrive.mailboxes.letters import store_dead_letter
 from redrive.mailboxes.loops import verdict, worker
 from redrive.stores import damage
 from tests.cli.test_examples import example
@@ -130,7 +130,7 @@ def test_every_reason_for_a_letter_is_explained() -> None:
     reasons |= set(re.findall(r'(?:Dead|Expired)\(failure, "(\w+)"\)', source))
     reasons |= set(re.findall(r'return "(\w+)"(?: if| *$)', inspect.getsource(verdict), re.MULTILINE))
     reasons |= set(re.findall(r'else "(\w+)"$', inspect.getsource(verdict), re.MULTILINE))
-    reasons.add(born.REASON)
+    reasons.add(store_dead_letter.REASON)
     reasons |= set(re.findall(r'return "(\w+)"$', inspect.getsource(damage), re.MULTILINE))
     assert {
         "max_attempts",

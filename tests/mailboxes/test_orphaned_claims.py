@@ -12,21 +12,22 @@ from redrive.core.select import Ids
 from redrive.core.verbs import Act, Discard
 from redrive.mailboxes import Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.letters import claims
-from redrive.mailboxes.letters.resending import Candidate
+from redrive.mailboxes.letters.resending import LetterToReplay
 from redrive.mailboxes.loops.settling import dead_letter
+from redrive.office.replay import claims
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
+from redrive.testing.faults import SimulatedCrash
 from tests.mailboxes.conftest import Openers
 from tests.mailboxes.test_claims import neighbours, shelves
 from tests.mailboxes.test_replay import Boxes, Order, boxes_of
 
-WAYS = ("_amend", "_settle_here", "_take_away")
+WAYS = ("_amend", "_settle_here", "_begin")
 """What comes after the claim, for each way that a letter may go."""
 
 
-def killed(*_: object) -> NoReturn:
-    raise SystemExit
+async def killed(*_: object) -> NoReturn:
+    raise SimulatedCrash
 
 
 def how(way: str, mailboxes: Openers, kind: str) -> dict[str, Any]:
@@ -40,8 +41,8 @@ def orphaned(boxes: Boxes, monkeypatch: pytest.MonkeyPatch, way: str, **ask: Any
     request = uuid4()
     first, second = boxes.die(Order(1, request)), boxes.die(Order(2, request))
     with monkeypatch.context() as patched:
-        patched.setattr(f"redrive.mailboxes.letters.replaying.{way}", killed)
-        with pytest.raises(SystemExit):
+        patched.setattr(f"redrive.office.replay.resend.LetterReplay.{way}", killed)
+        with pytest.raises(SimulatedCrash):
             Replayer(boxes.dead).one(first, **ask)
     return first, second
 
@@ -76,7 +77,7 @@ def test_the_claim_of_a_dead_process_is_taken_over_after_an_hour(
 
 def boxes_request(boxes: Boxes, died: str) -> Any:
     place = boxes.dead._place  # noqa: SLF001 - as an operator sees it
-    return Candidate(place.call(place.store.get, died), boxes.dead).request_id
+    return LetterToReplay(place.call(place.store.get, died), boxes.dead).subject.request_id
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -103,7 +104,7 @@ def test_a_claim_that_came_to_something_is_not_taken_over(
     mailboxes: Openers, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     boxes = boxes_of(mailboxes("memory"), clock)
-    ask = how("_take_away", mailboxes, "memory") if state == "on its way" else {}
+    ask = how("_begin", mailboxes, "memory") if state == "on its way" else {}
     first, second = orphaned(boxes, monkeypatch, "_settle" if state == "on its way" else "_amend", **ask)
     if state == "held":
         clock.advance("61m")

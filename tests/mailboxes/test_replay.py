@@ -30,6 +30,7 @@ from redrive.mailboxes.metrics import MailboxMetrics
 from redrive.mailboxes.testing import CollectingMailbox
 from redrive.stores.audit import AuditRecord
 from redrive.testing import FakeClock
+from redrive.testing.faults import SimulatedCrash
 from tests.mailboxes.conftest import Opener, Openers
 from tests.mailboxes.foreign import Around
 
@@ -295,12 +296,12 @@ def test_what_a_dead_replayer_had_goes_when_its_lease_is_over(
     boxes, died = in_memory, in_memory.die(Order(1))
     how = {"to": mailboxes("sqlite")("away", body_type=Order)} if "to" in how else how
 
-    def killed(*_: object) -> NoReturn:
-        raise SystemExit
+    async def killed(*_: object) -> NoReturn:
+        raise SimulatedCrash
 
     with monkeypatch.context() as patched:
-        patched.setattr("redrive.mailboxes.letters.replaying._settle", killed)
-        with pytest.raises(SystemExit):
+        patched.setattr("redrive.office.replay.resend.LetterReplay._settle", killed)
+        with pytest.raises(SimulatedCrash):
             Replayer(boxes.dead).matching(**how)
     clock.advance("20.5s")
     (skipped,) = Replayer(boxes.dead).matching(**how).skipped

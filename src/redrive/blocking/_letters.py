@@ -16,6 +16,7 @@ from redrive.office.facets import Facets
 from redrive.office.in_place_job import Function, Progress, Worked
 from redrive.office.letters import Which
 from redrive.office.records import Record
+from redrive.office.replay import DedupeBy, Replayed, Transform
 
 
 class Letters:
@@ -47,14 +48,21 @@ class Letters:
         force: bool = False,
         queue: str | None = None,
         pace: RateText | None = None,
+        dedupe_by: DedupeBy | None = None,
+        transform: Transform | None = None,
+        dry_run: bool = False,
         actor: str | None = None,
         request_id: str | None = None,
-    ) -> Amended:
+    ) -> Replayed:
         """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
 
         Each goes back to its place under its order key, or to the end if the others went on; with `queue`, to that one.
         One whose dedupe key a live item holds is skipped; with `force` it runs without the key. `pace` as in `100/min`:
-        the first become due at once and the others that much later, each at its own time, whoever lives till then.
+        the first become due at once and the others later, each at its own time.
+
+        `dedupe_by`, a dotted path into the payload or a function of it: of letters with the same key only the first is
+        replayed (of a filter, the longest dead), now and for 90 days. `transform`, a function of the payload that gives
+        the new one: the letter ends, and a new item is put in the same write. A letter whose function raises is kept.
         """
         return self._bridge.call(
             self._letters.replay,
@@ -65,6 +73,9 @@ class Letters:
             force=force,
             queue=queue,
             pace=pace,
+            dedupe_by=dedupe_by,
+            transform=transform,
+            dry_run=dry_run,
             actor=actor,
             request_id=request_id,
         )

@@ -26,7 +26,7 @@ from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import Unwritten, clean, on_terminal, say, write, write_json
 from redrive.cli.selection import choice_options
 from redrive.core.item import short_id
-from redrive.core.verbs import Amended, Change
+from redrive.core.verbs import Amended, Change, Skipped
 from redrive.office.bulk import Done, apply, would_do
 from redrive.office.letters import check_reason
 from redrive.office.selection import Choice, Chosen, choose, gone_since
@@ -71,7 +71,8 @@ class How(Struct, frozen=True):
 
 class Wish(Struct, frozen=True):
     """`do` acts on the ids that were chosen; `change` tells which of them it will refuse. More than `ask_above` of them
-    need a yes, and so does every set that a filter names. `check` may refuse before anything is chosen.
+    need a yes, and so does every set that a filter names. `check` may refuse before anything is chosen. `by_payload`:
+    `do` itself tells what a dry run would do, and takes the longest dead of a set first.
     """
 
     choice: Choice
@@ -80,6 +81,7 @@ class Wish(Struct, frozen=True):
     do: Callable[[Redrive, list[str]], Awaitable[Amended | Done]]
     ask_above: int = ASK_ABOVE
     check: Callable[[Redrive], Awaitable[None]] | None = None
+    by_payload: bool = False
 
     @property
     def would_be(self) -> str:
@@ -120,9 +122,14 @@ def _act(how: How, wish: Wish) -> Done:
     async def look(app: Redrive) -> list[Chosen]:
         if wish.check is not None:
             await wish.check(app)
-        return await choose(store_of(app), app.letters, choice, wish.change, f"nothing was {wish.would_be}")
+        chosen = await choose(store_of(app), app.letters, choice, wish.change, f"nothing was {wish.would_be}")
+        return chosen[::-1] if wish.by_payload and choice.is_set else chosen
 
     chosen = visit(url, look)
+    if how.dry_run and wish.by_payload:
+        # All in one call, which knows the duplicates of all.
+        done = visit(url, lambda app: wish.do(app, [one.id for one in chosen]))
+        return Done(done) if isinstance(done, Amended) else done
     if how.dry_run:
         return would_do(chosen)
     if not chosen:
@@ -173,8 +180,9 @@ def _report(done: Done, how: How, wish: Wish) -> int:
     """On stdout is what this very call changed, and nothing that an earlier one with the same request did."""
     asked = frozenset(done.asked)
     changed = [one for one in done.amended.changed if one not in asked]
-    for left in done.amended.skipped:
-        say(f"skipped {left.id}: {left.reason}")
+    for word, those in (("duplicate", done.duplicates or ()), ("kept", done.kept), ("skipped", done.amended.skipped)):
+        for left in those:
+            say(f"{word} {left.id}: {left.reason}")
     said = _summary(len(changed), done, how, wish)
     try:
         if how.as_json:
@@ -194,6 +202,7 @@ def _summary(changed: int, done: Done, how: How, wish: Wish) -> str:
     said = [f"{wish.words.would if how.dry_run else wish.words.done} {changed:,}"]
     said += [f"asked to stop {len(done.asked):,}"] if done.asked else []
     said += [f"{len(already):,} already by this request"] if already else []
+    said += [f"duplicates {len(done.duplicates):,}, kept {len(done.kept):,}"] if done.duplicates is not None else []
     said += [f"skipped {len(skipped):,}"] if skipped else []
     return ", ".join(said)
 
@@ -202,7 +211,7 @@ def _code(done: Done) -> int:
     if done.left:
         say(f"interrupted: {done.left:,} were not reached; say it again to go on")
         return Exit.INTERRUPTED
-    if not done.amended.skipped:
+    if not done.amended.skipped and not done.kept:
         return Exit.DONE
     return Exit.PARTLY if done.amended.changed or done.amended.already else Exit.CONFLICT
 
@@ -215,8 +224,13 @@ def _as_object(changed: Iterable[str], done: Done, how: How, wish: Wish) -> dict
         wish.words.key or wish.words.done: list(changed),
         **asked,
         **already,
-        "skipped": [{"id": one.id, "reason": one.reason} for one in done.amended.skipped],
+        **({} if done.duplicates is None else {"duplicates": _reasons(done.duplicates), "kept": _reasons(done.kept)}),
+        "skipped": _reasons(done.amended.skipped),
     }
+
+
+def _reasons(those: Iterable[Skipped]) -> list[dict[str, str]]:
+    return [{"id": one.id, "reason": one.reason} for one in those]
 
 
 def plain_act(

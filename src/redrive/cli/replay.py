@@ -15,6 +15,7 @@ from redrive.core.rates import format as format_rate
 from redrive.core.rates import parse as parse_rate
 from redrive.core.verbs import Amended, Replay
 from redrive.engine.ids import new_id
+from redrive.office.bulk import Done
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -28,13 +29,18 @@ Examples:
   redrive letters replay --where 'cause:41fa*' --reason 'fixed in 1.4.2' --delay 5m --yes
   redrive letters replay --where 'queue:emails' --pace 100/min --reason 'gently' --yes
   redrive letters replay --view refunds --to refunds-slow --once --reason 'one by one'
+  redrive letters replay --where 'queue:refunds' --dedupe-by order.id --reason 'each order once' --yes
+  redrive letters replay --where 'queue:refunds' --transform repairs:new_form --reason 'form 2' --dry-run
   redrive letters list --all -q | redrive letters replay - --yes --reason 'fixed'
 
 ID may be a unique prefix; - reads ids from stdin, one a line. If one of them is not found, nothing is sent.
 With --where, --view, --all or more than 100 letters it asks first; without a terminal say --yes.
 A letter with an order key goes back to its place, or to the end if the others went on.
 What was put away or moved while it asked is skipped.
-In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped, 6 if all were.
+With --dedupe-by only the first of the letters with one value is sent, the longest dead of a filter; the others are
+duplicates, now and for 90 days. With --transform a letter ends, and a new item with the payload that the function
+returns is sent instead, in the same write; if the function raises, the letter is kept. A dry run calls it, too.
+In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped or kept, 6 if all were.
 """
 
 
@@ -50,6 +56,8 @@ In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped, 
 @click.option("--to", "queue", metavar="QUEUE", help="To another queue than their own.")
 @click.option("--new", is_flag=True, help="With --to, also if there is no such queue yet.")
 @click.option("--force", is_flag=True, help="Also those whose dedupe key a live item holds; they run without it.")
+@click.option("--dedupe-by", metavar="PATH", help="Only the first with each value at this path of the payload.")
+@click.option("--transform", metavar="MODULE:FUNCTION", help="Send what this function makes of the payload instead.")
 @click.option(
     "--request", metavar="ID", help="Name of this act: repeated, nothing is sent twice, and it says what was already."
 )
@@ -63,6 +71,8 @@ def replay(
     queue: str | None,
     new: bool,
     force: bool,
+    dedupe_by: str | None,
+    transform: str | None,
     request: str | None,
     how: How,
 ) -> int:
@@ -70,12 +80,24 @@ def replay(
     name = request or new_id()
     rate = None if pace is None else parse_rate(pace, field="--pace")
     sent = 0
+    function = None
+    if transform is not None:
+        from redrive.cli.load import load_function
 
-    async def send(app: Redrive, ids: list[str]) -> Amended:
+        function = load_function(transform, field="transform")
+    by_payload = dedupe_by is not None or function is not None
+    if by_payload:
+        from redrive.office.replay.by_payload import check_functions
+
+        if once and function is not None:
+            raise click.UsageError("--once cannot be used with --transform", ctx=click.get_current_context())
+        check_functions(dedupe_by, function, change)
+
+    async def send(app: Redrive, ids: list[str]) -> Done:
         nonlocal sent
         wait = change.delay if rate is None else change.delay + sent * rate.interval // 1000
         sent += len(ids)
-        return await app.letters.replay(
+        done = await app.letters.replay(
             ids,
             reason=how.reason,
             budget=change.budget,
@@ -83,11 +105,17 @@ def replay(
             force=force,
             queue=queue,
             pace=rate,
+            dedupe_by=dedupe_by,
+            transform=function,
+            dry_run=how.dry_run,
             request_id=name,
         )
+        duplicates = done.duplicates if by_payload else None
+        return Done(Amended(done.replayed, done.already, done.skipped), duplicates=duplicates, kept=done.kept)
 
     when = f" in {format_duration(change.delay)}" if change.delay else ""
     when += f", {format_rate(rate)}" if rate is not None else ""
     where = f" to {queue}" if queue else ""
     words = Words("sent again", f"Send {{count}} again{where}{when}?", "would send again", key="replayed")
-    return act(how, Wish(choice, change, words, send, check=known_queue(queue, new=new)))
+    check = known_queue(queue, new=new)
+    return act(how, Wish(choice, change, words, send, check=check, by_payload=by_payload))

@@ -196,7 +196,7 @@ def holder(item: Item, now: Instant) -> str:
     return (item.worker or "") if leased else ""
 
 
-_MADE = re.compile(r"[a-z2-7]{24}")
+_MADE = re.compile(r"[a-z2-7]{24}(-r[0-9]+)?")
 
 
 def short_id(item_id: str) -> str:

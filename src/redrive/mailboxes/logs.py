@@ -6,12 +6,16 @@ The fields travel in one dict, `record.redrive`, as those of all events do; they
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from redrive.core.classify import qualified_name
 from redrive.core.redact import redact_text
 from redrive.engine.evidence import TEXT_LIMIT
 from redrive.observe.logs import one_line
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 logger = logging.getLogger("redrive.mailboxes")
 
@@ -47,7 +51,7 @@ def dead_lettered(
 
 
 def processing(*, message_id: str, request_id: object, age_seconds: float, action: str) -> None:
-    """`action`: what is about to be done with it, such as handle, replay or discard."""
+    """`action`: replay, discard, alert or handle, see `action_of`."""
     say(
         logging.INFO,
         "Processing dead letter",
@@ -56,6 +60,24 @@ def processing(*, message_id: str, request_id: object, age_seconds: float, actio
         age_seconds=age_seconds,
         action=action,
     )
+
+
+def with_action(action: str) -> Callable[[F], F]:
+    """Declares the `action` of a handler of dead letters."""
+
+    def declared(handler: F) -> F:
+        handler.__dict__["action"] = action
+        return handler
+
+    return declared
+
+
+def action_of(handler: object, default: str = "handle") -> str:
+    """The attribute `action` of a handler, or of the function that a partial calls."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    action = getattr(handler, "action", None)
+    return action if isinstance(action, str) else default
 
 
 def handler_failed(*, message_id: str, error: Exception) -> None:

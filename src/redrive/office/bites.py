@@ -9,9 +9,9 @@ from itertools import chain
 from msgspec.structs import replace
 
 from redrive.core.meters import Rate
-from redrive.core.select import Ids
+from redrive.core.select import Ids, Selection
 from redrive.core.verbs import Act, Amended, Change, Replay
-from redrive.stores.base import PAGE_LIMIT, Store
+from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT, Store
 
 AT_ONCE = 2
 """Bites that are on their way together: while the store is busy with one, the next is being made."""
@@ -31,6 +31,18 @@ def paced(ids: Sequence[str], change: Replay, pace: Rate) -> list[Bite]:
         (Ids(tuple(ids[start : start + most])), replace(change, delay=change.delay + start * pace.interval // 1000))
         for start in range(0, len(ids), most)
     ]
+
+
+async def ids_of(store: Store, selection: Selection, *, oldest: bool = False) -> list[str]:
+    """All ids that the selection matches now: last died first, or longest dead first."""
+    ids: list[str] = []
+    cursor = None
+    while True:
+        page = await store.ids(selection, IDS_LIMIT, cursor, oldest=oldest)
+        ids += page.ids
+        cursor = page.next
+        if cursor is None:
+            return ids
 
 
 async def amend_in_bites(store: Store, bites: Sequence[Bite], act: Act) -> Amended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 
 from msgspec import Struct
 
@@ -18,11 +19,16 @@ BATCH = 2000
 
 
 class Done(Struct, frozen=True):
-    """`asked`: of those changed, the ones that were only asked to stop and still run. `left` were not reached."""
+    """`asked`: of those changed, the ones that were only asked to stop and still run. `left` were not reached.
+
+    `duplicates` and `kept` are those of a replay by payload, see office.replay.Replayed; else None and empty.
+    """
 
     amended: Amended = Amended()
     asked: tuple[str, ...] = ()
     left: int = 0
+    duplicates: tuple[Skipped, ...] | None = None
+    kept: tuple[Skipped, ...] = ()
 
 
 Act = Callable[[list[str]], Awaitable[Amended | Done]]
@@ -44,20 +50,24 @@ async def apply(
 ) -> Done:
     """Calls `act` for each batch. `gone` are skipped, each for its reason. After `stopped` no further batch begins."""
     skipped = gone or {}
-    parts = [Amended(skipped=tuple([Skipped(each, why) for each, why in skipped.items()]))]
+    parts = [Done(Amended(skipped=tuple([Skipped(each, why) for each, why in skipped.items()])))]
     meant = [each for each in ids if each not in skipped]
-    asked: list[str] = []
     reached = 0
     while reached < len(meant) and not stopped():
         batch = meant[reached : reached + BATCH]
         done = await act(batch)
-        done = Done(done) if isinstance(done, Amended) else done
-        parts.append(done.amended)
-        asked += done.asked
+        parts.append(Done(done) if isinstance(done, Amended) else done)
         reached += len(batch)
         if on_progress is not None:
             on_progress(len(batch))
-    return Done(joined(parts), tuple(asked), len(meant) - reached)
+    duplicates = [each.duplicates for each in parts if each.duplicates is not None]
+    return Done(
+        joined([each.amended for each in parts]),
+        tuple(chain.from_iterable([each.asked for each in parts])),
+        len(meant) - reached,
+        tuple(chain.from_iterable(duplicates)) if duplicates else None,
+        tuple(chain.from_iterable([each.kept for each in parts])),
+    )
 
 
 async def running_among(store: Store, ids: Sequence[str]) -> set[str]:

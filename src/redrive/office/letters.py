@@ -39,14 +39,15 @@ from redrive.events import Events
 from redrive.office import causes as by_cause
 from redrive.office import facets as division
 from redrive.office import transfer
-from redrive.office.bites import amend_in_bites, bites_of, paced
+from redrive.office.bites import amend_in_bites, bites_of, ids_of, paced
 from redrive.office.causes import CauseView
 from redrive.office.exporting import exported_items, exported_pages
 from redrive.office.facets import Facets
 from redrive.office.in_place_job import Function, Progress, Worked, job
 from redrive.office.records import Record
+from redrive.office.replay import DedupeBy, Replayed, Transform
 from redrive.office.said import check_actor, check_limit, check_reason, check_several, default_actor
-from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT, Store
+from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.clock import Clock, SystemClock
 
 __all__ = [
@@ -126,22 +127,49 @@ class Letters:
         force: bool = False,
         queue: str | None = None,
         pace: RateText | None = None,
+        dedupe_by: DedupeBy | None = None,
+        transform: Transform | None = None,
+        dry_run: bool = False,
         actor: str | None = None,
         request_id: str | None = None,
-    ) -> Amended:
+    ) -> Replayed:
         """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
 
         Each goes back to its place under its order key, or to the end if the others went on; with `queue`, to that one.
         One whose dedupe key a live item holds is skipped; with `force` it runs without the key. `pace` as in `100/min`:
-        the first become due at once and the others that much later, each at its own time, whoever lives till then.
+        the first become due at once and the others later, each at its own time.
+
+        `dedupe_by`, a dotted path into the payload or a function of it: of letters with the same key only the first is
+        replayed (of a filter, the longest dead), now and for 90 days. `transform`, a function of the payload that gives
+        the new one: the letter ends, and a new item is put in the same write. A letter whose function raises is kept.
         """
         if budget not in BUDGETS:
             raise ConfigError(f"{budget!r} is not a budget", field="budget", hint=f"use one of {', '.join(BUDGETS)}")
         to = "" if queue is None else check_queue_name(queue)
         change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"), force, to)
-        if pace is None:
-            return await self._amend(which, change, reason, actor, request_id)
-        return await self._amend(which, change, reason, actor, request_id, pace=parse_rate(pace, field="pace"))
+        rate = None if pace is None else parse_rate(pace, field="pace")
+        if dedupe_by is None and transform is None and not dry_run:
+            done = await self._amend(which, change, reason, actor, request_id, pace=rate)
+            return Replayed(done.changed, done.already, done.skipped, done.changed)
+        from redrive.office.replay.by_payload import replay_by_payload  # as in_place
+
+        act, ids = self._act(reason, actor, request_id), await self._ids(which, change)
+        replayed = await replay_by_payload(
+            self._store,
+            ids[::-1] if isinstance(which, str) else ids,
+            act,
+            change,
+            clock=self._clock,
+            dedupe_by=dedupe_by,
+            transform=transform,
+            pace=rate,
+            dry_run=dry_run,
+            max_payload=self._max_result,
+        )
+        if not dry_run:
+            left = len(replayed.skipped) + len(replayed.duplicates) + len(replayed.kept)
+            self._emit("replay", act, len(replayed.changed), left)
+        return replayed
 
     async def archive(
         self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None
@@ -252,7 +280,7 @@ class Letters:
         """How many letters match, however many they are."""
         if not filter.strip():
             return sum(row.open for row in (await self._store.tally()).queues)
-        return len(await self._every(letters_matching(filter)))
+        return len(await ids_of(self._store, letters_matching(filter)))
 
     async def facets(self, filter: str = "", *, by: str = "cause", limit: int = 20) -> Facets:
         """How the letters that match divide by cause, queue, error, category, route, reason, tag or disposition."""
@@ -341,11 +369,12 @@ class Letters:
         ids = await self._ids(which, change)
         bites = bites_of(ids, change) if pace is None or not isinstance(change, Replay) else paced(ids, change, pace)
         done = await amend_in_bites(self._store, bites, act)
-        if self._events:
-            name = type(change).__name__.lower()
-            counts = len(done.changed), len(done.skipped)
-            self._events.emit(AmendedEvent(name, act.actor, act.reason, act.request_id, *counts))
+        self._emit(type(change).__name__.lower(), act, len(done.changed), len(done.skipped))
         return done
+
+    def _emit(self, name: str, act: Act, changed: int, left: int) -> None:
+        if self._events:
+            self._events.emit(AmendedEvent(name, act.actor, act.reason, act.request_id, changed, left))
 
     def _act(self, reason: str, actor: str | None, request_id: str | None) -> Act:
         who = self._actor if actor is None else check_actor(actor)
@@ -363,17 +392,7 @@ class Letters:
     async def _matching(self, text: str, change: Change) -> list[str]:
         if not text.strip():
             raise ConfigError("it is empty", field="filter", hint="to mean every open letter, say disposition:open")
-        return await self._every(letters_matching(text, put_away=isinstance(change, Restore)))
-
-    async def _every(self, selection: Selection) -> list[str]:
-        ids: list[str] = []
-        cursor = None
-        while True:
-            page = await self._store.ids(selection, IDS_LIMIT, cursor)
-            ids += page.ids
-            cursor = page.next
-            if cursor is None:
-                return ids
+        return await ids_of(self._store, letters_matching(text, put_away=isinstance(change, Restore)))
 
 
 def letters_matching(text: str, *, put_away: bool = False, everywhere: bool = False) -> Selection:

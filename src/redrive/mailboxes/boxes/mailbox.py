@@ -49,7 +49,7 @@ from redrive.stores.clock import Clock
 
 if TYPE_CHECKING:
     from redrive.blocking.loops.stop import Stop
-    from redrive.mailboxes.letters.lens import Lens
+    from redrive.mailboxes.letters.dead_letter_view import DeadLetterView
 
 __all__ = ["Mailbox", "StoreMailbox", "Urgency"]
 
@@ -124,7 +124,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     def _use(self, shared: MailboxStore) -> None:
         self._home = shared
-        self._lens: Lens | None = None
+        self._lens: DeadLetterView | None = None
         self._source = QueueSource(
             self._name,
             shared.worker,
@@ -351,10 +351,11 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         return self.call(self._bear, body, name, at, attributes=told, priority=priority, message_id=key)
 
     async def _bear(self, body: T, reply_to: str, reply_at: str, **how: Any) -> str:
-        from redrive.mailboxes.letters.born import bear
+        from redrive.mailboxes.letters.store_dead_letter import store_dead_letter
 
         await self._prepare()
-        return await bear(self.shared, self._name, body, reply_to=reply_to or None, reply_at=reply_at, **how)
+        how |= {"reply_to": reply_to or None, "reply_at": reply_at}
+        return await store_dead_letter(self.shared, self._name, body, **how)
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -397,10 +398,10 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     async def _letters(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:
         """Open letters under this name, as messages."""
-        from redrive.mailboxes.letters.lens import Lens, LetterMessage
+        from redrive.mailboxes.letters.dead_letter_view import DeadLetterView, LetterMessage
 
         if self._lens is None:
-            self._lens = Lens(self.shared, self._name, keep=self._letter_ttl)
+            self._lens = DeadLetterView(self.shared, self._name, keep=self._letter_ttl)
         taken_at = self.clock.monotonic()
         histories = await self._lens.take(limit, max(1, ttl))
         messages = [LetterMessage(self, history, taken_at=taken_at, ttl=ttl) for history in histories]

@@ -64,7 +64,7 @@ class DLQConsumer(Beating, Generic[T]):
         super().__init__("consumer", mailbox.clock)
         self._mailbox = mailbox
         self._handler = handler
-        self._action = str(getattr(handler, "__name__", type(handler).__name__))
+        self._action = logs.action_of(handler)
         self._visibility = limits.working_visibility(visibility_timeout)
         self._max_messages = limits.how_many(max_messages)
         self._retry_after = limits.visibility(retry_after, field="retry_after") / 1000
@@ -177,11 +177,12 @@ def safe(
 ) -> Callable[[DeadLetter[T]], Keep | None]:
     """A handler that never raises. A letter that it fails on is kept; with `discard=True` it is given up, and counted.
 
-    A consumer that is given KEEP leaves the letter where it is; others may do as they like with it.
+    A consumer that gets KEEP leaves the letter where it is; other callers decide themselves.
     """
     limits.function(handler, field="handler", hint="give one of a DeadLetter")
     limits.metrics(metrics)
 
+    @logs.with_action(logs.action_of(handler, "discard" if discard else "handle"))
     @wraps(handler)
     def guarded(letter: DeadLetter[T]) -> Keep | None:
         try:

@@ -1,7 +1,7 @@
-"""Replaying by plain functions, for handlers that have a DeadLetter and nothing else.
+"""Replay by plain functions, for handlers that get a DeadLetter and nothing else.
 
-They send a new message and leave the letter to whoever received it: a consumer acknowledges it when its handler
-returns. If that does not come to pass, the handler gets the letter again; what it sent before is then not sent twice.
+They send a new message and do not end the letter: a consumer acknowledges it when its handler returns. After a crash in
+between, the handler gets the letter again, and the message is not sent twice.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from uuid import UUID
 from msgspec import structs
 
 from redrive.core.item import NewItem
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import ReceiptHandleExpiredError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
@@ -20,27 +21,27 @@ from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import Lineage, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.boxes.place import surely
 from redrive.mailboxes.boxes.resolver import MailboxResolver
-from redrive.mailboxes.letters.claims import name_of
 from redrive.mailboxes.letters.replayer import Replayer
 from redrive.mailboxes.metrics import default_metrics
+from redrive.office.replay.claims import name_of
 
-Anyone = Mailbox[Any, Any]
+AnyMailbox = Mailbox[Any, Any]
 
 
-def replay_handler(dead_letter: DeadLetter[Any], *, source: Anyone, reply_resolver: MailboxResolver) -> None:
-    """Send it back to its source, with the answer to whoever waited for it. Raises MailboxResolutionError."""
+@logs.with_action("replay")
+def replay_handler(dead_letter: DeadLetter[Any], *, source: AnyMailbox, reply_resolver: MailboxResolver) -> None:
+    """Send it back to its source, with its reply address. Raises MailboxResolutionError."""
     _check(dead_letter, source)
     limits.resolver(reply_resolver, "resolve", field="reply_resolver")
     reply_to = reply_resolver.resolve(dead_letter.reply_to) if dead_letter.reply_to else None
     _send(dead_letter, source, reply_to, name_of(source.name, dead_letter.message_id, dead_letter.dead_lettered_at))
-    _tell(dead_letter, source)
+    _record(dead_letter, source)
 
 
 def selective_replay(
     dlq: Mailbox[DeadLetter[Any], Any],
-    source: Anyone,
+    source: AnyMailbox,
     *,
     predicate: Callable[[DeadLetter[Any]], object],
     reply_resolver: MailboxResolver,
@@ -68,8 +69,9 @@ def selective_replay(
     return replayed
 
 
-def replay_with_dedup(dead_letter: DeadLetter[Any], source: Anyone, seen: set[UUID] | None = None) -> bool:
-    """Replay it unless a message of its request was replayed before: by anybody, if the source is on a store of ours.
+@logs.with_action("replay")
+def replay_with_dedup(dead_letter: DeadLetter[Any], source: AnyMailbox, seen: set[UUID] | None = None) -> bool:
+    """Replay it unless a message of its request was replayed before: by any process, if the source is on a store.
 
     `seen` are requests that count as replayed as well, and this one is added to them.
     """
@@ -85,7 +87,7 @@ def replay_with_dedup(dead_letter: DeadLetter[Any], source: Anyone, seen: set[UU
         return False
     if seen is not None and request_id is not None:
         seen.add(request_id)
-    _tell(dead_letter, source)
+    _record(dead_letter, source)
     return True
 
 
@@ -94,7 +96,7 @@ def _check(dead_letter: object, source: object) -> None:
     limits.kind(source, Mailbox, field="source", hint="use open_mailbox")
 
 
-def _send(dead_letter: DeadLetter[Any], source: Anyone, reply_to: Anyone | None, key: str) -> bool:
+def _send(dead_letter: DeadLetter[Any], source: AnyMailbox, reply_to: AnyMailbox | None, key: str) -> bool:
     """Whether it is new."""
     if not isinstance(source, StoreMailbox):
         source.send(dead_letter.body, reply_to)
@@ -103,16 +105,16 @@ def _send(dead_letter: DeadLetter[Any], source: Anyone, reply_to: Anyone | None,
     envelope = opened(source._sealed(dead_letter.body, reply_to, None))
     lineage = Lineage(dead_letter.message_id, dead_letter.message_id, 1)
     payload = sealed(structs.replace(envelope, lineage=lineage))
-    return source._call(_put, source, NewItem(key, source.name, payload))
+    return source.call(_put, source, NewItem(key, source.name, payload))
 
 
 async def _put(source: StoreMailbox[Any, Any], item: NewItem) -> bool:
     await source._prepare()
-    result, first = await surely(lambda: source._place.store.put([item]))
+    result, first = await retry_unknown(lambda: source.shared.store.put([item]))
     return bool(result.added) or not first
 
 
-def _tell(dead_letter: DeadLetter[Any], source: Anyone) -> None:
+def _record(dead_letter: DeadLetter[Any], source: AnyMailbox) -> None:
     default_metrics().replayed(dead_letter.source_mailbox, dead_letter.last_error_type)
     logs.replayed(message_id=dead_letter.message_id, request_id=dead_letter.request_id, to=source.name)
 
@@ -121,4 +123,4 @@ def _give_back(message: Message[Any, Any]) -> None:
     try:
         message.nack(0)
     except ReceiptHandleExpiredError:
-        return  # its time is over: it is visible already
+        return  # its lease has expired: it is visible already

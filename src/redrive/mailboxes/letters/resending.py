@@ -1,128 +1,135 @@
-"""A letter as the message that it is sent again as: which body, under which id, to whom its answer goes."""
+"""Translation of dead letters into replay plans: target mailbox, body, envelope, id and reply address."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from msgspec import Raw, structs
 
 from redrive.core.item import History, Item, NewItem, Priority
+from redrive.core.states import Disposition
+from redrive.core.verbs import Act, Replay
 from redrive.engine.forks import parent_only
-from redrive.errors import SerializationError
+from redrive.engine.store_retry import retry_unknown
+from redrive.errors import MailboxConnectionError, NotFound, SerializationError
 from redrive.mailboxes.boxes import bodies
-from redrive.mailboxes.boxes.dead_letter import DeadLetter, error_type
+from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import NOTHING, Lineage, lineage_of, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-from redrive.mailboxes.letters import born
-from redrive.mailboxes.letters.claims import name_of
-from redrive.mailboxes.letters.lending import at_death
-from redrive.mailboxes.letters.lens import dead_letter_from
+from redrive.mailboxes.boxes.resolver import MailboxResolver
+from redrive.mailboxes.letters import store_dead_letter
+from redrive.mailboxes.letters.dead_letter_view import dead_letter_from
 from redrive.mailboxes.letters.transfer import origin_of
-
-if TYPE_CHECKING:
-    from redrive.mailboxes.boxes.resolver import MailboxResolver
+from redrive.office.replay.resend import Candidate, LetterReplay, Plan
 
 Transform = Callable[[DeadLetter[Any]], object]
 
 
-class Candidate:
-    """A letter that is to be replayed, and what is known of it."""
+class LetterToReplay(Candidate):
+    """A letter of a mailbox. Its dedupe key is the id of the request, its subject the DeadLetter."""
 
     def __init__(self, history: History, dead_letters: StoreMailbox[Any, Any]) -> None:
-        self.history = history
-        self.item: Item = history.item
         self.envelope = opened(history.item.payload)
-        self.told: DeadLetter[Any] = dead_letter_from(history, self.envelope, dead_letters.body_type)
-
-    @property
-    def id(self) -> str:
-        return self.item.id
-
-    @property
-    def request_id(self) -> UUID | None:
-        return self.told.request_id
-
-    @property
-    def labels(self) -> tuple[str, str]:
-        letter = self.item.letter
-        return self.told.source_mailbox, "" if letter is None else error_type(letter.failure)
-
-    @property
-    def replays(self) -> int:
-        """How often it was replayed before, as itself or as what it was."""
-        before = lineage_of(self.item, self.envelope)
-        return 0 if before is None else before.replays
-
-    @property
-    def came_from_elsewhere(self) -> bool:
-        return bool(origin_of(self.item))
-
-    @property
-    def was_in_hand(self) -> bool:
-        """Since it died: nobody can have begun to send it elsewhere without that."""
-        return self.item.deliveries > at_death(self.history)[1]
-
-    @property
-    def way(self) -> str:
-        """Of this death: it leaves the store by one way only."""
-        return name_of("way", self.id, self.item.replays)
-
-    def claim_on(self, target: str) -> str | None:
-        """What no other letter of the same request may have, too."""
-        return None if self.request_id is None else name_of(target, self.request_id, self.replays + 1)
-
-    def new_id(self, target: str, *, by_request: bool) -> str:
-        """The same whenever it is made for this death of the letter: whatever is repeated adds nothing."""
-        # A bare payload does not say which letter it was; under the id of the request it might pass for another.
-        claim = self.claim_on(target) if by_request and not self.is_bare else None
-        return claim or name_of(target, self.id, self.item.replays)
+        subject = dead_letter_from(history, self.envelope, dead_letters.body_type)
+        key = None if subject.request_id is None else str(subject.request_id)
+        super().__init__(history, key, _replays_of(history.item), subject)
 
     @property
     def is_bare(self) -> bool:
-        """Not sent through a mailbox, so that nobody expects an envelope."""
+        """Not sent through a mailbox: its receiver expects no envelope."""
         return bytes(self.envelope.body) == self.item.payload
 
 
-class Resending:
-    """How letters are sent again: changed or not, urgent or not, with their answers to the same mailbox as before."""
+@dataclass(frozen=True)
+class MailboxPlan(Plan):
+    target: Any = None
+    body: object = None
+
+
+class MailboxReplay(LetterReplay):
+    """`target` gives the mailbox that a letter goes to; `judge` is true for letters that are meant."""
+
+    same, anyway = "of the same request", "with dedupe=False"
+    missing = "no such message"
+    fatal_in_send = (MailboxConnectionError,)
 
     def __init__(
         self,
         dead_letters: StoreMailbox[Any, Any],
+        act: Act,
         *,
+        dedupe: bool,
+        target: Callable[[LetterToReplay], Mailbox[Any, Any]],
         transform: Transform | None,
         priority: Priority | None,
         resolver: MailboxResolver | None,
     ) -> None:
+        shared = dead_letters.shared
+        super().__init__(shared.store, shared.clock, shared.worker, act, dedupe=dedupe, change=Replay())
+        self.judge: Callable[[DeadLetter[Any]], object] | None = None
         self._dead_letters = dead_letters
+        self._target = target
         self._transform = transform
         self._priority = priority
         self._resolver = resolver
 
-    def item(self, letter: Candidate, target: StoreMailbox[Any, Any], new_id: str) -> NewItem:
-        """Raises what the transformation raises, and SerializationError for what it gives."""
-        payload = self._payload(letter, target)
-        return NewItem(new_id, target.name, payload, priority=self._priority or letter.item.priority)
+    def refused(self, item: Item) -> str | None:
+        return not_in(self._dead_letters.name, item)
 
-    def body(self, letter: Candidate) -> object:
-        return letter.told.body if self._transform is None else self._changed(letter, self._transform)
+    def replays_of(self, item: Item) -> int:
+        return _replays_of(item)
 
-    def reply_to(self, letter: Candidate) -> Mailbox[Any, Any] | None:
-        """For somebody else's mailbox, which takes no names."""
-        name, at = self._asked_by(letter)
-        if not name:
-            return None
-        if self._resolver is not None:
-            return self._resolver.resolve_optional(name)
-        return self._dead_letters._resolve(name, at)
+    def plan(self, history: History) -> Plan | str | None:
+        letter = LetterToReplay(history, self._dead_letters)
+        if self.judge is not None:
+            try:
+                with parent_only():
+                    if not self.judge(letter.subject):
+                        return None
+            except Exception as error:  # noqa: BLE001 - of the user's function
+                self.keep(letter.id, "it could not be judged", error)
+                return None
+        if letter.item.flaw:
+            return f"it is damaged: {letter.item.flaw}"
+        target = self._target(letter)
+        make = partial(MailboxPlan, letter, target.name, destination(target), target=target)
+        if not isinstance(target, StoreMailbox):
+            return make(away=True, body=self._body(letter))
+        away = target.shared is not self._dead_letters.shared
+        changed = self._transform is not None or self._priority is not None
+        if not (changed or away or self.held or origin_of(letter.item)):
+            return make()
+        # To another store the id is the same with `dedupe` and without: the repetition after a crash may differ. A
+        # payload without an envelope does not name its letter; under the id of the request it could be another's.
+        by_request = (self.dedupe or away) and not letter.is_bare
+        key = (letter.claim_on(target.name) if by_request else None) or letter.own_id(target.name)
+        priority = self._priority or letter.item.priority
+        return make(NewItem(key, target.name, self._payload(letter, target), priority=priority), away)
 
-    def _payload(self, letter: Candidate, target: StoreMailbox[Any, Any]) -> bytes:
+    def send(self, plan: Plan) -> tuple[str, str]:
+        assert isinstance(plan, MailboxPlan) and isinstance(plan.letter, LetterToReplay)  # noqa: S101, PT018 - see plan
+        if plan.item is None:
+            return plan.target.send(plan.body, self._reply_to(plan.letter)), ""
+        other = plan.target.call(_put, plan.target, plan.item, plan.letter.id)
+        if not other or self.dedupe:
+            return plan.item.id, other
+        own = structs.replace(plan.item, id=plan.letter.own_id(plan.queue))
+        return own.id, plan.target.call(_put, plan.target, own, plan.letter.id)
+
+    def _body(self, letter: LetterToReplay) -> object:
+        if self._transform is None:
+            return letter.subject.body
+        with parent_only():
+            return self._transform(letter.subject)
+
+    def _payload(self, letter: LetterToReplay, target: StoreMailbox[Any, Any]) -> bytes:
         envelope = letter.envelope
         data, kind = bytes(envelope.body), envelope.type
         if self._transform is not None:
-            body = self._changed(letter, self._transform)
+            body = self._body(letter)
             wrong = bodies.refusal(body, target.body_type)
             if wrong is not None:
                 raise SerializationError(wrong, hint=f"give what {target.name} was opened for")
@@ -130,35 +137,66 @@ class Resending:
         if letter.is_bare:
             return data
         before = envelope.lineage
-        name, at = self._answers(letter, target)
+        name, at = self._reply_address(letter)
+        if name and self._resolver is not None and (found := self._resolver.resolve_optional(name)) is not None:
+            name, at = found.name, found._address()
         changed = structs.replace(
             envelope,
             body=Raw(data),
             type=kind,
             reply_to=name,
-            reply_at=at,
+            reply_at="" if not name or at == target._address() else at,
             born=NOTHING,
             lineage=Lineage(letter.id if before is None else before.original, letter.id, letter.replays + 1),
         )
         return sealed(changed)
 
-    @staticmethod
-    def _changed(letter: Candidate, transform: Transform) -> object:
-        with parent_only():
-            return transform(letter.told)
-
-    def _answers(self, letter: Candidate, target: StoreMailbox[Any, Any]) -> tuple[str, str]:
-        """The name, and where that is unless it is with the target."""
-        name, at = self._asked_by(letter)
+    def _reply_to(self, letter: LetterToReplay) -> Mailbox[Any, Any] | None:
+        """For a mailbox of another library, which takes no names."""
+        name, at = self._reply_address(letter)
         if name and self._resolver is not None:
-            found = self._resolver.resolve_optional(name)
-            name, at = (name, at) if found is None else (found.name, found._address())
-        return name, "" if not name or at == target._address() else at
+            return self._resolver.resolve_optional(name)
+        return self._dead_letters._resolve(name, at) if name else None
 
-    def _asked_by(self, letter: Candidate) -> tuple[str, str]:
-        """Who waits for an answer, and on which store; "" where only whoever gets the message can know."""
-        sent = born.sent_letter(letter.item, letter.envelope)
+    def _reply_address(self, letter: LetterToReplay) -> tuple[str, str]:
+        """The name of the reply mailbox and its store; "" where only the receiver of the message can know it."""
+        sent = store_dead_letter.sent_letter(letter.item, letter.envelope)
         if sent is not None:
             return sent.reply_to or "", ""
         home = origin_of(letter.item) or self._dead_letters._address()
         return letter.envelope.reply_to, letter.envelope.reply_at or home
+
+
+def not_in(name: str, item: Item) -> str | None:
+    """Why an item is not an open letter of the mailbox, or None."""
+    letter = item.letter
+    if letter is None:
+        return f"it is {item.state}, not a dead letter"
+    if letter.route != name:
+        return f"it is not in {name}, but in {letter.route or 'no mailbox'}"
+    return None if letter.disposition is Disposition.OPEN else f"it is not in {name}, but in the {letter.disposition}"
+
+
+def destination(target: Mailbox[Any, Any]) -> str:
+    """The same in each process. A store in memory has no name that another process would know it by."""
+    info = target.shared.store.info() if isinstance(target, StoreMailbox) else None
+    return target.name if info is None or info.engine == "memory" else f"{target.name} on {info.location}"
+
+
+def _replays_of(item: Item) -> int:
+    before = lineage_of(item, opened(item.payload))
+    return 0 if before is None else before.replays
+
+
+async def _put(target: StoreMailbox[Any, Any], item: NewItem, letter_id: str) -> str:
+    """The other letter that a message of this id came from already, if there is one."""
+    store = target.shared.store
+    await target._prepare()
+    result, _ = await retry_unknown(lambda: store.put([item]))
+    if not result.already:
+        return ""
+    try:
+        there = opened((await store.get(item.id)).item.payload).lineage
+    except NotFound:
+        return ""  # put by an earlier try of this letter, which has the claim; processed and removed since
+    return there.letter if there is not None and there.letter != letter_id else ""

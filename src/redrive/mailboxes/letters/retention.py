@@ -1,7 +1,6 @@
-"""Letters of a mailbox that are kept long enough go to the trash: one by one, by their own age, and counted.
+"""Retention of dead-letter mailboxes: letters older than the mailbox's time to live go to the trash, each by its age.
 
-Never the whole mailbox because nobody looked at it. What is in the trash can be brought back for as long as its queue
-says, 30 days unless it was set.
+They can be restored from the trash for the time that their queue sets, 30 days by default.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from redrive.core.item import Item, Millis
 from redrive.core.select import Ids, Match
 from redrive.core.verbs import Act, Discard
 from redrive.engine.ids import new_id
+from redrive.engine.letter_source import open_letters
+from redrive.engine.store_retry import retry_unknown
 from redrive.mailboxes.boxes.dead_letter import error_type
-from redrive.mailboxes.boxes.place import surely
-from redrive.mailboxes.letters.lending import open_letters
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 from redrive.stores.base import Store
 
@@ -30,9 +29,9 @@ class _Place(Protocol):
 
 
 async def expire(place: _Place, name: str, keep: Millis, *, metrics: MailboxMetrics | None = None) -> int:
-    """Discard the open letters of this mailbox that died longer ago than `keep`, the longest dead first; how many.
+    """Discard the open letters of this mailbox that died longer ago than `keep`, longest dead first; how many.
 
-    One that somebody works on is left for the next time.
+    Leased letters are left for the next call.
     """
     act = Act(ACTOR, f"kept in {name} for {durations.format(keep)}", new_id())
     counted = default_metrics() if metrics is None else metrics
@@ -52,7 +51,7 @@ async def expire(place: _Place, name: str, keep: Millis, *, metrics: MailboxMetr
 
 
 async def _discarded(store: Store, those: tuple[str, ...], act: Act) -> tuple[str, ...]:
-    done, _ = await surely(lambda: store.amend(Ids(those), Discard(), act))
+    done, _ = await retry_unknown(lambda: store.amend(Ids(those), Discard(), act))
     return (*done.changed, *done.already)
 
 

@@ -16,6 +16,7 @@ from redrive.core.item import History, Item, Millis
 from redrive.core.states import State
 from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
+from redrive.engine.letter_source import at_death
 from redrive.engine.outbox import Undeliverable
 from redrive.engine.report import settlement_of
 from redrive.engine.signals import Snooze
@@ -24,8 +25,8 @@ from redrive.errors import NotFound
 from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.place import Place
-from redrive.mailboxes.letters.lending import at_death
-from redrive.mailboxes.letters.lens import dead_letter_from, over
+from redrive.mailboxes.letters.dead_letter_view import dead_letter_from
+from redrive.office.replay.resend import audit_entry
 
 TTL: Millis = 60_000
 FROM = "from:"
@@ -89,5 +90,5 @@ def _as_it_died(history: History, fingerprint: str) -> History:
 async def _end(place: Place, item: Item, outcome: o.Outcome) -> None:
     made = settlement_of(item, outcome, worker=place.worker)
     if isinstance(outcome, o.Cancelled):
-        made = structs.replace(made, audit=over("move", item.id, Act(place.worker, outcome.note, new_id())))
+        made = structs.replace(made, audit=audit_entry("move", Act(place.worker, outcome.note, new_id()), item.id))
     await retry_unknown(lambda: place.store.settle_letters([made]))

@@ -1,28 +1,22 @@
-"""What a dead-letter mailbox looks at: letters of a route, lent out where they lie."""
+"""LetterSource: letters of a selection, leased in place."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pytest
 
 from redrive.core.decide import Charge, ToDead, ToReady
 from redrive.core.item import Attempt, Ending, Failure, Item, Millis, NewItem, Priority
 from redrive.core.select import Ids
-from redrive.core.states import Disposition
 from redrive.core.verbs import Act, LeaseRequest, Replay, Settlement, Want
+from redrive.engine import letter_source
 from redrive.engine.evidence import plain_failure
-from redrive.mailboxes.letters import lending
-from redrive.mailboxes.letters.lending import Letters, at_death, open_letters
-from redrive.mailboxes.letters.retention import expire
-from redrive.mailboxes.metrics import MailboxMetrics
+from redrive.engine.letter_source import LetterSource, at_death, open_letters
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore
 
 ROUTE = "requests-dlq"
-DAY: Millis = 86_400_000
 WHY = plain_failure("builtins.ValueError", "no", "data")
 
 
@@ -52,8 +46,8 @@ async def store(clock: FakeClock) -> MemoryStore:
     return await MemoryStore(clock).open()
 
 
-def letters_of(store: Store, clock: FakeClock) -> Letters:
-    return Letters(store, clock, "here", open_letters(ROUTE))
+def letters_of(store: Store, clock: FakeClock) -> LetterSource:
+    return LetterSource(store, clock, "here", open_letters(ROUTE))
 
 
 def ids_of(items: list[Item]) -> list[str]:
@@ -82,9 +76,9 @@ async def test_urgent_letters_come_before_older_ones(store: MemoryStore, clock: 
 async def test_a_walk_behind_very_many_that_are_held_goes_on_where_it_stopped(
     store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lending, "LOOK", 2)
-    monkeypatch.setattr(lending, "MOST", 2)
-    monkeypatch.setattr(lending, "WALK", 2)
+    monkeypatch.setattr(letter_source, "LOOK", 2)
+    monkeypatch.setattr(letter_source, "MOST", 2)
+    monkeypatch.setattr(letter_source, "WALK", 2)
     for each in "abcdefg":
         await die(store, each)
     await store.lease_letters(list("abcdef"), "somebody", 60_000)
@@ -100,7 +94,7 @@ async def test_a_walk_behind_very_many_that_are_held_goes_on_where_it_stopped(
 async def test_a_long_walk_for_nothing_is_not_made_again_at_once(
     store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lending, "LOOK", 2)
+    monkeypatch.setattr(letter_source, "LOOK", 2)
     faulty = FaultyStore(store)
     letters = letters_of(faulty, clock)
 
@@ -157,26 +151,3 @@ async def test_a_letter_that_was_replayed_is_told_by_its_last_death(store: Memor
     await store.settle([Settlement(item.id, item.deliveries, dead, attempt_of(item, Ending.DEAD))])
     died, deliveries = at_death(await store.get("a"))
     assert (len(died.attempts), deliveries) == (2, 2)
-
-
-async def test_letters_expire_one_by_one_by_their_own_age(store: MemoryStore, clock: FakeClock) -> None:
-    place = SimpleNamespace(store=store, clock=clock)
-    await die(store, "old")
-    await die(store, "held")
-    clock.advance(20 * DAY)
-    await die(store, "young")
-    clock.advance(11 * DAY)
-    await store.lease_letters(["held"], "somebody", 60_000)
-    metrics = MailboxMetrics()
-    assert await expire(place, ROUTE, 30 * DAY, metrics=metrics) == 1
-    assert metrics.counts["expired"] == {("requests", "builtins.ValueError"): 1}
-    found = {each: (await store.get(each)).item.letter for each in ("old", "held", "young")}
-    assert {each: letter.disposition for each, letter in found.items() if letter is not None} == {
-        "old": Disposition.TRASH,
-        "held": Disposition.OPEN,
-        "young": Disposition.OPEN,
-    }
-    (deed,) = (await store.get("old")).deeds
-    assert (deed.change, deed.actor, deed.reason) == ("discard", "retention", "kept in requests-dlq for 30d")
-    clock.advance(60_000)
-    assert await expire(place, ROUTE, 30 * DAY) == 1

@@ -1,0 +1,26 @@
+"""Replay of dead letters with idempotency claims, transformation and rules, on any store and for every queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from redrive.core.verbs import Amended, Skipped
+
+DedupeBy = str | Callable[[Any], object]
+"""A dotted path into the JSON payload, such as "order.id"; or a function of the payload that gives the key or None."""
+Transform = Callable[[Any], object]
+"""A function of the payload that gives the new payload."""
+
+
+class Replayed(Amended, frozen=True):
+    """Result of a replay. `changed` are the letters and `replayed` the items they are now, in the same order: the same
+    ids, unless a transformation made new items.
+
+    All others are still letters, each with its reason: `duplicates`, because another letter has the same dedupe key;
+    `kept`, because they could not be judged or transformed; `skipped`, because they are leased, or no letters any more.
+    """
+
+    replayed: tuple[str, ...] = ()
+    duplicates: tuple[Skipped, ...] = ()
+    kept: tuple[Skipped, ...] = ()
