@@ -13,13 +13,14 @@ import logging
 import platform
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from redrive import events as ev
 from redrive.app import Redrive
-from redrive.app.internals import clock_of, store_of
+from redrive.app.internals import aside, clock_of, store_of
 from redrive.core import codec
 from redrive.core.item import Millis
 from redrive.core.states import State
@@ -150,7 +151,8 @@ class ReceiptsFile:
             if there.faults and await receipts_json.set_aside(self._path, there.hash) is None:
                 hint = "make room for a copy beside it, or move it away"
                 raise ConfigError(f"{self._path} is damaged and cannot be copied", field="storage_path", hint=hint)
-        data = receipts_json.dump(each.entry for each in await dead_receipts(self._app, self._queue))
+        entries = [each.entry for each in await dead_receipts(self._app, self._queue)]
+        data = await aside(partial(receipts_json.dump, entries))
         digest = hashlib.sha256(data).hexdigest()
         if there is None or there.hash != digest:
             await receipts_json.replace(self._path, data)
