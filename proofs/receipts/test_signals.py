@@ -80,7 +80,7 @@ def test_ctrl_c_ends_a_recovery(shell: Shell, broker: Broker) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=HANGS)
     assert (process.returncode, out) == (Exit.INTERRUPTED, ""), err
-    assert err.endswith("delivered 1\ninterrupted: 2 receipts were not reached; say it again to go on\n")
+    assert err.endswith("delivered 1\ninterrupted: 2 receipts were not reached; run it again to continue\n")
 
 
 @on_sqlite

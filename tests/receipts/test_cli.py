@@ -347,7 +347,7 @@ def test_ctrl_c_lets_go_and_says_how_far(shell: Shell, broker: Broker) -> None:
     broker.rule(interrupting)
     told.append(shell("recover", "--endpoint", broker.url))
     assert (told[0].code, told[0].out.split()) == (Exit.INTERRUPTED, ids[:1])
-    assert told[0].err.endswith("delivered 1\ninterrupted: 2 receipts were not reached; say it again to go on\n")
+    assert told[0].err.endswith("delivered 1\ninterrupted: 2 receipts were not reached; run it again to continue\n")
     told.append(shell("recover", "--endpoint", broker.url))
     assert (told[1].code, told[1].out.split()) == (Exit.DONE, ids[1:])
 
@@ -409,7 +409,7 @@ def test_send_ends_well_when_dead_progress_of_its_lease_ends_with_it(shell: Shel
         (("recover", "--endpoint", "http://x", "--token-file", "none"), "--token-file: none cannot be read"),
         (("recover", "--endpoint", "http://x", "--token-file", "empty"), "--token-file: empty is empty"),
         (("send", "none", "--endpoint", "http://x"), "FILE: none cannot be read"),
-        (("send", "empty", "--endpoint", "http://x"), "FILE: there is no receipt in it"),
+        (("send", "empty", "--endpoint", "http://x"), "FILE: the file contains no receipt"),
         (("send", "bad.json", "--endpoint", "http://x"), "FILE: 1 receipt cannot be sent; none was"),
         (("send", "words", "--endpoint", "http://x"), "FILE: line 1 is not JSON"),
         (("send", "latin", "--endpoint", "http://x"), "FILE: latin is not UTF-8"),

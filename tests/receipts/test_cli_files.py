@@ -47,7 +47,7 @@ def test_export_and_import_keep_whose_a_receipt_is(shell: Shell, broker: Broker)
     assert [each["tenant_id"] for each in json.loads(shell("list", "--json", *other).out)["receipts"]].count(None) == 1
     assert json.loads(shell("show", "a", "--tenant", "B", "--json", *other).out)["receipt"]["summary"] == "of B"
     told = shell("send", "receipts.json", "--endpoint", broker.url)
-    assert (told.code, told.err.count("it is of tenant")) == (Exit.USAGE, 2)
+    assert (told.code, told.err.count("it belongs to tenant")) == (Exit.USAGE, 2)
     assert shell("recover", "--endpoint", broker.url, *other).code == Exit.DONE
     said = {call.arguments["result"]["summary"]: call.arguments.get("tenant_id") for call in broker.calls[3:]}
     assert said == {"of A": "A", "of B": "B", "of ": None}

@@ -9,7 +9,7 @@ from typing import TypeVar, Unpack
 
 from redrive.app._life import Life
 from redrive.core import codec
-from redrive.core.durations import Duration, parse
+from redrive.core.durations import Duration, positive
 from redrive.core.gate import check_gate_name, gate_config
 from redrive.core.item import Item
 from redrive.core.policy import Policy
@@ -66,8 +66,8 @@ class Declaring(Life):
             named = f"; a policy with a name is the queue's: app.queue({name!r}, policy={rule!r})"
             hint = f"use Policy(backoff=..., max_attempts=...){named if isinstance(rule, str) else ''}"
             raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
-        ttl = _positive(lease, "lease")
-        limit = None if timeout is None else _positive(timeout, "timeout")
+        ttl = positive(lease, field="lease")
+        limit = None if timeout is None else positive(timeout, field="timeout")
         if concurrency is not None and not is_count(concurrency):
             raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
         largest = None if max_result is None else parse_size(max_result, field="max_result")
@@ -175,13 +175,6 @@ class Declaring(Life):
 
 def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _positive(value: Duration, field: str) -> int:
-    millis = parse(value, field=field)
-    if millis < 1:
-        raise ConfigError(f"{value!r} is too short", field=field, hint="use a positive duration such as 30s")
-    return millis
 
 
 def _is_async(function: Function) -> bool:

@@ -72,22 +72,22 @@ Examples:
   redrive receipts list --json | jq -r '.receipts[].receipt.lease_id'
   redrive receipts list --all -q
 
-In a pipe the columns are ID LEASE TASK STATUS FAILED ATTEMPTS ERROR. What waits for its first or next try is none of
-them: it is counted (in JSON as `waiting`), and `redrive receipts send --waiting` delivers it. A receipts.json that the
-settings name is taken in first, once.
+In a pipe the columns are ID LEASE TASK STATUS FAILED ATTEMPTS ERROR. Receipts that wait for an attempt are
+only counted (in JSON as `waiting`): `redrive receipts send --waiting` delivers them. A receipts.json that the settings
+name is imported first.
 
-ERROR is what was said last: by a recovery that was refused, else by the try that made it a letter. In JSON `error` is
-the one that made it a letter, and `last_error` what a recovery was told at `tried_at`.
+ERROR is the last error: that of a recovery, else that of the attempt that made it a dead letter. In JSON `error` is
+that of the attempt, and `last_error` that of a recovery at `tried_at`.
 """
-ABOUT_SHOW = """Show a receipt that could not be delivered: what it says, each try, and why it failed.
+ABOUT_SHOW = """Show a receipt that could not be delivered: its fields, each attempt, and why it failed.
 
 \b
 Examples:
   redrive receipts show k3v9q2ma
   redrive receipts show abc-123 --json | jq .receipt
 
-ID is its id, a prefix of at least four characters, or its lease id if only one has it; of those of several tenants,
---tenant says whose. Secrets are covered.
+ID is its id, a prefix of at least four characters, or its lease id if only one has it; --tenant chooses one
+of several tenants. Secrets are redacted.
 """
 ABOUT_ALERTS = """Print a rule file for Prometheus: more than 10 dead receipts for 15 minutes.
 
@@ -160,7 +160,7 @@ def _draw(found: Sequence[DeadReceipt], more: str | None, now: Instant, shape: S
 
 
 def _any() -> DeadReceipt:
-    """Some valid one, for the names of its fields."""
+    """A valid one, for the names of its fields."""
     from datetime import UTC, datetime
 
     from redrive.receipts.dead_receipts import DeadReceipt
@@ -201,7 +201,7 @@ def _said(dead: DeadReceipt) -> list[str]:
 
 
 def _end(dead: DeadReceipt) -> list[str]:
-    """What it was told last: a recovery's answer says more about what to do now than the first failure does."""
+    """The last error is that of a recovery, if there was one."""
     return [str(dead.attempts), redact_text(dead.last_error or dead.error)]
 
 

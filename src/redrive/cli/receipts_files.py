@@ -57,10 +57,10 @@ Examples:
   redrive receipts import /var/lib/cognigate/dlq/receipts.json
   redrive receipts import receipts.json --tenant shop --dry-run
 
-What is here already, or was, is left alone: a second import adds nothing. The file is never changed. Of a damaged one
-all is taken in that can be read and sent; the rest is told by entry and line, and the file is copied aside. Fields that
-are unknown are passed over. --tenant is for receipts that name no tenant_id. In a pipe stdout has the ids of what was
-taken in. Exit 9 if some could not be, 2 if none could.
+Entries that are in the store, or were, are left alone: a second import adds nothing. The file is not changed. Of a
+damaged file every entry is imported that can be read and sent; the others are reported by entry and line, and the file
+is copied. Unknown fields are ignored. --tenant is for receipts without a tenant_id. In a pipe stdout has the ids that
+were imported. Exit 9 if some entries could not be imported, 2 if none could.
 """
 
 
@@ -136,7 +136,7 @@ def import_receipts(
 
 
 def _into_nothing(contents: Contents, settings: ReceiptSettings) -> Imported:
-    """What an empty store would say."""
+    """The result for an empty store."""
     import asyncio
 
     from redrive.receipts.dead_letters import DeadLetterQueue
@@ -165,18 +165,18 @@ def _report(done: Imported, *, as_json: bool, dry_run: bool) -> int:
     say_faults(done)
     there = f", {done.already:,} were there already" if done.already else ""
     bad = f", {len(done.faults):,} could not be taken in" if done.faults else ""
-    said = f"{'would take in' if dry_run else 'took in'} {len(done.added):,}{there}{bad}"
+    summary = f"{'would take in' if dry_run else 'took in'} {len(done.added):,}{there}{bad}"
     try:
         if as_json:
             faults = [{"entry": each.entry, "line": each.line, "text": each.text} for each in done.faults]
             aside = None if done.aside is None else str(done.aside)
-            told = {"imported": list(done.added), "already": done.already, "faults": faults, "aside": aside}
-            write_json({"dry_run": dry_run, **told})
+            result = {"imported": list(done.added), "already": done.already, "faults": faults, "aside": aside}
+            write_json({"dry_run": dry_run, **result})
         elif not on_terminal():
             for one in done.added:
                 write(clean(one))
     except Unwritten as error:
-        raise error if dry_run else Unwritten(f"{said}, but {error.message}", hint=DONE_ALL_THE_SAME) from None
+        raise error if dry_run else Unwritten(f"{summary}, but {error.message}", hint=DONE_ALL_THE_SAME) from None
     if not as_json:
-        say(said)
+        say(summary)
     return Exit.PARTLY if done.faults else Exit.DONE

@@ -1,4 +1,4 @@
-"""`redrive receipts recover`: try every dead receipt once, where it lies."""
+"""`redrive receipts recover`: one attempt on every dead receipt, in place."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ABOUT = """Try every dead receipt once, first failed first, where it lies: a crash leaves it a dead letter.
+ABOUT = """Try every dead receipt once, first failed first, in place: after a crash it is still a dead letter.
 
 \b
 Examples:
@@ -57,20 +57,21 @@ Examples:
   redrive receipts recover --endpoint https://broker.example
   redrive receipts recover --limit 10 --pace 5/s --reason 'the broker is back'
 
-What is delivered is done. What is refused stays, with one try more in its history. What is not owed any more (the lease
-is lost, the task is gone) ends as superseded. If the target cannot be reached it stops, and nothing is changed: run it
-again, any time, also twice at once. Ctrl-C lets go of the rest.
+Delivered receipts are done. Refused ones stay, with one more attempt in their history. Those of a lease that is lost,
+or a task that is gone, end as superseded. If the target cannot be reached the command stops, and nothing is changed:
+run it again at any time, also twice at once. Ctrl-C leaves the rest.
 
-Only a target that asks for patience (429) is asked again, up to five times. In a pipe stdout has the ids that were
-delivered, each as soon as it is. Exit 0 if none of those that were tried is left, 9 if some were kept, 7 if the target
-or the store could not be reached. The token is REDRIVE_RECEIPTS_AUTH_TOKEN, or in a file: --token-file.
+After a rate limit (429) a receipt is tried again, up to five times. In a pipe stdout has the ids that were delivered,
+each as soon as it is. Exit 0 if none of those that were tried is left, 9 if some were kept, 7 if the target or the
+store could not be reached. The token is REDRIVE_RECEIPTS_AUTH_TOKEN, or in a file: --token-file.
 
-What waits for its first or next try is no dead letter, and only counted: `redrive receipts send --waiting` delivers it.
+Receipts that wait for an attempt are not dead letters, and only counted: `redrive receipts send --waiting` delivers
+them.
 """
 
 
 @click.command("recover", help=ABOUT, context_settings=HELP_NAMES)
-@dry_run_option("Say which would be tried, and try none.")
+@dry_run_option("Report which would be tried, and try none.")
 @click.option("--limit", metavar="N", type=WholeNumber(min=1), help="At most so many.")
 @click.option("--pace", metavar="RATE", help="No faster than this, as in 10/s.")
 @click.option(
@@ -120,8 +121,8 @@ def recover_receipts(
 
 
 class Lines:
-    """Writes the ids of what is delivered as soon as it is: whoever kills the recovery knows what was done. In a thread
-    of its own, so that a reader that takes its time holds up no try.
+    """Writes the id of each delivered receipt at once, so that it is known even if the command is killed. In a thread:
+    a slow reader of the pipe delays no attempt.
     """
 
     def __init__(self) -> None:
@@ -167,7 +168,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Rest:
-    """What is in the queue afterwards: dead receipts, and those that wait for a try."""
+    """What is in the queue afterwards: dead receipts, and those that wait for an attempt."""
 
     queue: str
     dead: int | None = None
@@ -175,7 +176,7 @@ class Rest:
 
 
 async def _rest(app: Redrive, queue: str) -> Rest:
-    """Without numbers if nobody can say: what was done must be told all the same."""
+    """Without numbers if the store fails: the result is reported all the same."""
     try:
         tally = await app.tally()
     except StoreError:
@@ -184,7 +185,7 @@ async def _rest(app: Redrive, queue: str) -> Rest:
 
 
 async def _would(app: Redrive, queue: str, why: str, limit: int | None) -> tuple[Recovery, Rest]:
-    """Without a target: nobody is asked."""
+    """Without a target."""
     from redrive.receipts.dead_receipts import letters_of
     from redrive.receipts.recovery import Recovery
 
@@ -197,7 +198,7 @@ async def _recover(client: ReceiptClient, why: str, limit: int | None, pace: str
     progress = Progress("tried", min(await client.dead_letters.size(), limit or 2**63))
     reached = 0
 
-    def tell(so_far: int, _total: int) -> None:
+    def count(so_far: int, _total: int) -> None:
         nonlocal reached
         progress.add(so_far - reached)
         reached = so_far
@@ -208,7 +209,7 @@ async def _recover(client: ReceiptClient, why: str, limit: int | None, pace: str
             limit=limit,
             pace=pace,
             concurrency=concurrency,
-            on_progress=tell,
+            on_progress=count,
             stop=lambda: interrupts.heard,
         )
     progress.end()
@@ -220,7 +221,7 @@ async def _recover(client: ReceiptClient, why: str, limit: int | None, pace: str
 
 
 def _report(done: Recovery, rest: Rest, *, as_json: bool, dry_run: bool = False) -> int:
-    for word, each in _told(done):
+    for word, each in _not_delivered(done):
         say(f"{word} {each.id}: {redact_text(each.reason)}")
     if as_json:
         write_json({**_as_object(done, dry_run=dry_run), "dead": rest.dead, "waiting": rest.waiting})
@@ -236,16 +237,15 @@ def _report(done: Recovery, rest: Rest, *, as_json: bool, dry_run: bool = False)
     return _code(done, dry_run=dry_run)
 
 
-def _told(done: Recovery) -> list[tuple[str, Skipped]]:
+def _not_delivered(done: Recovery) -> list[tuple[str, Skipped]]:
     groups = (("kept", done.kept), ("superseded", done.superseded), ("skipped", done.skipped))
     return [(word, each) for word, group in groups for each in group]
 
 
 def _summary(done: Recovery) -> str:
-    said = [f"delivered {len(done.delivered):,}"]
-    for word, group in (("kept", done.kept), ("superseded", done.superseded), ("skipped", done.skipped)):
-        said += [f"{word} {len(group):,}"] if group else []
-    return ", ".join(said)
+    groups = (("kept", done.kept), ("superseded", done.superseded), ("skipped", done.skipped))
+    counts = [f"{word} {len(group):,}" for word, group in groups if group]
+    return ", ".join([f"delivered {len(done.delivered):,}", *counts])
 
 
 def _code(done: Recovery, *, dry_run: bool) -> int:
@@ -253,12 +253,12 @@ def _code(done: Recovery, *, dry_run: bool) -> int:
         return Exit.DONE
     if done.stopped:
         were = "was" if len(done.left) == 1 else "were"
-        say(f"interrupted: {counted(len(done.left), 'receipt')} {were} not reached; say it again to go on")
+        say(f"interrupted: {counted(len(done.left), 'receipt')} {were} not reached; run it again to continue")
         return Exit.INTERRUPTED
     if done.unreachable:
-        said = redact_text(done.unreachable)
+        why = redact_text(done.unreachable)
         left = f"{counted(len(done.left), 'receipt')} left as {'it was' if len(done.left) == 1 else 'they were'}"
-        say(f"redrive: {said}; {left} (run it again when it is back)")
+        say(f"redrive: {why}; {left} (run it again when it is back)")
         return Exit.STORE
     return Exit.PARTLY if done.kept or done.skipped or done.left else Exit.DONE
 

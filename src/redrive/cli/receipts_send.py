@@ -1,4 +1,4 @@
-"""`redrive receipts send`: deliver receipts of a file, for certain."""
+"""`redrive receipts send`: deliver the receipts of a file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from redrive.receipts.model import Receipt
     from redrive.receipts.settings import ReceiptSettings
 
-ABOUT = """Deliver receipts. Each is durable before its first try, and tried until it is delivered or a dead letter.
+ABOUT = """Deliver receipts. Each is durable before the first attempt, and retried until delivered or a dead letter.
 
 \b
 Examples:
@@ -47,13 +47,13 @@ Examples:
   jq -c .receipt receipts.json | redrive receipts send - --transport http --endpoint https://hooks.example/receipts
   redrive receipts send --waiting
 
-FILE is a receipt, an array of them, JSON lines, or a receipts.json; - reads stdin. All are looked at first: if one
-cannot be sent, none is. What waits in the queue from before is delivered along; --waiting sends nothing else, and ends
-when each of those has ended that waited when it began. Each keeps its own schedule and the tries that it has left.
+FILE is a receipt, an array of them, JSON lines, or a receipts.json; - reads stdin. All are checked first: if one
+cannot be sent, none is. Receipts that wait in the queue are delivered too; --waiting delivers only them, and ends when
+each that waited at the start has ended. Each keeps its own schedule and the attempts that it has left.
 
 In a pipe the columns are ID LEASE STATUS RESULT, where RESULT is delivered, dead or superseded. After Ctrl-C the rest
-stays durable, and whoever delivers next delivers it too. Exit 9 if some were not delivered, 7 if the store fails. What
-is superseded is not owed any more: with --waiting it is no failure.
+stays durable, and the next client delivers it. Exit 9 if some were not delivered, 7 if the store fails. With --waiting
+a superseded receipt is not a failure.
 """
 AT_ONCE = 200
 FAULTS = 20
@@ -62,7 +62,7 @@ SHAPE = "a receipt, an array of them, or JSON lines"
 
 @dataclass(frozen=True)
 class Sent:
-    """One that is to be delivered: what is told of it, whatever becomes of it."""
+    """A receipt that is to be delivered."""
 
     id: str
     lease_id: str
@@ -74,8 +74,8 @@ Ended = tuple[Sent, str]
 
 @click.command("send", help=ABOUT, context_settings=HELP_NAMES)
 @click.argument("file", metavar="FILE | -", required=False)
-@click.option("--waiting", is_flag=True, help="Instead of FILE: those that wait for their first or next try.")
-@click.option("--max-retries", metavar="N", help="Tries of each before it is a dead letter.  [default: 5]")
+@click.option("--waiting", is_flag=True, help="Instead of FILE: receipts that wait for an attempt.")
+@click.option("--max-retries", metavar="N", help="Attempts before it is a dead letter.  [default: 5]")
 @click.option("--backoff-base", metavar="SECONDS", help="Waits are its powers.  [default: 2.0]")
 @target_options
 @json_option
@@ -83,12 +83,12 @@ Ended = tuple[Sent, str]
 @verbose_option
 def send(*, file: str | None, waiting: bool, as_json: bool, store: str, **target: str | None) -> int:
     if (file is None) is not waiting:
-        said = "FILE and --waiting exclude each other" if waiting else "Missing argument 'FILE | -', or --waiting."
-        raise click.UsageError(said, ctx=click.get_current_context())
+        text = "FILE and --waiting exclude each other" if waiting else "Missing argument 'FILE | -', or --waiting."
+        raise click.UsageError(text, ctx=click.get_current_context())
     settings = chosen(**target)
     check_endpoint(settings)
     some = [] if file is None else _receipts(file, settings.tenant)
-    # Before there is a client, which delivers as soon as it is open: what it is quick with would never be told.
+    # Before the client is opened, which begins to deliver at once.
     before = visit(store, lambda app: _waiting(app, settings, target["queue"])) if waiting else []
 
     async def ask(client: ReceiptClient) -> list[Ended]:
@@ -101,10 +101,10 @@ def send(*, file: str | None, waiting: bool, as_json: bool, store: str, **target
 
 
 async def _waiting(app: Redrive, settings: ReceiptSettings, named: str | None) -> list[Sent]:
+    from redrive.app.internals import PAGE_LIMIT
     from redrive.core.filters import render
     from redrive.core.select import And, Match, Or
     from redrive.core.states import State
-    from redrive.stores.base import PAGE_LIMIT
 
     await check_there(app, named)
     await take_in(app, settings)
@@ -122,7 +122,7 @@ async def _waiting(app: Redrive, settings: ReceiptSettings, named: str | None) -
 
 
 def _sent(item: Item) -> Sent:
-    """What is no receipt ends as a dead letter, which says so."""
+    """An item that is not a receipt ends as a dead letter."""
     from redrive.receipts.model import Envelope
 
     try:
@@ -133,7 +133,7 @@ def _sent(item: Item) -> Sent:
 
 
 async def _check_runs(app: Redrive, queue: str) -> None:
-    """Raises Conflict: to wait for a queue that stands still could take for ever. Nothing was put into it yet."""
+    """Raises Conflict if the queue is paused: the wait would not end."""
     row = row_of(await app.tally(), queue)
     if row.paused:
         why = f" by {row.paused_by}: {row.paused_reason}" if row.paused_by else ""
@@ -143,7 +143,7 @@ async def _check_runs(app: Redrive, queue: str) -> None:
 
 
 async def _ended(client: ReceiptClient, some: list[Sent]) -> list[Ended]:
-    """What became of each; those that were under way when somebody stopped it are left out."""
+    """The result of each, without those that had none at an interrupt."""
     results: dict[str, str] = {}
     ids = list(dict.fromkeys(each.id for each in some))
     progress, room = Progress("sent", len(ids)), asyncio.Semaphore(AT_ONCE)
@@ -195,7 +195,7 @@ def _report(ended: list[Ended], left: int, *, waiting: bool, as_json: bool) -> i
         durable = "it is" if left == 1 else "they are"
         say(f"interrupted: {counted(left, 'receipt')} not delivered yet; {durable} durable")
         return Exit.INTERRUPTED
-    # Whoever sends a file wants these delivered; of what waits, only that is a failure that is still owed.
+    # A superseded receipt was not delivered, which is a failure for a file that was to be sent.
     return Exit.PARTLY if rest or (superseded and not waiting) else Exit.DONE
 
 
@@ -213,25 +213,27 @@ def _receipts(file: str, tenant: str | None) -> list[Receipt]:
         whose = tenant
         if isinstance(value, dict) and isinstance(inside, dict):
             whose = inside.get(TENANT) or value.get(TENANT) or tenant
-            inside = {name: said for name, said in inside.items() if name != TENANT}
+            inside = {name: field for name, field in inside.items() if name != TENANT}
         try:
             if whose != tenant:
-                raise InvalidReceipt((f"it is of tenant {shown(whose)}: say --tenant, or import and recover it",))
+                raise InvalidReceipt((f"it belongs to tenant {shown(whose)}: use --tenant, or import and recover it",))
             found.append(check_sendable(Receipt.of(inside)))
         except InvalidReceipt as error:
             faults.append(f"{place}: {error.message}")
     for fault in faults[:FAULTS]:
         say(fault)
     if faults:
-        raise ConfigError(f"{counted(len(faults), 'receipt')} cannot be sent; none was", field="FILE", hint="mend them")
+        raise ConfigError(
+            f"{counted(len(faults), 'receipt')} cannot be sent; none was", field="FILE", hint="correct them"
+        )
     if not found:
-        hint = f"{SHAPE}; --waiting, if those are meant that wait"
-        raise ConfigError("there is no receipt in it", field="FILE", hint=hint)
+        hint = f"{SHAPE}; or use --waiting"
+        raise ConfigError("the file contains no receipt", field="FILE", hint=hint)
     return found
 
 
 def _values(file: str) -> Iterator[tuple[str, Any]]:
-    """With the place of each, for faults."""
+    """Each value with its position, for faults."""
     text = _text(file)
     try:
         whole = json.loads(text)

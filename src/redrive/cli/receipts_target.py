@@ -45,13 +45,13 @@ def target_options(command: F) -> F:
 _TARGET = (
     click.option("--endpoint", metavar="URL", help="The target; also REDRIVE_RECEIPTS_ENDPOINT or redrive.toml."),
     click.option("--transport", metavar="WORD", help="mcp or http.  [default: mcp]"),
-    click.option("--timeout", metavar="DURATION", help="How long one try may take.  [default: 30s]"),
+    click.option("--timeout", metavar="DURATION", help="How long one attempt may take.  [default: 30s]"),
     click.option("--token-file", metavar="FILE", help="Has the bearer token; also REDRIVE_RECEIPTS_AUTH_TOKEN[_FILE]."),
 )
 
 
 def chosen(**flags: object) -> ReceiptSettings:
-    """The settings in force. Flags are named without their section."""
+    """The settings in force; `flags` are named without their section."""
     token_file = flags.pop("token_file", None)
     if token_file is not None:
         flags["auth_token"] = _token(str(token_file))
@@ -83,7 +83,7 @@ def with_client(
     work: bool,
     make: bool = False,
 ) -> T:
-    """A client of the target; `work`: one that delivers what waits. The store must be there, unless `make`."""
+    """Call `ask` with a client; `work`: one that delivers what waits. The store must exist, unless `make`."""
     check_endpoint(receipts)
     with incoming():
         import asyncio
@@ -119,7 +119,7 @@ def with_client(
 
 
 async def check_there(app: Redrive, queue: str | None) -> None:
-    """Raises UnknownQueue for one that --queue names: nothing to do in a queue that is not there is no good news."""
+    """Raises UnknownQueue for a queue that --queue names and that does not exist."""
     if queue is not None:
         from redrive.cli.queue import row_of as known
 
@@ -127,7 +127,7 @@ async def check_there(app: Redrive, queue: str | None) -> None:
 
 
 async def take_in(app: Redrive, receipts: ReceiptSettings) -> DeadLetterQueue:
-    """The dead letter queue, with what a configured receipts.json has that was not taken in before."""
+    """The dead letter queue, after the import of a configured receipts.json."""
     from redrive.receipts.dead_letters import DeadLetterQueue
 
     queue = DeadLetterQueue.of(app, queue=receipts.queue, tenant_id=receipts.tenant, storage_path=receipts.file)
@@ -149,7 +149,7 @@ async def update_file(app: Redrive, receipts: ReceiptSettings, letters: DeadLett
 
 
 def waiting_in(tally: Tally, queue: str) -> int:
-    """How many wait for their first or next try, or are being tried: no letters, and not delivered either."""
+    """How many wait for an attempt, or are being tried: neither dead letters nor delivered."""
     row = row_of(tally, queue)
     return row.ready + row.held + row.parked + row.leased
 
@@ -159,7 +159,7 @@ def row_of(tally: Tally, queue: str) -> QueueTally:
 
 
 def say_waiting(waiting: int, queue: str) -> None:
-    """Nobody may believe that all is delivered while a client that was killed has left some behind."""
+    """Report receipts that a killed client has left behind."""
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
         where = "" if queue == ReceiptSettings().queue else f" --queue {shlex.quote(queue)}"
@@ -171,5 +171,5 @@ def say_faults(done: Imported) -> None:
     for fault in done.faults[:FAULTS]:
         say(str(fault))
     if done.faults:
-        where = "" if done.aside is None else f"; the file is left as it is, a copy of it is {done.aside}"
+        where = "" if done.aside is None else f"; a copy of the file is {done.aside}"
         say(f"{counted(len(done.faults), 'fault')}{where}")

@@ -59,6 +59,14 @@ def parse(value: Duration, *, field: str = "duration") -> Millis:
     return int(millis.to_integral_value(ROUND_CEILING))
 
 
+def positive(value: Duration, *, field: str = "duration") -> Millis:
+    """As `parse`, for durations that must be greater than 0."""
+    millis = parse(value, field=field)
+    if millis < 1:
+        raise BadDuration(f"must be greater than 0, got {shown(value)}", field=field, hint="use 30s")
+    return millis
+
+
 def format(millis: Millis) -> str:  # noqa: A001 - read as durations.format, the inverse of durations.parse
     """The shortest text that `parse` reads back as the same number: 1h30m, 1.5s, 200ms, 0s."""
     if millis < 0:

@@ -72,7 +72,8 @@ class Writer:
         result, _ = await retry_unknown(lambda: self._store.put(items), clock=self._clock)
         if result.added:
             self._added(result.added)
-        return [item.id in result.added for item in items]
+        added = frozenset(result.added)
+        return [item.id in added for item in items]
 
 
 class Outbox:

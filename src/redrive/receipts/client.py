@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from redrive.app import Redrive
 from redrive.app.internals import Store, set_write_hook, store_of
-from redrive.core.durations import Duration, parse
+from redrive.core.durations import Duration, parse, positive
 from redrive.core.item import Item
 from redrive.core.quantity import shown
 from redrive.engine.heartbeat import Heartbeat
@@ -71,9 +71,7 @@ class ReceiptClient(AsyncLifecycle, Recovering):
         clock: Clock | None = None,
     ) -> None:
         check_terms(max_receipt_retries, backoff_base, jitter, name="max_receipt_retries")
-        limit = parse(timeout, field="timeout")
-        if limit < 1:
-            raise ConfigError(f"must be greater than 0, got {timeout!r}", field="timeout", hint="use 30s")
+        limit = positive(timeout, field="timeout")
         self.queue = queue
         self.tenant_id = check_tenant(tenant_id)
         self.receipts_file = None

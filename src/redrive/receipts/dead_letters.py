@@ -31,7 +31,7 @@ from redrive.receipts import receipts_json
 from redrive.receipts._lifecycle import AsyncLifecycle, Nesting
 from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts
 from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key
-from redrive.receipts.receipts_file import FileRead, ReceiptsFile, is_known, remember
+from redrive.receipts.receipts_file import ReceiptsFile, is_known, remember
 from redrive.receipts.receipts_json import Contents, Entry, Fault
 from redrive.stores.clock import Clock
 
@@ -199,8 +199,7 @@ class DeadLetterQueue(AsyncLifecycle):
             return Imported(done.added, already, contents.faults)
         aside = await receipts_json.set_aside(path, contents.hash) if contents.faults else None
         if not contents.faults or aside is not None:
-            note = FileRead(contents.hash, len(done.added), already, len(contents.faults))
-            await remember(self._app, path, note)
+            await remember(self._app, path, contents.hash)
         return Imported(done.added, already, contents.faults, aside)
 
     def _record(self, entry: Entry, reason: str, error: BaseException | str | None) -> Record:

@@ -97,14 +97,16 @@ async def last_attempts(app: Redrive, items: Iterable[Item]) -> dict[str, Attemp
     found: dict[str, Attempt] = {}
     for start in range(0, len(ids), HISTORIES_AT_ONCE):
         batch = ids[start : start + HISTORIES_AT_ONCE]
-        histories = await asyncio.gather(*[app.history(each) for each in batch], return_exceptions=True)
-        for each, history in zip(batch, histories, strict=True):
-            if isinstance(history, BaseException):
-                if not isinstance(history, NotFound):  # removed since it was found
-                    raise history
-            elif (last := last_attempt(history)) is not None:
-                found[each] = last
+        histories = await asyncio.gather(*[_history(app, each) for each in batch])
+        found |= {each.item.id: last for each in histories if each and (last := last_attempt(each)) is not None}
     return found
+
+
+async def _history(app: Redrive, item_id: str) -> History | None:
+    try:
+        return await app.history(item_id)
+    except NotFound:  # removed since it was found
+        return None
 
 
 def last_attempt(history: History) -> Attempt | None:

@@ -21,7 +21,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from redrive.core.durations import Duration, parse
+from redrive.core.durations import Duration, parse, positive
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.engine.caller import Called, Caller, is_async
@@ -104,12 +104,12 @@ class WorkPoller:
         self._handler = handler
         self._receipts = ReceiptFactory(self.worker_id)
         self._most = max_concurrent_jobs
-        self._interval = _positive(polling_interval, "polling_interval")
-        self._renewal = _positive(heartbeat_interval, "heartbeat_interval")
-        self._timeout = _positive(job_timeout, "job_timeout")
+        self._interval = positive(polling_interval, field="polling_interval")
+        self._renewal = positive(heartbeat_interval, field="heartbeat_interval")
+        self._timeout = positive(job_timeout, field="job_timeout")
         self._drain = parse(drain_timeout, field="drain_timeout")
         self._drained_at: Millis = 0
-        self._ttl = None if lease_ttl is None else _positive(lease_ttl, "lease_ttl")
+        self._ttl = None if lease_ttl is None else positive(lease_ttl, field="lease_ttl")
         self._filters = {
             "capabilities": check_str_list(capabilities, "capabilities"),
             "accept_types": check_str_list(accept_types, "accept_types"),
@@ -487,13 +487,6 @@ class _Slots:
 def _retry_after(error: BaseException) -> Millis:
     seconds = getattr(error, "retry_after", None)
     return round(seconds * 1000) if isinstance(seconds, int | float) else 0
-
-
-def _positive(value: Duration, field: str) -> Millis:
-    millis = parse(value, field=field)
-    if millis < 1:
-        raise ConfigError(f"must be greater than 0, got {shown(value)}", field=field, hint="use 30s")
-    return millis
 
 
 def _worker_name(given: object) -> str:

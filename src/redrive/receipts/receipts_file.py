@@ -13,13 +13,14 @@ import logging
 import platform
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from redrive import events as ev
 from redrive.app import Redrive
-from redrive.app.internals import clock_of, store_of
+from redrive.app.internals import aside, clock_of, store_of
 from redrive.core import codec
 from redrive.core.item import Millis
 from redrive.core.states import State
@@ -41,23 +42,20 @@ TERM: Millis = 15_000
 """How long an election lasts: another process takes over this long after a crash."""
 
 
-class FileRead(Struct, frozen=True):
-    """What the store keeps of a file that was imported, or written: `hash` tells whether it is still the same."""
+class KnownFile(Struct, frozen=True):
+    """What the store keeps of a file that was imported or written: the hash of its contents."""
 
     hash: str
-    added: int = 0
-    already: int = 0
-    faults: int = 0
 
 
 async def is_known(app: Redrive, path: Path, digest: str) -> bool:
     """Whether a file was imported or written with these contents."""
     known = await store_of(app).document(KIND, str(path))
-    return known is not None and codec.decode(known.body, FileRead).hash == digest
+    return known is not None and codec.decode(known.body, KnownFile).hash == digest
 
 
-async def remember(app: Redrive, path: Path, file: FileRead) -> None:
-    await store_of(app).write_documents([DocumentWrite(KIND, str(path), codec.encode(file))])
+async def remember(app: Redrive, path: Path, digest: str) -> None:
+    await store_of(app).write_documents([DocumentWrite(KIND, str(path), codec.encode(KnownFile(digest)))])
 
 
 class ReceiptsFile:
@@ -82,7 +80,7 @@ class ReceiptsFile:
     async def open(self) -> None:
         """Begins with a write, since a crash may have left an old file."""
         self._path = await receipts_json.resolve(self._path)
-        name = hashlib.sha256(f"{platform.node()}:{self._queue}:{self._path}".encode())
+        name = hashlib.sha256(f"{platform.node()}:{self._path}".encode())
         self._election = f"receipts.json-{name.hexdigest()[:16]}"
         self._changed.set()
         self._unsubscribe = self._app.events.subscribe(self._on_event)
@@ -154,8 +152,8 @@ class ReceiptsFile:
                 hint = "make room for a copy beside it, or move it away"
                 raise ConfigError(f"{self._path} is damaged and cannot be copied", field="storage_path", hint=hint)
         entries = [each.entry for each in await dead_receipts(self._app, self._queue)]
-        data = receipts_json.dump(entries)
+        data = await aside(partial(receipts_json.dump, entries))
         digest = hashlib.sha256(data).hexdigest()
         if there is None or there.hash != digest:
             await receipts_json.replace(self._path, data)
-            await remember(self._app, self._path, FileRead(digest, already=len(entries)))
+            await remember(self._app, self._path, digest)
