@@ -149,6 +149,11 @@ class StoreMessage(Handle, Message[T, R]):
         return self._mailbox.name
 
     @property
+    def reply_at(self) -> str:
+        """The address of the reply mailbox if it is on another store; "" if not."""
+        return self._envelope.reply_at
+
+    @property
     def _envelope(self) -> Envelope:
         if self._opened is None:
             self._opened = opened(self.item.payload)
@@ -268,6 +273,12 @@ class StoreMessage(Handle, Message[T, R]):
     def _expired(self, why: str) -> ReceiptHandleExpiredError:
         said = f"receipt handle {self.receipt_handle} is not valid any more: {why}"
         return ReceiptHandleExpiredError(said, hint="the message is delivered again, if it was not acknowledged")
+
+    def settle(self, outcome: o.Outcome | None, *, follow_ups: tuple[NewItem, ...] = ()) -> Answer | None:
+        """For loops: end it with this outcome (None: done). Counts after the visibility timeout, too, while no other
+        receiver has leased it; None if it did not count.
+        """
+        return self._settle(self._settlement(self._done() if outcome is None else outcome, follow_ups=follow_ups))
 
     def _settle(self, settlement: Settlement) -> Answer | None:
         """None: it did not count, since the message has ended before, or is somebody else's now."""

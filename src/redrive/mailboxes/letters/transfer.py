@@ -24,7 +24,7 @@ from redrive.engine.store_retry import retry_unknown
 from redrive.errors import NotFound
 from redrive.mailboxes.boxes.envelope import opened
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-from redrive.mailboxes.boxes.place import Place
+from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.mailboxes.letters.dead_letter_view import dead_letter_from
 from redrive.office.replay.resend import audit_entry
 
@@ -39,8 +39,8 @@ def origin_of(item: Item) -> str:
 
 def move(source: StoreMailbox[Any, Any], target: Mailbox[Any, Any], letter_id: str) -> bool:
     """Move a letter of `source`. False if it is not an open letter any more, or `target` is on the same store."""
-    place = source._place
-    letter = place.call(_lease, place, letter_id)
+    shared = source.shared
+    letter = shared.call(_lease, shared, letter_id)
     if letter is None:
         return False
     outcome: o.Outcome = o.Release(f"not moved to {target.name}")
@@ -50,19 +50,19 @@ def move(source: StoreMailbox[Any, Any], target: Mailbox[Any, Any], letter_id: s
         if not isinstance(target, StoreMailbox):
             target.send(dead_letter_from(letter, opened(letter.item.payload), target.body_type or source.body_type))
             outcome = o.Cancelled(f"moved to {target.name} on another store")
-        elif target._call(_take_in, target, letter, place):
+        elif target.call(_take_in, target, letter, shared):
             outcome = o.Cancelled(f"moved to {target.name} on another store ({target._address()})")
     finally:
-        place.call(_end, place, letter.item, outcome)
+        shared.call(_end, shared, letter.item, outcome)
     return isinstance(outcome, o.Cancelled)
 
 
-async def _lease(place: Place, letter_id: str) -> History | None:
+async def _lease(shared: MailboxStore, letter_id: str) -> History | None:
     # Under a worker name of its own: a letter that the same name holds would be given again.
-    worker = f"{place.worker}-{new_id()[:8]}"
-    leased, _ = await retry_unknown(lambda: place.store.lease_letters([letter_id], worker, TTL, early=True))
+    worker = f"{shared.worker}-{new_id()[:8]}"
+    leased, _ = await retry_unknown(lambda: shared.store.lease_letters([letter_id], worker, TTL, early=True))
     try:
-        history = await place.store.get(letter_id)
+        history = await shared.store.get(letter_id)
     except NotFound:
         return None
     if not leased and history.item.state is State.DEAD and history.item.lease_until is not None:
@@ -70,14 +70,14 @@ async def _lease(place: Place, letter_id: str) -> History | None:
     return history if leased else None
 
 
-async def _take_in(target: StoreMailbox[Any, Any], letter: History, home: Place) -> bool:
+async def _take_in(target: StoreMailbox[Any, Any], letter: History, home: MailboxStore) -> bool:
     """False if it is the very store that the letter is on, by another address: then it must not end there."""
     await target._prepare()
-    place = target._place
+    shared = target.shared
     act = Act(home.worker, f"moved to {target.name} from another store", new_id())
-    taken, _ = await retry_unknown(lambda: place.store.take_in([_as_it_died(letter, home.fingerprint)], act))
-    place.ring(target.name)
-    return not taken.already or (await place.store.get(letter.item.id)).item.worker != letter.item.worker
+    taken, _ = await retry_unknown(lambda: shared.store.take_in([_as_it_died(letter, home.fingerprint)], act))
+    shared.notify(target.name)
+    return not taken.already or (await shared.store.get(letter.item.id)).item.worker != letter.item.worker
 
 
 def _as_it_died(history: History, fingerprint: str) -> History:
@@ -87,8 +87,8 @@ def _as_it_died(history: History, fingerprint: str) -> History:
     return structs.replace(died, item=structs.replace(died.item, deliveries=deliveries, worker=None, tags=tags))
 
 
-async def _end(place: Place, item: Item, outcome: o.Outcome) -> None:
-    made = settlement_of(item, outcome, worker=place.worker)
+async def _end(shared: MailboxStore, item: Item, outcome: o.Outcome) -> None:
+    made = settlement_of(item, outcome, worker=shared.worker)
     if isinstance(outcome, o.Cancelled):
-        made = structs.replace(made, audit=audit_entry("move", Act(place.worker, outcome.note, new_id()), item.id))
-    await retry_unknown(lambda: place.store.settle_letters([made]))
+        made = structs.replace(made, audit=audit_entry("move", Act(shared.worker, outcome.note, new_id()), item.id))
+    await retry_unknown(lambda: shared.store.settle_letters([made]))

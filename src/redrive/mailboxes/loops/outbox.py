@@ -28,7 +28,7 @@ from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message
 
 if TYPE_CHECKING:
-    from redrive.mailboxes.boxes.place import Place
+    from redrive.mailboxes.boxes.store import MailboxStore
     from redrive.mailboxes.loops.settling import Outgoing
 
 P = ParamSpec("P")
@@ -57,18 +57,18 @@ def target_for(source: str, mailbox: Anyone | str) -> str:
     return f"mailbox.{source}" + (f"@{mailbox._address()}" if isinstance(mailbox, StoreMailbox) else "")
 
 
-def shares_store(place: Place, mailbox: Anyone | str) -> bool:
+def shares_store(shared: MailboxStore, mailbox: Anyone | str) -> bool:
     """Whether one write of this store reaches the mailbox, too."""
-    return isinstance(mailbox, StoreMailbox) and mailbox._shares(place)
+    return isinstance(mailbox, StoreMailbox) and mailbox._shares(shared)
 
 
-def outgoing_item(place: Place, outgoing: Outgoing, *, source: str) -> NewItem:
+def outgoing_item(shared: MailboxStore, outgoing: Outgoing, *, source: str) -> NewItem:
     """What the write that ends a message of `source` puts: the reply itself, or an outbox item with it."""
     to = outgoing.mailbox
     name = to if isinstance(to, str) else to.name
     data, kind = bodies.dumped(outgoing.body, mailbox=name)
     message = sealed(Envelope(FORM, Raw(data), type=kind, attributes=dict(outgoing.attributes)))
-    if shares_store(place, to):
+    if shares_store(shared, to):
         return NewItem(new_id(), name, message)
     delivery = Delivery(outgoing.name or name, outgoing.reply_at, Raw(message))
     return outbox_item(target_for(source, to), msgspec.json.encode(delivery))
@@ -98,16 +98,16 @@ class LoopOutbox:
 
     def note(self, message: Message[Any, Any], letters: Anyone | None = None) -> None:
         """After the end of a message: its reply and its dead letter are outbox items if they are for another store."""
-        place, name = self._source._place, message.reply_to_name
+        shared, name = self._source.shared, message.reply_to_name
         answers = name if name is None or message.reply_to is None else message.reply_to
-        elsewhere = [each for each in (answers, letters) if each is not None and not shares_store(place, each)]
-        served = [place.tasks.outbox.serves(target_for(self._source.name, each)) for each in elsewhere]
+        elsewhere = [each for each in (answers, letters) if each is not None and not shares_store(shared, each)]
+        served = [shared.tasks.outbox.serves(target_for(self._source.name, each)) for each in elsewhere]
         self._due |= not all(served)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Around a run of the loop: what is there at its start and at its end is tried before it goes on."""
-        outbox = self._source._place.tasks.outbox
+        outbox = self._source.shared.tasks.outbox
         registration = outbox.register(target_for(self._source.name, ""), self._deliver, breaker=False)
         self._next = None
         try:
@@ -122,13 +122,13 @@ class LoopOutbox:
         now = self._source.clock.monotonic()
         if self._due or self._next is None or now >= self._next:
             first, self._due, self._next = self._next is None, False, now + EACH
-            self._call(self._source._place.tasks.outbox.look, wait=first)
+            self._call(self._source.shared.tasks.outbox.look, wait=first)
 
     def _call(self, method: Callable[P, Coroutine[Any, Any, None]], *args: P.args, **kwargs: P.kwargs) -> None:
         source = self._source
         try:
             if not source.closed:
-                source._place.call(method, *args, **kwargs)
+                source.shared.call(method, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - a loop does not end because of another store
             if not (isinstance(error, MailboxError) and source.closed):
                 logs.say(logging.WARNING, "Not delivered yet", source_mailbox=source.name, error=logs.said(error))
@@ -154,7 +154,7 @@ class LoopOutbox:
             elif isinstance(target, StoreMailbox):
                 # Under another id than the outbox item's: the mailbox may be on the same store after all.
                 reply = NewItem(destination_id(item), target.name, bytes(delivery.message))
-                target._call(target._put, reply, False)
+                target.call(target._put, reply, False)
             else:
                 _send(target, opened(bytes(delivery.message)), target.body_type or self._reply_type())
         except MailboxConnectionError:

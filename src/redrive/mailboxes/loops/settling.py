@@ -46,13 +46,12 @@ def reply_of(message: StoreMessage[Any, Any], body: object) -> Outgoing | None:
     if name is None:
         return None
     mailbox = message.reply_to
-    return Outgoing(name if mailbox is None else mailbox, body, reply_at=message._envelope.reply_at, name=name)
+    return Outgoing(name if mailbox is None else mailbox, body, reply_at=message.reply_at, name=name)
 
 
 def finish(message: StoreMessage[Any, Any], reply: Outgoing | None = None) -> bool:
     """It is done, and so is its reply."""
-    follow_ups = _follow_ups(message, reply)
-    return message._settle(message._settlement(message._done(), follow_ups=follow_ups)) is not None
+    return message.settle(None, follow_ups=_follow_ups(message, reply)) is not None
 
 
 def retry(
@@ -61,17 +60,17 @@ def retry(
     """It failed, and is tried again. `free`: this delivery does not count."""
     delay = limits.seconds(delay_seconds, field="delay_seconds")
     outcome = o.Limited(failure_from(error), delay) if free else o.Retry(failure_from(error), delay)
-    return message._settle(message._settlement(outcome)) is not None
+    return message.settle(outcome) is not None
 
 
 def cancel(message: StoreMessage[Any, Any], error: BaseException) -> bool:
     """After a cancel request: its work has stopped. The error that it raised is kept as evidence."""
-    return message._settle(message._settlement(o.Cancelled(message.asked, failure_from(error)))) is not None
+    return message.settle(o.Cancelled(message.asked, failure_from(error))) is not None
 
 
 def release(message: StoreMessage[Any, Any]) -> bool:
     """It was not worked on: visible again at once, and this delivery does not count."""
-    return message._settle(message._settlement(o.Release())) is not None
+    return message.settle(o.Release()) is not None
 
 
 def dead_letter(
@@ -91,17 +90,17 @@ def dead_letter(
     """
     dead = o.Dead(failure_from(error), reason, route, limits.seconds(retry_delay, field="retry_delay"), counted)
     follow_ups = _follow_ups(message, reply)
-    if mailbox is not None and not shares_store(message._place, mailbox):
-        follow_ups += (letter_item(message.id, mailbox, source=message._mailbox.name),)
-    answer = message._settle(message._settlement(dead, follow_ups=follow_ups))
+    if mailbox is not None and not shares_store(message.shared, mailbox):
+        follow_ups += (letter_item(message.id, mailbox, source=message.mailbox_name),)
+    answer = message.settle(dead, follow_ups=follow_ups)
     if answer is None or (answer.verdict is Verdict.APPLIED and answer.reason == "cancelled"):
         return "lost"  # or a cancel request ended it
     died = answer.verdict is Verdict.APPLIED
     if answer.verdict is Verdict.ALREADY:
-        died = message._mailbox._call(message._place.store.get, message.id).item.state is State.DEAD
+        died = message.shared.call(message.shared.store.get, message.id).item.state is State.DEAD
     if died and route:
-        # Letters ring no bell of the store.
-        message._place.ring_from_outside(route)
+        # The store does not notify receivers of letters.
+        message.shared.notify_from_thread(route)
     return "dead" if died else "full"
 
 
@@ -112,4 +111,4 @@ def failure_from(error: BaseException | Failure) -> Failure:
 def _follow_ups(message: StoreMessage[Any, Any], reply: Outgoing | None) -> tuple[NewItem, ...]:
     if reply is None:
         return ()
-    return (outgoing_item(message._place, reply, source=message._mailbox.name),)
+    return (outgoing_item(message.shared, reply, source=message.mailbox_name),)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from redrive.core.item import Failure
+from redrive.core.item import Failure, Item
 from redrive.engine.evidence import plain_failure
 from redrive.engine.forks import parent_only
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.mailbox import Mailbox
-from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
 from redrive.mailboxes.loops.policy import DLQPolicy
 
@@ -32,7 +32,8 @@ def verdict(policy: Policy | None, message: Given, error: BaseException) -> str 
         return "budget"
     if policy is None:
         return "no_retry"
-    if getattr(getattr(message, "_item", None), "last_chance", False):
+    item = item_of(message)
+    if item is not None and item.last_chance:
         return "last_chance"
     return _reason(policy, error) if _dies(policy, message, error) else None
 
@@ -60,26 +61,32 @@ def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
     errors = _errors(policy, message) if lost else 0
     if lost + errors < allowed:
         return None
-    source = getattr(getattr(message, "_item", None), "queue", "")
+    item = item_of(message)
+    source = "" if item is None else item.queue
     which = f"{lost} of {lost + errors} deliveries, the others failed" if errors else f"each of {lost} deliveries"
-    text = f"lease expired on {which}: whoever received it was not heard of again"
+    text = f"lease expired on {which}: the receiver was lost"
     return plain_failure("redrive.LeaseExpired", text, "crash", key=f"lease expired in {source}")
+
+
+def item_of(message: Given) -> Item | None:
+    """None for a message of a user's own mailbox class."""
+    return message.item if isinstance(message, StoreMessage) else None
 
 
 def is_suspect(message: Given) -> bool:
     """Whether a worker was lost with it."""
-    item = getattr(message, "_item", None)
+    item = item_of(message)
     return item is not None and item.crashes > 0
 
 
 def is_letter(message: Given) -> bool:
     """Whether it is a dead letter, received from the mailbox of its route."""
-    item = getattr(message, "_item", None)
+    item = item_of(message)
     return item is not None and item.letter is not None
 
 
 def _lost(policy: Policy | None, message: Given) -> int:
-    item = getattr(message, "_item", None)
+    item = item_of(message)
     if item is not None:
         return int(item.crashes)
     # A user's own mailbox class counts deliveries alone: where every error ends at the limit, the rest was lost.
@@ -88,7 +95,7 @@ def _lost(policy: Policy | None, message: Given) -> int:
 
 
 def _errors(policy: Policy | None, message: Given) -> int:
-    item = getattr(message, "_item", None)
+    item = item_of(message)
     return 0 if item is None or policy is None or not _is_plain(policy) else int(item.errors)
 
 

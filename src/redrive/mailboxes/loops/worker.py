@@ -41,7 +41,15 @@ from redrive.mailboxes.loops.ends import DeadLetterReason, ends_of
 from redrive.mailboxes.loops.generics import given_for
 from redrive.mailboxes.loops.outbox import LoopOutbox, shares_store
 from redrive.mailboxes.loops.policy import DLQPolicy
-from redrive.mailboxes.loops.verdict import is_excluded, is_letter, is_suspect, lost_too_often, mailbox_of, verdict
+from redrive.mailboxes.loops.verdict import (
+    is_excluded,
+    is_letter,
+    is_suspect,
+    item_of,
+    lost_too_often,
+    mailbox_of,
+    verdict,
+)
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 
 BodyT = TypeVar("BodyT")
@@ -169,7 +177,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         """Declare the dead-letter mailboxes of our store there, with the room they have."""
         for mailbox in self.dead_letters:
             if isinstance(mailbox, StoreMailbox) and self._shares_store(mailbox):
-                mailbox._place.call(mailbox._prepare)
+                mailbox.call(mailbox._prepare)
 
     def _round(self, visibility: float, wait: float) -> None:
         def receive() -> Sequence[Message[BodyT, ReplyT]]:
@@ -360,7 +368,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
     # --- other stores -----------------------------------------------------------------------------------------------
 
     def _shares_store(self, mailbox: Mailbox[Any, Any]) -> bool:
-        return isinstance(self._requests, StoreMailbox) and shares_store(self._requests._place, mailbox)
+        return isinstance(self._requests, StoreMailbox) and shares_store(self._requests.shared, mailbox)
 
     def _has_room(self, mailbox: Mailbox[Any, Any]) -> bool:
         """Whether another store takes one more letter. On our own store the write itself checks."""
@@ -382,7 +390,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
 
     def _backoff(self, message: Message[BodyT, ReplyT], *, free: bool = False) -> float:
         """`free`: the delivery is not counted, so all of them are."""
-        item = getattr(message, "_item", None)
+        item = item_of(message)
         return self._config.backoff(item.deliveries if free and item is not None else message.delivery_count)
 
     def _log_lost(self, message: Message[BodyT, ReplyT], *, ended: bool | None) -> None:
