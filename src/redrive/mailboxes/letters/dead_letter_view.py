@@ -68,6 +68,19 @@ class LetterMessage(StoreMessage[Any, R]):
         self._history = history
         self._dead_after = at_death(history)[1]
 
+    @property
+    def mailbox(self) -> StoreMailbox[Any, R]:
+        return self._mailbox
+
+    def leased(self) -> History:
+        """Raises ReceiptHandleExpiredError if the lease is over."""
+        self._check_held()
+        return self._history
+
+    def was_replayed(self) -> None:
+        """A replay ended it, in place of `acknowledge`."""
+        self._over = True
+
     def _read(self) -> DeadLetter[Any]:
         return dead_letter_from(self._history, self._envelope, self._mailbox.body_type)
 

@@ -105,13 +105,13 @@ class Replayer(Generic[T]):
         replay = self.prepare(to, transform, priority, dedupe=dedupe, reason=reason, actor=actor)
         if isinstance(which, str):
             return self.run(replay, replay.replay_ids([which]))
-        if not isinstance(which, LetterMessage) or which._mailbox.name != self.dead_letters.name:
+        if not isinstance(which, LetterMessage) or which.mailbox_name != self.dead_letters.name:
             hint = "give a message that was received from it, or the id of a letter"
             raise InvalidParameterError(f"{which!r} is no letter of {self.dead_letters.name}", field="which", hint=hint)
-        which._check_held()
         replay.held = True
-        replayed = self.run(replay, replay.replay([which._history], 1))
-        which._over = bool(replayed.replayed)
+        replayed = self.run(replay, replay.replay([which.leased()], 1))
+        if replayed.replayed:
+            which.was_replayed()
         return replayed
 
     def matching(
@@ -228,7 +228,7 @@ def replay(
 
     `how` is what `Replayer.one` takes, as to=, transform=, priority=, reason=.
     """
-    mailbox = which._mailbox if dead_letters is None and isinstance(which, LetterMessage) else dead_letters
+    mailbox = which.mailbox if dead_letters is None and isinstance(which, LetterMessage) else dead_letters
     if mailbox is None:
         hint = "give the mailbox, too: replay(which, dead_letters)"
         raise InvalidParameterError(f"{which!r} does not say where it lies", field="dead_letters", hint=hint)
