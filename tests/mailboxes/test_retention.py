@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 from redrive.core.item import Millis
 from redrive.core.states import Disposition
-from redrive.mailboxes.letters.retention import expire
+from redrive.mailboxes.letters.dead_letter_view import expire
 from redrive.mailboxes.metrics import MailboxMetrics
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
@@ -17,7 +15,6 @@ DAY: Millis = 86_400_000
 
 async def test_letters_expire_one_by_one_by_their_own_age(clock: FakeClock) -> None:
     store = await MemoryStore(clock).open()
-    place = SimpleNamespace(store=store, clock=clock)
     await die(store, "old")
     await die(store, "held")
     clock.advance(20 * DAY)
@@ -25,7 +22,7 @@ async def test_letters_expire_one_by_one_by_their_own_age(clock: FakeClock) -> N
     clock.advance(11 * DAY)
     await store.lease_letters(["held"], "somebody", 60_000)
     metrics = MailboxMetrics()
-    assert await expire(place, ROUTE, 30 * DAY, metrics=metrics) == 1
+    assert await expire(store, ROUTE, 30 * DAY, metrics=metrics) == 1
     assert metrics.counts["expired"] == {("requests", "builtins.ValueError"): 1}
     found = {each: (await store.get(each)).item.letter for each in ("old", "held", "young")}
     assert {each: letter.disposition for each, letter in found.items() if letter is not None} == {
@@ -36,4 +33,4 @@ async def test_letters_expire_one_by_one_by_their_own_age(clock: FakeClock) -> N
     (deed,) = (await store.get("old")).deeds
     assert (deed.change, deed.actor, deed.reason) == ("discard", "retention", "kept in requests-dlq for 30d")
     clock.advance(60_000)
-    assert await expire(place, ROUTE, 30 * DAY) == 1
+    assert await expire(store, ROUTE, 30 * DAY) == 1

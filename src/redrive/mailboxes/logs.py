@@ -24,9 +24,9 @@ def say(level: int, text: str, **fields: Any) -> None:
     """Quick when the level is off. Values come from anywhere and logs go everywhere: secrets are struck out."""
     if not logger.isEnabledFor(level):
         return
-    told = {name: _plain(value) for name, value in fields.items()}
-    line = " ".join((text, *(f"{name}={value}" for name, value in told.items() if value is not None)))
-    logger.log(level, "%s", one_line(line), extra={"redrive": {"event": text, **told}})
+    plain = {name: _plain(value) for name, value in fields.items()}
+    line = " ".join((text, *(f"{name}={value}" for name, value in plain.items() if value is not None)))
+    logger.log(level, "%s", one_line(line), extra={"redrive": {"event": text, **plain}})
 
 
 def dead_lettered(
@@ -95,7 +95,7 @@ def discarded(*, message_id: str, error: Exception) -> None:
 
 
 def not_ended(*, message_id: str, error: Exception) -> None:
-    """Somebody else has it now, or it comes again when its lease is over."""
+    """Another receiver has it, or it is delivered again when its lease has expired."""
     say(logging.WARNING, "Message could not be settled", message_id=message_id, error=said(error))
 
 

@@ -1,7 +1,7 @@
 """The mailbox that keeps its promise on every store.
 
 A mailbox is a queue of a store. Under its name it also shows the open dead letters of the route of that name, so that
-the mailbox of a DLQPolicy is a lens on letters where they lie, and not a second copy of them.
+the mailbox of a DLQPolicy is a view of letters in place, and not a second copy of them.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     def _use(self, shared: MailboxStore) -> None:
         self._home = shared
-        self._lens: DeadLetterView | None = None
+        self.dead_letter_view: DeadLetterView | None = None
         self._source = QueueSource(
             self._name,
             shared.worker,
@@ -348,9 +348,9 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     ) -> str:
         name, at = self._reply_address(reply_to)
         told = limits.attributes(attributes)
-        return self.call(self._bear, body, name, at, attributes=told, priority=priority, message_id=key)
+        return self.call(self._store_dead_letter, body, name, at, attributes=told, priority=priority, message_id=key)
 
-    async def _bear(self, body: T, reply_to: str, reply_at: str, **how: Any) -> str:
+    async def _store_dead_letter(self, body: T, reply_to: str, reply_at: str, **how: Any) -> str:
         from redrive.mailboxes.letters.store_dead_letter import store_dead_letter
 
         await self._prepare()
@@ -400,10 +400,10 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         """Open letters under this name, as messages."""
         from redrive.mailboxes.letters.dead_letter_view import DeadLetterView, LetterMessage
 
-        if self._lens is None:
-            self._lens = DeadLetterView(self.shared, self._name, keep=self._letter_ttl)
+        if self.dead_letter_view is None:
+            self.dead_letter_view = DeadLetterView(self.shared, self._name, keep=self._letter_ttl)
         taken_at = self.clock.monotonic()
-        histories = await self._lens.take(limit, max(1, ttl))
+        histories = await self.dead_letter_view.take(limit, max(1, ttl))
         messages = [LetterMessage(self, history, taken_at=taken_at, ttl=ttl) for history in histories]
         if not ttl:
             for message in messages:
@@ -445,9 +445,9 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     def expire(self) -> int:
         """Discard letters under this name that are older than `default_ttl`; how many. Done once a minute anyway."""
         self._check_open()
-        from redrive.mailboxes.letters.retention import expire
+        from redrive.mailboxes.letters.dead_letter_view import expire
 
-        return self.call(expire, self.shared, self._name, self._letter_ttl) if self._letter_ttl else 0
+        return self.call(expire, self.shared.store, self._name, self._letter_ttl) if self._letter_ttl else 0
 
     def close(self) -> None:
         """Those who wait in `receive` get nothing, at once. What is stored stays. May be called twice."""
@@ -498,8 +498,8 @@ def _is_of_letters(body_type: Any) -> bool:
 
 def _expiry(shared: MailboxStore, name: str, ttl: Millis) -> Callable[[], Awaitable[object]]:
     async def expire() -> None:
-        from redrive.mailboxes.letters.retention import expire
+        from redrive.mailboxes.letters.dead_letter_view import expire
 
-        await expire(shared, name, ttl)
+        await expire(shared.store, name, ttl)
 
     return expire

@@ -87,7 +87,7 @@ class DLQConsumer(Beating, Generic[T]):
         visibility_timeout: float | None = None,
         wait_time_seconds: float = 20,
     ) -> None:
-        """Until it is told to stop, the mailbox is closed, or it has received so many times."""
+        """Runs until it is stopped, the mailbox is closed, or `max_iterations` batches were received."""
         most = limits.rounds(max_iterations)
         visibility = self._visibility if visibility_timeout is None else limits.working_visibility(visibility_timeout)
         limits.wait_time(wait_time_seconds)
@@ -130,7 +130,7 @@ class DLQConsumer(Beating, Generic[T]):
             try:
                 self._process(message)
             except BaseException:
-                # The thread is told to end in the middle of a handler: nothing stays behind invisible.
+                # The thread ends in the middle of a handler: no letter stays leased.
                 self._give_back(batch[position:])
                 raise
             self._heartbeat.beat()
@@ -163,7 +163,7 @@ class DLQConsumer(Beating, Generic[T]):
                 self._end(message, lambda message=message: message.nack(0))  # type: ignore[misc]
 
     def _end(self, message: Message[DeadLetter[T], Any], how: Callable[[], None]) -> bool:
-        """Whether it counted. If not, the letter comes again: to us, or to whoever has it now."""
+        """Whether the store accepted it. If not, the letter is delivered again."""
         try:
             how()
         except MailboxError as error:
@@ -202,6 +202,6 @@ def safe(
 
 def _age(letter: DeadLetter[Any], now: int) -> float:
     died = letter.dead_lettered_at
-    # Somebody's own letter may have a time without a zone; ours are UTC.
+    # A letter that a user made may have a time without a zone; ours are UTC.
     aware = died if died.tzinfo is not None else died.replace(tzinfo=UTC)
     return max(0.0, (datetime.fromtimestamp(now / 1000, UTC) - aware).total_seconds())

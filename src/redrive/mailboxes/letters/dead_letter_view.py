@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -10,25 +11,31 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from msgspec import structs
 
+from redrive.core import durations
 from redrive.core import outcome as o
 from redrive.core.item import History, Item, Millis, NewItem
-from redrive.core.select import Match, Selection
-from redrive.core.verbs import Act, Answer, Settlement
+from redrive.core.select import Ids, Match, Selection
+from redrive.core.verbs import Act, Answer, Discard, Settlement
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import LetterSource, at_death, open_letters
+from redrive.engine.store_retry import retry_unknown
 from redrive.errors import SerializationError
 from redrive.mailboxes.boxes import bodies
-from redrive.mailboxes.boxes.dead_letter import DeadLetter, dead_letter_of, moment
+from redrive.mailboxes.boxes.dead_letter import DeadLetter, dead_letter_of, error_type, moment
 from redrive.mailboxes.boxes.envelope import Envelope
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import store_dead_letter
+from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 from redrive.office.replay.resend import audit_entry
+from redrive.stores.base import Store
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import StoreMailbox
     from redrive.mailboxes.boxes.store import MailboxStore
 
 R = TypeVar("R")
+
+EXPIRED_AT_ONCE = 100
 
 
 class DeadLetterView:
@@ -60,6 +67,19 @@ class LetterMessage(StoreMessage[Any, R]):
         super().__init__(mailbox, history.item, taken_at=taken_at, ttl=ttl)
         self._history = history
         self._dead_after = at_death(history)[1]
+
+    @property
+    def mailbox(self) -> StoreMailbox[Any, R]:
+        return self._mailbox
+
+    def leased(self) -> History:
+        """Raises ReceiptHandleExpiredError if the lease is over."""
+        self._check_held()
+        return self._history
+
+    def was_replayed(self) -> None:
+        """A replay ended it, in place of `acknowledge`."""
+        self._over = True
 
     def _read(self) -> DeadLetter[Any]:
         return dead_letter_from(self._history, self._envelope, self._mailbox.body_type)
@@ -101,8 +121,8 @@ class LetterMessage(StoreMessage[Any, R]):
         try:
             return (await self.shared.store.settle_letters([settlement]))[0]
         finally:
-            if self._mailbox._lens is not None:
-                self._mailbox._lens.look_again()
+            if self._mailbox.dead_letter_view is not None:
+                self._mailbox.dead_letter_view.look_again()
 
 
 def dead_letter_from(history: History, envelope: Envelope, body_type: Any) -> DeadLetter[Any]:
@@ -132,3 +152,34 @@ def _body(item: Item, envelope: Envelope, expected: Any) -> Any:
         return bodies.loaded(data, expected, envelope.type)
     except SerializationError:
         return data
+
+
+async def expire(store: Store, name: str, keep: Millis, *, metrics: MailboxMetrics | None = None) -> int:
+    """Discard the open letters of this mailbox that died longer ago than `keep`, longest dead first; how many.
+
+    Leased letters are left for the next call.
+    """
+    act = Act("retention", f"kept in {name} for {durations.format(keep)}", new_id())
+    counted = default_metrics() if metrics is None else metrics
+    expired, cursor = 0, None
+    too_old = open_letters(name, Match("died", ">", keep))
+    while True:
+        page = await store.find(too_old, EXPIRED_AT_ONCE, cursor, oldest=True)
+        if page.items:
+            old = {item.id: item for item in page.items}
+            gone = await _discarded(store, tuple(old), act)
+            expired += len(gone)
+            for labels, count in Counter(_labels(old[each]) for each in gone).items():
+                counted.expired(*labels, count)
+        if page.next is None:
+            return expired
+        cursor = page.next
+
+
+async def _discarded(store: Store, those: tuple[str, ...], act: Act) -> tuple[str, ...]:
+    done, _ = await retry_unknown(lambda: store.amend(Ids(those), Discard(), act))
+    return (*done.changed, *done.already)
+
+
+def _labels(item: Item) -> tuple[str, str]:
+    return item.queue, "" if item.letter is None else error_type(item.letter.failure)

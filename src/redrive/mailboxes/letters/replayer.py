@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from redrive.core.filters import parse
@@ -25,17 +24,15 @@ from redrive.core.select import Selection
 from redrive.core.verbs import Act, Skipped
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import open_letters
-from redrive.errors import InvalidParameterError, MailboxError, MailboxResolutionError
+from redrive.errors import InvalidParameterError, MailboxError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, error_type
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox, Urgency
 from redrive.mailboxes.boxes.message import Message
 from redrive.mailboxes.boxes.resolver import MailboxResolver
-from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.mailboxes.letters.dead_letter_view import LetterMessage
-from redrive.mailboxes.letters.resending import LetterToReplay, MailboxReplay, Transform
-from redrive.mailboxes.letters.transfer import origin_of
+from redrive.mailboxes.letters.resending import MailboxReplay, Transform
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 from redrive.office.bites import ids_of
 from redrive.office.replay import claims
@@ -108,13 +105,13 @@ class Replayer(Generic[T]):
         replay = self.prepare(to, transform, priority, dedupe=dedupe, reason=reason, actor=actor)
         if isinstance(which, str):
             return self.run(replay, replay.replay_ids([which]))
-        if not isinstance(which, LetterMessage) or which._mailbox.name != self.dead_letters.name:
+        if not isinstance(which, LetterMessage) or which.mailbox_name != self.dead_letters.name:
             hint = "give a message that was received from it, or the id of a letter"
             raise InvalidParameterError(f"{which!r} is no letter of {self.dead_letters.name}", field="which", hint=hint)
-        which._check_held()
         replay.held = True
-        replayed = self.run(replay, replay.replay([which._history], 1))
-        which._over = bool(replayed.replayed)
+        replayed = self.run(replay, replay.replay([which.leased()], 1))
+        if replayed.replayed:
+            which.was_replayed()
         return replayed
 
     def matching(
@@ -160,22 +157,15 @@ class Replayer(Generic[T]):
         actor: str | None,
     ) -> MailboxReplay:
         """Check the options of one call."""
-        urgency = None if priority is None else limits.urgency(priority)
         check_how(None, to, transform)
-        chosen = self._source if to is None else to
-        if isinstance(chosen, Mailbox):
-            self._no_dead_letters(chosen)
         who = default_actor() if actor is None else limits.checked(check_actor, actor)
         act = Act(who, limits.checked(check_reason, reason), new_id())
-        return MailboxReplay(
-            self.dead_letters,
-            act,
-            dedupe=dedupe,
-            target=partial(self._target, chosen=chosen),
-            transform=transform,
-            priority=urgency,
-            resolver=self._resolver,
-        )
+        replay = MailboxReplay(self.dead_letters, act, dedupe=dedupe)
+        replay.to, replay.transform, replay.resolver = self._source if to is None else to, transform, self._resolver
+        replay.priority = None if priority is None else limits.urgency(priority)
+        if isinstance(replay.to, Mailbox):
+            replay.no_dead_letters(replay.to)
+        return replay
 
     def run(self, replay: MailboxReplay, steps: Steps) -> Replayed:
         """Run the store calls in the event loop, and what is between them in this thread."""
@@ -197,29 +187,6 @@ class Replayer(Generic[T]):
             self._sweep_at = now + SWEEP
             with suppress(MailboxError):
                 self.dead_letters.call(claims.sweep, shared.store, shared.clock.now())
-
-    def _target(self, letter: LetterToReplay, chosen: Mailbox[Any, Any] | str | None) -> Mailbox[Any, Any]:
-        if isinstance(chosen, Mailbox):
-            return chosen
-        if chosen is not None and self._resolver is not None:
-            return self._resolver.resolve(chosen)
-        origin = "" if chosen is not None else origin_of(letter.item)
-        shared = MailboxStore.open_by(origin) if origin else self.dead_letters.shared
-        name = letter.subject.source_mailbox if chosen is None else chosen
-        if shared is None:
-            hint = "it came from another store, which is not open here: pass source= or to="
-            raise MailboxResolutionError(name, hint=hint)
-        return self._no_dead_letters(shared.mailboxes.get(name) or StoreMailbox._view(name, shared))
-
-    def _no_dead_letters(self, target: Mailbox[Any, Any]) -> Mailbox[Any, Any]:
-        """Its receivers would take a replayed message for a letter."""
-        own = self.dead_letters
-        if isinstance(target, StoreMailbox) and (
-            target._dead_letters or (target.name == own.name and target.shared is own.shared)
-        ):
-            hint = "name the mailbox that is to work on it: to="
-            raise InvalidParameterError(f"{target.name} is a mailbox of dead letters", field="to", hint=hint)
-        return target
 
     def _result(self, replay: MailboxReplay) -> Replayed:
         for plan, _ in replay.done:
@@ -261,7 +228,7 @@ def replay(
 
     `how` is what `Replayer.one` takes, as to=, transform=, priority=, reason=.
     """
-    mailbox = which._mailbox if dead_letters is None and isinstance(which, LetterMessage) else dead_letters
+    mailbox = which.mailbox if dead_letters is None and isinstance(which, LetterMessage) else dead_letters
     if mailbox is None:
         hint = "give the mailbox, too: replay(which, dead_letters)"
         raise InvalidParameterError(f"{which!r} does not say where it lies", field="dead_letters", hint=hint)

@@ -14,12 +14,19 @@ from redrive.core.states import Disposition
 from redrive.core.verbs import Act, Replay
 from redrive.engine.forks import parent_only
 from redrive.engine.store_retry import retry_unknown
-from redrive.errors import MailboxConnectionError, NotFound, SerializationError
+from redrive.errors import (
+    InvalidParameterError,
+    MailboxConnectionError,
+    MailboxResolutionError,
+    NotFound,
+    SerializationError,
+)
 from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import NOTHING, Lineage, lineage_of, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.resolver import MailboxResolver
+from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.mailboxes.letters import store_dead_letter
 from redrive.mailboxes.letters.dead_letter_view import dead_letter_from
 from redrive.mailboxes.letters.transfer import origin_of
@@ -50,31 +57,21 @@ class MailboxPlan(Plan):
 
 
 class MailboxReplay(LetterReplay):
-    """`target` gives the mailbox that a letter goes to; `judge` is true for letters that are meant."""
+    """`to`: the target of all letters, or its name. `judge` is true for letters that are meant."""
 
     same, anyway = "of the same request", "with dedupe=False"
     missing = "no such message"
     fatal_in_send = (MailboxConnectionError,)
 
-    def __init__(
-        self,
-        dead_letters: StoreMailbox[Any, Any],
-        act: Act,
-        *,
-        dedupe: bool,
-        target: Callable[[LetterToReplay], Mailbox[Any, Any]],
-        transform: Transform | None,
-        priority: Priority | None,
-        resolver: MailboxResolver | None,
-    ) -> None:
+    def __init__(self, dead_letters: StoreMailbox[Any, Any], act: Act, *, dedupe: bool) -> None:
         shared = dead_letters.shared
         super().__init__(shared.store, shared.clock, shared.worker, act, dedupe=dedupe, change=Replay())
-        self.judge: Callable[[DeadLetter[Any]], object] | None = None
         self._dead_letters = dead_letters
-        self._target = target
-        self._transform = transform
-        self._priority = priority
-        self._resolver = resolver
+        self.to: Mailbox[Any, Any] | str | None = None
+        self.judge: Callable[[DeadLetter[Any]], object] | None = None
+        self.transform: Transform | None = None
+        self.priority: Priority | None = None
+        self.resolver: MailboxResolver | None = None
 
     def refused(self, item: Item) -> str | None:
         return not_in(self._dead_letters.name, item)
@@ -99,14 +96,14 @@ class MailboxReplay(LetterReplay):
         if not isinstance(target, StoreMailbox):
             return make(away=True, body=self._body(letter))
         away = target.shared is not self._dead_letters.shared
-        changed = self._transform is not None or self._priority is not None
+        changed = self.transform is not None or self.priority is not None
         if not (changed or away or self.held or origin_of(letter.item)):
             return make()
         # To another store the id is the same with `dedupe` and without: the repetition after a crash may differ. A
         # payload without an envelope does not name its letter; under the id of the request it could be another's.
         by_request = (self.dedupe or away) and not letter.is_bare
         key = (letter.claim_on(target.name) if by_request else None) or letter.own_id(target.name)
-        priority = self._priority or letter.item.priority
+        priority = self.priority or letter.item.priority
         return make(NewItem(key, target.name, self._payload(letter, target), priority=priority), away)
 
     def send(self, plan: Plan) -> tuple[str, str]:
@@ -119,16 +116,39 @@ class MailboxReplay(LetterReplay):
         own = structs.replace(plan.item, id=plan.letter.own_id(plan.queue))
         return own.id, plan.target.call(_put, plan.target, own, plan.letter.id)
 
+    def _target(self, letter: LetterToReplay) -> Mailbox[Any, Any]:
+        if isinstance(self.to, Mailbox):
+            return self.to
+        if self.to is not None and self.resolver is not None:
+            return self.resolver.resolve(self.to)
+        origin = "" if self.to is not None else origin_of(letter.item)
+        shared = MailboxStore.open_by(origin) if origin else self._dead_letters.shared
+        name = letter.subject.source_mailbox if self.to is None else self.to
+        if shared is None:
+            hint = "it came from another store, which is not open here: pass source= or to="
+            raise MailboxResolutionError(name, hint=hint)
+        return self.no_dead_letters(shared.mailboxes.get(name) or StoreMailbox._view(name, shared))
+
+    def no_dead_letters(self, target: Mailbox[Any, Any]) -> Mailbox[Any, Any]:
+        """Its receivers would take a replayed message for a letter."""
+        own = self._dead_letters
+        if isinstance(target, StoreMailbox) and (
+            target._dead_letters or (target.name == own.name and target.shared is own.shared)
+        ):
+            hint = "name the mailbox that is to work on it: to="
+            raise InvalidParameterError(f"{target.name} is a mailbox of dead letters", field="to", hint=hint)
+        return target
+
     def _body(self, letter: LetterToReplay) -> object:
-        if self._transform is None:
+        if self.transform is None:
             return letter.subject.body
         with parent_only():
-            return self._transform(letter.subject)
+            return self.transform(letter.subject)
 
     def _payload(self, letter: LetterToReplay, target: StoreMailbox[Any, Any]) -> bytes:
         envelope = letter.envelope
         data, kind = bytes(envelope.body), envelope.type
-        if self._transform is not None:
+        if self.transform is not None:
             body = self._body(letter)
             wrong = bodies.refusal(body, target.body_type)
             if wrong is not None:
@@ -138,7 +158,7 @@ class MailboxReplay(LetterReplay):
             return data
         before = envelope.lineage
         name, at = self._reply_address(letter)
-        if name and self._resolver is not None and (found := self._resolver.resolve_optional(name)) is not None:
+        if name and self.resolver is not None and (found := self.resolver.resolve_optional(name)) is not None:
             name, at = found.name, found._address()
         changed = structs.replace(
             envelope,
@@ -154,8 +174,8 @@ class MailboxReplay(LetterReplay):
     def _reply_to(self, letter: LetterToReplay) -> Mailbox[Any, Any] | None:
         """For a mailbox of another library, which takes no names."""
         name, at = self._reply_address(letter)
-        if name and self._resolver is not None:
-            return self._resolver.resolve_optional(name)
+        if name and self.resolver is not None:
+            return self.resolver.resolve_optional(name)
         return self._dead_letters._resolve(name, at) if name else None
 
     def _reply_address(self, letter: LetterToReplay) -> tuple[str, str]:

@@ -106,7 +106,7 @@ class AutoReplay(Beating, Generic[T]):
         visibility_timeout: float | None = None,  # noqa: ARG002 - as all runnables of a group
         wait_time_seconds: float | None = None,  # noqa: ARG002
     ) -> None:
-        """Until it is told to stop, the mailbox is closed, or it has looked so many times."""
+        """Runs until it is stopped, the mailbox is closed, or `max_iterations` rounds are over."""
         most, rounds = limits.rounds(max_iterations), 0
         with self._life.running() as stop:
             while not stop.is_set() and not self._mailbox.closed and rounds != most:

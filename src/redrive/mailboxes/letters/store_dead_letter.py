@@ -100,8 +100,8 @@ async def _check_room(shared: MailboxStore, name: str) -> None:
 
 
 def _without_body(letter: DeadLetter[Any]) -> dict[str, Any]:
-    told = {field.name: (getattr(letter, field.name), field.default) for field in fields(DeadLetter)}
-    return {name: value for name, (value, default) in told.items() if name != "body" and value != default}
+    given = {field.name: (getattr(letter, field.name), field.default) for field in fields(DeadLetter)}
+    return {name: value for name, (value, default) in given.items() if name != "body" and value != default}
 
 
 def _item(letter: DeadLetter[Any] | None, name: str, now: Instant) -> Item:

@@ -72,7 +72,8 @@ async def replay_by_payload(
     if replay.dedupe and not dry_run:
         with suppress(StoreError):  # the letters are replayed all the same
             await claims.sweep(store, clock.now())
-    changed = [(plan.letter.id, key) for plan, key in replay.done if plan.letter.id not in replay.already]
+    already = set(replay.already)
+    changed = [(plan.letter.id, key) for plan, key in replay.done if plan.letter.id not in already]
     return Replayed(
         tuple([letter for letter, _ in changed]),
         tuple(replay.already),

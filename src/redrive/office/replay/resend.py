@@ -117,7 +117,7 @@ class LetterReplay(ABC):
         self.kept: list[Skipped] = []
         self._unsent: set[str] = set()
         """Letters that cannot have arrived anywhere, so that their claims are withdrawn."""
-        self._call = new_id()
+        self._claimed_by = new_id()
         self._owners: dict[str, str] = {}
         """In a dry run, the owners that claims would have."""
 
@@ -240,11 +240,11 @@ class LetterReplay(ABC):
                 self._owners[name] = await claims.claimed(self.store, name) or wanted[name]
             return {name: self._owners[name] for name in wanted}
         now = self.clock.now()
-        owners, _ = await retry_unknown(lambda: claims.claim(self.store, wanted, now, self._call))
+        owners, _ = await retry_unknown(lambda: claims.claim(self.store, wanted, now, self._claimed_by))
         return owners
 
     async def _withdraw(self, name: str) -> None:
-        await retry_unknown(lambda: claims.withdraw(self.store, name, self._call))
+        await retry_unknown(lambda: claims.withdraw(self.store, name, self._claimed_by))
 
     async def _take_over(self, plan: Plan, key: str) -> tuple[str, str]:
         """The owner of a claim that another letter had, and the time after which it can be taken over if not yet.
@@ -265,7 +265,7 @@ class LetterReplay(ABC):
         if self.dry_run:
             self._owners[key] = plan.letter.id
             return plan.letter.id, ""
-        new = claims.Claim(plan.letter.id, now, self._call, now)
+        new = claims.Claim(plan.letter.id, now, self._claimed_by, now)
         owner, _ = await retry_unknown(lambda: claims.take_over(self.store, key, seen, new))
         return owner, ""
 
