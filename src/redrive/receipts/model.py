@@ -16,6 +16,7 @@ from msgspec import Struct
 from redrive.core import codec
 from redrive.core.item import Item
 from redrive.core.quantity import shown
+from redrive.core.validation import is_number
 from redrive.errors import ConfigError, InvalidReceipt, PayloadTooLarge, PayloadUndecodable
 
 STATUSES = ("pending", "running", "complete", "failed")
@@ -225,15 +226,11 @@ def check_terms(max_attempts: Any, backoff_base: Any, jitter: Any = 0.0, *, name
         if not valid:
             raise ConfigError(f"must be {rule}, got {shown(value)}", field=field, hint="leave it out for the default")
 
-    whole = isinstance(max_attempts, int) and not isinstance(max_attempts, bool)
-    valid = whole and 1 <= max_attempts <= ATTEMPTS_LIMIT
+    valid = is_number(max_attempts) and isinstance(max_attempts, int) and 1 <= max_attempts <= ATTEMPTS_LIMIT
     check(valid, max_attempts, name, f"a whole number from 1 to {ATTEMPTS_LIMIT:,}")
-    check(_is_number(backoff_base) and backoff_base > 0, backoff_base, "backoff_base", "a number greater than 0")
-    check(_is_number(jitter) and 0 <= jitter <= 1, jitter, "jitter", "a number from 0 to 1")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    valid = is_number(backoff_base) and 0 < backoff_base < math.inf
+    check(valid, backoff_base, "backoff_base", "a number greater than 0")
+    check(is_number(jitter) and 0 <= jitter <= 1, jitter, "jitter", "a number from 0 to 1")
 
 
 def is_name(name: object) -> bool:
