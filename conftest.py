@@ -9,6 +9,7 @@ import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import settings
 
+import redrive.doors  # noqa: F401 - it looks for doors on the disk, which must not happen in a test's event loop
 from redrive.stores.sqlite import binding, ground
 from tests.support import closing_report, leaks
 from tests.support.folders import prefer_memory
