@@ -8,7 +8,7 @@ from typing import NoReturn, Self, SupportsIndex
 class Handle:
     """A copy is the same object: two that close the same resource would each believe to be the only one."""
 
-    _instead = "open the mailbox where it is used, by its name and URL"
+    _instead = "open it where it is used, by its name and URL"
 
     def __copy__(self) -> Self:
         return self

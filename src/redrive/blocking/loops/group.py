@@ -39,7 +39,7 @@ STOP_AGAIN = 0.1
 
 @runtime_checkable
 class Runnable(Protocol):
-    """It may also have `dead_letters`, the mailboxes whose depth its group tells the health probes."""
+    """A loop of a group."""
 
     def run(
         self,
@@ -135,7 +135,7 @@ def members_of(loops: Sequence[Runnable]) -> list[Member]:
     given: Sequence[object] = loops
     for loop in given:
         if not isinstance(loop, Runnable):
-            hint = "a loop has run, shutdown, running and heartbeat; see redrive.mailboxes.Runnable"
+            hint = "a loop has run, shutdown, running and heartbeat; see Runnable"
             raise InvalidParameterError(f"{shown(loop)} is not a loop", field="loops", hint=hint)
         name = base = str(getattr(loop, "name", "") or type(loop).__name__)
         number = 1
@@ -144,9 +144,7 @@ def members_of(loops: Sequence[Runnable]) -> list[Member]:
             name = f"{base}-{number}"
         names.append(name)
     if len({id(loop) for loop in loops}) < len(loops):
-        raise InvalidParameterError(
-            "a loop is listed twice", field="loops", hint="make a second one, on the same mailbox"
-        )
+        raise InvalidParameterError("a loop is listed twice", field="loops", hint="make a second one")
     return [Member(loop, name) for loop, name in zip(loops, names, strict=True)]
 
 

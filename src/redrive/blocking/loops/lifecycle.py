@@ -40,7 +40,7 @@ class Life:
         with self._lock:
             if self._stop is not None:
                 text = f"this {self._what} is already running"
-                raise InvalidParameterError(text, hint="run another one beside it, on the same mailbox")
+                raise InvalidParameterError(text, hint="run another one beside it")
             stop = self._stop = Stop()
             self._ended.clear()
             self._thread = threading.current_thread()
@@ -80,7 +80,7 @@ class Life:
 class Living(Handle):
     """Leaving its `with` block stops it."""
 
-    _instead = "make it in the process where it runs, on mailboxes that are opened there"
+    _instead = "make it in the process where it runs"
 
     def __init__(self, what: str) -> None:
         self._life = Life(what)

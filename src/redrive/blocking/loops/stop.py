@@ -1,4 +1,4 @@
-"""How a thread waits until it is told to stop: on the mailbox's clock, and without missing the word."""
+"""A stop event that threads wait for by a clock, and event loops by `heard_in`."""
 
 from __future__ import annotations
 
