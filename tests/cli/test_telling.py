@@ -158,7 +158,7 @@ def test_an_export_to_what_is_no_file_is_refused(tmp_path: Path, capsys: pytest.
     error = json.loads(told.err)["error"]
     assert (error["message"], error["details"]) == ("FILE: folder is a directory", {"field": "FILE"})
     pipe = here(capsys, "letters", "export", "pipe", "--force")
-    assert (pipe.code, "FILE: pipe is no regular file" in pipe.err) == (Exit.USAGE, True)
+    assert (pipe.code, "FILE: pipe is not a regular file" in pipe.err) == (Exit.USAGE, True)
     assert (tmp_path / "pipe").is_fifo()
     assert set(tmp_path.iterdir()) == before
 
@@ -174,7 +174,7 @@ def test_an_export_to_a_full_disk_leaves_nothing(
         place.touch()
         return os.open(FULL, os.O_WRONLY), str(place)
 
-    monkeypatch.setattr("redrive.cli.export.tempfile.mkstemp", on_full_disk)
+    monkeypatch.setattr("redrive.office.files.tempfile.mkstemp", on_full_disk)
     told = here(capsys, "letters", "export", "out.jsonl")
     assert (told.code, told.err.count("\n")) == (Exit.FAILED, 1)
     assert "out.jsonl cannot be written: No space left on device; nothing of it is left" in told.err

@@ -18,7 +18,8 @@ from redrive.errors import (
     ReceiptServerError,
     ReceiptSuperseded,
 )
-from redrive.receipts.answers import CODES, Answer, judge, judge_tool, tool_result
+from redrive.net.mcp import Answer
+from redrive.receipts.answers import CODES, judge, judge_tool, tool_result
 
 KEY = "the-key"
 

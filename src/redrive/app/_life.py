@@ -15,9 +15,9 @@ from redrive.app._declared import Declared
 from redrive.core.item import Millis
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
-from redrive.engine.along import Along
 from redrive.engine.client import Client
 from redrive.engine.registry import Registry
+from redrive.engine.write_hook import WriteHook
 from redrive.errors import AppClosed, ConfigError
 from redrive.events import Events
 from redrive.observe.app_metrics import AppMetrics
@@ -70,7 +70,7 @@ class Life:
         self._state = "new"
         self._door = asyncio.Lock()
         self._home: asyncio.AbstractEventLoop | None = None
-        self._along: Along | None = None
+        self._write_hook: WriteHook | None = None
         self._client = Client(store, self._registry, self.events, clock, self._max_payload)
         self._letters = Letters(
             store, self.events, actor=self._actor, clock=clock, frames=self._frames, max_result=self._max_payload

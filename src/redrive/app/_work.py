@@ -222,7 +222,7 @@ class Working(Life):
             policies=self._registry.policies,
             until_idle=until_idle,
             most=most,
-            along=self._along,
+            write_hook=self._write_hook,
         )
         self._stops.add(stop)
         self._home = asyncio.get_running_loop()

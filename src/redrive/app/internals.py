@@ -6,8 +6,8 @@ Doors take from here what they need of the stores, and import nothing else of th
 from __future__ import annotations
 
 from redrive.app import Redrive
-from redrive.engine.along import Along
 from redrive.engine.registry import Registry
+from redrive.engine.write_hook import WriteHook
 from redrive.stores.aside import aside
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.checks import taken
@@ -33,6 +33,6 @@ def clock_of(app: Redrive) -> Clock:
     return app._clock
 
 
-def set_write_hook(app: Redrive, hook: Along) -> None:
+def set_write_hook(app: Redrive, hook: WriteHook) -> None:
     """Let `hook` write just before the app's worker does. To be called before `run`."""
-    app._along = hook
+    app._write_hook = hook

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-import os
-import tempfile
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -20,7 +17,8 @@ from redrive.cli.covered import covered_payload
 from redrive.cli.output import Unwritten, clean, raw_output, say
 from redrive.core.filters import parse
 from redrive.core.redact import redact_text
-from redrive.errors import ConfigError, Conflict
+from redrive.errors import ConfigError
+from redrive.office.files import check_new_file, complete_file
 from redrive.office.letters import exported_pages
 from redrive.office.records import Record, line_of, payload_of
 from redrive.office.selection import whole_filter
@@ -131,30 +129,12 @@ async def _copy(
 
 
 def _into_file(path: Path, copy: Callable[[IO[bytes]], int], *, force: bool) -> int:
-    """Whole or not at all: nobody shall take half an export for one."""
-    if path.exists() and not path.is_file():
-        kind = "a directory" if path.is_dir() else "no regular file"
-        raise ConfigError(f"{path} is {kind}", field="FILE", hint="name a file, or - for stdout")
-    if path.exists() and not force:
-        raise Conflict(f"there is a file {path} already", hint="take another name, or say --force")
+    check_new_file(path, force=force)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with complete_file(path, force=force) as out:
+            return copy(out)
     except OSError as error:
-        hint = "make the folder first, or name another place"
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", field="FILE", hint=hint) from None
-    try:
-        with os.fdopen(handle, "wb") as out:
-            count = copy(out)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(name).replace(path)
-    except BaseException as error:
-        with suppress(OSError):
-            Path(name).unlink()
-        if isinstance(error, OSError):
-            raise Unwritten(f"{path} cannot be written: {error.strerror}; nothing of it is left", hint=ROOM) from None
-        raise
-    return count
+        raise Unwritten(f"{path} cannot be written: {error.strerror}; nothing of it is left", hint=ROOM) from None
 
 
 def json_lines(records: Iterable[Record]) -> bytes:

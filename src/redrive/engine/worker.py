@@ -18,7 +18,6 @@ from redrive.core.decide import decide
 from redrive.core.item import Millis
 from redrive.core.policy import Policy
 from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, Settlement, Verdict
-from redrive.engine.along import Along
 from redrive.engine.gates import Gates
 from redrive.engine.heartbeat import Heartbeat, worker_name
 from redrive.engine.keeper import WorkerKeeper, sweep_deadlines
@@ -32,6 +31,7 @@ from redrive.engine.schedule import Scheduler
 from redrive.engine.settings import Settings
 from redrive.engine.slots import Slots
 from redrive.engine.store_retry import StoreRetry
+from redrive.engine.write_hook import WriteHook
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
@@ -56,7 +56,7 @@ class Worker:
         policies: Mapping[str, Policy] | None = None,
         until_idle: bool = False,
         most: int | None = None,
-        along: Along | None = None,
+        write_hook: WriteHook | None = None,
         once: bool = False,
     ) -> None:
         """`once`: a single pass over what is due now, without heartbeat; a store error ends it."""
@@ -67,7 +67,7 @@ class Worker:
         self._clock = clock
         self._until_idle = until_idle
         self._once = once
-        self._along = along
+        self._write_hook = write_hook
         threads = sum(handler.concurrency for handler in handlers.values() if not handler.is_async)
         self._settings = Settings(store, clock)
         self._policies = Policies({} if policies is None else policies, self._settings)
@@ -109,8 +109,8 @@ class Worker:
             raise
         finally:
             self._halt()
-            if self._along is not None:
-                self._along.attend(None)
+            if self._write_hook is not None:
+                self._write_hook.attend(None)
             for task in (pump, self._watch, *parts):
                 if task is not None:
                     task.cancel()
@@ -168,12 +168,12 @@ class Worker:
             # A store that is in trouble just now is no reason for a worker not to start.
             await self._writing(partial(self._store.configure, queue, QueueChange()))
         await self._settings.read(self._handlers)
-        if self._along is not None:
-            self._along.attend(self._wake.set)
+        if self._write_hook is not None:
+            self._write_hook.attend(self._wake.set)
         while True:
             self._settings.refresh(self._handlers)
             request = self._slots.request()
-            if self._along is not None and self._along.begin():
+            if self._write_hook is not None and self._write_hook.begin():
                 # After the request is made, or another thread could slip in and write what goes ahead alone.
                 await asyncio.sleep(0)
                 self._due = True

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from redrive.app import Redrive
-from redrive.app.internals import Store, store_of, taken
+from redrive.app.internals import store_of, taken
 from redrive.core.item import Item, Millis, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import TERMINAL, Disposition, State
-from redrive.engine.batcher import Batcher
-from redrive.engine.store_retry import retry_unknown
+from redrive.engine.write_hook import WriteHook
 from redrive.errors import NotFound, StoreError
 from redrive.events import Enqueued, Event, Finished
 from redrive.receipts._delivery import SUPERSEDED, Delivery
@@ -24,67 +21,17 @@ from redrive.stores.clock import Clock
 SENT_AGAIN = "sent again"
 LOOK_AGAIN: Millis = 500
 """The pause between two looks at a letter that a recovery works on."""
-MOST = 500
-PATIENCE = 0.05
-"""Seconds that a write waits for the worker, which may be busy with a store that does not answer."""
-
-
-class Writer:
-    """Writes receipts in batches. With a worker in this process, a batch is written just before the worker's own write.
-
-    `added` is called with the ids that a write has added, before their callers are answered.
-    """
-
-    def __init__(self, store: Store, clock: Clock, added: Callable[[tuple[str, ...]], None]) -> None:
-        self._store = store
-        self._clock = clock
-        self._added = added
-        self._batcher: Batcher[NewItem, bool] = Batcher(self._write, most=MOST, start=self._start)
-        self._wake: Callable[[], None] | None = None
-        self._late: asyncio.TimerHandle | None = None
-
-    async def put(self, item: NewItem) -> bool:
-        """Durable when it returns. False: the id is taken."""
-        return await self._batcher(item)
-
-    def attend(self, wake: Callable[[], None] | None) -> None:
-        """A worker calls `begin` before each write, and at once when `wake` is called. None: no worker does."""
-        self._wake = wake
-        if wake is None:
-            self.begin()
-
-    def begin(self) -> bool:
-        """Whether a batch goes to the store in the next turn of the loop."""
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-        return self._batcher.begin()
-
-    def _start(self) -> None:
-        if self._wake is None:
-            self.begin()
-        else:
-            self._wake()
-            if self._late is None:
-                self._late = asyncio.get_running_loop().call_later(PATIENCE, self.begin)
-
-    async def _write(self, items: Sequence[NewItem]) -> list[bool]:
-        result, _ = await retry_unknown(lambda: self._store.put(items), clock=self._clock)
-        if result.added:
-            self._added(result.added)
-        added = frozenset(result.added)
-        return [item.id in added for item in items]
 
 
 class Outbox:
-    """`writer` is the write hook of the worker, `waiting` has the callers that wait for a delivery."""
+    """`writes` is the write hook of the worker, `waiting` has the callers that wait for a delivery."""
 
     def __init__(self, app: Redrive, queue: str, clock: Clock, *, delivery: Delivery, metrics: ReceiptMetrics) -> None:
         self._app = app
         self._store = store_of(app)
         self._queue = queue
         self._clock = clock
-        self.writer = Writer(self._store, clock, lambda ids: app.events.emit(Enqueued(queue, ids)))
+        self.writes = WriteHook(self._store, clock, lambda ids: app.events.emit(Enqueued(queue, ids)))
         self._delivery = delivery
         self._metrics = metrics
         self.waiting = Waiting(self._store, clock, self._unblock)
@@ -112,7 +59,7 @@ class Outbox:
     async def _enqueue(self, receipt: Receipt, envelope: Envelope, chosen: str, terms: Terms) -> str:
         payload = envelope.encode()
         self._delivery.expect(payload, receipt, envelope)
-        if await self.writer.put(NewItem(chosen, self._queue, payload, terms=terms)):
+        if await self.writes.put(NewItem(chosen, self._queue, payload, terms=terms)):
             return chosen
         self._delivery.forget(payload)
         if not await self._is_repeat(receipt, chosen):  # another final receipt of the lease has the id

@@ -11,9 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-from msgspec import Struct
-
 from redrive.core.redact import redact_text
 from redrive.engine.evidence import as_delay
 from redrive.errors import (
@@ -23,6 +20,7 @@ from redrive.errors import (
     ReceiptServerError,
     ReceiptSuperseded,
 )
+from redrive.net.mcp import UNREADABLE, Answer, decode, parts_of, reply_of, texts_of
 
 CODES: dict[str, type[ReceiptError]] = {
     "TASK_NOT_FOUND": ReceiptSuperseded,
@@ -58,23 +56,12 @@ _HINTS = {
 _REDIRECTED = "check the endpoint: redirects are not followed"
 
 
-class Answer(Struct, frozen=True):
-    """An HTTP answer. `headers` ignore case, or have their names spelled as here: Content-Type, Retry-After. `key` is
-    the id of a JSON-RPC request.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    key: str = ""
-
-
 def judge(answer: Answer) -> ReceiptError | None:
     """None: a plain POST was delivered."""
     if not 200 <= answer.status < 300:
         return _by_status(answer)
-    value = _json(answer.body)
-    if value is not _UNREADABLE:
+    value = decode(answer.body)
+    if value is not UNREADABLE:
         return _error_in_ok(value)
     is_json = "json" in answer.headers.get("Content-Type", "") and answer.body
     return _unreadable("its answer is not JSON", answer) if is_json else None
@@ -92,95 +79,33 @@ def tool_result(answer: Answer) -> Any:
         raise error
     if isinstance(result, dict) and "structuredContent" in result:
         return result["structuredContent"]
-    texts = _texts(result)
+    texts = texts_of(result)
     if not texts:
         return result
-    value = _json(texts[0].encode()) if len(texts) == 1 else _UNREADABLE
-    return "\n".join(texts) if value is _UNREADABLE else value
+    value = decode(texts[0].encode()) if len(texts) == 1 else UNREADABLE
+    return "\n".join(texts) if value is UNREADABLE else value
 
 
 def _tool(answer: Answer) -> tuple[ReceiptError | None, Any]:
     if not 200 <= answer.status < 300:
         return _by_status(answer), None
-    reply = _reply(answer)
+    reply = reply_of(answer)
     if reply is None:
         return _unreadable("its answer is not a JSON-RPC reply to the call", answer), None
     if reply.get("error"):
         return _error_of(reply["error"], answer.headers), None
     result = reply.get("result")
     if isinstance(result, dict) and result.get("isError"):
-        parts = list(_parts(result))
+        parts = list(parts_of(result))
         named = [part for part in parts if _code_of(part)]
-        flagged = named[0] if named else "\n".join(_texts(result)) or (parts[0] if parts else "")
+        flagged = named[0] if named else "\n".join(texts_of(result)) or (parts[0] if parts else "")
         return _error_of(flagged, answer.headers), None
-    errors = (error for part in _parts(result) if (error := _error_in_ok(part)) is not None)
+    errors = (error for part in parts_of(result) if (error := _error_in_ok(part)) is not None)
     return next(errors, None), result
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-_UNREADABLE = object()
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return _UNREADABLE
-
-
-def is_stream(headers: Mapping[str, str]) -> bool:
-    """Whether the answer is a stream of server-sent events."""
-    return "text/event-stream" in headers.get("Content-Type", "").lower()
-
-
-def _reply(answer: Answer) -> dict[str, Any] | None:
-    """The JSON-RPC response to our call. Our ids are strings: another string answers another call. Some servers give
-    every response the id 1, or none: such a response is ours if it is the only one.
-    """
-    values = list(_events(answer.body)) if is_stream(answer.headers) else [_json(answer.body)]
-    messages = [message for value in values for message in (value if isinstance(value, list) else [value])]
-    responses = [each for each in messages if isinstance(each, dict) and ("result" in each or "error" in each)]
-    ours = [each for each in responses if each.get("id") == answer.key]
-    if not ours and len(responses) == 1:
-        ours = [each for each in responses if not isinstance(each.get("id"), str)]
-    return ours[0] if ours else None
-
-
-def has_reply(answer: Answer) -> bool:
-    """Whether the part of a stream that has come contains the reply: some servers keep it open after that."""
-    return _reply(answer) is not None
-
-
-def _events(body: bytes) -> Iterator[Any]:
-    text = body.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    # The last event may be incomplete, and counts only if it can be read.
-    for event in text.split("\n\n"):
-        lines = [line[5:].removeprefix(" ") for line in event.split("\n") if line.startswith("data:")]
-        value = _json("\n".join(lines).encode()) if lines else _UNREADABLE
-        if value is not _UNREADABLE:
-            yield value
-
-
-def _texts(result: object) -> list[str]:
-    content = result.get("content") if isinstance(result, dict) else None
-    parts = content if isinstance(content, list) else []
-    return [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-
-
-def _parts(result: object) -> Iterator[Any]:
-    if isinstance(result, dict) and isinstance(result.get("structuredContent"), dict):
-        yield result["structuredContent"]
-    for text in _texts(result):
-        value = _json(text.encode())
-        yield text if value is _UNREADABLE else value
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
 def _by_status(answer: Answer) -> ReceiptError:
-    value = _json(answer.body)
+    value = decode(answer.body)
     content = value if isinstance(value, dict) else answer.body.decode("utf-8", "replace")
     inner = content.get("error") or content.get("detail") or content if isinstance(content, dict) else content
     code = _code_of(content) or _code_of(inner)

@@ -97,7 +97,7 @@ class ReceiptClient(AsyncLifecycle, Recovering):
         self._superseded = SupersededLetters(self.app, queue, self.metrics)
         self._outbox = Outbox(self.app, queue, self.clock, delivery=self._delivery, metrics=self.metrics)
         self._waiting = self._outbox.waiting
-        set_write_hook(self.app, self._outbox.writer)
+        set_write_hook(self.app, self._outbox.writes)
         self._tasks: list[asyncio.Task[None]] = []
         self._file: ReceiptsFile | None = None
         self._state = "new"

@@ -10,10 +10,7 @@ import hashlib
 import json
 import os
 import re
-import stat
-import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -24,6 +21,7 @@ from msgspec import Struct
 from redrive.app.internals import aside
 from redrive.core.quantity import shown
 from redrive.errors import ConfigError, Conflict, InvalidReceipt
+from redrive.office.files import check_new_file, complete_file
 from redrive.receipts.model import Receipt, check_sendable, check_tenant
 
 P = ParamSpec("P")
@@ -233,9 +231,7 @@ def _encode(value: object) -> str:
 @_in_thread
 def write(path: Path, entries: Iterable[Entry], *, force: bool = False) -> None:
     """For an export. Conflict if there is a file already and not `force`."""
-    if path.exists() and not path.is_file():
-        kind = "a directory" if path.is_dir() else "not a regular file"
-        raise ConfigError(f"{path} is {kind}", field="FILE", hint="name a file")
+    check_new_file(path, force=force)
     try:
         _write(path, dump(entries), force=force)
     except FileExistsError:
@@ -266,32 +262,5 @@ def set_aside(path: Path, digest: str) -> Path | None:
 
 
 def _write(path: Path, data: bytes, *, force: bool = False) -> None:
-    """The name is there when all of it is on disk. With `force` it replaces a file, and keeps that file's mode."""
-    if not force and path.exists():
-        raise FileExistsError
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            if path.exists():
-                os.fchmod(out.fileno(), stat.S_IMODE(path.stat().st_mode))
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        if not force:
-            # A link fails if the name was taken meanwhile; some file systems have no links.
-            try:
-                os.link(name, path)
-            except FileExistsError:
-                raise
-            except OSError:
-                force = True
-        if force:
-            Path(name).replace(path)
-    finally:
-        with suppress(OSError):
-            Path(name).unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with complete_file(path, force=force) as out:
+        out.write(data)

@@ -26,8 +26,9 @@ from redrive.errors import (
     ReceiptServerError,
     ReceiptUnreachable,
 )
+from redrive.net.mcp import Answer, call_of, is_stream, reply_of
 from redrive.net.urls import check_http_url
-from redrive.receipts.answers import Answer, has_reply, is_stream, judge, judge_tool, tool_result
+from redrive.receipts.answers import judge, judge_tool, tool_result
 from redrive.receipts.model import Receipt
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class _Wire:
 
         def enough(part: HttpAnswer) -> bool:
             """A stream may stay open after the call is answered."""
-            return is_stream(part.headers) and has_reply(Answer(part.status, part.headers, part.body, key))
+            return is_stream(part.headers) and reply_of(Answer(part.status, part.headers, part.body, key)) is not None
 
         if not key.isprintable():
             raise ReceiptRefused(f"it cannot be sent to {self._name}: its key cannot be sent in a header")
@@ -217,19 +218,14 @@ class Mcp(_Wire):
     """A tool call of the Model Context Protocol: JSON-RPC 2.0 over HTTP."""
 
     async def deliver(self, receipt: Receipt, key: str, tenant_id: str | None) -> None:
-        error = judge_tool(await self._post(_call(TOOLS[receipt.status], _arguments(receipt, tenant_id), key), key))
+        error = judge_tool(await self._post(call_of(TOOLS[receipt.status], _arguments(receipt, tenant_id), key), key))
         if error is not None:
             raise error
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
         """One call of a tool of the target; gives its result. Raises ReceiptError."""
         key = new_id()
-        return tool_result(await self._post(_call(tool, arguments, key), key, limit=JOB_LIMIT, safe=False))
-
-
-def _call(tool: str, arguments: Mapping[str, Any], key: str) -> bytes:
-    params = {"name": tool, "arguments": arguments}
-    return msgspec.json.encode({"jsonrpc": "2.0", "id": key, "method": "tools/call", "params": params})
+        return tool_result(await self._post(call_of(tool, arguments, key), key, limit=JOB_LIMIT, safe=False))
 
 
 def _arguments(receipt: Receipt, tenant_id: str | None) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import pytest
 
 from redrive.core.item import NewItem
 from redrive.core.verbs import LeaseRequest, Leases, PutResult
+from redrive.engine import write_hook
+from redrive.engine.write_hook import WriteHook
 from redrive.errors import OutcomeUnknown, QueueFull, StoreUnavailable
 from redrive.events import Event, Finished
-from redrive.receipts import ReceiptClient, _outbox
-from redrive.receipts._outbox import Writer
+from redrive.receipts import ReceiptClient
 from redrive.stores.base import Store
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import FakeClock
@@ -44,7 +45,7 @@ class Office:
         self.told: list[tuple[str, ...]] = []
         self.woken = 0
         self.clock = FakeClock()
-        self.writing = Writer(cast("Store", self.books), self.clock, self.told.append)
+        self.writing = WriteHook(cast("Store", self.books), self.clock, self.told.append)
 
     def wake(self) -> None:
         self.woken += 1
@@ -79,7 +80,7 @@ async def test_one_write_at_a_time_and_the_next_has_all_that_came_meanwhile() ->
 
 
 async def test_a_worker_is_woken_and_takes_it_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_outbox, "PATIENCE", 3_600)
+    monkeypatch.setattr(write_hook, "PATIENCE", 3_600)
     office = Office()
     office.writing.attend(office.wake)
     assert not office.writing.begin(), "there is nothing to take along"
@@ -95,7 +96,7 @@ async def test_a_worker_is_woken_and_takes_it_along(monkeypatch: pytest.MonkeyPa
 
 
 async def test_what_came_while_a_worker_took_others_along_wakes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_outbox, "PATIENCE", 3_600)
+    monkeypatch.setattr(write_hook, "PATIENCE", 3_600)
     office = Office()
     office.writing.attend(office.wake)
     office.books.may_answer.clear()
@@ -116,14 +117,14 @@ async def test_what_came_while_a_worker_took_others_along_wakes_it_again(monkeyp
 
 
 async def test_a_worker_that_does_not_come_by_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_outbox, "PATIENCE", 0.001)
+    monkeypatch.setattr(write_hook, "PATIENCE", 0.001)
     office = Office()
     office.writing.attend(office.wake)
     assert await office.put("a") == [True]
 
 
 async def test_a_worker_that_ends_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_outbox, "PATIENCE", 3_600)
+    monkeypatch.setattr(write_hook, "PATIENCE", 3_600)
     office = Office()
     office.writing.attend(office.wake)
     put = office.put("a")
@@ -174,7 +175,7 @@ class Watched(SqliteStore):
 async def test_a_worker_asks_right_behind_the_put_and_needs_not_be_woken_by_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_outbox, "PATIENCE", 3_600)
+    monkeypatch.setattr(write_hook, "PATIENCE", 3_600)
     store, settled = Watched(tmp_path / "r.db"), asyncio.Event()
     seen: list[list[str]] = []
 
