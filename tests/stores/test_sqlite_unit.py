@@ -22,7 +22,7 @@ from redrive.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
-from redrive.stores.clock import StoreTime
+from redrive.stores.clock import StoreTime, SystemClock
 from redrive.stores.migrate import known
 from redrive.stores.sqlite import SqliteStore, boot, checkpoint, writer
 from redrive.stores.sqlite.binding import Connection
@@ -510,3 +510,14 @@ def test_store_time_does_not_go_back_or_run_away() -> None:
     assert time.now() == start + 5
     clock.jump_wall(3_600_000)
     assert time.now() == clock.now()
+
+
+def test_stores_that_are_opened_at_different_times_have_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The milliseconds of the system's two clocks do not begin together."""
+    nanos = 5_000_000_000
+    monkeypatch.setattr("time.monotonic_ns", lambda: nanos)
+    monkeypatch.setattr("time.time_ns", lambda: nanos + 1_700_000_000_000_400_000)
+    times = []
+    for nanos in range(5_000_000_000, 5_003_000_000, 100_000):  # noqa: B007 - the clocks read it
+        times.append(StoreTime(SystemClock()))
+        assert len({time.now() for time in times}) == 1

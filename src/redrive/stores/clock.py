@@ -24,18 +24,12 @@ class Clock(Protocol):
         """Wait for the event for at most `timeout`; True if it was set."""
 
 
-_PHASE = (time.time_ns() - time.monotonic_ns()) % 1_000_000
-"""Nanoseconds. With it, milliseconds of both clocks begin at the same time, and their difference is the same whenever
-it is measured: without it two stores of one process could be a millisecond apart.
-"""
-
-
 class SystemClock:
     def now(self) -> Instant:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> Millis:
-        return (time.monotonic_ns() + _PHASE) // 1_000_000
+        return time.monotonic_ns() // 1_000_000
 
     async def sleep(self, duration: Millis) -> None:
         await asyncio.sleep(duration / 1000)
@@ -57,11 +51,14 @@ def check_clock(clock: object) -> None:
 
 
 class StoreTime:
-    """Wall time that follows jumps forward but never goes back: a clock set back must not put off what is due."""
+    """Wall time that follows jumps forward but never goes back: a clock set back must not put off what is due.
+
+    All that are made on one machine agree to the millisecond: an item that one process has put is due for the others.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._offset = clock.now() - clock.monotonic()
+        self._offset = _system_offset() if isinstance(clock, SystemClock) else clock.now() - clock.monotonic()
 
     def now(self) -> Instant:
         # In this order: a thread that is held up between the two reads must not take the pause for a jump.
@@ -69,3 +66,12 @@ class StoreTime:
         monotonic = self._clock.monotonic()
         self._offset = max(self._offset, wall - monotonic)
         return monotonic + self._offset
+
+
+def _system_offset() -> Millis:
+    """The largest difference that the two clocks of the system show in whole milliseconds, which do not begin together.
+
+    Several looks, since a thread may be held up between the two reads of one.
+    """
+    nanos = max(time.time_ns() - time.monotonic_ns() for _ in range(3))
+    return -(-nanos // 1_000_000)
