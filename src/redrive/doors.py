@@ -77,15 +77,15 @@ def every() -> tuple[Door, ...]:
     return tuple(sorted(_registered.values(), key=lambda door: door.name))
 
 
-def known(name: str) -> Door | None:
-    """The door of that name, if it is built in or registered."""
-    every()
+def loaded(name: str) -> Door | None:
+    """The door of that name, if this process has loaded it."""
     return _registered.get(name)
 
 
 def find(name: str) -> Door | None:
-    """The same; one that is not known is looked for among the installed packages, which reads files."""
-    if name and known(name) is None:
+    """The door of that name. One that is not built in is looked for among the installed packages, which reads files."""
+    every()
+    if name and name not in _registered:
         from importlib.metadata import entry_points
 
         for point in entry_points(group=ENTRY_POINTS, name=name):

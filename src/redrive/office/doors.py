@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from redrive.core.item import History
 from redrive.core.verbs import DocumentWrite
-from redrive.doors import Door, find, known
+from redrive.doors import Door, find, loaded
 from redrive.engine.registry import OUTBOX, is_outbox
 from redrive.stores.aside import aside
 from redrive.stores.base import Store
@@ -46,15 +46,15 @@ async def doors(store: Store) -> dict[str, str]:
 
 
 async def _load(name: str) -> Door | None:
-    """Beside the loop, if installed packages have to be searched for it."""
-    return known(name) or await aside(partial(find, name))
+    """In a thread, where it is new to this process: modules are imported, and installed packages searched."""
+    return loaded(name) or await aside(partial(find, name))
 
 
 def start(door: str, queue: str) -> str:
-    """What serves such a queue."""
+    """What serves such a queue. The door is one that `doors` gave."""
     if is_outbox(queue):
         return f"start a process that delivers to the outbox target {queue.removeprefix(OUTBOX)}"
-    found = known(door)
+    found = loaded(door)
     form = found.start if found is not None else ""
     return (form or "redrive worker run MODULE:APP --queues {queue}").replace("{queue}", quote(queue))
 
@@ -66,7 +66,7 @@ async def problems(store: Store) -> tuple[Problem, ...]:
         queues.setdefault(name, []).append(queue)
     found: list[Problem] = []
     for name in sorted(queues):
-        door = known(name)
+        door = loaded(name)
         if door is not None and door.check is not None:
             found += await door.check(store, tuple(sorted(queues[name])))
     return tuple(found)
