@@ -17,6 +17,7 @@ from redrive.engine.ids import ItemId
 from redrive.office.audit import Audit
 from redrive.office.letters import Letters
 from redrive.office.records import Record
+from redrive.office.replay import Replayed
 from redrive.office.schedules import Schedules
 from redrive.office.views import Views
 from tests.blocking.signatures import differences
@@ -81,7 +82,7 @@ def types_are_exact(app: blocking.Redrive) -> None:
     assert_type(app.cancel("x", reason="r"), Amended)
     assert_type(app.letters, _letters.Letters)
     assert_type(app.letters.find(), Page)
-    assert_type(app.letters.replay("x", reason="r"), Amended)
+    assert_type(app.letters.replay("x", reason="r"), Replayed)
 
 
 # -- the comparison has teeth ----------------------------------------------------------------------------------------
