@@ -61,7 +61,7 @@ def test_the_claim_of_a_dead_process_is_taken_over_after_an_hour(
     boxes.clock.advance("20m")
     (told,) = Replayer(boxes.dead).one(second, **ask).duplicates
     assert told.reason == (
-        f"{first}, of the same request, is about to be replayed to requests, or whoever wanted that has died: "
+        f"{first}, of the same request, has a replay to requests that was begun and has not ended: "
         "replay that one; or this one in 40m, or with dedupe=False"
     )
     boxes.clock.advance("40m")

@@ -285,7 +285,7 @@ class LetterReplay(ABC):
         why = f"{other}, {self.same}, was replayed to {plan.queue}, or is about to be"
         if pending:
             why = (
-                f"{other}, {self.same}, is about to be replayed to {plan.queue}, or whoever wanted that has died: "
+                f"{other}, {self.same}, has a replay to {plan.queue} that was begun and has not ended: "
                 f"replay that one; or this one in {pending}, or {self.anyway}"
             )
         self.duplicates.append((plan, why))
