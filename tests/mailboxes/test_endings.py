@@ -127,5 +127,5 @@ def test_what_stays_in_its_process_says_so(tmp_path: Path) -> None:
     with open_mailbox("box", f"sqlite:///{tmp_path / 'one.db'}") as box:
         box.send(1)
         for stays in (box, *box.receive()):
-            with pytest.raises(TypeError, match="open the mailbox where it is used, by its name and URL"):
+            with pytest.raises(TypeError, match="open it where it is used, by its name and URL"):
                 pickle.dumps(stays)

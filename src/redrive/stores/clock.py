@@ -58,7 +58,8 @@ class StoreTime:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._offset = _system_offset() if isinstance(clock, SystemClock) else clock.now() - clock.monotonic()
+        # Not of a clock that is derived from it: that has a time of its own.
+        self._offset = _system_offset() if type(clock) is SystemClock else clock.now() - clock.monotonic()
 
     def now(self) -> Instant:
         # In this order: a thread that is held up between the two reads must not take the pause for a jump.

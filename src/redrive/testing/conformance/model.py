@@ -13,6 +13,7 @@ from msgspec import structs
 
 from redrive.core.item import History, Instant, Item
 from redrive.core.states import TERMINAL, State, Verb, legal
+from redrive.core.terms import with_policy
 from redrive.core.verbs import (
     Amended,
     Answer,
@@ -90,8 +91,11 @@ def check_move(before: Item, after: Item, verbs: Iterable[Verb], now: Instant) -
     if after.queue != before.queue:
         assert Verb.AMEND in verbs
         assert before.state is State.DEAD
-    kept = ("id", "payload", "seq", "enqueued_at", "priority", "terms")
+    kept = ("id", "payload", "seq", "enqueued_at", "priority")
     assert all(getattr(before, name) == getattr(after, name) for name in kept)
+    if after.terms != before.terms:
+        assert Verb.AMEND in verbs
+        assert with_policy(after.terms, "") == with_policy(before.terms, ""), "an operator replaces the policy alone"
 
 
 def _check_given(before: Item, after: Item, verbs: frozenset[Verb], now: Instant) -> None:
