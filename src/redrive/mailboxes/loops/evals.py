@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
 from redrive.core.quantity import shown
+from redrive.core.validation import check_optional, check_type
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.loops.requests import CONTEXT, EXPERIMENT, Experiment, RunContext, check_request, utc_now
 from redrive.mailboxes.loops.runs import Session
 
@@ -29,7 +29,7 @@ class Sample(Generic[InputT, ExpectedT]):
     expected: ExpectedT
 
     def __post_init__(self) -> None:
-        limits.kind(self.id, str, field="id", hint="give a text")
+        check_type(self.id, str, field="id", hint="give a text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Score:
         value: object = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise InvalidParameterError(f"{shown(value)} is no score", field="value", hint="use a number from 0 to 1")
-        limits.kind(self.passed, bool, field="passed", hint="use True or False")
-        limits.kind(self.reason, str, field="reason", hint="give a text")
+        check_type(self.passed, bool, field="passed", hint="use True or False")
+        check_type(self.reason, str, field="reason", hint="give a text")
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class EvalRequest(Generic[InputT, ExpectedT]):
     run_context: RunContext | None = None
 
     def __post_init__(self) -> None:
-        limits.kind(self.sample, Sample, field="sample", hint="use Sample(id, input, expected)")
-        limits.kind(self.experiment, Experiment, field="experiment", hint=EXPERIMENT)
+        check_type(self.sample, Sample, field="sample", hint="use Sample(id, input, expected)")
+        check_type(self.experiment, Experiment, field="experiment", hint=EXPERIMENT)
         check_request(self.request_id, self.created_at)
-        limits.options(run_context=(self.run_context, RunContext, CONTEXT))
+        check_optional(run_context=(self.run_context, RunContext, CONTEXT))
 
 
 @dataclass(frozen=True, slots=True)

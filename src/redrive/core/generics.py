@@ -1,4 +1,4 @@
-"""What a subclass was given for the type variables of its base: `class MyLoop(MainLoop[MyRequest, MyOutput])`."""
+"""Type arguments of a generic base class: `class MyLoop(MainLoop[MyRequest, MyOutput])` has MyRequest and MyOutput."""
 
 from __future__ import annotations
 
