@@ -430,7 +430,7 @@ def test_to_and_from_mailboxes_of_somebody_else(in_memory: Boxes) -> None:
     held.acknowledge()
     with pytest.raises(InvalidParameterError, match="dead_letters"):
         Replayer(elsewhere)
-    with pytest.raises(InvalidParameterError, match="where it lies"):
+    with pytest.raises(InvalidParameterError, match="does not name its mailbox"):
         replay("some-id")
     (waiting,) = _sent(boxes)
     with pytest.raises(InvalidParameterError, match="no letter of dead"):

@@ -1,8 +1,8 @@
-"""Mailboxes for tests of your own: one that drops, one that collects, and one that misbehaves when it is told to.
+"""Mailboxes for tests of your own: one that drops, one that collects, and one that fails on request.
 
 mailbox = FakeMailbox("requests", clock=FakeClock())
 mailbox.inject_message({"n": 1}, delivery_count=5)          # what the next `receive` gives
-mailbox.expire_handle(message.receipt_handle)               # somebody else has it now
+mailbox.expire_handle(message.receipt_handle)               # its lease is over
 mailbox.set_connection_error("the broker is away")          # every call fails, until it is set to None
 """
 
@@ -171,7 +171,7 @@ class FakeMailbox(InMemoryMailbox[T, R]):
         return super().call(method, *args, **kwargs)
 
     def shares(self, shared: MailboxStore) -> bool:
-        # While it is away, no write of somebody else gets there by the way: replies wait in the outbox.
+        # While it is unreachable, no write to the same store reaches it: replies wait in the outbox.
         return self._error is None and super().shares(shared)
 
     def _message(self, item: Item, *, taken_at: Millis, ttl: Millis) -> StoreMessage[T, R]:

@@ -40,7 +40,7 @@ def check_times(visibility_timeout: float, wait_time_seconds: float) -> None:
 
 
 def check_rounds(count: int | None) -> int | None:
-    hint = "use 0 or more, or None to run until it is told to stop"
+    hint = "use 0 or more, or None to run until it is stopped"
     return None if count is None else check_count(count, field="max_iterations", least=0, hint=hint)
 
 

@@ -241,9 +241,8 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         if self.holds_letters or isinstance(body, DeadLetter):
             if delay:
                 raise InvalidParameterError("a dead letter cannot be delayed", field="delay", hint="leave it out")
-            told = check_attributes(attributes)
-            address = self._address_of(reply_to)
-            return self.call(self._put_letter, body, *address, attributes=told, priority=urgency, message_id=key)
+            how: dict[str, Any] = {"attributes": check_attributes(attributes), "priority": urgency, "message_id": key}
+            return self.call(self._put_letter, body, *self._address_of(reply_to), **how)
         payload = self.seal(body, reply_to, attributes, ttl)
         item = NewItem(key, self.name, payload, seconds, priority=urgency)
         self.call(self.put, item, message_id is not None)
@@ -331,8 +330,8 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     async def _prepare_to_put(self) -> None:
         await self.prepare()
         if not self._prepared:
-            said = f"mailbox {self.name!r} holds more than {self.max_size:,} messages; nothing was added"
-            raise MailboxFullError(said, hint="work off what it holds, or open it with a larger max_size")
+            text = f"mailbox {self.name!r} holds more than {self.max_size:,} messages; nothing was added"
+            raise MailboxFullError(text, hint="work off what it holds, or open it with a larger max_size")
 
     async def put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the shared store
         await self._prepare_to_put()
@@ -418,7 +417,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     def purge(self) -> int:
         """Remove all messages, and all letters under this name, into the trash. How many there were.
 
-        What somebody has in hand is not counted: it ends when it is given back, and acknowledging it does no harm.
+        Leased messages are not counted: they end when they are given back, and may still be acknowledged.
         """
         self.check_open()
         return self.call(self.shared.purge, self.name)

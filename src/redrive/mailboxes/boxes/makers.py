@@ -32,7 +32,7 @@ _FOR = {
 
 
 def _check_url(url: object, own: str, such: str, *, field: str = "url") -> None:
-    """Of another store than the mailbox is called after. A scheme that nobody knows is told of by who reads URLs."""
+    """Refuse the URL of another kind of store; an unknown scheme is refused where the URL is read."""
     check_type(url, str, field=field, hint=f"give {such}")
     scheme = str(url).partition(":")[0].lower()
     other = _FOR.get(scheme, own)
@@ -75,10 +75,10 @@ class SQLiteMailbox(StoreMailbox[T, R]):
     def __init__(self, name: str, path: str | os.PathLike[str] = "redrive.db", **options: Unpack[Options]) -> None:
         if not isinstance(path, str | os.PathLike):
             raise InvalidParameterError(f"{shown(path)} is no path", field="path", hint="give the name of a file")
-        said = os.fspath(path)
-        if "://" in said or said == "memory:":
-            _check_url(said, "SQLiteMailbox", "the name of a file", field="path")
-        super().__init__(name, said if said.startswith("sqlite:") else f"sqlite:///{quote(said)}", **options)
+        url = os.fspath(path)
+        if "://" in url or url == "memory:":
+            _check_url(url, "SQLiteMailbox", "the name of a file", field="path")
+        super().__init__(name, url if url.startswith("sqlite:") else f"sqlite:///{quote(url)}", **options)
 
 
 class PostgresMailbox(StoreMailbox[T, R]):
@@ -93,7 +93,7 @@ class RedisMailbox(StoreMailbox[T, R]):
     """On the server of `client`, which is a client of redis-py or valkey-py, synchronous or not, or at `url`.
 
     Only the client's connection settings are used: the mailbox has connections of its own. Messages live for three days
-    if no `default_ttl` is given; dead letters, for as long as nobody removes them.
+    if no `default_ttl` is given; dead letters, until they are removed.
     """
 
     _usual_ttl = DEFAULT_TTL

@@ -51,7 +51,7 @@ class MailboxResolver:
         return self._registry.setdefault(name, made)
 
     def resolve_optional(self, name: str) -> Mailbox[Any, Any] | None:
-        """None for a name that nobody knows."""
+        """None for an unknown name."""
         try:
             return self.resolve(name)
         except MailboxResolutionError:

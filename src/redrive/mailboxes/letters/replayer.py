@@ -216,5 +216,5 @@ def replay(
     mailbox = which.mailbox if dead_letters is None and isinstance(which, LetterMessage) else dead_letters
     if mailbox is None:
         hint = "give the mailbox, too: replay(which, dead_letters)"
-        raise InvalidParameterError(f"{which!r} does not say where it lies", field="dead_letters", hint=hint)
+        raise InvalidParameterError(f"{which!r} does not name its mailbox", field="dead_letters", hint=hint)
     return Replayer(mailbox).one(which, **how)

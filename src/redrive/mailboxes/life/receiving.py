@@ -37,10 +37,10 @@ def receive_until(
     wait_time_seconds: float = 0,
 ) -> Sequence[Message[T, R]]:
     asked: dict[str, Any] = {"max_messages": max_messages, "visibility_timeout": visibility_timeout}
-    if _can_be_told(type(mailbox)):
+    if _takes_stop(type(mailbox)):
         # Beyond what every mailbox promises, so the types do not know it.
-        told: Any = mailbox
-        return cast("Sequence[Message[T, R]]", told.receive(**asked, wait_time_seconds=wait_time_seconds, stop=stop))
+        ours: Any = mailbox
+        return cast("Sequence[Message[T, R]]", ours.receive(**asked, wait_time_seconds=wait_time_seconds, stop=stop))
     while True:
         step = min(wait_time_seconds, STEP)
         wait_time_seconds -= step
@@ -50,7 +50,7 @@ def receive_until(
 
 
 @lru_cache
-def _can_be_told(kind: type[Mailbox[Any, Any]]) -> bool:
+def _takes_stop(kind: type[Mailbox[Any, Any]]) -> bool:
     return "stop" in signature(kind.receive).parameters
 
 

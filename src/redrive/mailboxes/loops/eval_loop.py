@@ -6,10 +6,8 @@ loop = EvalLoop(loop=main_loop, evaluator=exactly, requests=eval_requests, dlq=D
 from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
-from uuid import UUID
 
 from redrive.core.generics import arguments_of, given_for
-from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.core.validation import check_function, check_type
 from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
@@ -82,34 +80,23 @@ class EvalLoop(MailboxWorker[EvalRequest[InputT, ExpectedT], EvalResult], Generi
         score = ended(self._judge(output, sample.expected, session))
         if not isinstance(score, Score):
             raise TypeError(f"the evaluator gave {shown(score)}, and not a Score")
-        return self._result(sample.id, asked.experiment.name, asked.request_id, score=score, latency=latency)
+        return EvalResult(
+            sample.id,
+            asked.experiment.name,
+            score,
+            latency,
+            request_id=asked.request_id,
+            completed_at=moment(self._clock.now()),
+        )
 
     def _gave_up(self, body: EvalRequest[InputT, ExpectedT] | None, raw: bytes, text: str) -> EvalResult:
         plain = plain_body(raw) if body is None else None
-        return self._result(
+        return EvalResult(
             body.sample.id if body is not None else str(_inside(plain, "sample", "id")),
             body.experiment.name if body is not None else str(_inside(plain, "experiment", "name")),
-            request_id_of(body or plain),
+            Score(0.0, passed=False, reason=text),
             error=text,
-        )
-
-    def _result(
-        self,
-        sample_id: str,
-        experiment: str,
-        request_id: UUID | None,
-        *,
-        score: Score | None = None,
-        latency: Millis = 0,
-        error: str | None = None,
-    ) -> EvalResult:
-        return EvalResult(
-            sample_id=sample_id,
-            experiment_name=experiment,
-            score=Score(0.0, passed=False, reason=error or "") if score is None else score,
-            latency_ms=latency,
-            error=error,
-            request_id=request_id,
+            request_id=request_id_of(body or plain),
             completed_at=moment(self._clock.now()),
         )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
+from redrive.core.generics import parameters_of
 from redrive.core.quantity import shown
 from redrive.core.validation import check_optional, check_type
 from redrive.errors import InvalidParameterError
@@ -97,7 +98,8 @@ def judging(evaluator: Judge) -> Callable[[Any, Any, Session], Any]:
 
     It wants the session if it is marked so, has a parameter of that name, or needs three arguments.
     """
-    places = _parameters(evaluator)
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    places = {name: place for name, place in parameters_of(evaluator).items() if place.kind not in variable}
     if "session" in places:
         return lambda output, expected, session: evaluator(output, expected, session=session)
     marked = getattr(evaluator, "wants_session", False) is True
@@ -105,13 +107,3 @@ def judging(evaluator: Judge) -> Callable[[Any, Any, Session], Any]:
     if marked or len(needed) >= 3:
         return evaluator
     return lambda output, expected, _session: evaluator(output, expected)
-
-
-def _parameters(evaluator: Judge) -> dict[str, Parameter]:
-    try:
-        found = signature(evaluator).parameters
-    except (TypeError, ValueError):
-        # Some functions written in C have no signature.
-        return {}
-    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    return {name: place for name, place in found.items() if place.kind not in variable}

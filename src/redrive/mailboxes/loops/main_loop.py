@@ -17,7 +17,6 @@ import logging
 import os
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
@@ -25,7 +24,7 @@ from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 import msgspec
 
 from redrive.blocking.loops.heartbeat import Heartbeat
-from redrive.core.generics import arguments_of, given_for
+from redrive.core.generics import arguments_of, given_for, parameters_of
 from redrive.core.validation import check_has, check_optional
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
@@ -90,7 +89,8 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
         self._adapter = adapter
         self._resources = resources
-        self._takes = _offers(adapter.evaluate)
+        places = parameters_of(adapter.evaluate)
+        self._takes = [name for name in OFFERED if name in places]
 
     def prepare(self, request: UserRequestT) -> Any:
         """What the adapter gets. Override it to make a prompt; `current_run()` knows all else of the request."""
@@ -226,15 +226,6 @@ def _enveloped(message: Message[Any, Any]) -> MainLoopRequest[Any]:
     if isinstance(body, MainLoopRequest):
         return body
     return MainLoopRequest(body, request_id=uuid5(NAMESPACE_OID, message.id), created_at=message.enqueued_at)
-
-
-def _offers(evaluate: Any) -> tuple[str, ...]:
-    try:
-        places = signature(evaluate).parameters
-    except (TypeError, ValueError):
-        # Some functions written in C have no signature.
-        return ()
-    return tuple(name for name in OFFERED if name in places)
 
 
 def _bundle(folder: str | os.PathLike[str] | None, run: Run, **parts: object) -> str | None:

@@ -65,8 +65,8 @@ def shares_store(shared: MailboxStore, mailbox: Anyone | str) -> bool:
 
 def reply_item(message: StoreMessage[Any, Any], body: object) -> NewItem:
     """What the write that ends a message puts: its reply, or an outbox item with the reply for another store."""
-    name = message.reply_to_name or ""
-    to = message.reply_to or name
+    name, found = message.reply_to_name or "", message.reply_to
+    to = name if found is None else found
     data, kind = typed_codec.dump(body, to=name)
     reply = sealed(Envelope(FORM, Raw(data), type=kind))
     if isinstance(to, StoreMailbox) and shares_store(message.shared, to):

@@ -48,20 +48,14 @@ class Deadline:
     def after(cls, duration: Duration, *, since: datetime | None = None) -> Deadline:
         """So long from now (or from `since`): seconds, a timedelta or a text such as "5m"."""
         millis = durations.parse(duration, field="deadline")
-        if since is not None:
-            _check_instant(since, "since")
-        return cls((since or utc_now()) + timedelta(milliseconds=millis))
+        return cls(_or_now(since, "since") + timedelta(milliseconds=millis))
 
     def remaining(self, *, now: datetime | None = None) -> timedelta:
         """Nothing once it has passed, never less."""
-        if now is not None:
-            _check_instant(now, "now")
-        return max(timedelta(0), self.expires_at - (now or utc_now()))
+        return max(timedelta(0), self.expires_at - _or_now(now, "now"))
 
     def passed(self, *, now: datetime | None = None) -> bool:
-        if now is not None:
-            _check_instant(now, "now")
-        return (now or utc_now()) >= self.expires_at
+        return _or_now(now, "now") >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +157,14 @@ def check_resources(given: object) -> None:
         check_has(given, "get", field="resources", hint=hint)
 
 
-def _check_instant(at: object, name: str, *, hint: str = _INSTANT) -> None:
+def _check_instant(at: object, name: str, *, hint: str = _INSTANT) -> datetime:
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise InvalidParameterError(f"must be a datetime with a time zone, got {shown(at)}", field=name, hint=hint)
+    return at
+
+
+def _or_now(at: object, name: str) -> datetime:
+    return utc_now() if at is None else _check_instant(at, name)
 
 
 @dataclass(frozen=True)
