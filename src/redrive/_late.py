@@ -11,8 +11,11 @@ from importlib import import_module
 
 
 def names_of(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
-    """The `__getattr__` of a package. `homes`: which module has which names; one that has none is itself meant."""
-    where = {name: home for home, names in homes.items() for name in names}
+    """The `__getattr__` of a package. `homes`: the names of each module, in a list or separated by blanks; a module
+    without names is itself one.
+    """
+    lists = {home: names.split() if isinstance(names, str) else names for home, names in homes.items()}
+    where = {name: home for home, names in lists.items() for name in names}
     modules = {home.rpartition(".")[2]: home for home, names in homes.items() if not names}
 
     def find(name: str) -> object:

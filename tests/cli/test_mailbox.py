@@ -8,7 +8,7 @@ import pytest
 from redrive.cli.exits import Exit
 from redrive.mailboxes import open_mailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import dead_letter
+from tests.mailboxes.ends import dead_letter
 from tests.support.cli import here, made_in
 
 pytestmark = pytest.mark.usefixtures("on_store")

@@ -12,10 +12,10 @@ from tests.support.rig.fleet import ROOT, environment
 SCRIPT = """
 import dataclasses, sys, threading
 from redrive.core import codec
-from redrive.mailboxes.boxes import bodies
+from redrive.core import typed_codec
 
 sys.setswitchinterval(1e-6)
-BY = {"codec": codec.decode, "bodies": lambda data, kind: bodies.loaded(data, kind, "")}[sys.argv[1]]
+BY = {"codec": codec.decode, "bodies": lambda data, kind: typed_codec.load(data, kind, "")}[sys.argv[1]]
 TYPES, THREADS = 150, 6
 FIELDS = [(f"field_{number}", int | str | None, None) for number in range(20)]
 

@@ -84,12 +84,12 @@ def lose(mailbox: StoreMailbox[Any, Any], clock: FakeClock) -> None:
 
 
 def replay(bench: Bench, key: str) -> None:
-    place = bench.requests._place  # noqa: SLF001 - as an operator does it, on the store
+    place = bench.requests.shared
     act = Act("operator", "mended", "replay-1")
     assert place.call(place.store.amend, Ids((key,)), Replay(), act).changed == (key,)
 
 
 def letters_of(bench: Bench) -> list[Letter]:
-    place = bench.requests._place  # noqa: SLF001 - letters of no mailbox are seen by the store alone
+    place = bench.requests.shared
     found = place.call(place.store.find, Match("state", "=", "dead"))
     return [item.letter for item in found if item.letter is not None]

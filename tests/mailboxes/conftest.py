@@ -54,5 +54,5 @@ def mailboxes(same_url: StoreUrl, clock: FakeClock) -> Iterator[Openers]:
 
 def item_of(mailbox: StoreMailbox[Any, Any], message_id: str) -> Item:
     """What the store has of a message, whatever became of it."""
-    place = mailbox._place  # noqa: SLF001 - as an operator sees it
+    place = mailbox.shared
     return place.call(place.store.get, message_id).item

@@ -54,7 +54,7 @@ UNREADABLE = {
 
 
 def put(mailbox: StoreMailbox[Any, Any], payloads: dict[str, bytes]) -> list[str]:
-    place = mailbox._place  # noqa: SLF001 - a program of another maker writes into the queue
+    place = mailbox.shared
     items = [NewItem(f"m{number}", mailbox.name, payload) for number, payload in enumerate(payloads.values())]
     place.call(place.store.put, items)
     return [item.id for item in items]

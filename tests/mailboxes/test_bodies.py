@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.blocking import Redrive
+from redrive.core import typed_codec
 from redrive.mailboxes import DeadLetter, InvalidParameterError, SerializationError
-from redrive.mailboxes.boxes import bodies
 from tests.mailboxes.conftest import Openers
 from tests.support.stores import StoreUrl
 
@@ -179,9 +179,9 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_what_json_says_needs_no_type(body: Any) -> None:
-    data, name = bodies.dumped(body)
+    data, name = typed_codec.dump(body)
     assert name == ""
-    assert bodies.loaded(data, None, name) == body
+    assert typed_codec.load(data, None, name) == body
 
 
 def test_without_a_type_it_is_plain_data(mailboxes: Openers) -> None:
@@ -215,13 +215,13 @@ def test_another_type_is_named_with_the_one_expected(mailboxes: Openers) -> None
 
 
 def test_a_class_that_moved_to_another_module_is_still_the_same() -> None:
-    data, name = bodies.dumped(Point(1))
-    assert bodies.loaded(data, Point, "somewhere.else.Point") == Point(1)
-    assert bodies.loaded(data, Point, "__main__.Point") == Point(1)
-    assert bodies.loaded(data, Point, "") == Point(1)
-    assert bodies.loaded(data, Point, "somewhere.Point[int]") == Point(1)
+    data, name = typed_codec.dump(Point(1))
+    assert typed_codec.load(data, Point, "somewhere.else.Point") == Point(1)
+    assert typed_codec.load(data, Point, "__main__.Point") == Point(1)
+    assert typed_codec.load(data, Point, "") == Point(1)
+    assert typed_codec.load(data, Point, "somewhere.Point[int]") == Point(1)
     with pytest.raises(SerializationError):
-        bodies.loaded(data, Point, "somewhere.ViewPoint")
+        typed_codec.load(data, Point, "somewhere.ViewPoint")
     assert name.endswith(".Point")
 
 
@@ -242,7 +242,7 @@ def test_what_does_not_fit_says_where_and_spares_the_others(mailboxes: Openers) 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_plain_payloads_of_the_queue_are_bare_bodies(kind: str, mailboxes: Openers) -> None:
     requests = mailboxes(kind)("requests")
-    place = requests._place  # noqa: SLF001 - as somebody without mailboxes enqueues
+    place = requests.shared
     requests.approximate_count()
     mails = [b'{"mailbox": 1, "body": "mine", "to": "ann"}', b'{"redrive.mailbox": 2, "body": 1}']
     for n, payload in enumerate([b'{"body": "mine"}', b"not json", b"\xff\xfe", *mails, b"3"]):
@@ -300,7 +300,7 @@ def test_a_message_is_not_larger_than_its_body_may_be(mailboxes: Openers, letter
 def test_a_dead_letter_is_taken_with_all_that_is_told_of_it(mailboxes: Openers) -> None:
     """What may be sent may also be told of as dead."""
     dead = mailboxes("memory")("dead", dead_letters=True)
-    body, now = "x" * (bodies.MAX_BODY - 1000), datetime.now(UTC)
+    body, now = "x" * (typed_codec.MAX_BODY - 1000), datetime.now(UTC)
     letter = DeadLetter("m-1", body, "requests", 5, "y" * 5000, "builtins.ValueError", now, now)
     dead.send(letter)
     assert dead.receive()[0].body == letter

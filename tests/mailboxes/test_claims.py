@@ -12,12 +12,12 @@ import pytest
 from redrive.core.item import Millis
 from redrive.mailboxes import Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import dead_letter
 from redrive.office.replay import claims
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers
+from tests.mailboxes.ends import dead_letter
 
 DAY: Millis = 24 * 60 * 60 * 1000
 
@@ -37,7 +37,7 @@ async def shelves(store: Store) -> list[int]:
 def test_claims_that_nobody_asks_for_are_taken_away_by_whoever_comes_next(
     kind: str, mailboxes: Openers, clock: FakeClock
 ) -> None:
-    place = mailboxes(kind)("any")._place  # noqa: SLF001 - its store
+    place = mailboxes(kind)("any").shared
 
     async def asked(name: str, by: str) -> str:
         return (await claims.claim(place.store, {name: by}, clock.now(), f"call of {by}"))[name]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from redrive.core.item import Item
 from redrive.core.select import And, Match
@@ -17,9 +18,7 @@ from redrive.engine.outbox import MAX_ATTEMPTS, OutboxWorker
 from redrive.errors import MailboxConnectionError, MailboxFullError
 from redrive.mailboxes import DeadLetter, DLQPolicy, Mailbox, MailboxResolver, MainLoopRequest, Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.letters import transfer
-from redrive.mailboxes.loops.outbox import LoopOutbox
-from redrive.mailboxes.loops.settling import Outgoing, dead_letter, finish, reply_of
+from redrive.mailboxes.loops.outbox import LoopOutbox, move_letter
 from redrive.mailboxes.testing import CollectingMailbox
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
@@ -28,6 +27,7 @@ from redrive.testing import FakeClock
 from redrive.testing.faults import Fault, FaultyStore, Point, SimulatedCrash
 from tests.mailboxes.bench import Adapter, Ask, Loop
 from tests.mailboxes.conftest import Openers
+from tests.mailboxes.ends import dead_letter, finish
 from tests.support.stores import STORES, StoreUrl
 
 pytestmark = pytest.mark.slow
@@ -133,7 +133,7 @@ def checked(*names: str, crossing: bool) -> Act:
             replies = [each.body["error"] for each in opened("replies", f"replies{name}").receive(max_messages=10)]
             assert [text[:30] for text in replies] == ["Dead-lettered after 1 attempts"]
             dead = And((Match("state", "=", "dead"), Match("queue", "=", f"requests{name}")))
-            here = requests._place.call(requests._place.store.ids, dead).ids  # noqa: SLF001
+            here = requests.shared.call(requests.shared.store.ids, dead).ids
             assert len(here) == (0 if crossing else 1)
 
     return act
@@ -220,14 +220,14 @@ def test_a_crash_at_each_step_of_a_replay_across_stores(
 def move(source: StoreMailbox[Any, Any], target: Mailbox[Any, Any]) -> int:
     """Move what died in `source` for `target`, as its outbox items do; how many letters."""
     route = And((Match("route", "=", target.name), Match("queue", "=", source.name), Match("disposition", "=", "open")))
-    place = source._place  # noqa: SLF001 - no mailbox of users
+    place = source.shared
     ids = place.call(place.store.ids, And((Match("state", "=", "dead"), route))).ids
-    return sum([transfer.move(source, target, letter_id) for letter_id in reversed(ids)])
+    return sum([move_letter(source, target, letter_id) for letter_id in reversed(ids)])
 
 
 def forward(requests: StoreMailbox[Any, Any], *, reply_type: Any = None) -> int:
     """One look at the outbox of `requests`, as a loop does; how many items were delivered."""
-    place = requests._place  # noqa: SLF001 - no mailbox of users
+    place = requests.shared
     outbox = OutboxWorker(place.store, place.events, place.clock)
     before = delivered(requests)
     outbox.register(f"mailbox.{requests.name}", LoopOutbox(requests, (), lambda: reply_type)._deliver, breaker=False)  # noqa: SLF001
@@ -236,7 +236,7 @@ def forward(requests: StoreMailbox[Any, Any], *, reply_type: Any = None) -> int:
 
 
 def delivered(requests: StoreMailbox[Any, Any]) -> int:
-    place = requests._place  # noqa: SLF001 - no mailbox of users
+    place = requests.shared
     rows = place.call(place.store.tally).queues
     return sum(row.done for row in rows if row.queue.startswith(f"redrive.outbox.mailbox.{requests.name}"))
 
@@ -379,7 +379,7 @@ def test_letters_wait_at_home_while_their_store_is_away(mailboxes: Openers, cloc
         assert {(each.delivery_count, each.body.delivery_count, each.body.reply_to) for each in letters} == {
             (1, 1, "answers")
         }
-        home = requests._place.call(requests._place.store.get, ids[0])  # noqa: SLF001
+        home = requests.shared.call(requests.shared.store.get, ids[0])
         assert home.item.state == "cancelled"
         assert home.attempts[-1].note.startswith("moved to dead on another store (")
 
@@ -450,13 +450,12 @@ def answered(requests: StoreMailbox[Any, Any], body: object = "done") -> None:
     """The message that waits is finished, with a reply to an address that is not here."""
     (message,) = requests.receive()
     assert isinstance(message, StoreMessage)
-    name = message.reply_to_name
-    assert name is not None
-    assert finish(message, Outgoing(name, body, reply_at="elsewhere", name=name))
+    message.envelope = structs.replace(message.envelope, reply_at="elsewhere")
+    assert finish(message, body)
 
 
 def in_outbox(requests: StoreMailbox[Any, Any]) -> Item:
-    place = requests._place  # noqa: SLF001 - no mailbox of users
+    place = requests.shared
     (item,) = place.call(place.store.find, Match("queue", "=", "redrive.outbox.mailbox.requests"))
     return item
 
@@ -494,7 +493,7 @@ def test_a_reply_is_let_into_a_full_mailbox_of_its_store_and_waits_for_room_on_a
             assert isinstance(message, StoreMessage)
             with pytest.raises(MailboxFullError):
                 message.reply("by hand")
-            assert finish(message, reply_of(message, "done"))
+            assert finish(message, "done")
         assert (forward(requests), here.approximate_count(), elsewhere.approximate_count()) == (0, 2, 1)
         elsewhere.purge()
         clock.advance("1s")
@@ -560,9 +559,9 @@ def test_a_loop_delivers_in_the_background_while_it_waits_for_messages(tmp_path:
             for arrived in (replies, dead):
                 (message,) = arrived.receive(wait_time_seconds=20)
                 message.acknowledge()
-        place = requests._place  # noqa: SLF001 - the outbox is no mailbox
+        place = requests.shared
         serving = [queue for beat in place.call(place.store.workers) for queue in beat.facts.queues]
-        assert f"redrive.outbox.mailbox.requests@{replies._address()}" in serving  # noqa: SLF001 - as above
+        assert f"redrive.outbox.mailbox.requests@{replies.reply_address()}" in serving
         assert loop.shutdown()
         thread.join()
         assert not any(beat.alive and "outbox" in str(beat.facts.queues) for beat in place.call(place.store.workers))

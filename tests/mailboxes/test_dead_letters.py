@@ -56,7 +56,7 @@ def test_m44_letters_expire_one_by_one_though_nobody_looked(kind: str, mailboxes
     found[0].nack()
     clock.advance("10d")
     assert (dead.expire(), dead.approximate_count()) == (1, 1), "and by hand"
-    place = dead._place  # noqa: SLF001
+    place = dead.shared
     (deed,) = place.call(place.store.get, ids[0]).deeds
     assert (deed.change, deed.actor, deed.reason) == ("discard", "retention", "kept in dead for 30d")
 

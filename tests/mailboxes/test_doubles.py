@@ -52,7 +52,7 @@ def test_a_handle_of_the_fake_mailbox_expires_when_it_is_told_to() -> None:
         for refused in (message.acknowledge, message.nack, lambda: message.extend_visibility(60)):
             with pytest.raises(ReceiptHandleExpiredError):
                 refused()
-        with pytest.raises(InvalidParameterError, match="held by nobody"):
+        with pytest.raises(InvalidParameterError, match="is not leased"):
             mailbox.expire_handle(message.receipt_handle)
         [again] = mailbox.receive()
         assert again.delivery_count == 2

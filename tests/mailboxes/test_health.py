@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from redrive.errors import InvalidParameterError, MailboxConnectionError
-from redrive.mailboxes.life.group import LoopGroup
-from redrive.mailboxes.life.health import dlq_health
+from redrive.mailboxes.life.group import LoopGroup, dlq_health
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers
 from tests.mailboxes.foreign import Deep

@@ -13,9 +13,9 @@ from redrive.errors import InvalidParameterError, MailboxFullError, ReceiptHandl
 from redrive.mailboxes import DeadLetter, StoreMailbox, open_mailbox
 from redrive.mailboxes.boxes.dead_letter import PastAttempt
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import dead_letter, finish, retry
 from redrive.testing import FakeClock, MemoryStore
 from tests.mailboxes.conftest import Openers
+from tests.mailboxes.ends import dead_letter, finish, retry
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def test_it_knows_where_it_came_from_and_its_times(mailboxes: Openers, clock: Fa
     dead.send(given)
     found = only(dead)
     assert found.body == given, "as it was given, also if that has not come yet"
-    item = found._item  # noqa: SLF001
+    item = found.item
     assert item.letter is not None
     assert (item.queue, item.letter.reason, item.letter.died_at, item.attempt) == ("requests", "sent", clock.now(), 5)
 

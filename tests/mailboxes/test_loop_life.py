@@ -96,7 +96,7 @@ def test_m36_a_store_that_is_away_is_waited_for(
     assert len(beats) > 6, "it is not taken for stuck"
     assert [answer.output for answer in bench.answers()] == [Told("why!")]
     assert any(record.getMessage().startswith("Mailbox reachable again") for record in caplog.records)
-    [done] = bench.requests._place.call(faulty.find, Match("queue", "=", "requests")).items  # noqa: SLF001
+    [done] = bench.requests.shared.call(faulty.find, Match("queue", "=", "requests")).items
     assert (done.state, done.deliveries, done.attempt) == (State.DONE, 1, 1), "the outage cost no delivery"
 
 
@@ -188,9 +188,9 @@ def test_what_a_newer_version_may_read_is_tried_again_if_the_policy_says_so(benc
         bench.letters, exclude_errors=frozenset({SerializationError}), max_delivery_count=1
     )
     bench.loop = bench.another(dlq=policy)
-    bench.requests._body_type = dict  # noqa: SLF001 - as an older sender had it
+    bench.requests.body_type = dict  # as an older sender had it
     bench.requests.send({"request": 7})
-    bench.requests._body_type = MainLoopRequest[Ask]  # noqa: SLF001
+    bench.requests.body_type = MainLoopRequest[Ask]
     bench.run()
     assert bench.counts == (1, 0)
 
@@ -425,7 +425,7 @@ def test_letters_and_replies_for_mailboxes_of_another_maker_are_sent_there(
 
 def beat_of(mailbox: StoreMailbox[Any, Any]) -> WorkerBeat:
     """As `redrive worker list` shows it."""
-    place = mailbox._place  # noqa: SLF001 - as an operator sees it
+    place = mailbox.shared
 
     async def look() -> WorkerBeat:
         await place.tasks.rest()
@@ -446,7 +446,7 @@ def test_an_operator_sees_a_loop_and_ends_it(bench: Bench, word: orders.Word) ->
             go_on.wait(SOON)
             return super().evaluate(prompt)
 
-    place = bench.requests._place  # noqa: SLF001 - as an operator sees it
+    place = bench.requests.shared
     for _ in range(2):
         bench.send()
     bench.adapter = Slow()
@@ -482,7 +482,7 @@ def test_a_cancel_request_reaches_a_running_loop(bench: Bench, obeys: bool) -> N
                 raise RuntimeError("stopped")
             return super().evaluate(prompt)
 
-    place = bench.requests._place  # noqa: SLF001 - as an operator sees it
+    place = bench.requests.shared
     bench.adapter = Asks()
     bench.send()
     heard: list[Event] = []

@@ -135,7 +135,7 @@ def test_m28_so_is_it_for_a_message_in_hand(kind: str, mailboxes: Openers) -> No
     [message] = requests.receive(visibility_timeout=43_200)
     for wrong in (message.nack, message.extend_visibility):
         for seconds in (-1, 43_201):
-            with pytest.raises(InvalidParameterError, match="use 0 to 43200 seconds"):
+            with pytest.raises(InvalidParameterError, match="use 0 to 43,200 seconds"):
                 wrong(seconds)
     message.acknowledge()
 

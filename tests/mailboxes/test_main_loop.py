@@ -24,10 +24,10 @@ from redrive.mailboxes import (
     ValidationError,
 )
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import release
 from redrive.testing import FakeClock
 from tests.mailboxes.bench import Adapter, Ask, Bench, Loop, Told, letters_of, lose, replay
 from tests.mailboxes.conftest import Openers
+from tests.mailboxes.ends import release
 
 
 def test_a_request_is_answered_and_gone(kind: str, mailboxes: Openers, clock: FakeClock) -> None:
@@ -213,7 +213,7 @@ def test_m34_what_loses_its_worker_each_time_is_not_tried_again(
 
 def test_m34_whoever_may_be_deadly_is_in_hand_alone(kind: str, mailboxes: Openers, clock: FakeClock) -> None:
     bench = Bench(mailboxes(kind), clock)
-    place = bench.requests._place  # noqa: SLF001 - how many are in hand, the store knows
+    place = bench.requests.shared
     in_hand: dict[str, int] = {}
 
     class Watching(Adapter):

@@ -227,7 +227,9 @@ def test_without_prometheus_client_the_counts_are_there_and_registering_says_wha
 def test_log_events_have_the_text_and_the_fields_of_the_seed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "redrive.mailboxes")
     request = UUID(int=1)
-    logs.dead_lettered(
+    logs.log(
+        logging.WARNING,
+        "Message dead-lettered",
         message_id="m",
         request_id=request,
         source_mailbox="requests",
@@ -235,7 +237,7 @@ def test_log_events_have_the_text_and_the_fields_of_the_seed(caplog: pytest.LogC
         error_type="builtins.ValueError",
         error_message="boom",
     )
-    logs.processing(message_id="m", request_id=None, age_seconds=1.5, action="replay")
+    logs.log(logging.INFO, "Processing dead letter", message_id="m", request_id=None, age_seconds=1.5, action="replay")
     first, second = ours(caplog)
     assert (first.levelname, first.getMessage().startswith("Message dead-lettered ")) == ("WARNING", True)
     assert first.__dict__["redrive"] == {
@@ -256,7 +258,7 @@ def test_log_events_have_the_text_and_the_fields_of_the_seed(caplog: pytest.LogC
 
 def test_logs_tell_no_secrets_and_stay_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
     error = ValueError("password=hunter2\nCRITICAL forged")
-    logs.handler_failed(message_id="m", error=error)
+    logs.failed("DLQ handler failed", "m", error)
     (record,) = ours(caplog)
     assert "hunter2" not in record.getMessage()
     assert "hunter2" not in str(record.__dict__["redrive"])
@@ -268,7 +270,7 @@ def test_an_error_that_cannot_be_printed_is_logged_by_its_type() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
-    assert "Mute that cannot be printed" in logs.said(Mute())
+    assert "Mute that cannot be printed" in logs.text_of(Mute())
 
 
 SUBJECTS = {"message_id", "request_id", "mailbox", "source_mailbox", "loop", "loops", "path"}
@@ -282,7 +284,7 @@ def test_every_line_says_whom_it_is_about() -> None:
         (f"{path.relative_to(folder)}:{node.lineno}", {each.arg for each in node.keywords})
         for path in sorted(folder.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "say"
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "log"
     ]
     assert len(calls) > 15
     # None: whoever calls passes the fields on.

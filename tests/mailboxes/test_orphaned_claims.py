@@ -13,12 +13,12 @@ from redrive.core.verbs import Act, Discard
 from redrive.mailboxes import Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters.resending import LetterToReplay
-from redrive.mailboxes.loops.settling import dead_letter
 from redrive.office.replay import claims
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
 from redrive.testing.faults import SimulatedCrash
 from tests.mailboxes.conftest import Openers
+from tests.mailboxes.ends import dead_letter
 from tests.mailboxes.test_claims import neighbours, shelves
 from tests.mailboxes.test_replay import Boxes, Order, boxes_of
 
@@ -76,7 +76,7 @@ def test_the_claim_of_a_dead_process_is_taken_over_after_an_hour(
 
 
 def boxes_request(boxes: Boxes, died: str) -> Any:
-    place = boxes.dead._place  # noqa: SLF001 - as an operator sees it
+    place = boxes.dead.shared
     return LetterToReplay(place.call(place.store.get, died), boxes.dead).subject.request_id
 
 
@@ -128,7 +128,7 @@ def bury_again(boxes: Boxes) -> None:
 def test_one_in_the_trash_keeps_nobody(mailboxes: Openers, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     boxes = boxes_of(mailboxes("memory"), clock)
     first, second = orphaned(boxes, monkeypatch, "_amend")
-    place = boxes.dead._place  # noqa: SLF001 - as `redrive letters discard` does
+    place = boxes.dead.shared
     place.call(place.store.amend, Ids((first,)), Discard(), Act("ann", "not needed", "r-1"))
     clock.advance("61m")
     assert Replayer(boxes.dead).one(second).replayed == (second,)
@@ -168,7 +168,7 @@ def test_claims_on_a_shelf_that_nobody_comes_to_are_swept(
 ) -> None:
     """By whoever replays; those that hold stay."""
     dead: StoreMailbox[Any, Any] = mailboxes(kind)("dead", dead_letters=True)
-    place = dead._place  # noqa: SLF001 - its store
+    place = dead.shared
     old, young = neighbours(2)
 
     async def put(name: str) -> None:

@@ -42,7 +42,7 @@ def in_the_loop(mailbox: StoreMailbox[Any, Any], condition: Callable[[], bool]) 
         while not condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.001)  # noqa: TID251 - a real thread comes to its wait when it does
 
-    mailbox._place.call(look)  # noqa: SLF001 - where the waiting is
+    mailbox.shared.call(look)
 
 
 def asleep(mailbox: StoreMailbox[Any, Any], clock: FakeClock) -> None:

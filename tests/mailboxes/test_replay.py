@@ -25,13 +25,13 @@ from redrive.mailboxes import (
     selective_replay,
 )
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import dead_letter
 from redrive.mailboxes.metrics import MailboxMetrics
 from redrive.mailboxes.testing import CollectingMailbox
 from redrive.stores.audit import AuditRecord
 from redrive.testing import FakeClock
 from redrive.testing.faults import SimulatedCrash
 from tests.mailboxes.conftest import Opener, Openers
+from tests.mailboxes.ends import dead_letter
 from tests.mailboxes.foreign import Around
 
 
@@ -77,17 +77,17 @@ def in_memory(mailboxes: Openers, clock: FakeClock) -> Boxes:
 
 
 async def journal(mailbox: StoreMailbox[Any, Any]) -> list[tuple[str, str, str, tuple[str, ...]]]:
-    entries = await mailbox._place.store.journal("audit", 0, 100)  # noqa: SLF001
+    entries = await mailbox.shared.store.journal("audit", 0, 100)
     told = [(entry, codec.decode(entry.body, AuditRecord)) for entry in entries]
     return [(record.change, entry.actor, entry.reason, record.changed) for entry, record in told]
 
 
 def audit_of(mailbox: StoreMailbox[Any, Any]) -> list[tuple[str, str, str, tuple[str, ...]]]:
-    return mailbox._place.call(journal, mailbox)  # noqa: SLF001
+    return mailbox.shared.call(journal, mailbox)
 
 
 def times_of(mailbox: StoreMailbox[Any, Any], change: str) -> list[int]:
-    entries = mailbox._place.call(mailbox._place.store.journal, "audit", 0, 100)  # noqa: SLF001
+    entries = mailbox.shared.call(mailbox.shared.store.journal, "audit", 0, 100)
     return [entry.at for entry in entries if codec.decode(entry.body, AuditRecord).change == change]
 
 
@@ -196,7 +196,7 @@ def test_m43_lineage_and_audit_tell_where_a_message_comes_from(boxes: Boxes) -> 
     replays = [told for told in audit_of(boxes.dead) if told[0] == "replay"]
     assert replays == [("replay", "ann", "fixed", (died,)), ("replay", "bob", "fixed better", (died,))]
     assert times_of(boxes.dead, "replay") == [first_at, second_at]
-    history = boxes.dead._place.call(boxes.dead._place.store.get, died)  # noqa: SLF001
+    history = boxes.dead.shared.call(boxes.dead.shared.store.get, died)
     assert history.item.state is State.DONE
     assert history.attempts[-1].note == f"replayed to requests as {new} by bob: fixed better"
 
@@ -207,14 +207,14 @@ def test_a_letter_that_is_over_is_in_the_audit_in_the_same_write(
     """So no crash can come in between: nothing is appended by itself."""
     boxes = boxes_of(mailboxes(kind), clock)
     sent, kept, seen = [boxes.die(Order(number)) for number in range(3)]
-    store, written = boxes.dead._place.store, len(audit_of(boxes.dead))  # noqa: SLF001
+    store, written = boxes.dead.shared.store, len(audit_of(boxes.dead))
     monkeypatch.setattr(store, "append", None)
     Replayer(boxes.dead).one(sent, reason="fixed", actor="ann", priority="high")
     held = {message.id: message for message in boxes.dead.receive(2)}
     held[kept].nack()
     held[seen].acknowledge()
     monkeypatch.undo()
-    worker = boxes.dead._place.worker  # noqa: SLF001
+    worker = boxes.dead.shared.worker
     assert audit_of(boxes.dead)[written:] == [
         ("replay", "ann", "fixed", (sent,)),
         ("acknowledge", worker, "acknowledged in dead", (seen,)),
@@ -326,7 +326,7 @@ def test_letters_that_did_not_come_through_a_mailbox_stay_as_they_are(in_memory:
     """Somebody enqueued plain data, for a worker that expects nothing else."""
     from redrive.core.item import NewItem
 
-    boxes, place = in_memory, in_memory.requests._place  # noqa: SLF001
+    boxes, place = in_memory, in_memory.requests.shared
     place.call(place.store.put, [NewItem("plain", "bare", b'{"n": 1}'), NewItem("odd", "bare", b"\xff\x00")])
     bare = mailboxes("memory")("bare")
     for message in bare.receive(max_messages=2):
@@ -430,7 +430,7 @@ def test_to_and_from_mailboxes_of_somebody_else(in_memory: Boxes) -> None:
     held.acknowledge()
     with pytest.raises(InvalidParameterError, match="dead_letters"):
         Replayer(elsewhere)
-    with pytest.raises(InvalidParameterError, match="where it lies"):
+    with pytest.raises(InvalidParameterError, match="does not name its mailbox"):
         replay("some-id")
     (waiting,) = _sent(boxes)
     with pytest.raises(InvalidParameterError, match="no letter of dead"):

@@ -10,11 +10,11 @@ import pytest
 from redrive.errors import BadDuration, BadFilter, InvalidParameterError, MailboxClosedError
 from redrive.mailboxes import AutoReplay, DeadLetter, ReplayRule, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import dead_letter
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
 from redrive.testing.faults import FaultyStore
 from tests.mailboxes.conftest import Openers
+from tests.mailboxes.ends import dead_letter
 from tests.mailboxes.test_replay import Boxes, Order, audit_of, boxes_of
 from tests.mailboxes.threads import until
 

@@ -250,7 +250,7 @@ def test_resources_may_be_a_registry(bench: Bench) -> None:
     loop.execute(MainLoopRequest(Ask("why"), resources={"city": "Rome"}))
     resources: Any = adapter.given["resources"]
     assert (resources.get("city"), resources.get(Bench), resources.get(int, 7)) == ("Rome", bench, 7)
-    with pytest.raises(InvalidParameterError, match=r"resources: 3 has no get"):
+    with pytest.raises(InvalidParameterError, match=r"resources: must have get\(\), got 3"):
         MainLoop(adapter=adapter, requests=bench.requests, resources=3)  # type: ignore[arg-type]
 
 

@@ -10,12 +10,12 @@ from redrive.core.item import Ending, History
 from redrive.engine import store_retry
 from redrive.mailboxes import InvalidParameterError, MailboxConnectionError, SerializationError, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
-from redrive.mailboxes.loops.settling import Outgoing, dead_letter, finish, release, reply_of, retry
 from redrive.mailboxes.testing import FakeMailbox
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
 from redrive.testing.faults import Fault, FaultyStore
 from tests.mailboxes.conftest import Openers
+from tests.mailboxes.ends import dead_letter, finish, release, retry
 
 Box = StoreMailbox[Any, Any]
 
@@ -27,7 +27,7 @@ def taken(mailbox: Box, **how: Any) -> StoreMessage[Any, Any]:
 
 
 def history(mailbox: Box, key: str) -> History:
-    place = mailbox._place  # noqa: SLF001
+    place = mailbox.shared
     return place.call(place.store.get, key)
 
 
@@ -36,10 +36,10 @@ def test_finished_it_is_answered_in_the_same_write(kind: str, mailboxes: Openers
     requests, answers = opened("requests"), opened("answers")
     requests.send("why", reply_to=answers)
     message = taken(requests)
-    assert finish(message, reply_of(message, {"n": 1}))
+    assert finish(message, {"n": 1})
     assert message.is_finalized
     assert [answer.body for answer in answers.receive(10)] == [{"n": 1}]
-    assert not finish(message, Outgoing(answers, "twice"))
+    assert not finish(message, "twice")
     assert answers.approximate_count() == 1
 
 
@@ -50,15 +50,12 @@ def test_what_was_lost_does_not_count_and_sends_nothing(kind: str, mailboxes: Op
     lost = taken(requests, visibility_timeout=30)
     clock.advance("31s")
     again = taken(requests)
-    assert not finish(lost, reply_of(lost, 1))
+    assert not finish(lost, 1)
     assert not retry(lost, 60, ValueError("late"))
     assert not release(lost)
-    assert (
-        dead_letter(lost, route="requests-dlq", reason="rule", error=ValueError("late"), reply=reply_of(lost, 1))
-        == "lost"
-    )
+    assert dead_letter(lost, route="requests-dlq", reason="rule", error=ValueError("late"), reply=1) == "lost"
     assert answers.approximate_count() == 0
-    assert finish(again, reply_of(again, 1))
+    assert finish(again, 1)
 
 
 def test_late_but_not_taken_over_it_still_counts(mailboxes: Openers, clock: FakeClock) -> None:
@@ -89,7 +86,7 @@ def test_buried_it_is_a_letter_and_answered_in_the_same_write(kind: str, mailbox
     requests, answers, dead = opened("requests"), opened("answers"), opened("requests-dlq")
     key = requests.send("work", reply_to=answers)
     message = taken(requests)
-    reply = reply_of(message, "sorry")
+    reply = "sorry"
     assert dead_letter(message, route="requests-dlq", reason="max_attempts", error=KeyError("x"), reply=reply) == "dead"
     assert (requests.approximate_count(), dead.approximate_count(), answers.approximate_count()) == (0, 1, 1)
     letter = history(requests, key).item.letter
@@ -106,7 +103,7 @@ def test_where_there_is_no_room_it_stays_and_nothing_is_sent(kind: str, mailboxe
 
     def died() -> str:
         message = taken(requests)
-        reply = reply_of(message, "sorry")
+        reply = "sorry"
         return dead_letter(message, route="dead", reason="rule", error=ValueError("no"), reply=reply, retry_delay=30)
 
     assert [died(), died()] == ["dead", "full"]
@@ -137,10 +134,7 @@ def test_an_end_that_nobody_can_tell_of_happens_once(
             requests.send("work", reply_to=answers)
             message = taken(requests)
             faulty.next("settle", fault)
-            assert (
-                dead_letter(message, route="dead", reason="rule", error=ValueError(), reply=reply_of(message, 1))
-                == "dead"
-            )
+            assert dead_letter(message, route="dead", reason="rule", error=ValueError(), reply=1) == "dead"
             assert answers.approximate_count() == 1
 
 
@@ -167,7 +161,7 @@ def test_what_cannot_be_answered_ends_nothing(mailboxes: Openers) -> None:
     requests.send("work", reply_to="answers")
     message = taken(requests)
     with pytest.raises(SerializationError):
-        finish(message, reply_of(message, object()))
+        finish(message, object())
     with pytest.raises(InvalidParameterError):
         retry(message, -1, ValueError())
     assert not message.is_finalized

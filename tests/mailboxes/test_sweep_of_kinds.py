@@ -375,5 +375,5 @@ def test_a_url_of_another_store_is_told_by_the_mailbox_for_it() -> None:
 def test_a_request_says_at_once_what_is_wrong_with_it() -> None:
     """And not by a dead letter, when somebody receives it."""
     wrong: Any = 5
-    with pytest.raises(InvalidParameterError, match=r"^budget: 5 is no Budget \(use Budget\(max_total_tokens=…\)\)"):
+    with pytest.raises(InvalidParameterError, match=r"^budget: must be a Budget, got 5 \(use Budget\(max_total"):
         MainLoopRequest("a", budget=wrong, request_id=uuid4())

@@ -71,8 +71,8 @@ def request_id(key: str) -> UUID:
 
 def look(keys: Sequence[str], requests: Box, dead: Box, replies: Box, ledger: Path) -> dict[str, object]:
     """All of a report that can be seen when it is over."""
-    here = requests._place  # noqa: SLF001 - as an operator sees it
-    there = dead._place  # noqa: SLF001 - as above
+    here = requests.shared
+    there = dead.shared
     crossing = here is not there
     found: Survey = here.call(survey, here.store)
     letters = Counter(letter.id for letter in _all(dead))

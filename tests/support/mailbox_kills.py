@@ -194,7 +194,7 @@ def send(order: Order, clock: HastyClock) -> None:
 
 
 def send_all(order: Order, boxes: Boxes) -> None:
-    place = boxes.requests._place  # noqa: SLF001 - no mailbox sends garbage
+    place = boxes.requests.shared
     boxes.replies.approximate_count()
     for key in keys_of(order.messages, order.deadly):
         known = request_id(key)
@@ -233,9 +233,9 @@ def _watch(boxes: Boxes, group: LoopGroup) -> None:
 
 def _is_over(boxes: Boxes) -> bool:
     """Nothing waits at the source, nor is on its way from there."""
-    place = boxes.requests._place  # noqa: SLF001 - the outbox is no mailbox
+    place = boxes.requests.shared
     tally = place.call(place.store.tally)
-    crossing = place is not boxes.dead._place  # noqa: SLF001 - as above
+    crossing = place is not boxes.dead.shared
     ours = [row for row in tally.queues if row.queue != "replies"]
     return not any(row.ready + row.held + row.parked + row.leased + crossing * row.open for row in ours)
 

@@ -8,21 +8,21 @@ from typing import Any
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
 from redrive.mailboxes.loops import worker
-from redrive.mailboxes.loops.ends import DeadLetterReason, Result, StoreEnds
+from redrive.mailboxes.loops.settling import DeadLetterReason, Result, StoreSettler
 
 GAP = 0.002
 """Seconds between two writes that should be one, for somebody to die in."""
 
 
-class _RepliesFirst(StoreEnds):
-    def finish(self, message: Message[Any, Any], reply: object | None) -> bool:
+class _RepliesFirst(StoreSettler):
+    def finish(self, message: Message[Any, Any], reply: object | None = None) -> bool:
         if reply is not None and message.reply_to is not None:
             message.reply(reply)
             time.sleep(GAP)  # noqa: TID251 - a real process dies in it
         return super().finish(message, None)
 
 
-class _RepliesLast(StoreEnds):
+class _RepliesLast(StoreSettler):
     def dead_letter(
         self, message: Message[Any, Any], why: DeadLetterReason, target: Mailbox[Any, Any] | None, reply: object | None
     ) -> Result:
@@ -33,9 +33,9 @@ class _RepliesLast(StoreEnds):
         return ended
 
 
-PLANTS: dict[str, type[StoreEnds]] = {"replies first": _RepliesFirst, "replies last": _RepliesLast}
+PLANTS: dict[str, type[StoreSettler]] = {"replies first": _RepliesFirst, "replies last": _RepliesLast}
 
 
 def plant(name: str) -> None:
     """In this process, from now on."""
-    vars(worker)["ends_of"] = lambda _requests, _clock: PLANTS[name]()
+    vars(worker)["StoreSettler"] = PLANTS[name]

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,8 @@ from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from redrive.blocking.loop_thread import LoopThreadHost
-from redrive.core.item import NewItem
+from redrive.blocking.loops.stop import Stop
+from redrive.core.item import Millis, NewItem
 from redrive.core.verbs import Answer, Settlement
 from redrive.engine.batcher import Batcher
 from redrive.engine.receiver_tasks import ReceiverTasks
@@ -33,8 +34,13 @@ from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
 
+__all__ = ["SharedStore", "Store"]
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+STEP: Millis = 1000
+"""The store does not notify of expired leases, nor of letters of other processes: a receiver looks this often."""
 
 
 class SharedStore:
@@ -140,6 +146,50 @@ class SharedStore:
 
     async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[Answer]:
         return (await self.store.settle(settlements)).answers
+
+    async def receive(
+        self,
+        name: str,
+        look: Callable[[], Awaitable[list[T]]],
+        wait: Millis,
+        *,
+        stop: Stop | None,
+        closed: Callable[[], bool],
+    ) -> list[T]:
+        """In the loop: what the first successful look gives; nothing when `wait` is over, or `stop` or `closed` is."""
+        end = self.clock.monotonic() + wait
+        self.tasks.received(name)
+        found = await look()
+        if found or not wait:
+            return found
+        with (
+            self.listening(name) as notified,
+            nullcontext() if stop is None else stop.heard_in(asyncio.get_running_loop()) as stopped,
+        ):
+            # Look again before the first pause: a notification before the event was there is lost.
+            while not (closed() or (stopped is not None and stopped.is_set())):
+                notified.clear()
+                self.tasks.received(name)
+                found = await look()
+                rest = end - self.clock.monotonic()
+                if found or rest <= 0:
+                    return found
+                await self._pause(name, notified, stopped, min(rest, STEP))
+        return []
+
+    async def _pause(self, name: str, notified: asyncio.Event, stopped: asyncio.Event | None, duration: Millis) -> None:
+        """Until the store has something, `notified` or `stopped` is set, or the time is over."""
+        waits = [asyncio.ensure_future(self.store.wait((name,), duration)), asyncio.ensure_future(notified.wait())]
+        if stopped is not None:
+            waits.append(asyncio.ensure_future(stopped.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        if waits[0].done() and not waits[0].cancelled():
+            waits[0].result()
 
     @contextmanager
     def listening(self, name: str) -> Iterator[asyncio.Event]:

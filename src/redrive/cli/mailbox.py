@@ -226,8 +226,8 @@ def send(
 @store_option
 @verbose_option
 def receive(*, name: str, most: int, wait: str, acknowledge: bool, store: str) -> None:
+    from redrive.core.outcome import Release
     from redrive.mailboxes.boxes.message import StoreMessage
-    from redrive.mailboxes.loops.settling import release
 
     with _opened(name, store) as box:
         got = box.receive(max_messages=most, wait_time_seconds=durations.parse(wait, field="--wait") / 1000)
@@ -240,7 +240,7 @@ def receive(*, name: str, most: int, wait: str, acknowledge: bool, store: str) -
         else:
             for message in got:
                 if isinstance(message, StoreMessage):
-                    release(message)
+                    message.settle(Release())
     if not got:
         say("nothing to receive")
 

@@ -206,4 +206,5 @@ def short_id(item_id: str) -> str:
 
 ATTEMPTS_FIRST = 20
 ATTEMPTS_LAST = 180
+MOST_TRIES = 100_000_000
 BLOCKERS = 100

@@ -50,11 +50,11 @@ def check_timeout(seconds: object, field: str = "timeout") -> None:
         raise InvalidParameterError(message, field=field, hint=f"use at most {LONGEST:,}")
 
 
-def check_seconds(value: float, *, field: str, most: float = LONGEST) -> Millis:
+def check_seconds(value: float, *, field: str, least: float = 0, most: float = LONGEST) -> Millis:
     """As milliseconds."""
-    if is_number(value) and 0 <= value <= most:
+    if is_number(value) and least <= value <= most:
         return round(value * 1000)
-    hint = f"use 0 to {most:,} seconds"
+    hint = f"use {least} to {most:,} seconds"
     raise InvalidParameterError(f"must be a number of seconds in range, got {shown(value)}", field=field, hint=hint)
 
 

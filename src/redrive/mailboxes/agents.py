@@ -25,7 +25,7 @@ from redrive.mailboxes.faults import (
     VisibilityExpansionRequired,
 )
 from redrive.mailboxes.letters.replay_functions import replay_handler, replay_with_dedup, selective_replay
-from redrive.mailboxes.life.health import dlq_health
+from redrive.mailboxes.life.group import dlq_health
 from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.eval_loop import EvalLoop
 from redrive.mailboxes.loops.evals import (

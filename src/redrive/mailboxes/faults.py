@@ -1,18 +1,6 @@
-"""What goes wrong in an agent's work, as types that adapters raise and policies name.
+"""Errors of an agent's work, which adapters raise and policies name.
 
-AdapterError
-├── RateLimitError                the provider asks for patience; carries how long, if it said so
-├── ValidationError               the request cannot be worked on as it is
-├── ContentPolicyViolation        the provider will not take this content
-├── AuthenticationError           the credentials are wrong
-├── QuotaExceededError            the account has nothing left
-├── ProviderError                 the provider failed; it may be better tomorrow, or never
-├── ResourceNotFoundError         something the request needs is not there, perhaps not yet
-├── VisibilityExpansionRequired   no failure: the prompt is to be made again with more in it, see MainLoop.expand
-├── DeadlineExceededError         its time is over; no try can change that (also a TimeoutError)
-└── BudgetExceededError           it would use, or used, more tokens than it may; carries both numbers
-
-The three sets say which of them are worth trying again. They bind nobody: give them, or parts of them, to a DLQPolicy.
+The three sets group them by whether a retry helps. They are only used where a DLQPolicy is given them, or parts.
 """
 
 from __future__ import annotations
@@ -28,7 +16,7 @@ class AdapterError(RedriveError):
 
 
 class RateLimitError(AdapterError):
-    """`retry_after`: so many seconds the provider asks to wait, None if it did not say. The loop's backoff heeds it."""
+    """`retry_after`: the seconds that the provider asks to wait, if it does; the loop uses them as its backoff."""
 
     def __init__(self, message: str = "rate limited", *, retry_after: float | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -36,31 +24,34 @@ class RateLimitError(AdapterError):
 
 
 class ValidationError(AdapterError):
-    pass
+    """The request cannot be processed as it is."""
 
 
 class ContentPolicyViolation(AdapterError):
-    pass
+    """The provider refuses this content."""
 
 
 class AuthenticationError(AdapterError):
-    pass
+    """The credentials are wrong."""
 
 
 class QuotaExceededError(AdapterError):
-    pass
+    """The account has used up its quota."""
 
 
 class ProviderError(AdapterError):
-    pass
+    """The provider failed; a retry may help."""
 
 
 class ResourceNotFoundError(AdapterError):
-    pass
+    """Something that the request needs does not exist, perhaps not yet."""
 
 
 class VisibilityExpansionRequired(AdapterError):
-    """`requested_overrides`: what is to be shown, by section; `section_keys`: which sections, if that is all."""
+    """No failure: the prompt is made again with more in it, see MainLoop.expand.
+
+    `requested_overrides`: what to show, by section; `section_keys`: which sections, if that is all.
+    """
 
     def __init__(
         self,
@@ -77,7 +68,7 @@ class VisibilityExpansionRequired(AdapterError):
 
 
 class DeadlineExceededError(AdapterError, TimeoutError):
-    pass
+    """Its deadline has passed; no retry can change that."""
 
 
 class BudgetExceededError(AdapterError):

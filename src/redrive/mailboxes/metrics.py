@@ -13,8 +13,8 @@ from functools import cache, partial
 from typing import Any
 
 from redrive.core.quantity import shown
+from redrive.core.validation import check_type
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.observe.metrics import AskedInThread, Family, Gauge, Metrics, Sample, ask_all
 
@@ -76,7 +76,7 @@ class MailboxMetrics(Metrics):
 
     def watch(self, mailbox: Mailbox[Any, Any]) -> None:
         """Report its depth until it is closed. Of mailboxes with one name, the last one counts."""
-        limits.kind(mailbox, Mailbox, field="mailbox", hint="use open_mailbox")
+        check_type(mailbox, Mailbox, field="mailbox", hint="use open_mailbox")
         with self._lock:
             known = self._watched.get(mailbox.name)
             if known is None or known[0] is not mailbox:
@@ -100,7 +100,7 @@ class MailboxMetrics(Metrics):
         with self._lock:
             self._watched = {name: each for name, each in self._watched.items() if not each[0].closed}
             watched = tuple(self._watched.values())
-        return [Gauge((box.name, box._address()), asked, partial(_depth, box.name)) for box, asked in watched]
+        return [Gauge((box.name, box.reply_address()), asked, partial(_depth, box.name)) for box, asked in watched]
 
 
 def _depth(mailbox: str, depth: int) -> list[Sample]:

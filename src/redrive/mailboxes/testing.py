@@ -1,8 +1,8 @@
-"""Mailboxes for tests of your own: one that drops, one that collects, and one that misbehaves when it is told to.
+"""Mailboxes for tests of your own: one that drops, one that collects, and one that fails on request.
 
 mailbox = FakeMailbox("requests", clock=FakeClock())
 mailbox.inject_message({"n": 1}, delivery_count=5)          # what the next `receive` gives
-mailbox.expire_handle(message.receipt_handle)               # somebody else has it now
+mailbox.expire_handle(message.receipt_handle)               # its lease is over
 mailbox.set_connection_error("the broker is away")          # every call fails, until it is set to None
 """
 
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from redrive.core.item import Item, Millis
 from redrive.core.states import State
+from redrive.core.validation import check_count
 from redrive.engine.ids import new_id
 from redrive.engine.reaper import lost_settlement
 from redrive.engine.report import RECEIVED
@@ -140,7 +141,7 @@ class FakeMailbox(InMemoryMailbox[T, R]):
             item = None
         if item is None or item.state is not State.LEASED or str(item.deliveries) != delivery:
             hint = "give the receipt_handle of a message that is in hand"
-            raise InvalidParameterError(f"{receipt_handle!r} is held by nobody", field="receipt_handle", hint=hint)
+            raise InvalidParameterError(f"{receipt_handle!r} is not leased", field="receipt_handle", hint=hint)
         lost = await store.reclaim(self.shared.worker, (item.queue,), RESCUE, 1, (key,), force=True)
         await store.settle([lost_settlement(each, RECEIVED, finder=self.shared.worker) for each in lost])
 
@@ -155,9 +156,7 @@ class FakeMailbox(InMemoryMailbox[T, R]):
         message_id: str | None = None,
     ) -> str:
         """Send, also while a connection error is set, what is received as its `delivery_count`-th delivery."""
-        given: object = delivery_count
-        if not isinstance(given, int) or given < 1:
-            raise InvalidParameterError(f"{delivery_count} is none", field="delivery_count", hint="use 1 or more")
+        check_count(delivery_count, field="delivery_count")
         error, self._error = self._error, None
         try:
             key = self.send(body, reply_to, attributes=attributes, priority=priority, message_id=message_id)
@@ -171,9 +170,9 @@ class FakeMailbox(InMemoryMailbox[T, R]):
             raise self._error
         return super().call(method, *args, **kwargs)
 
-    def _shares(self, shared: MailboxStore) -> bool:
-        # While it is away, no write of somebody else gets there by the way: replies wait in the outbox.
-        return self._error is None and super()._shares(shared)
+    def shares(self, shared: MailboxStore) -> bool:
+        # While it is unreachable, no write to the same store reaches it: replies wait in the outbox.
+        return self._error is None and super().shares(shared)
 
     def _message(self, item: Item, *, taken_at: Millis, ttl: Millis) -> StoreMessage[T, R]:
         extra = self._extra.get(item.id, 0)

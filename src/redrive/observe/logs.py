@@ -60,7 +60,7 @@ def log_event(event: ev.Event) -> None:
     logger.log(level, "%s", one_line(text), extra={"redrive": {"event": type(event).__name__, **fields}})
 
 
-def log(to: logging.Logger, level: int, text: str, *, trace: BaseException | None = None, **fields: Any) -> None:
+def log(to: logging.Logger, level: int, text: str, /, *, trace: BaseException | None = None, **fields: Any) -> None:
     """Log `text` and the fields that are not None as one line; the fields are also in `record.redrive`.
 
     Secrets are redacted and long values are cut. The traceback of `trace` follows in indented lines; in `exc_info`

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from redrive.core import codec
-from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, History, Instant, Item, NewItem, Terms
+from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, MOST_TRIES, Attempt, History, Instant, Item, NewItem, Terms
 from redrive.core.states import Disposition, State
 from redrive.errors import ConfigError
 from redrive.stores.checks import TAGS_LIMIT, check_new, check_tags, check_text
@@ -104,7 +104,6 @@ def _check_numbers(history: History) -> None:
 
 LATEST = 2**53 - 1
 """Of instants and durations: what every engine can keep and count with."""
-MOST_TRIES = 100_000_000
 """Of deliveries and all that is counted of them; a level is six times as large."""
 
 

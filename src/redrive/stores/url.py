@@ -48,6 +48,13 @@ def store_from_url(url: str, *, clock: Clock | None = None) -> Store:
     raise BadStoreURL(f"{_safe(url)!r}: {what}", field="store", hint=f"use one of: {FORMS}")
 
 
+def url_of_client(client: object, namespace: str | None = None) -> str:
+    """The store URL of a redis-py or valkey-py client. Raises ConfigError if a URL cannot carry its settings."""
+    from redrive.stores.redis.client_url import client_url
+
+    return client_url(client, namespace)
+
+
 def _parts(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""What a mailbox promises."""
+"""The interface of all mailboxes."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Mailbox(ABC, Generic[T, R]):
         return None
 
     def bind(self, body_type: Any) -> None:
-        """Said by a loop that knows what it works on; nothing changes where a type is known."""
+        """Called by a loop with the type of its bodies; a type that the mailbox has is kept."""
 
     def mark_dead_letters(self) -> None:
-        """Said by whoever uses it for dead letters."""
+        """Called by loops that use it for dead letters."""
 
     @abstractmethod
     def send(self, body: T, reply_to: Mailbox[R, Any] | str | None = None) -> str:
@@ -57,7 +57,7 @@ class Mailbox(ABC, Generic[T, R]):
 
     @abstractmethod
     def approximate_count(self) -> int:
-        """Of all messages, also those that somebody has in hand."""
+        """Of all messages, also those that are leased."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -70,7 +70,7 @@ class Mailbox(ABC, Generic[T, R]):
     ) -> None:
         self.close()
 
-    def _address(self) -> str:
+    def reply_address(self) -> str:
         """Where replies to it go, besides its name: an object of this process, for as long as it is there."""
         token: str | None = self.__dict__.get("_token")
         if token is None:
@@ -80,4 +80,4 @@ class Mailbox(ABC, Generic[T, R]):
 
 
 objects: WeakValueDictionary[str, Mailbox[Any, Any]] = WeakValueDictionary()
-"""Mailboxes of users' own that are waiting for answers, by their address."""
+"""Mailboxes of users' own classes that wait for replies, by their address."""

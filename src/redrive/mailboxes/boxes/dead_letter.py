@@ -31,7 +31,7 @@ class PastAttempt:
 
 @dataclass(frozen=True)
 class DeadLetter(Generic[T]):
-    """A message that nobody could process, with its failure. All times are UTC.
+    """A message that could not be processed, with its failure. All times are UTC.
 
     `first_received_at` is the first delivery and `first_enqueued_at` when it was sent; `attempts` are the deliveries
     that ended, from the first to the last (of very many, those in the middle are left out). The body is bytes if it

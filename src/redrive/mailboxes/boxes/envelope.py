@@ -2,8 +2,8 @@
 
     {"redrive.mailbox": 1, "body": {"question": "why"}, "type": "shop.Question", "reply_to": "answers"}
 
-`redrive.mailbox` says that it is one, and in which form: a name that nobody's own data has. Any other payload (somebody
-enqueued plain data into the queue) is taken as a bare body.
+`redrive.mailbox` marks it as one, and is the version of its form. Any other payload, as of plain data that was enqueued
+into the queue, is a body without an envelope.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""The mailbox that keeps its promise on every store.
+"""Mailboxes on a store: a queue, and the open dead letters of the route of the same name, leased in place.
 
-A mailbox is a queue of a store. Under its name it also shows the open dead letters of the route of that name, so that
-the mailbox of a DLQPolicy is a view of letters in place, and not a second copy of them.
+So the mailbox of a DLQPolicy is a view of the letters, and not a second copy of them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_origin
 from weakref import finalize
@@ -16,11 +15,14 @@ from weakref import finalize
 from msgspec import Raw
 
 from redrive.blocking.handle import Handle
-from redrive.core import durations
+from redrive.blocking.shared_store import Store
+from redrive.core import durations, typed_codec
 from redrive.core import outcome as o
 from redrive.core.durations import Duration
-from redrive.core.item import Item, Millis, NewItem, Priority
+from redrive.core.item import Item, Millis, NewItem
+from redrive.core.validation import check_clock, check_count, check_has, check_seconds
 from redrive.core.verbs import QueueChange
+from redrive.engine.evidence import plain_failure
 from redrive.engine.ids import fresh_id
 from redrive.engine.source import QueueSource
 from redrive.engine.store_retry import retry_unknown
@@ -35,16 +37,22 @@ from redrive.errors import (
 )
 from redrive.events import Events
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import bodies, limits
 from redrive.mailboxes.boxes.base import Mailbox, objects
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
-from redrive.mailboxes.boxes.envelope import FORM, Envelope, sealed
+from redrive.mailboxes.boxes.envelope import FORM, Envelope, opened, sealed
 from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_all
-from redrive.mailboxes.boxes.receive import expired, receive
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.boxes.store import MailboxStore
+from redrive.mailboxes.validation import (
+    check_attributes,
+    check_max_messages,
+    check_message_id,
+    check_name,
+    check_priority,
+    check_resolver,
+    check_visibility,
+)
 from redrive.office import doors
-from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 if TYPE_CHECKING:
@@ -65,15 +73,28 @@ KEPT: Duration = "1h"
 
 
 class StoreMailbox(Handle, Mailbox[T, R]):
-    """A mailbox on a store. Every call blocks and may come from any thread; nothing is touched before the first.
+    """A mailbox on a store. Every call blocks and may come from any thread; the first one opens the store.
 
-    `default_ttl`: seconds after which a message that nobody received is not given any more; `on_expire` says whether it
+    `default_ttl`: seconds after which a message that was never received is not given any more; `on_expire`: whether it
     then becomes a dead letter without a mailbox, or is cancelled. Dead letters of the mailbox go to the trash after the
     same time, if it is given: a default never takes a letter. `max_size`: how many messages there may be. `keep`:
     how long acknowledged ones are kept, if the queue has no such setting yet; None for as it is.
     """
 
+    name = ""
+    body_type: Any = None
+    resolver: MailboxResolver | None = None
+    default_ttl: Millis = 0
+    max_size: int | None = None
+    on_expire: Literal["letter", "cancel"] = "letter"
+    holds_letters = False
+    _instead = "open the mailbox where it is used, by its name and URL"
     _usual_ttl: float = 0
+    _letter_ttl: Millis = 0
+    _keep: Millis | None = None
+    _closed = False
+    _prepared = False
+    _leaving: finalize[..., Any] | None = None
 
     def __init__(
         self,
@@ -89,104 +110,89 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         dead_letters: bool = False,
         on_expire: Literal["letter", "cancel"] = "letter",
     ) -> None:
-        self._name = limits.name(name)
+        self.name = check_name(name)
         if not isinstance(store, str):
-            limits.able(store, "info", "open", field="store", hint="give a URL, such as sqlite:///redrive.db")
-        limits.clock(clock)
-        limits.resolver(resolver, "resolve_optional")
-        self._body_type = bodies.check_type(body_type)
+            check_has(store, "info", "open", field="store", hint="give a URL, such as sqlite:///redrive.db")
+        check_clock(clock)
+        check_resolver(resolver, "resolve_optional")
+        self.body_type = typed_codec.check_decodable(body_type)
         self.resolver = resolver
-        usual = self._usual_ttl if default_ttl is None else default_ttl
-        self.default_ttl: Millis = limits.seconds(usual, field="default_ttl")
-        self._letter_ttl: Millis = 0 if default_ttl is None else self.default_ttl
-        self.max_size = limits.capacity(max_size)
+        self.default_ttl = check_seconds(self._usual_ttl if default_ttl is None else default_ttl, field="default_ttl")
+        self._letter_ttl = 0 if default_ttl is None else self.default_ttl
+        self.max_size = None if max_size is None else check_count(max_size, field="max_size")
         self._keep = None if keep is None else durations.parse(keep, field="keep")
-        self._dead_letters = dead_letters or _is_of_letters(body_type)
+        self.holds_letters = dead_letters or _is_of_letters(body_type)
         if on_expire not in ("letter", "cancel"):
-            raise InvalidParameterError(f"{on_expire!r} is no way to end", field="on_expire", hint="use letter, cancel")
+            message = f"must be 'letter' or 'cancel', got {on_expire!r}"
+            raise InvalidParameterError(message, field="on_expire", hint="use letter, cancel")
         self.on_expire = on_expire
         self._store, self._clock = store, clock
-        self._closed = False
-        self._prepared = False
-        self._move_in(MailboxStore.enter(store, clock))
+        self._enter(MailboxStore.enter(store, clock))
 
     @classmethod
-    def _view(cls, name: str, shared: MailboxStore) -> StoreMailbox[Any, Any]:
-        """A mailbox that was not opened in this process, to send to; open as long as the shared store is."""
+    def of(cls, name: str, shared: MailboxStore) -> StoreMailbox[Any, Any]:
+        """The one that is open in this process; else one to send to, which is open as long as the shared store is."""
+        known = shared.mailboxes.get(name)
+        if known is not None:
+            return known
         view: StoreMailbox[Any, Any] = StoreMailbox.__new__(StoreMailbox)
-        view._name, view._body_type, view.resolver = limits.name(name), None, None
-        view.default_ttl, view._letter_ttl, view.max_size, view._keep = 0, 0, None, None
-        view._dead_letters, view.on_expire = False, "letter"
-        view._store, view._clock = shared.store, shared.clock
-        view._closed, view._prepared, view._leaving = False, True, None
+        view.name = check_name(name)
+        view._store, view._clock, view._prepared = shared.store, shared.clock, True
         view._use(shared)
         return view
 
     def _use(self, shared: MailboxStore) -> None:
         self._home = shared
-        self.dead_letter_view: DeadLetterView | None = None
+        self._view: DeadLetterView | None = None
         self._source = QueueSource(
-            self._name,
+            self.name,
             shared.worker,
             shared.store,
-            partial(expired, self._name, self.default_ttl, self.on_expire),
+            partial(_expired, self.name, self.default_ttl, self.on_expire),
             report=shared.reporter,
             events=shared.events,
             clock=shared.clock,
         )
 
-    def _move_in(self, shared: MailboxStore) -> None:
+    def _enter(self, shared: MailboxStore) -> None:
         self._use(shared)
-        self._leaving: finalize[..., Any] | None = finalize(self, shared.abandon, id(self))
+        self._leaving = finalize(self, shared.abandon, id(self))
         self._leaving.atexit = False
-        shared.mailboxes[self._name] = self
+        shared.mailboxes[self.name] = self
         if self._letter_ttl:
-            shared.tasks.add(id(self), _expiry(shared, self._name, self._letter_ttl))
+            shared.tasks.add(id(self), partial(_expire, shared, self.name, self._letter_ttl))
 
     @property
     def shared(self) -> MailboxStore:
         """The shared store of this process: a child of the process that made this mailbox gets its own."""
         if self._home.pid != os.getpid():
-            self._move_to_child()
+            self._enter_in_child()
         return self._home
 
-    def _move_to_child(self) -> None:
+    def _enter_in_child(self) -> None:
         if self._home.store.info().engine == "memory":
-            said = "its messages are in the memory of another process, of which this one is a child"
-            raise MailboxConnectionError(said, hint="use a store that both can reach, as SQLiteMailbox")
+            text = "its messages are in the memory of another process, of which this one is a child"
+            raise MailboxConnectionError(text, hint="use a store that both can reach, as SQLiteMailbox")
         if self._leaving is not None:
             self._leaving.detach()
         self._prepared = False
-        self._move_in(MailboxStore.enter(self._store, self._clock))
+        self._enter(MailboxStore.enter(self._store, self._clock))
 
     def call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
         """The one way to the store, of the mailbox and of its messages."""
         try:
             return self.shared.call(method, *args, **kwargs)
         except MailboxConnectionError as error:
-            # Nobody need try again, unless it may have been done.
+            # A retry is pointless, unless the write may have been done.
             if self._home.closed and not isinstance(error.__cause__, OutcomeUnknown):
-                raise MailboxClosedError(f"mailbox {self._name!r} was closed meanwhile; nothing was done") from error
+                raise MailboxClosedError(f"mailbox {self.name!r} was closed meanwhile; nothing was done") from error
             raise
-
-    @property
-    def _place(self) -> MailboxStore:  # until letters and loops are merged
-        return self.shared
-
-    def _call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
-        return self.call(method, *args, **kwargs)  # as above
 
     def _message(self, item: Item, *, taken_at: Millis, ttl: Millis) -> StoreMessage[T, R]:
         return StoreMessage(self, item, taken_at=taken_at, ttl=ttl)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}{' (closed)' if self.closed else ''}>"
-
-    # --- what it is -------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self._name
+        return f"<{type(self).__name__} {self.name!r}{' (closed)' if self.closed else ''}>"
 
     @property
     def closed(self) -> bool:
@@ -197,22 +203,18 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         return self._home.clock
 
     @property
-    def body_type(self) -> Any:
-        return self._body_type
-
-    @property
     def events(self) -> Events:
         """What happens to messages of all mailboxes of this process on this store; called in a thread of redrive."""
         return self.shared.events
 
     def bind(self, body_type: Any) -> None:
-        if self._body_type is None:
-            self._body_type = bodies.check_type(body_type)
-            self._dead_letters = self._dead_letters or _is_of_letters(body_type)
+        if self.body_type is None:
+            self.body_type = typed_codec.check_decodable(body_type)
+            self.holds_letters = self.holds_letters or _is_of_letters(body_type)
 
     def mark_dead_letters(self) -> None:
         """What is sent to it from now on is stored as a letter, and not as a message."""
-        self._dead_letters = True
+        self.holds_letters = True
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -232,17 +234,18 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         `reply_to` is a mailbox, or the name of one. `delay` and `ttl` are seconds: before it can be received, and after
         which it is not given any more. Raises MailboxFullError, SerializationError, MailboxConnectionError.
         """
-        self._check_open()
-        key = fresh_id() if message_id is None else limits.message_id(message_id)
-        urgency = limits.urgency(priority)
-        seconds = limits.seconds(delay, field="delay")
-        if self._dead_letters or isinstance(body, DeadLetter):
+        self.check_open()
+        key = fresh_id() if message_id is None else check_message_id(message_id)
+        urgency = check_priority(priority)
+        seconds = check_seconds(delay, field="delay")
+        if self.holds_letters or isinstance(body, DeadLetter):
             if delay:
-                raise InvalidParameterError("a dead letter waits for nothing", field="delay", hint="leave it out")
-            return self._send_dead(body, reply_to, attributes=attributes, priority=urgency, key=key)
-        payload = self._sealed(body, reply_to, attributes, ttl)
-        item = NewItem(key, self._name, payload, seconds, priority=urgency)
-        self.call(self._put, item, message_id is not None)
+                raise InvalidParameterError("a dead letter cannot be delayed", field="delay", hint="leave it out")
+            how: dict[str, Any] = {"attributes": check_attributes(attributes), "priority": urgency, "message_id": key}
+            return self.call(self._put_letter, body, *self._address_of(reply_to), **how)
+        payload = self.seal(body, reply_to, attributes, ttl)
+        item = NewItem(key, self.name, payload, seconds, priority=urgency)
+        self.call(self.put, item, message_id is not None)
         return key
 
     def send_many(
@@ -256,13 +259,13 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         ttl: float | None = None,
     ) -> list[str]:
         """All of them in one write, or none; the ids in their order. As `send`, which see."""
-        self._check_open()
+        self.check_open()
         given = list(bodies)
-        if self._dead_letters or any(isinstance(body, DeadLetter) for body in given):
+        if self.holds_letters or any(isinstance(body, DeadLetter) for body in given):
             raise InvalidParameterError("dead letters are sent one by one", field="bodies", hint="use send for each")
-        urgency, seconds = limits.urgency(priority), limits.seconds(delay, field="delay")
-        payloads = [self._sealed(body, reply_to, attributes, ttl) for body in given]
-        items = [NewItem(fresh_id(), self._name, payload, seconds, priority=urgency) for payload in payloads]
+        urgency, seconds = check_priority(priority), check_seconds(delay, field="delay")
+        payloads = [self.seal(body, reply_to, attributes, ttl) for body in given]
+        items = [NewItem(fresh_id(), self.name, payload, seconds, priority=urgency) for payload in payloads]
         if items:
             self.call(self._put_many, items)
         return [item.id for item in items]
@@ -273,15 +276,15 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> tuple[str, ...]:
         """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
-        self._check_open()
+        self.check_open()
         given = list(messages)
-        strange = [each for each in given if not isinstance(each, StoreMessage) or each.mailbox_name != self._name]
+        strange = [each for each in given if not isinstance(each, StoreMessage) or each.mailbox_name != self.name]
         if strange:
-            hint = f"give messages that {self._name!r}.receive() gave"
+            hint = f"give messages that {self.name!r}.receive() gave"
             raise InvalidParameterError(f"{strange[0]!r} is not of this mailbox", field="messages", hint=hint)
         return acknowledge_all(cast("list[StoreMessage[T, R]]", given), self.call)
 
-    def _sealed(
+    def seal(
         self,
         body: T,
         reply_to: Mailbox[R, Any] | str | None,
@@ -289,73 +292,60 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         ttl: float | None = None,
     ) -> bytes:
         """The payload of a message to this mailbox."""
-        wrong = bodies.refusal(body, self._body_type)
+        wrong = typed_codec.mismatch(body, self.body_type)
         if wrong is not None:
             raise SerializationError(wrong, hint="send what the mailbox was opened for, or open it for both: A | B")
-        data, kind = bodies.dumped(body, mailbox=self._name)
-        name, at = self._reply_address(reply_to)
+        data, kind = typed_codec.dump(body, to=self.name)
+        name, at = self._address_of(reply_to)
         envelope = Envelope(
             FORM,
             Raw(data),
             type=kind,
             reply_to=name,
             reply_at=at,
-            attributes=limits.attributes(attributes),
-            ttl=None if ttl is None else limits.seconds(ttl, field="ttl"),
+            attributes=check_attributes(attributes),
+            ttl=None if ttl is None else check_seconds(ttl, field="ttl"),
         )
-        return bodies.fitting(sealed(envelope), mailbox=self._name)
+        return typed_codec.check_size(sealed(envelope), to=self.name)
 
-    def _reply_address(self, reply_to: object) -> tuple[str, str]:
+    def _address_of(self, reply_to: object) -> tuple[str, str]:
         """The name, and where it is if it is not here."""
         if reply_to is None:
             return "", ""
         if isinstance(reply_to, str):
-            return limits.name(reply_to, field="reply_to"), ""
+            return check_name(reply_to, field="reply_to"), ""
         if not isinstance(reply_to, Mailbox):
             hint = "give a mailbox, or the name of one"
             raise InvalidParameterError(f"a {type(reply_to).__name__} is no mailbox", field="reply_to", hint=hint)
-        at = reply_to._address()
-        return reply_to.name, "" if at == self._address() else at
+        at = reply_to.reply_address()
+        return reply_to.name, "" if at == self.reply_address() else at
 
-    def _address(self) -> str:
+    def reply_address(self) -> str:
         return self.shared.fingerprint
 
-    def _shares(self, shared: MailboxStore) -> bool:
+    def shares(self, shared: MailboxStore) -> bool:
         """Whether one write to that store can reach it, too."""
         return self.shared is shared
 
     async def _prepare_to_put(self) -> None:
-        await self._prepare()
+        await self.prepare()
         if not self._prepared:
-            said = f"mailbox {self._name!r} holds more than {self.max_size:,} messages; nothing was added"
-            raise MailboxFullError(said, hint="work off what it holds, or open it with a larger max_size")
+            text = f"mailbox {self.name!r} holds more than {self.max_size:,} messages; nothing was added"
+            raise MailboxFullError(text, hint="work off what it holds, or open it with a larger max_size")
 
-    async def _put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the shared store
+    async def put(self, item: NewItem, named: bool) -> None:  # noqa: FBT001 - called through the shared store
         await self._prepare_to_put()
         shared = self.shared
         added, _ = await retry_unknown(lambda: shared.put(item))
         if named and not added:
             await shared.check_same_queue(item)
 
-    def _send_dead(
-        self,
-        body: T,
-        reply_to: Mailbox[R, Any] | str | None,
-        *,
-        attributes: Mapping[str, str] | None,
-        priority: Priority,
-        key: str,
-    ) -> str:
-        name, at = self._reply_address(reply_to)
-        told = limits.attributes(attributes)
-        return self.call(self._store_dead_letter, body, name, at, attributes=told, priority=priority, message_id=key)
-
-    async def _store_dead_letter(self, body: T, reply_to: str, reply_at: str, **how: Any) -> str:
+    async def _put_letter(self, body: T, reply_to: str, reply_at: str, **how: Any) -> str:
         from redrive.mailboxes.letters.store_dead_letter import store_dead_letter
 
-        await self._prepare()
+        await self.prepare()
         how |= {"reply_to": reply_to or None, "reply_at": reply_at}
-        return await store_dead_letter(self.shared, self._name, body, **how)
+        return await store_dead_letter(self.shared, self.name, body, **how)
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -372,9 +362,9 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         Waits up to `wait_time_seconds` for the first, and never for a second. Nothing once it is closed. `stop` ends
         the waiting when it is set.
         """
-        limit = limits.how_many(max_messages)
-        ttl = limits.visibility(visibility_timeout)
-        wait = limits.wait_time(wait_time_seconds)
+        limit = check_max_messages(max_messages)
+        ttl = check_visibility(visibility_timeout)
+        wait = check_seconds(wait_time_seconds, field="wait_time_seconds")
         if self._closed:
             return []
         try:
@@ -386,8 +376,9 @@ class StoreMailbox(Handle, Mailbox[T, R]):
             raise
 
     async def _take(self, limit: int, ttl: Millis, wait: Millis, stop: Stop | None) -> list[StoreMessage[T, R]]:
-        await self._prepare()
-        return await receive(self.shared, self, partial(self._look, limit, ttl), wait, stop)
+        await self.prepare()
+        look = partial(self._look, limit, ttl)
+        return await self.shared.receive(self.name, look, wait, stop=stop, closed=lambda: self.closed)
 
     async def _look(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:
         taken_at = self.clock.monotonic()
@@ -398,30 +389,24 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     async def _letters(self, limit: int, ttl: Millis) -> list[StoreMessage[T, R]]:
         """Open letters under this name, as messages."""
-        from redrive.mailboxes.letters.dead_letter_view import DeadLetterView, LetterMessage
+        from redrive.mailboxes.letters.dead_letter_view import DeadLetterView
 
-        if self.dead_letter_view is None:
-            self.dead_letter_view = DeadLetterView(self.shared, self._name, keep=self._letter_ttl)
-        taken_at = self.clock.monotonic()
-        histories = await self.dead_letter_view.take(limit, max(1, ttl))
-        messages = [LetterMessage(self, history, taken_at=taken_at, ttl=ttl) for history in histories]
-        if not ttl:
-            for message in messages:
-                await message._write(message._settlement(o.Release()))
-        return list(messages)
+        if self._view is None:
+            self._view = DeadLetterView(self.shared, self.name, keep=self._letter_ttl)
+        return list(await self._view.receive(self, limit, ttl))
 
-    async def _prepare(self) -> None:
+    async def prepare(self) -> None:
         """In the loop, before the first use: the queue is declared, with what was asked of it."""
         if self._prepared:
             return
         store = self.shared.store
-        unset = self._keep is not None and (await store.settings(self._name)).keep is None
-        await store.configure(self._name, QueueChange(keep=self._keep) if unset else QueueChange())
-        await doors.mark(store, self._name, "mailboxes")
+        unset = self._keep is not None and (await store.settings(self.name)).keep is None
+        await store.configure(self.name, QueueChange(keep=self._keep) if unset else QueueChange())
+        await doors.mark(store, self.name, "mailboxes")
         if self.max_size is not None:
             try:
-                await store.configure_route(self._name, self.max_size)
-                await store.configure(self._name, QueueChange(capacity=self.max_size))
+                await store.configure_route(self.name, self.max_size)
+                await store.configure(self.name, QueueChange(capacity=self.max_size))
             except ConfigError:
                 # It holds more than that already. So it is full, and tried again with the next call.
                 return
@@ -432,22 +417,20 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     def purge(self) -> int:
         """Remove all messages, and all letters under this name, into the trash. How many there were.
 
-        What somebody has in hand is not counted: it ends when it is given back, and acknowledging it does no harm.
+        Leased messages are not counted: they end when they are given back, and may still be acknowledged.
         """
-        self._check_open()
-        return self.call(self.shared.purge, self._name)
+        self.check_open()
+        return self.call(self.shared.purge, self.name)
 
     def approximate_count(self) -> int:
         """Of all messages: those that wait, those in hand, and letters under this name."""
-        self._check_open()
-        return self.call(self.shared.count, self._name)
+        self.check_open()
+        return self.call(self.shared.count, self.name)
 
     def expire(self) -> int:
         """Discard letters under this name that are older than `default_ttl`; how many. Done once a minute anyway."""
-        self._check_open()
-        from redrive.mailboxes.letters.dead_letter_view import expire
-
-        return self.call(expire, self.shared.store, self._name, self._letter_ttl) if self._letter_ttl else 0
+        self.check_open()
+        return self.call(_expire, self.shared, self.name, self._letter_ttl) if self._letter_ttl else 0
 
     def close(self) -> None:
         """Those who wait in `receive` get nothing, at once. What is stored stays. May be called twice."""
@@ -459,47 +442,62 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._leaving.detach()
         home = self._home
         home.tasks.remove(id(self))
-        if home.mailboxes.get(self._name) is self:
-            del home.mailboxes[self._name]
-        home.notify_from_thread(self._name)
+        if home.mailboxes.get(self.name) is self:
+            del home.mailboxes[self.name]
+        home.notify_from_thread(self.name)
         if home.pid == os.getpid():
             home.leave()
 
-    def _resolve(self, name: str, at: str) -> Mailbox[Any, Any] | None:
-        """The mailbox for answers, None if it cannot be found: a bad address, which anybody may have written into a
-        message, must not keep the message from being worked on, nor may a resolver that fails.
+    def resolve(self, name: str, at: str) -> Mailbox[Any, Any] | None:
+        """The mailbox for replies, None if it cannot be found: any sender may write a bad address into a message, which
+        must not keep the message from being processed, nor may a resolver that fails.
         """
         try:
             found = self._look_up(name, at)
         except Exception as error:  # noqa: BLE001 - see above
-            logs.say(logging.WARNING, "Mailbox not resolved", mailbox=name, error=logs.said(error))
+            logs.log(logging.WARNING, "Mailbox not resolved", mailbox=name, error=logs.text_of(error))
             return None
         return found if isinstance(found, Mailbox) else None
 
     def _look_up(self, name: str, at: str) -> Mailbox[Any, Any] | None:
-        """By the resolver if there is one, else on the store that the message says."""
+        """By the resolver if there is one, else on the store that the message names."""
         if self.resolver is not None:
             return self.resolver.resolve_optional(name)
         if at.startswith("here-"):
             return objects.get(at)
         shared = MailboxStore.find(at) if at else self.shared
-        if shared is None:
-            return None
-        return shared.mailboxes.get(name) or StoreMailbox._view(name, shared)
+        return None if shared is None else StoreMailbox.of(name, shared)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self._closed:
-            raise MailboxClosedError(f"mailbox {self._name!r} is closed; nothing was done")
+            raise MailboxClosedError(f"mailbox {self.name!r} is closed; nothing was done")
 
 
 def _is_of_letters(body_type: Any) -> bool:
     return (get_origin(body_type) or body_type) is DeadLetter
 
 
-def _expiry(shared: MailboxStore, name: str, ttl: Millis) -> Callable[[], Awaitable[object]]:
-    async def expire() -> None:
-        from redrive.mailboxes.letters.dead_letter_view import expire
+async def _expire(shared: MailboxStore, name: str, ttl: Millis) -> int:
+    from redrive.mailboxes.letters.dead_letter_view import expire
 
-        await expire(shared.store, name, ttl)
+    return await expire(shared.store, name, ttl)
 
-    return expire
+
+def _expired(mailbox: str, default_ttl: Millis, on_expire: str, item: Item) -> o.Outcome | None:
+    """The outcome of a message that is older than its ttl, or the mailbox's; None if it is not, or was received before:
+    then the policy of its loop decides. The age is by the store's clock, since it was sent or replayed.
+    """
+    if item.attempt > 1:
+        return None
+    ttl = default_ttl
+    if b'"ttl"' in item.payload:
+        own = opened(item.payload).ttl
+        ttl = ttl if own is None else own
+    age = (item.leased_at or 0) - item.renewed_at
+    if not ttl or age < ttl:
+        return None
+    if on_expire == "cancel":
+        return o.Cancelled("expired")
+    text = f"it was not received in time: sent {age / 1000:,.0f} s ago, which is more than its time to live"
+    failure = plain_failure("redrive.MessageExpired", text, "expired", key=f"expired in {mailbox}")
+    return o.Expired(failure, "expired")

@@ -6,14 +6,16 @@ import os
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
+from redrive.blocking.shared_store import Store
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
+from redrive.core.validation import check_optional, check_type
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.mailbox import StoreMailbox
 from redrive.mailboxes.boxes.resolver import MailboxResolver
-from redrive.stores.base import Store
+from redrive.mailboxes.validation import as_parameter
 from redrive.stores.clock import Clock
+from redrive.stores.url import url_of_client
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,8 +32,8 @@ _FOR = {
 
 
 def _check_url(url: object, own: str, such: str, *, field: str = "url") -> None:
-    """Of another store than the mailbox is called after. A scheme that nobody knows is told of by who reads URLs."""
-    limits.kind(url, str, field=field, hint=f"give {such}")
+    """Refuse the URL of another kind of store; an unknown scheme is refused where the URL is read."""
+    check_type(url, str, field=field, hint=f"give {such}")
     scheme = str(url).partition(":")[0].lower()
     other = _FOR.get(scheme, own)
     if other != own:
@@ -73,10 +75,10 @@ class SQLiteMailbox(StoreMailbox[T, R]):
     def __init__(self, name: str, path: str | os.PathLike[str] = "redrive.db", **options: Unpack[Options]) -> None:
         if not isinstance(path, str | os.PathLike):
             raise InvalidParameterError(f"{shown(path)} is no path", field="path", hint="give the name of a file")
-        said = os.fspath(path)
-        if "://" in said or said == "memory:":
-            _check_url(said, "SQLiteMailbox", "the name of a file", field="path")
-        super().__init__(name, said if said.startswith("sqlite:") else f"sqlite:///{quote(said)}", **options)
+        url = os.fspath(path)
+        if "://" in url or url == "memory:":
+            _check_url(url, "SQLiteMailbox", "the name of a file", field="path")
+        super().__init__(name, url if url.startswith("sqlite:") else f"sqlite:///{quote(url)}", **options)
 
 
 class PostgresMailbox(StoreMailbox[T, R]):
@@ -91,7 +93,7 @@ class RedisMailbox(StoreMailbox[T, R]):
     """On the server of `client`, which is a client of redis-py or valkey-py, synchronous or not, or at `url`.
 
     Only the client's connection settings are used: the mailbox has connections of its own. Messages live for three days
-    if no `default_ttl` is given; dead letters, for as long as nobody removes them.
+    if no `default_ttl` is given; dead letters, until they are removed.
     """
 
     _usual_ttl = DEFAULT_TTL
@@ -105,7 +107,7 @@ class RedisMailbox(StoreMailbox[T, R]):
         namespace: str | None = None,
         **options: Unpack[Options],
     ) -> None:
-        limits.options(namespace=(namespace, str, "give a text, or leave it out"))
+        check_optional(namespace=(namespace, str, "give a text, or leave it out"))
         if url is not None:
             _check_url(url, "RedisMailbox", "a URL such as redis://host:6379/0")
         super().__init__(name, _redis_url(client, url, namespace), **options)
@@ -116,9 +118,7 @@ def _redis_url(client: Any, url: str | None, namespace: str | None) -> str:
         hint = 'as in RedisMailbox(name="requests", client=redis.Redis())'
         raise InvalidParameterError("give a client or a url, and not both", field="client", hint=hint)
     if url is None:
-        from redrive.stores.redis.client_url import client_url
-
-        return limits.checked(lambda given: client_url(given, namespace), client)
+        return as_parameter(lambda given: url_of_client(given, namespace), client)
     if namespace is None:
         return url
     return f"{url}{'&' if '?' in url else '?'}{urlencode({'namespace': namespace})}"

@@ -1,4 +1,4 @@
-"""What a mailbox gives: a message in hand, until it is acknowledged, given back, or its time is over."""
+"""Messages: a delivery is leased until it is acknowledged, given back, or its visibility timeout passes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redrive.blocking.handle import Handle
 from redrive.core import outcome as o
-from redrive.core.item import Instant, Item, Millis, NewItem
+from redrive.core import typed_codec
+from redrive.core.item import Item, Millis, NewItem
 from redrive.core.verbs import Answer, Held, Settlement, Verdict
 from redrive.engine.report import settlement_of
 from redrive.engine.store_retry import retry_unknown
@@ -23,9 +25,9 @@ from redrive.errors import (
     ReplyNotAvailableError,
     SerializationError,
 )
-from redrive.mailboxes.boxes import bodies
+from redrive.mailboxes.boxes.dead_letter import moment
 from redrive.mailboxes.boxes.envelope import Envelope, Lineage, lineage_of, opened
-from redrive.mailboxes.boxes.limits import visibility
+from redrive.mailboxes.validation import check_visibility
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
@@ -33,11 +35,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MISSING: Any = object()
-
 
 class Message(ABC, Generic[T, R]):
-    """Whoever holds it has it alone for the visibility timeout. `T` is the type of the body, `R` that of replies."""
+    """Leased to one receiver for the visibility timeout. `T` is the type of the body, `R` that of replies."""
 
     @property
     @abstractmethod
@@ -51,7 +51,7 @@ class Message(ABC, Generic[T, R]):
     @property
     @abstractmethod
     def receipt_handle(self) -> str:
-        """Names this delivery: another one has another handle."""
+        """Names this delivery: the next one has another handle."""
 
     @property
     @abstractmethod
@@ -77,12 +77,12 @@ class Message(ABC, Generic[T, R]):
 
     @property
     def reply_to(self) -> Mailbox[R, Any] | None:
-        """Where answers go; None if nobody waits for one, or if the name cannot be resolved here."""
+        """The mailbox for replies; None if the sender named none, or the name cannot be resolved here."""
         return None
 
     @property
     def reply_to_name(self) -> str | None:
-        """The name of it, also where it cannot be resolved."""
+        """Its name, also where it cannot be resolved."""
         return None
 
     @property
@@ -101,7 +101,7 @@ class Message(ABC, Generic[T, R]):
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """It is done, and gone. ReceiptHandleExpiredError if it is not ours any more."""
+        """It is done, and gone. Raises ReceiptHandleExpiredError if the lease is over."""
 
     @abstractmethod
     def nack(self, visibility_timeout: float = 0) -> None:
@@ -113,32 +113,29 @@ class Message(ABC, Generic[T, R]):
 
     @abstractmethod
     def reply(self, body: R) -> str:
-        """Send to whoever waits for an answer, as often as you like until it is finalised. Gives the reply's id."""
+        """Send to the reply mailbox, any number of times until it is finalised. Gives the id of the reply."""
 
 
 class StoreMessage(Handle, Message[T, R]):
-    """A message of a store. May be used by several threads, as by one that works and one that extends."""
+    """A message of a store. Several threads may use it, as one that processes it and one that extends its lease."""
+
+    is_finalized = False
+    _instead = "open the mailbox where it is used, by its name and URL"
 
     def __init__(self, mailbox: StoreMailbox[T, R], item: Item, *, taken_at: Millis, ttl: Millis) -> None:
-        self._mailbox = mailbox
-        self.shared = self._place = mailbox.shared
-        self.item = self._item = item
+        self.mailbox = mailbox
+        self.shared = mailbox.shared
+        self.item = item
+        self.asked = ""
+        """Who requested its cancellation, and why."""
+        self.ending = threading.Lock()
         self._taken_at = taken_at
         self._until = taken_at + ttl
-        self._over = False
-        self.asked = ""
-        """Who asked for it to be cancelled, and why; "" if nobody did."""
         self._only_seen = not ttl
-        self._ending = threading.Lock()
-        self._opened: Envelope | None = None
-        self._body: Any = _MISSING
-        self._first_at: Instant | None = item.leased_at if item.deliveries == 1 else None
 
     def __repr__(self) -> str:
         kind = type(self).__name__
-        return f"<{kind} {self.id} of {self._mailbox.name!r}, delivery {self.delivery_count}>"
-
-    # --- what it is -------------------------------------------------------------------------------------------------
+        return f"<{kind} {self.id} of {self.mailbox.name!r}, delivery {self.delivery_count}>"
 
     @property
     def lease(self) -> Held:
@@ -146,33 +143,24 @@ class StoreMessage(Handle, Message[T, R]):
 
     @property
     def mailbox_name(self) -> str:
-        return self._mailbox.name
+        return self.mailbox.name
 
-    @property
-    def reply_at(self) -> str:
-        """The address of the reply mailbox if it is on another store; "" if not."""
-        return self._envelope.reply_at
-
-    @property
-    def _envelope(self) -> Envelope:
-        if self._opened is None:
-            self._opened = opened(self.item.payload)
-        return self._opened
+    @cached_property
+    def envelope(self) -> Envelope:
+        return opened(self.item.payload)
 
     @property
     def id(self) -> str:
         return self.item.id
 
-    @property
+    @cached_property
     def body(self) -> T:
-        if self._body is _MISSING:
-            self._body = self._read()
-        return self._body  # type: ignore[no-any-return]  # what it was decoded as is what the mailbox said
+        return self._read()  # type: ignore[no-any-return]  # decoded as the body type of the mailbox
 
     def _read(self) -> Any:
         if self.item.flaw:
             raise SerializationError(f"the message was damaged: {self.item.flaw}", hint="message.raw has what is left")
-        return bodies.loaded(bytes(self._envelope.body), self._mailbox.body_type, self._envelope.type)
+        return typed_codec.load(bytes(self.envelope.body), self.mailbox.body_type, self.envelope.type)
 
     @property
     def raw(self) -> bytes:
@@ -188,14 +176,13 @@ class StoreMessage(Handle, Message[T, R]):
 
     @property
     def enqueued_at(self) -> datetime:
-        return _moment(self.item.enqueued_at)
+        return moment(self.item.enqueued_at)
 
-    @property
+    @cached_property
     def first_received_at(self) -> datetime:
-        if self._first_at is None:
-            attempts = self._mailbox.call(self.shared.store.get, self.id).attempts
-            self._first_at = attempts[0].started_at if attempts else self.item.leased_at or self.item.enqueued_at
-        return _moment(self._first_at)
+        item = self.item
+        attempts = () if item.deliveries == 1 else self.mailbox.call(self.shared.store.get, self.id).attempts
+        return moment(attempts[0].started_at if attempts else item.leased_at or item.enqueued_at)
 
     @property
     def age(self) -> timedelta:
@@ -203,145 +190,125 @@ class StoreMessage(Handle, Message[T, R]):
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        return MappingProxyType(self._envelope.attributes)
+        return MappingProxyType(self.envelope.attributes)
 
     @property
     def reply_to(self) -> Mailbox[R, Any] | None:
         name = self.reply_to_name
-        return None if name is None else self._mailbox._resolve(name, self._envelope.reply_at)
+        return None if name is None else self.mailbox.resolve(name, self.envelope.reply_at)
 
     @property
     def reply_to_name(self) -> str | None:
-        return self._envelope.reply_to or None
+        return self.envelope.reply_to or None
 
     @property
     def lineage(self) -> Lineage | None:
-        return lineage_of(self.item, self._envelope)
+        return lineage_of(self.item, self.envelope)
 
-    @property
-    def is_finalized(self) -> bool:
-        return self._over
-
-    # --- what becomes of it -----------------------------------------------------------------------------------------
+    # --- settlement -------------------------------------------------------------------------------------------------
 
     def acknowledge(self) -> None:
-        self._end(self._settlement(self._done()))
+        self._end(self.done())
 
     def nack(self, visibility_timeout: float = 0) -> None:
-        self._end(self._settlement(self._given_back(visibility(visibility_timeout))))
+        self._end(self._given_back(check_visibility(visibility_timeout)))
 
     def extend_visibility(self, timeout: float) -> None:
-        ttl = visibility(timeout, field="timeout")
-        self._check_held()
+        ttl = check_visibility(timeout, field="timeout")
+        self.check_held()
         began = self.shared.clock.monotonic()
-        extended = self._mailbox.call(self.shared.store.extend, [self.lease], max(1, ttl))
+        extended = self.mailbox.call(self.shared.store.extend, [self.lease], max(1, ttl))
         if self.id in extended.lost:
-            raise self._expired("it was settled, or given to somebody else")
+            raise self._expired("it was settled, or leased to another receiver")
         self._until = max(self._until, began + ttl)
 
     def reply(self, body: R) -> str:
-        if self._over:
+        if self.is_finalized:
             raise MessageFinalizedError(f"message {self.id} was acknowledged or given back: it is too late to answer")
-        self._check_held()
+        self.check_held()
         name = self.reply_to_name
         if name is None:
-            hint = "whoever sends it says where answers go: send(body, reply_to=mailbox)"
+            hint = "the sender names the mailbox for replies: send(body, reply_to=mailbox)"
             raise ReplyNotAvailableError(f"message {self.id} names no mailbox for answers", hint=hint)
         mailbox = self.reply_to
         if mailbox is None:
             raise MailboxResolutionError(name, hint="open the mailbox with a resolver that knows it")
         return mailbox.send(body)
 
-    def _done(self) -> o.Outcome:
+    def done(self) -> o.Outcome:
         return o.Done()
 
     def _given_back(self, after: Millis) -> o.Outcome:
         return o.Release("nack", after, counted=True)
 
-    def _end(self, settlement: Settlement) -> None:
-        """Strict, as users are promised: a handle whose time is over is refused, taken over by somebody or not."""
-        self._check_held()
-        if self._settle(settlement) is None:
-            raise self._expired("it was settled, or given to somebody else")
+    def _end(self, outcome: o.Outcome) -> None:
+        """Strict: refused once the visibility timeout has passed, whether the message was leased again or not."""
+        self.check_held()
+        if self.settle(outcome) is None:
+            raise self._expired("it was settled, or leased to another receiver")
 
-    def _check_held(self) -> None:
-        if self._over:
+    def check_held(self) -> None:
+        if self.is_finalized:
             raise self._expired("it was acknowledged or given back before")
         if self.shared.clock.monotonic() >= self._until:
             raise self._expired("its visibility timeout has passed")
 
     def _expired(self, why: str) -> ReceiptHandleExpiredError:
-        said = f"receipt handle {self.receipt_handle} is not valid any more: {why}"
-        return ReceiptHandleExpiredError(said, hint="the message is delivered again, if it was not acknowledged")
+        text = f"receipt handle {self.receipt_handle} is not valid any more: {why}"
+        return ReceiptHandleExpiredError(text, hint="the message is delivered again, if it was not acknowledged")
 
-    def settle(self, outcome: o.Outcome | None, *, follow_ups: tuple[NewItem, ...] = ()) -> Answer | None:
-        """For loops: end it with this outcome (None: done). Counts after the visibility timeout, too, while no other
-        receiver has leased it; None if it did not count.
+    def settle(self, outcome: o.Outcome, follow_ups: tuple[NewItem, ...] = ()) -> Answer | None:
+        """In one write with the follow-ups, also after the visibility timeout. None: it was settled before, or another
+        receiver leased it. Raises MailboxConnectionError; it may then be repeated.
         """
-        return self._settle(self._settlement(self._done() if outcome is None else outcome, follow_ups=follow_ups))
-
-    def _settle(self, settlement: Settlement) -> Answer | None:
-        """None: it did not count, since the message has ended before, or is somebody else's now."""
-        with self._ending:
-            if self._over or self._only_seen:
+        with self.ending:
+            if self.is_finalized or self._only_seen:
                 return None
-            answer = self._mailbox.call(self._write, settlement)
+            answer = self.mailbox.call(self.write, self.settlement(outcome, follow_ups))
             return None if answer.verdict is Verdict.REFUSED else answer
 
-    async def _write(self, settlement: Settlement) -> Answer:
-        """In the loop. `already` is our own, of a try whose answer was lost: nobody else has this delivery."""
+    async def write(self, settlement: Settlement) -> Answer:
+        """In the loop. `already` is an earlier try of this call: no other receiver has this delivery."""
         answer, _ = await retry_unknown(lambda: self._store_settle(settlement))
-        self._over = answer.verdict is not Verdict.REFUSED
+        self.is_finalized = answer.verdict is not Verdict.REFUSED
         self.shared.reporter.settled([self.item], [settlement], [answer])
         return answer
 
     async def _store_settle(self, settlement: Settlement) -> Answer:
         return await self.shared.settle(settlement)
 
-    def _settlement(self, outcome: o.Outcome, *, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
+    def settlement(self, outcome: o.Outcome, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
         ran = max(0, self.shared.clock.monotonic() - self._taken_at)
         return settlement_of(self.item, outcome, worker=self.shared.worker, ran=ran, follow_ups=follow_ups)
 
 
-def acknowledge_all(
-    messages: Sequence[StoreMessage[Any, Any]], call: Callable[..., Sequence[Answer]]
-) -> tuple[str, ...]:
-    """In one write for messages and one for letters; the ids of those that were not held any more."""
+def acknowledge_all(messages: Sequence[StoreMessage[Any, Any]], call: Callable[..., list[str]]) -> tuple[str, ...]:
+    """In one write for messages and one for each letter; the ids of those whose lease was over."""
     lost: list[str] = []
     held: list[StoreMessage[Any, Any]] = []
     with ExitStack() as locks:
         for message in {message.receipt_handle: message for message in messages}.values():
-            locks.enter_context(message._ending)
+            locks.enter_context(message.ending)
             try:
-                message._check_held()
+                message.check_held()
             except ReceiptHandleExpiredError:
                 lost.append(message.id)
             else:
                 held.append(message)
-        settlements = [message._settlement(message._done()) for message in held]
-        answers = call(_settle_all, held, settlements) if held else ()
-        lost += [each.id for each, answer in zip(held, answers, strict=True) if answer.verdict is Verdict.REFUSED]
-    return tuple(lost)
+        return (*lost, *(call(_acknowledge, held) if held else ()))
 
 
-async def _settle_all(
-    messages: Sequence[StoreMessage[Any, Any]], settlements: Sequence[Settlement]
-) -> Sequence[Answer]:
-    """In the loop. Letters are few, and end one by one."""
+async def _acknowledge(messages: Sequence[StoreMessage[Any, Any]]) -> list[str]:
+    """In the loop: the ids of those that were refused."""
     shared = messages[0].shared
-    plain = [at for at, message in enumerate(messages) if message.item.letter is None]
-    answers: dict[int, Answer] = {}
+    plain = [message for message in messages if message.item.letter is None]
     if plain:
-        settled, _ = await retry_unknown(lambda: shared.store.settle([settlements[at] for at in plain]))
-        answers = dict(zip(plain, settled.answers, strict=True))
-        for at, answer in answers.items():
-            messages[at]._over = answer.verdict is not Verdict.REFUSED
-        shared.reporter.settled([messages[at].item for at in plain], [settlements[at] for at in plain], settled.answers)
-    for at, message in enumerate(messages):
-        if at not in answers:
-            answers[at] = await message._write(settlements[at])
-    return [answers[at] for at in range(len(messages))]
-
-
-def _moment(at: Instant) -> datetime:
-    return datetime.fromtimestamp(at / 1000, UTC)
+        settlements = [message.settlement(message.done()) for message in plain]
+        settled, _ = await retry_unknown(lambda: shared.store.settle(settlements))
+        for message, answer in zip(plain, settled.answers, strict=True):
+            message.is_finalized = answer.verdict is not Verdict.REFUSED
+        shared.reporter.settled([message.item for message in plain], settlements, settled.answers)
+    for message in messages:
+        if message.item.letter is not None:
+            await message.write(message.settlement(message.done()))
+    return [message.id for message in messages if not message.is_finalized]

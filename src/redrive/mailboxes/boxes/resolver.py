@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from redrive.core.validation import check_function, check_has, check_optional, check_type
 from redrive.errors import MailboxResolutionError
-from redrive.mailboxes.boxes import limits
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import Mailbox
@@ -23,22 +23,21 @@ class MailboxResolver:
         registry: Mapping[str, Mailbox[Any, Any]] | None = None,
         factory: Callable[[str], Mailbox[Any, Any] | None] | None = None,
     ) -> None:
-        if registry is not None:
-            limits.kind(registry, Mapping, field="registry", hint="give mailboxes by name")
+        check_optional(registry=(registry, Mapping, "give mailboxes by name"))
         if factory is not None:
-            limits.function(factory, field="factory", hint="give one that makes a mailbox for a name")
+            check_function(factory, field="factory", hint="give one that makes a mailbox for a name")
         self._registry = dict(registry or {})
         self._factory = factory
 
     def register(self, mailbox: Mailbox[Any, Any], name: str | None = None) -> None:
         """Under its own name, if no other is given."""
-        limits.able(mailbox, "send", field="mailbox", hint="use open_mailbox")
-        limits.options(name=(name, str, "give the name of a mailbox"))
+        check_has(mailbox, "send", field="mailbox", hint="use open_mailbox")
+        check_optional(name=(name, str, "give the name of a mailbox"))
         self._registry[mailbox.name if name is None else name] = mailbox
 
     def resolve(self, name: str) -> Mailbox[Any, Any]:
         """Raises MailboxResolutionError, from what the factory raised if it was that."""
-        limits.kind(name, str, field="name", hint="give the name of a mailbox")
+        check_type(name, str, field="name", hint="give the name of a mailbox")
         mailbox = self._registry.get(name)
         if mailbox is not None:
             return mailbox
@@ -52,7 +51,7 @@ class MailboxResolver:
         return self._registry.setdefault(name, made)
 
     def resolve_optional(self, name: str) -> Mailbox[Any, Any] | None:
-        """None for a name that nobody knows."""
+        """None for an unknown name."""
         try:
             return self.resolve(name)
         except MailboxResolutionError:

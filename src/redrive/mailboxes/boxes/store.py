@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from redrive.blocking.shared_store import SharedStore
+from redrive.blocking.shared_store import SharedStore, Store
 from redrive.core.item import NewItem
 from redrive.core.select import And, Match, Selection
 from redrive.core.states import Disposition, State
@@ -27,7 +27,6 @@ from redrive.errors import (
     SerializationError,
     StoreUnavailable,
 )
-from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 if TYPE_CHECKING:
@@ -45,12 +44,6 @@ class MailboxStore(SharedStore):
     def __init__(self, key: tuple[object, ...], store: Store, clock: Clock | None) -> None:
         super().__init__(key, store, clock)
         self.mailboxes: WeakValueDictionary[str, StoreMailbox[Any, Any]] = WeakValueDictionary()
-        # Names that letters and loops use until they are merged.
-        self.ring, self.ring_from_outside, self.report = self.notify, self.notify_from_thread, self.reporter.settled
-
-    @classmethod
-    def open_by(cls, fingerprint: str) -> MailboxStore | None:
-        return cls.find(fingerprint)
 
     def call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         try:

@@ -1,26 +1,25 @@
-"""Works off dead letters, in a loop of its own or in a group. What it cannot handle stays a dead letter."""
+"""Consumer of dead letters, in a loop of its own or in a group. What it cannot handle stays a dead letter."""
 
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from redrive.blocking.loops.lease_extender import LeaseExtender, LeaseExtenderConfig
-from redrive.blocking.loops.lifecycle import Beating
-from redrive.blocking.loops.stop import Stop
+from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
+from redrive.core.validation import check_function, check_type
 from redrive.engine.caller import call_blocking
 from redrive.errors import MailboxClosedError, MailboxConnectionError, MailboxError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.life.outage import Outage
-from redrive.mailboxes.life.receiving import receive_until
+from redrive.mailboxes.life.receiving import MailboxLoop
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
+from redrive.mailboxes.validation import check_max_messages, check_metrics, check_visibility
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ Handler = Callable[[DeadLetter[T]], object]
 """Returns: the letter is acknowledged. Raises, or returns KEEP: it stays. May be an async function."""
 
 
-class DLQConsumer(Beating, Generic[T]):
+class DLQConsumer(MailboxLoop[DeadLetter[T], Any]):
     """Gives each dead letter to the handler. One that fails is logged and comes again in `retry_after` seconds.
 
     A letter is never dead-lettered again. At a shutdown the handler ends its letter, and the rest of the batch is
@@ -58,27 +57,19 @@ class DLQConsumer(Beating, Generic[T]):
         metrics: MailboxMetrics | None = None,
         lease_extender: LeaseExtenderConfig | None = None,
     ) -> None:
-        limits.kind(mailbox, Mailbox, field="mailbox", hint="use open_mailbox")
-        limits.function(handler, field="handler", hint="give one of a DeadLetter")
-        limits.metrics(metrics)
-        super().__init__("consumer", mailbox.clock)
-        self._mailbox = mailbox
+        check_type(mailbox, Mailbox, field="mailbox", hint="use open_mailbox")
+        check_function(handler, field="handler", hint="give one of a DeadLetter")
+        check_visibility(visibility_timeout, least=1)
+        most = check_max_messages(max_messages)
+        super().__init__("consumer", mailbox, metrics, max_messages=most, lease_extender=lease_extender)
         self._handler = handler
         self._action = logs.action_of(handler)
-        self._visibility = limits.working_visibility(visibility_timeout)
-        self._max_messages = limits.how_many(max_messages)
-        self._retry_after = limits.visibility(retry_after, field="retry_after") / 1000
-        self._metrics = default_metrics() if metrics is None else metrics
-        self._extender = LeaseExtender(lease_extender, clock=mailbox.clock)
-        self._outage = Outage(mailbox.name)
-
-    @property
-    def name(self) -> str:
-        return self._mailbox.name
+        self._visibility = visibility_timeout
+        self._retry_after = check_visibility(retry_after, field="retry_after") / 1000
 
     @property
     def dead_letters(self) -> tuple[Mailbox[DeadLetter[T], Any], ...]:
-        return (self._mailbox,)
+        return (self._requests,)
 
     def run(
         self,
@@ -88,65 +79,50 @@ class DLQConsumer(Beating, Generic[T]):
         wait_time_seconds: float = 20,
     ) -> None:
         """Runs until it is stopped, the mailbox is closed, or `max_iterations` batches were received."""
-        most = limits.rounds(max_iterations)
-        visibility = self._visibility if visibility_timeout is None else limits.working_visibility(visibility_timeout)
-        limits.wait_time(wait_time_seconds)
-        self._metrics.watch(self._mailbox)
-        rounds = 0
-        with self._life.running() as stop, self._life.attended(getattr(self._mailbox, "shared", None)):
-            try:
-                while not stop.is_set() and not self._mailbox.closed and rounds != most:
-                    rounds += 1
-                    self._heartbeat.beat()
-                    self._round(stop, visibility, wait_time_seconds)
-            finally:
-                self._extender.close()
+        self._repeat(
+            max_iterations, self._visibility if visibility_timeout is None else visibility_timeout, wait_time_seconds
+        )
 
-    def _round(self, stop: Stop, visibility: float, wait: float) -> None:
+    def _round(self, visibility: float, wait: float) -> None:
         try:
-            batch = receive_until(
-                self._mailbox,
-                stop,
-                max_messages=self._max_messages,
-                visibility_timeout=visibility,
-                wait_time_seconds=wait,
-            )
+            self._life.batch = batch = self._receive(visibility, wait)
         except MailboxClosedError:
             return
         except MailboxConnectionError as error:
-            if not self._mailbox.closed:
-                stop.wait(self._outage.goes_on(error), self._mailbox.clock)
+            if not self._requests.closed:
+                self._stop.wait(self._outage.goes_on(error), self._clock)
             return
         self._outage.is_over()
-        self._life.batch = batch
         with self._extender.attach(batch, self._heartbeat, visibility_timeout=visibility):
-            self._work_off(batch, stop)
-
-    def _work_off(self, batch: Sequence[Message[DeadLetter[T], Any]], stop: Stop) -> None:
-        for position, message in enumerate(batch):
-            if stop.is_set():
-                self._give_back(batch[position:])
-                return
-            try:
-                self._process(message)
-            except BaseException:
-                # The thread ends in the middle of a handler: no letter stays leased.
-                self._give_back(batch[position:])
-                raise
-            self._heartbeat.beat()
+            for position, message in enumerate(batch):
+                if self._stop.is_set():
+                    self._give_back(batch[position:])
+                    return
+                try:
+                    self._process(message)
+                except BaseException:
+                    # The thread ends in the middle of a handler: no letter stays invisible.
+                    self._give_back(batch[position:])
+                    raise
+                self._heartbeat.beat()
 
     def _process(self, message: Message[DeadLetter[T], Any]) -> None:
-        clock = self._mailbox.clock
+        clock = self._clock
         began = clock.monotonic()
         try:
             letter = message.body
             age = _age(letter, clock.now())
-            logs.processing(
-                message_id=letter.message_id, request_id=letter.request_id, age_seconds=age, action=self._action
+            logs.log(
+                logging.INFO,
+                "Processing dead letter",
+                message_id=letter.message_id,
+                request_id=letter.request_id,
+                age_seconds=age,
+                action=self._action,
             )
             verdict = call_blocking(self._handler, letter)
         except Exception as error:  # noqa: BLE001 - the user's handler
-            logs.handler_failed(message_id=message.id, error=error)
+            logs.failed("DLQ handler failed", message.id, error)
             self._end(message, lambda: message.nack(self._retry_after))
             return
         if verdict is KEEP:
@@ -163,11 +139,11 @@ class DLQConsumer(Beating, Generic[T]):
                 self._end(message, lambda message=message: message.nack(0))  # type: ignore[misc]
 
     def _end(self, message: Message[DeadLetter[T], Any], how: Callable[[], None]) -> bool:
-        """Whether the store accepted it. If not, the letter is delivered again."""
+        """Whether it counted. If not, the letter comes again, here or to its next receiver."""
         try:
             how()
         except MailboxError as error:
-            logs.not_ended(message_id=message.id, error=error)
+            logs.not_settled(message.id, error)
             return False
         return True
 
@@ -179,8 +155,8 @@ def safe(
 
     A consumer that gets KEEP leaves the letter where it is; other callers decide themselves.
     """
-    limits.function(handler, field="handler", hint="give one of a DeadLetter")
-    limits.metrics(metrics)
+    check_function(handler, field="handler", hint="give one of a DeadLetter")
+    check_metrics(metrics)
 
     @logs.with_action(logs.action_of(handler, "discard" if discard else "handle"))
     @wraps(handler)
@@ -189,9 +165,9 @@ def safe(
             verdict = call_blocking(handler, letter)
         except Exception as error:  # noqa: BLE001 - the user's handler
             if not discard:
-                logs.kept(message_id=letter.message_id, error=error)
+                logs.failed("Failed to process dead letter, keeping it", letter.message_id, error)
                 return KEEP
-            logs.discarded(message_id=letter.message_id, error=error)
+            logs.failed("Failed to process dead letter, discarding", letter.message_id, error)
             counted = default_metrics() if metrics is None else metrics
             counted.discarded(letter.source_mailbox, letter.last_error_type)
             return None

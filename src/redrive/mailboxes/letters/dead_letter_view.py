@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 from msgspec import structs
 
-from redrive.core import durations
+from redrive.blocking.shared_store import Store
+from redrive.core import durations, typed_codec
 from redrive.core import outcome as o
 from redrive.core.item import History, Item, Millis, NewItem
-from redrive.core.select import Ids, Match, Selection
+from redrive.core.select import Ids, Match
 from redrive.core.verbs import Act, Answer, Discard, Settlement
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import LetterSource, at_death, open_letters
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import SerializationError
-from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, dead_letter_of, error_type, moment
 from redrive.mailboxes.boxes.envelope import Envelope
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import store_dead_letter
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
 from redrive.office.replay.resend import audit_entry
-from redrive.stores.base import Store
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.mailbox import StoreMailbox
@@ -35,26 +34,29 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-EXPIRED_AT_ONCE = 100
+PAGE = 100
 
 
 class DeadLetterView:
-    """Of one mailbox. `more` restricts the letters. `keep`: how long they are kept, 0 for ever: letters that retention
-    will discard are not given any more.
-    """
+    """Of one mailbox. `keep`: how long letters are kept, 0 for ever: those that will be discarded are not given."""
 
-    def __init__(self, shared: MailboxStore, name: str, *more: Selection, keep: Millis = 0) -> None:
-        self._store = shared.store
-        more += (Match("died", "<=", keep),) if keep else ()
+    def __init__(self, shared: MailboxStore, name: str, *, keep: Millis = 0) -> None:
+        more = (Match("died", "<=", keep),) if keep else ()
         self._source = LetterSource(shared.store, shared.clock, shared.worker, open_letters(name, *more))
         self.look_again = self._source.look_again
 
-    async def take(self, count: int, ttl: Millis) -> list[History]:
-        """Lease at most so many letters; with their history."""
-        taken = await self._source.take(count, ttl)
-        found = await asyncio.gather(*[self._store.get(item.id) for item in taken])
+    async def receive(self, mailbox: StoreMailbox[Any, R], limit: int, ttl: Millis) -> list[LetterMessage[R]]:
+        shared = mailbox.shared
+        taken_at = shared.clock.monotonic()
+        taken = await self._source.take(limit, max(1, ttl))
+        found = await asyncio.gather(*[shared.store.get(item.id) for item in taken])
         # A very short lease may be over, and another process's, before all is read.
-        return [each for each, item in zip(found, taken, strict=True) if each.item.deliveries == item.deliveries]
+        held = [each for each, item in zip(found, taken, strict=True) if each.item.deliveries == item.deliveries]
+        messages = [LetterMessage(mailbox, each, self, taken_at=taken_at, ttl=ttl) for each in held]
+        if not ttl:
+            for message in messages:
+                await message.write(message.settlement(o.Release()))
+        return messages
 
 
 class LetterMessage(StoreMessage[Any, R]):
@@ -63,66 +65,55 @@ class LetterMessage(StoreMessage[Any, R]):
     It was enqueued in this mailbox when it died, and its deliveries are counted from then on.
     """
 
-    def __init__(self, mailbox: StoreMailbox[Any, R], history: History, *, taken_at: Millis, ttl: Millis) -> None:
+    def __init__(
+        self, mailbox: StoreMailbox[Any, R], history: History, view: DeadLetterView, *, taken_at: Millis, ttl: Millis
+    ) -> None:
         super().__init__(mailbox, history.item, taken_at=taken_at, ttl=ttl)
-        self._history = history
+        self.history = history
+        self._view = view
         self._dead_after = at_death(history)[1]
 
-    @property
-    def mailbox(self) -> StoreMailbox[Any, R]:
-        return self._mailbox
-
-    def leased(self) -> History:
-        """Raises ReceiptHandleExpiredError if the lease is over."""
-        self._check_held()
-        return self._history
-
-    def was_replayed(self) -> None:
-        """A replay ended it, in place of `acknowledge`."""
-        self._over = True
-
     def _read(self) -> DeadLetter[Any]:
-        return dead_letter_from(self._history, self._envelope, self._mailbox.body_type)
+        return dead_letter_from(self.history, self.envelope, self.mailbox.body_type)
 
     @property
     def delivery_count(self) -> int:
-        return max(1, self._item.deliveries - self._dead_after)
+        return max(1, self.item.deliveries - self._dead_after)
 
     @property
     def enqueued_at(self) -> datetime:
-        return moment(self._item.ended_at or self._item.enqueued_at)
+        return moment(self.item.ended_at or self.item.enqueued_at)
 
-    @property
+    @cached_property
     def first_received_at(self) -> datetime:
-        since = [one for one in self._history.attempts if one.delivery > self._dead_after]
-        first = since[0].started_at if since else self._item.leased_at
+        since = [one for one in self.history.attempts if one.delivery > self._dead_after]
+        first = since[0].started_at if since else self.item.leased_at
         return self.enqueued_at if first is None else moment(first)
 
     @property
     def reply_to_name(self) -> str | None:
         """Of the letter. The reply address of the message that died is in the body."""
-        return store_dead_letter.reply_to(self._item, self._envelope)
+        return store_dead_letter.reply_to(self.item, self.envelope)
 
-    def _done(self) -> o.Outcome:
+    def done(self) -> o.Outcome:
         # The message was not processed, so it is not done.
-        return o.Cancelled(f"acknowledged in {self._mailbox.name}")
+        return o.Cancelled(f"acknowledged in {self.mailbox.name}")
 
     def _given_back(self, after: Millis) -> o.Outcome:
-        return o.Release(f"given back in {self._mailbox.name}", after)
+        return o.Release(f"given back in {self.mailbox.name}", after)
 
-    def _settlement(self, outcome: o.Outcome, *, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
-        settlement = super()._settlement(outcome, follow_ups=follow_ups)
+    def settlement(self, outcome: o.Outcome, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
+        settlement = super().settlement(outcome, follow_ups)
         if not isinstance(outcome, o.Cancelled):
             return settlement
         act = Act(self.shared.worker, outcome.note, new_id())
-        return structs.replace(settlement, audit=audit_entry("acknowledge", act, self._item.id))
+        return structs.replace(settlement, audit=audit_entry("acknowledge", act, self.item.id))
 
     async def _store_settle(self, settlement: Settlement) -> Answer:
         try:
             return (await self.shared.store.settle_letters([settlement]))[0]
         finally:
-            if self._mailbox.dead_letter_view is not None:
-                self._mailbox.dead_letter_view.look_again()
+            self._view.look_again()
 
 
 def dead_letter_from(history: History, envelope: Envelope, body_type: Any) -> DeadLetter[Any]:
@@ -149,37 +140,25 @@ def _body(item: Item, envelope: Envelope, expected: Any) -> Any:
         return item.payload
     data = bytes(envelope.body)
     try:
-        return bodies.loaded(data, expected, envelope.type)
+        return typed_codec.load(data, expected, envelope.type)
     except SerializationError:
         return data
 
 
 async def expire(store: Store, name: str, keep: Millis, *, metrics: MailboxMetrics | None = None) -> int:
-    """Discard the open letters of this mailbox that died longer ago than `keep`, longest dead first; how many.
-
-    Leased letters are left for the next call.
-    """
+    """Discard the open letters of a mailbox that died longer ago than `keep`; how many. Leased ones are left."""
     act = Act("retention", f"kept in {name} for {durations.format(keep)}", new_id())
     counted = default_metrics() if metrics is None else metrics
     expired, cursor = 0, None
-    too_old = open_letters(name, Match("died", ">", keep))
     while True:
-        page = await store.find(too_old, EXPIRED_AT_ONCE, cursor, oldest=True)
+        page = await store.find(open_letters(name, Match("died", ">", keep)), PAGE, cursor, oldest=True)
         if page.items:
             old = {item.id: item for item in page.items}
-            gone = await _discarded(store, tuple(old), act)
+            done, _ = await retry_unknown(partial(store.amend, Ids(tuple(old)), Discard(), act))
+            gone = [old[each] for each in (*done.changed, *done.already)]
             expired += len(gone)
-            for labels, count in Counter(_labels(old[each]) for each in gone).items():
-                counted.expired(*labels, count)
+            for item in gone:
+                counted.expired(item.queue, "" if item.letter is None else error_type(item.letter.failure))
         if page.next is None:
             return expired
         cursor = page.next
-
-
-async def _discarded(store: Store, those: tuple[str, ...], act: Act) -> tuple[str, ...]:
-    done, _ = await retry_unknown(lambda: store.amend(Ids(those), Discard(), act))
-    return (*done.changed, *done.already)
-
-
-def _labels(item: Item) -> tuple[str, str]:
-    return item.queue, "" if item.letter is None else error_type(item.letter.failure)

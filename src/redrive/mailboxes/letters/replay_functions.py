@@ -13,10 +13,10 @@ from uuid import UUID
 from msgspec import structs
 
 from redrive.core.item import NewItem
+from redrive.core.validation import check_function, check_type
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import ReceiptHandleExpiredError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import Lineage, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
@@ -24,6 +24,7 @@ from redrive.mailboxes.boxes.message import Message
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.letters.replayer import Replayer
 from redrive.mailboxes.metrics import default_metrics
+from redrive.mailboxes.validation import check_resolver
 from redrive.office.replay.claims import name_of
 
 AnyMailbox = Mailbox[Any, Any]
@@ -33,7 +34,7 @@ AnyMailbox = Mailbox[Any, Any]
 def replay_handler(dead_letter: DeadLetter[Any], *, source: AnyMailbox, reply_resolver: MailboxResolver) -> None:
     """Send it back to its source, with its reply address. Raises MailboxResolutionError."""
     _check(dead_letter, source)
-    limits.resolver(reply_resolver, "resolve", field="reply_resolver")
+    check_resolver(reply_resolver, "resolve", field="reply_resolver")
     reply_to = reply_resolver.resolve(dead_letter.reply_to) if dead_letter.reply_to else None
     _send(dead_letter, source, reply_to, name_of(source.name, dead_letter.message_id, dead_letter.dead_lettered_at))
     _record(dead_letter, source)
@@ -47,10 +48,10 @@ def selective_replay(
     reply_resolver: MailboxResolver,
 ) -> int:
     """Replay all dead letters for which the predicate is true; how many. The others are as they were."""
-    limits.kind(dlq, Mailbox, field="dlq", hint="use open_mailbox")
-    limits.kind(source, Mailbox, field="source", hint="use open_mailbox")
-    limits.function(predicate, field="predicate", hint="give one of a DeadLetter")
-    limits.resolver(reply_resolver, "resolve", field="reply_resolver")
+    check_type(dlq, Mailbox, field="dlq", hint="use open_mailbox")
+    check_type(source, Mailbox, field="source", hint="use open_mailbox")
+    check_function(predicate, field="predicate", hint="give one of a DeadLetter")
+    check_resolver(reply_resolver, "resolve", field="reply_resolver")
     if isinstance(dlq, StoreMailbox):
         return len(Replayer(dlq, source, reply_resolver).matching(predicate, dedupe=False).replayed)
     replayed, kept = 0, list[Message[DeadLetter[Any], Any]]()
@@ -92,8 +93,8 @@ def replay_with_dedup(dead_letter: DeadLetter[Any], source: AnyMailbox, seen: se
 
 
 def _check(dead_letter: object, source: object) -> None:
-    limits.kind(dead_letter, DeadLetter, field="dead_letter", hint="give the body of a message of dead letters")
-    limits.kind(source, Mailbox, field="source", hint="use open_mailbox")
+    check_type(dead_letter, DeadLetter, field="dead_letter", hint="give the body of a message of dead letters")
+    check_type(source, Mailbox, field="source", hint="use open_mailbox")
 
 
 def _send(dead_letter: DeadLetter[Any], source: AnyMailbox, reply_to: AnyMailbox | None, key: str) -> bool:
@@ -101,15 +102,15 @@ def _send(dead_letter: DeadLetter[Any], source: AnyMailbox, reply_to: AnyMailbox
     if not isinstance(source, StoreMailbox):
         source.send(dead_letter.body, reply_to)
         return True
-    source._check_open()
-    envelope = opened(source._sealed(dead_letter.body, reply_to, None))
+    source.check_open()
+    envelope = opened(source.seal(dead_letter.body, reply_to, None))
     lineage = Lineage(dead_letter.message_id, dead_letter.message_id, 1)
     payload = sealed(structs.replace(envelope, lineage=lineage))
     return source.call(_put, source, NewItem(key, source.name, payload))
 
 
 async def _put(source: StoreMailbox[Any, Any], item: NewItem) -> bool:
-    await source._prepare()
+    await source.prepare()
     result, first = await retry_unknown(lambda: source.shared.store.put([item]))
     return bool(result.added) or not first
 

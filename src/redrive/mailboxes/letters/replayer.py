@@ -21,12 +21,12 @@ from redrive.core.filters import parse
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.core.select import Selection
+from redrive.core.validation import check_function, check_optional
 from redrive.core.verbs import Act, Skipped
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import open_letters
 from redrive.errors import InvalidParameterError, MailboxError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, error_type
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox, Urgency
 from redrive.mailboxes.boxes.message import Message
@@ -34,9 +34,10 @@ from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.letters.dead_letter_view import LetterMessage
 from redrive.mailboxes.letters.resending import MailboxReplay, Transform
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
+from redrive.mailboxes.validation import as_parameter, check_metrics, check_priority, check_resolver
 from redrive.office.bites import ids_of
 from redrive.office.replay import claims
-from redrive.office.replay.resend import Steps
+from redrive.office.replay.resend import Steps, drive
 from redrive.office.said import check_actor, check_limit, check_reason, default_actor
 
 T = TypeVar("T")
@@ -80,9 +81,9 @@ class Replayer(Generic[T]):
             raise InvalidParameterError(
                 f"a {type(dead_letters).__name__} is on no store", field="dead_letters", hint=hint
             )
-        limits.options(source=(source, Mailbox, "use open_mailbox, or leave it out: letters then go back home"))
-        limits.resolver(resolver, "resolve")
-        limits.metrics(metrics)
+        check_optional(source=(source, Mailbox, "use open_mailbox, or leave it out: letters then go back home"))
+        check_resolver(resolver, "resolve")
+        check_metrics(metrics)
         self.dead_letters: StoreMailbox[Any, Any] = dead_letters
         self._source = source
         self._resolver = resolver
@@ -101,7 +102,7 @@ class Replayer(Generic[T]):
         actor: str | None = None,
     ) -> Replayed:
         """A message that was received from the dead-letter mailbox, or a letter by its id."""
-        self.dead_letters._check_open()
+        self.dead_letters.check_open()
         replay = self.prepare(to, transform, priority, dedupe=dedupe, reason=reason, actor=actor)
         if isinstance(which, str):
             return self.run(replay, replay.replay_ids([which]))
@@ -109,9 +110,9 @@ class Replayer(Generic[T]):
             hint = "give a message that was received from it, or the id of a letter"
             raise InvalidParameterError(f"{which!r} is no letter of {self.dead_letters.name}", field="which", hint=hint)
         replay.held = True
-        replayed = self.run(replay, replay.replay([which.leased()], 1))
-        if replayed.replayed:
-            which.was_replayed()
+        which.check_held()
+        replayed = self.run(replay, replay.replay([which.history], 1))
+        which.is_finalized = bool(replayed.replayed)
         return replayed
 
     def matching(
@@ -130,10 +131,10 @@ class Replayer(Generic[T]):
 
         Letters that die while this goes on are not among them, so that none is replayed twice.
         """
-        self.dead_letters._check_open()
+        self.dead_letters.check_open()
         check_how(where, to, transform)
         if limit is not None:
-            limits.checked(check_limit, limit)
+            as_parameter(check_limit, limit)
         replay = self.prepare(to, transform, priority, dedupe=dedupe, reason=reason, actor=actor)
         replay.judge = where if callable(where) else None
         ids = self.ids(*([parse(where)] if isinstance(where, str) and where.strip() else []))
@@ -158,26 +159,17 @@ class Replayer(Generic[T]):
     ) -> MailboxReplay:
         """Check the options of one call."""
         check_how(None, to, transform)
-        who = default_actor() if actor is None else limits.checked(check_actor, actor)
-        act = Act(who, limits.checked(check_reason, reason), new_id())
+        who = default_actor() if actor is None else as_parameter(check_actor, actor)
+        act = Act(who, as_parameter(check_reason, reason), new_id())
         replay = MailboxReplay(self.dead_letters, act, dedupe=dedupe)
         replay.to, replay.transform, replay.resolver = self._source if to is None else to, transform, self._resolver
-        replay.priority = None if priority is None else limits.urgency(priority)
+        replay.priority = None if priority is None else check_priority(priority)
         if isinstance(replay.to, Mailbox):
             replay.no_dead_letters(replay.to)
         return replay
 
     def run(self, replay: MailboxReplay, steps: Steps) -> Replayed:
-        """Run the store calls in the event loop, and what is between them in this thread."""
-        step = next(steps, None)
-        while step is not None:
-            function, args = step
-            try:
-                answer = self.dead_letters.call(function, *args)
-            except Exception as error:  # noqa: BLE001 - the steps decide what it means
-                step = _after(steps.throw, error)
-            else:
-                step = _after(steps.send, answer)
+        drive(steps, self.dead_letters.call)
         return self._result(replay)
 
     def sweep(self) -> None:
@@ -204,13 +196,6 @@ class Replayer(Generic[T]):
         )
 
 
-def _after(go_on: Callable[[Any], Any], given: object) -> Any:
-    try:
-        return go_on(given)
-    except StopIteration:
-        return None
-
-
 def check_how(where: object, to: object, transform: object) -> None:
     if where is not None and not isinstance(where, str) and not callable(where):
         hint = "give a filter, as 'error:TimeoutError', or a function of the DeadLetter"
@@ -218,7 +203,7 @@ def check_how(where: object, to: object, transform: object) -> None:
     if to is not None and not isinstance(to, Mailbox | str):
         raise InvalidParameterError(f"{shown(to)} is no mailbox", field="to", hint="give a mailbox, or the name of one")
     if transform is not None:
-        limits.function(transform, field="transform", hint="give a function of the DeadLetter that gives the new body")
+        check_function(transform, field="transform", hint="give a function of the DeadLetter that gives the new body")
 
 
 def replay(
@@ -231,5 +216,5 @@ def replay(
     mailbox = which.mailbox if dead_letters is None and isinstance(which, LetterMessage) else dead_letters
     if mailbox is None:
         hint = "give the mailbox, too: replay(which, dead_letters)"
-        raise InvalidParameterError(f"{which!r} does not say where it lies", field="dead_letters", hint=hint)
+        raise InvalidParameterError(f"{which!r} does not name its mailbox", field="dead_letters", hint=hint)
     return Replayer(mailbox).one(which, **how)

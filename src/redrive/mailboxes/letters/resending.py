@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Raw, structs
 
+from redrive.core import typed_codec
 from redrive.core.item import History, Item, NewItem, Priority
 from redrive.core.states import Disposition
 from redrive.core.verbs import Act, Replay
@@ -21,7 +22,6 @@ from redrive.errors import (
     NotFound,
     SerializationError,
 )
-from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import NOTHING, Lineage, lineage_of, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
@@ -29,7 +29,7 @@ from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.mailboxes.letters import store_dead_letter
 from redrive.mailboxes.letters.dead_letter_view import dead_letter_from
-from redrive.mailboxes.letters.transfer import origin_of
+from redrive.office.replay.move import origin_of
 from redrive.office.replay.resend import Candidate, LetterReplay, Plan
 
 Transform = Callable[[DeadLetter[Any]], object]
@@ -122,18 +122,18 @@ class MailboxReplay(LetterReplay):
         if self.to is not None and self.resolver is not None:
             return self.resolver.resolve(self.to)
         origin = "" if self.to is not None else origin_of(letter.item)
-        shared = MailboxStore.open_by(origin) if origin else self._dead_letters.shared
+        shared = MailboxStore.find(origin) if origin else self._dead_letters.shared
         name = letter.subject.source_mailbox if self.to is None else self.to
         if shared is None:
             hint = "it came from another store, which is not open here: pass source= or to="
             raise MailboxResolutionError(name, hint=hint)
-        return self.no_dead_letters(shared.mailboxes.get(name) or StoreMailbox._view(name, shared))
+        return self.no_dead_letters(StoreMailbox.of(name, shared))
 
     def no_dead_letters(self, target: Mailbox[Any, Any]) -> Mailbox[Any, Any]:
         """Its receivers would take a replayed message for a letter."""
         own = self._dead_letters
         if isinstance(target, StoreMailbox) and (
-            target._dead_letters or (target.name == own.name and target.shared is own.shared)
+            target.holds_letters or (target.name == own.name and target.shared is own.shared)
         ):
             hint = "name the mailbox that is to work on it: to="
             raise InvalidParameterError(f"{target.name} is a mailbox of dead letters", field="to", hint=hint)
@@ -150,22 +150,22 @@ class MailboxReplay(LetterReplay):
         data, kind = bytes(envelope.body), envelope.type
         if self.transform is not None:
             body = self._body(letter)
-            wrong = bodies.refusal(body, target.body_type)
+            wrong = typed_codec.mismatch(body, target.body_type)
             if wrong is not None:
                 raise SerializationError(wrong, hint=f"give what {target.name} was opened for")
-            data, kind = bodies.dumped(body, mailbox=target.name)
+            data, kind = typed_codec.dump(body, to=target.name)
         if letter.is_bare:
             return data
         before = envelope.lineage
         name, at = self._reply_address(letter)
         if name and self.resolver is not None and (found := self.resolver.resolve_optional(name)) is not None:
-            name, at = found.name, found._address()
+            name, at = found.name, found.reply_address()
         changed = structs.replace(
             envelope,
             body=Raw(data),
             type=kind,
             reply_to=name,
-            reply_at="" if not name or at == target._address() else at,
+            reply_at="" if not name or at == target.reply_address() else at,
             born=NOTHING,
             lineage=Lineage(letter.id if before is None else before.original, letter.id, letter.replays + 1),
         )
@@ -176,14 +176,14 @@ class MailboxReplay(LetterReplay):
         name, at = self._reply_address(letter)
         if name and self.resolver is not None:
             return self.resolver.resolve_optional(name)
-        return self._dead_letters._resolve(name, at) if name else None
+        return self._dead_letters.resolve(name, at) if name else None
 
     def _reply_address(self, letter: LetterToReplay) -> tuple[str, str]:
         """The name of the reply mailbox and its store; "" where only the receiver of the message can know it."""
         sent = store_dead_letter.sent_letter(letter.item, letter.envelope)
         if sent is not None:
             return sent.reply_to or "", ""
-        home = origin_of(letter.item) or self._dead_letters._address()
+        home = origin_of(letter.item) or self._dead_letters.reply_address()
         return letter.envelope.reply_to, letter.envelope.reply_at or home
 
 
@@ -211,7 +211,7 @@ def _replays_of(item: Item) -> int:
 async def _put(target: StoreMailbox[Any, Any], item: NewItem, letter_id: str) -> str:
     """The other letter that a message of this id came from already, if there is one."""
     store = target.shared.store
-    await target._prepare()
+    await target.prepare()
     result, _ = await retry_unknown(lambda: store.put([item]))
     if not result.already:
         return ""

@@ -16,17 +16,18 @@ from redrive.blocking.loops.lifecycle import Beating
 from redrive.blocking.loops.stop import Stop
 from redrive.core.item import History, Millis
 from redrive.core.select import Match
+from redrive.core.validation import check_seconds, check_type
 from redrive.engine.forks import parent_only
 from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox, Urgency
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.letters.replayer import Replayed, Replayer, check_how
 from redrive.mailboxes.letters.resending import LetterToReplay, Transform, not_in
-from redrive.mailboxes.life.outage import Outage
+from redrive.mailboxes.life.receiving import Outage
 from redrive.mailboxes.metrics import MailboxMetrics
+from redrive.mailboxes.validation import as_parameter, check_priority, check_rounds
 from redrive.office.replay.resend import BATCH, read
 from redrive.office.replay.rules import Rule, rule_for
 
@@ -54,10 +55,10 @@ class ReplayRule(Rule):
     def __post_init__(self) -> None:
         check_how(self.where, self.to, self.transform)
         _ = self.delay, self.selection
-        limits.checked(lambda _: self.check(), None)
+        as_parameter(lambda _: self.check(), None)
         if self.priority is not None:
-            limits.urgency(self.priority)
-        limits.kind(self.name, str, field="name", hint="give a text, or leave it out")
+            check_priority(self.priority)
+        check_type(self.name, str, field="name", hint="give a text, or leave it out")
 
 
 class AutoReplay(Beating, Generic[T]):
@@ -76,17 +77,17 @@ class AutoReplay(Beating, Generic[T]):
         metrics: MailboxMetrics | None = None,
         interval: float = 30.0,
     ) -> None:
-        limits.kind(mailbox, Mailbox, field="mailbox", hint="use open_mailbox")
-        limits.kind(rules, Sequence, field="rules", hint="give a list of ReplayRule")
+        check_type(mailbox, Mailbox, field="mailbox", hint="use open_mailbox")
+        check_type(rules, Sequence, field="rules", hint="give a list of ReplayRule")
         for rule in rules:
-            limits.kind(rule, ReplayRule, field="rules", hint="give a list of ReplayRule")
+            check_type(rule, ReplayRule, field="rules", hint="give a list of ReplayRule")
         super().__init__("automatic replay", mailbox.clock)
         self._replayer: Replayer[T] = Replayer(mailbox, source, resolver, metrics)
         self._mailbox = self._replayer.dead_letters
         self._rules = list(rules)
         if not self._rules:
             raise InvalidParameterError("there is none", field="rules", hint="give at least one ReplayRule")
-        self._interval = limits.seconds(interval, field="interval") / 1000
+        self._interval = check_seconds(interval, field="interval") / 1000
         self._settled: set[str] = set()
         self._forget_at: Millis = 0
         self._outage = Outage(mailbox.name)
@@ -107,7 +108,7 @@ class AutoReplay(Beating, Generic[T]):
         wait_time_seconds: float | None = None,  # noqa: ARG002
     ) -> None:
         """Runs until it is stopped, the mailbox is closed, or `max_iterations` rounds are over."""
-        most, rounds = limits.rounds(max_iterations), 0
+        most, rounds = check_rounds(max_iterations), 0
         with self._life.running() as stop:
             while not stop.is_set() and not self._mailbox.closed and rounds != most:
                 rounds += 1
@@ -129,7 +130,7 @@ class AutoReplay(Beating, Generic[T]):
 
     def look(self, stop: Stop | None = None) -> Replayed:
         """One round now: replay the letters that are due by a rule."""
-        self._mailbox._check_open()
+        self._mailbox.check_open()
         clock = self._mailbox.clock
         ids = self._replayer.ids(Match("died", ">=", min(rule.delay for rule in self._rules)))
         # Decided letters are not read again for a while; after a replay they may die again, of something else.
@@ -174,7 +175,7 @@ class AutoReplay(Beating, Generic[T]):
             with parent_only():
                 number, is_due = rule_for(self._rules, LetterToReplay(history, self._mailbox), now)
         except Exception as error:  # noqa: BLE001 - a rule that raises decides nothing
-            logs.kept(message_id=history.item.id, error=error)
+            logs.failed("Failed to process dead letter, keeping it", history.item.id, error)
             return None
         if number is None:
             self._settled.add(history.item.id)

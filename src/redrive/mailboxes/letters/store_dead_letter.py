@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, structs
 
-from redrive.core import codec
+from redrive.core import codec, typed_codec
 from redrive.core.classify import fingerprint
-from redrive.core.item import Failure, History, Instant, Item, Letter, Priority
+from redrive.core.item import MOST_TRIES, Failure, History, Instant, Item, Letter, Priority
 from redrive.core.states import Disposition, State
+from redrive.core.validation import check_count
 from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
-from redrive.engine.registry import check_queue_name
 from redrive.engine.store_retry import retry_unknown
-from redrive.errors import ConfigError, InvalidParameterError, MailboxFullError
-from redrive.mailboxes.boxes import bodies
+from redrive.errors import InvalidParameterError, MailboxFullError
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import FORM, NOTHING, Envelope, sealed
-from redrive.stores.imports import MOST_TRIES
+from redrive.mailboxes.validation import check_name
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.store import MailboxStore
@@ -68,7 +67,7 @@ async def store_dead_letter(
 ) -> str:
     """Store it as a letter of the mailbox of this name. Gives the id. Raises MailboxFullError."""
     letter = body if isinstance(body, DeadLetter) else None
-    data, kind = bodies.dumped(body if letter is None else letter.body, mailbox=name)
+    data, kind = typed_codec.dump(body if letter is None else letter.body, to=name)
     envelope = Envelope(
         FORM,
         Raw(data),
@@ -79,13 +78,13 @@ async def store_dead_letter(
         born=NOTHING if letter is None else Raw(msgspec.json.encode(_without_body(letter))),
     )
     # The sender cannot shorten the fields of the death: they do not count.
-    payload = bodies.fitting(sealed(envelope), mailbox=name, apart=len(bytes(envelope.born)))
+    payload = typed_codec.check_size(sealed(envelope), to=name, apart=len(bytes(envelope.born)))
     item = _item(letter, name, shared.clock.now())
     history = History(structs.replace(item, id=message_id, payload=payload, priority=priority))
     await _check_room(shared, name)
     act = Act("mailbox", f"sent to {name}", new_id())
     await retry_unknown(lambda: shared.store.take_in([history], act))
-    shared.ring(name)
+    shared.notify(name)
     return message_id
 
 
@@ -110,7 +109,11 @@ def _item(letter: DeadLetter[Any] | None, name: str, now: Instant) -> Item:
         queue, died_at, sent_at, tries = name, now, now, 0
         failure = _failure(NOT_A_LETTER, f"sent to {name} directly")
     else:
-        queue, tries = _source(letter.source_mailbox or name), _tries(letter)
+        queue = check_name(letter.source_mailbox or name, field="source_mailbox")
+        tries = check_count(letter.delivery_count, field="delivery_count", least=0)
+        if tries > MOST_TRIES:
+            message = f"must be at most {MOST_TRIES:,}, got {tries:,}"
+            raise InvalidParameterError(message, field="delivery_count", hint="give the number of deliveries")
         died_at = min(now, _instant(letter.dead_lettered_at))
         sent_at = min(died_at, _instant(letter.first_enqueued_at or letter.first_received_at))
         failure = _failure(letter.last_error_type, letter.last_error)
@@ -139,18 +142,3 @@ def _failure(named: str, text: str) -> Failure:
 
 def _instant(at: datetime) -> Instant:
     return max(0, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
-
-
-def _tries(letter: DeadLetter[Any]) -> int:
-    count: object = letter.delivery_count
-    if not isinstance(count, int) or not 0 <= count <= MOST_TRIES:
-        hint = "it is how often the message was delivered"
-        raise InvalidParameterError(f"{count!r} makes no sense", field="delivery_count", hint=hint)
-    return count
-
-
-def _source(name: str) -> str:
-    try:
-        return check_queue_name(name)
-    except ConfigError as error:
-        raise InvalidParameterError(f"{name!r} is no name", field="source_mailbox", hint=error.hint) from None

@@ -1,1 +1,1 @@
-"""How something that runs lives: it beats, keeps its leases, is watched and probed, and stops when it is told to."""
+"""Groups of loops, and the base of loops that receive."""

@@ -11,8 +11,8 @@ from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
 from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
+from redrive.core.validation import check_optional
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.loops.requests import BUDGET, Budget, Deadline, check_resources
 from redrive.mailboxes.loops.runs import ResourceRegistry
 
@@ -52,7 +52,7 @@ class MainLoopConfig:
         _check("max_expansions", self.max_expansions, 0, 1000, whole=True)
         if self.deadline is not None and not isinstance(self.deadline, Deadline):
             durations.parse(self.deadline, field="deadline")
-        limits.options(
+        check_optional(
             budget=(self.budget, Budget, BUDGET),
             lease_extender=(self.lease_extender, LeaseExtenderConfig, "use LeaseExtenderConfig"),
         )

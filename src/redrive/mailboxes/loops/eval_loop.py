@@ -6,23 +6,20 @@ loop = EvalLoop(loop=main_loop, evaluator=exactly, requests=eval_requests, dlq=D
 from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
-from uuid import UUID
 
-from redrive.core.item import Millis
+from redrive.core.generics import arguments_of, given_for
 from redrive.core.quantity import shown
-from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
+from redrive.core.validation import check_function, check_type
 from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.loops.awaiting import ended
 from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.evals import EvalRequest, EvalResult, Evaluator, Score, SessionEvaluator, judging
-from redrive.mailboxes.loops.generics import arguments_of, given_for
 from redrive.mailboxes.loops.main_loop import MainLoop
 from redrive.mailboxes.loops.policy import DLQPolicy
 from redrive.mailboxes.loops.requests import MainLoopRequest
+from redrive.mailboxes.loops.runs import ended
 from redrive.mailboxes.loops.worker import MailboxWorker
 from redrive.mailboxes.metrics import MailboxMetrics
 
@@ -50,11 +47,9 @@ class EvalLoop(MailboxWorker[EvalRequest[InputT, ExpectedT], EvalResult], Generi
         config: MainLoopConfig | None = None,
         metrics: MailboxMetrics | None = None,
     ) -> None:
-        given: object = evaluator
-        if not callable(given):
-            hint = "give a function of (output, expected), or of (output, expected, session)"
-            raise InvalidParameterError(f"{shown(evaluator)} cannot judge", field="evaluator", hint=hint)
-        limits.kind(loop, MainLoop, field="loop", hint="give the MainLoop that is judged")
+        hint = "give a function of (output, expected), or of (output, expected, session)"
+        check_function(evaluator, field="evaluator", hint=hint)
+        check_type(loop, MainLoop, field="loop", hint="give the MainLoop that is judged")
         self._loop = loop
         super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
         self._judge = judging(evaluator)
@@ -80,39 +75,28 @@ class EvalLoop(MailboxWorker[EvalRequest[InputT, ExpectedT], EvalResult], Generi
             experiment=asked.experiment,
         )
         began = self._clock.monotonic()
-        output, session = self._loop._execute(request, self._heartbeat, message.delivery_count)
+        output, session = self._loop.run_request(request, self._heartbeat, message.delivery_count)
         latency = self._clock.monotonic() - began
         score = ended(self._judge(output, sample.expected, session))
         if not isinstance(score, Score):
             raise TypeError(f"the evaluator gave {shown(score)}, and not a Score")
-        return self._result(sample.id, asked.experiment.name, asked.request_id, score=score, latency=latency)
+        return EvalResult(
+            sample.id,
+            asked.experiment.name,
+            score,
+            latency,
+            request_id=asked.request_id,
+            completed_at=moment(self._clock.now()),
+        )
 
     def _gave_up(self, body: EvalRequest[InputT, ExpectedT] | None, raw: bytes, text: str) -> EvalResult:
         plain = plain_body(raw) if body is None else None
-        return self._result(
+        return EvalResult(
             body.sample.id if body is not None else str(_inside(plain, "sample", "id")),
             body.experiment.name if body is not None else str(_inside(plain, "experiment", "name")),
-            request_id_of(body or plain),
+            Score(0.0, passed=False, reason=text),
             error=text,
-        )
-
-    def _result(
-        self,
-        sample_id: str,
-        experiment: str,
-        request_id: UUID | None,
-        *,
-        score: Score | None = None,
-        latency: Millis = 0,
-        error: str | None = None,
-    ) -> EvalResult:
-        return EvalResult(
-            sample_id=sample_id,
-            experiment_name=experiment,
-            score=Score(0.0, passed=False, reason=error or "") if score is None else score,
-            latency_ms=latency,
-            error=error,
-            request_id=request_id,
+            request_id=request_id_of(body or plain),
             completed_at=moment(self._clock.now()),
         )
 

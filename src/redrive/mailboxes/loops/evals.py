@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
+from redrive.core.generics import parameters_of
 from redrive.core.quantity import shown
+from redrive.core.validation import check_optional, check_type
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.loops.requests import CONTEXT, EXPERIMENT, Experiment, RunContext, check_request, utc_now
 from redrive.mailboxes.loops.runs import Session
 
@@ -29,7 +30,7 @@ class Sample(Generic[InputT, ExpectedT]):
     expected: ExpectedT
 
     def __post_init__(self) -> None:
-        limits.kind(self.id, str, field="id", hint="give a text")
+        check_type(self.id, str, field="id", hint="give a text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class Score:
         value: object = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             raise InvalidParameterError(f"{shown(value)} is no score", field="value", hint="use a number from 0 to 1")
-        limits.kind(self.passed, bool, field="passed", hint="use True or False")
-        limits.kind(self.reason, str, field="reason", hint="give a text")
+        check_type(self.passed, bool, field="passed", hint="use True or False")
+        check_type(self.reason, str, field="reason", hint="give a text")
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ class EvalRequest(Generic[InputT, ExpectedT]):
     run_context: RunContext | None = None
 
     def __post_init__(self) -> None:
-        limits.kind(self.sample, Sample, field="sample", hint="use Sample(id, input, expected)")
-        limits.kind(self.experiment, Experiment, field="experiment", hint=EXPERIMENT)
+        check_type(self.sample, Sample, field="sample", hint="use Sample(id, input, expected)")
+        check_type(self.experiment, Experiment, field="experiment", hint=EXPERIMENT)
         check_request(self.request_id, self.created_at)
-        limits.options(run_context=(self.run_context, RunContext, CONTEXT))
+        check_optional(run_context=(self.run_context, RunContext, CONTEXT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ def judging(evaluator: Judge) -> Callable[[Any, Any, Session], Any]:
 
     It wants the session if it is marked so, has a parameter of that name, or needs three arguments.
     """
-    places = _parameters(evaluator)
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    places = {name: place for name, place in parameters_of(evaluator).items() if place.kind not in variable}
     if "session" in places:
         return lambda output, expected, session: evaluator(output, expected, session=session)
     marked = getattr(evaluator, "wants_session", False) is True
@@ -105,13 +107,3 @@ def judging(evaluator: Judge) -> Callable[[Any, Any, Session], Any]:
     if marked or len(needed) >= 3:
         return evaluator
     return lambda output, expected, _session: evaluator(output, expected)
-
-
-def _parameters(evaluator: Judge) -> dict[str, Parameter]:
-    try:
-        found = signature(evaluator).parameters
-    except (TypeError, ValueError):
-        # Some functions written in C have no signature.
-        return {}
-    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    return {name: place for name, place in found.items() if place.kind not in variable}

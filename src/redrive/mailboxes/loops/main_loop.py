@@ -13,24 +13,26 @@ reply. Each end is one write, so that a crash can neither lose a request nor ans
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from inspect import signature
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
+import msgspec
+
 from redrive.blocking.loops.heartbeat import Heartbeat
-from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
+from redrive.core.generics import arguments_of, given_for, parameters_of
+from redrive.core.validation import check_has, check_optional
+from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
 from redrive.mailboxes.faults import VisibilityExpansionRequired
-from redrive.mailboxes.loops.awaiting import ended
-from redrive.mailboxes.loops.bundle import written
 from redrive.mailboxes.loops.config import MainLoopConfig
-from redrive.mailboxes.loops.generics import arguments_of, given_for
 from redrive.mailboxes.loops.policy import DLQPolicy
 from redrive.mailboxes.loops.requests import (
     BUDGET,
@@ -45,7 +47,7 @@ from redrive.mailboxes.loops.requests import (
     RunContext,
     check_resources,
 )
-from redrive.mailboxes.loops.runs import ResourceRegistry, Run, Session, merged_resources, under_way, usage_of
+from redrive.mailboxes.loops.runs import ResourceRegistry, Run, Session, ended, merged_resources, under_way, usage_of
 from redrive.mailboxes.loops.worker import MailboxWorker
 from redrive.mailboxes.metrics import MailboxMetrics
 
@@ -82,14 +84,13 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         dlq: DLQPolicy[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]] | None = None,
         metrics: MailboxMetrics | None = None,
     ) -> None:
-        if not callable(getattr(adapter, "evaluate", None)):
-            hint = "give an object with evaluate(prompt)"
-            raise InvalidParameterError(f"a {type(adapter).__name__} cannot evaluate", field="adapter", hint=hint)
+        check_has(adapter, "evaluate", field="adapter", hint="give an object with evaluate(prompt)")
         check_resources(resources)
         super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
         self._adapter = adapter
         self._resources = resources
-        self._takes = _offers(adapter.evaluate)
+        places = parameters_of(adapter.evaluate)
+        self._takes = [name for name in OFFERED if name in places]
 
     def prepare(self, request: UserRequestT) -> Any:
         """What the adapter gets. Override it to make a prompt; `current_run()` knows all else of the request."""
@@ -110,7 +111,7 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         experiment: Experiment | None = None,
     ) -> tuple[OutputT, Session]:
         """Work on one request here and now, without a mailbox. Raises what the work raises."""
-        limits.options(
+        check_optional(
             budget=(budget, Budget, BUDGET),
             deadline=(deadline, Deadline, DEADLINE),
             resources=(resources, Mapping, RESOURCES),
@@ -124,9 +125,9 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
             resources=asked.resources if resources is None else dict(resources),
             experiment=experiment or asked.experiment,
         )
-        return self._execute(asked, self._heartbeat)
+        return self.run_request(asked, self._heartbeat)
 
-    def _execute(
+    def run_request(
         self, request: MainLoopRequest[UserRequestT], heartbeat: Heartbeat, attempt: int = 1
     ) -> tuple[OutputT, Session]:
         run = self._run_of(request, heartbeat, attempt)
@@ -154,7 +155,7 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
             try:
                 output = self._evaluate(request, run)
             except Exception as error:
-                written(folder, run, request=request, error=repr(error))
+                _bundle(folder, run, request=request, error=repr(error))
                 raise
         return MainLoopResult(
             request_id=request.request_id,
@@ -162,7 +163,7 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
             session_id=run.context.session_id,
             run_context=run.context,
             completed_at=run.now,
-            bundle_path=written(folder, run, request=request, output=output),
+            bundle_path=_bundle(folder, run, request=request, output=output),
         )
 
     def _gave_up(self, body: MainLoopRequest[UserRequestT] | None, raw: bytes, text: str) -> MainLoopResult[OutputT]:
@@ -227,10 +228,20 @@ def _enveloped(message: Message[Any, Any]) -> MainLoopRequest[Any]:
     return MainLoopRequest(body, request_id=uuid5(NAMESPACE_OID, message.id), created_at=message.enqueued_at)
 
 
-def _offers(evaluate: Any) -> tuple[str, ...]:
+def _bundle(folder: str | os.PathLike[str] | None, run: Run, **parts: object) -> str | None:
+    """Write a debug bundle, a JSON file with all facts of the run; its path. None if there is no folder for it, or it
+    could not be written: the result counts all the same.
+    """
+    if folder is None:
+        return None
+    facts = {"context": run.context, "usage": run.usage, "expansions": run.expansions, "ended_at": run.now, **parts}
+    path = Path(folder) / f"{run.context.request_id}-{run.context.run_id}.json"
+    half = path.with_suffix(".part")
     try:
-        places = signature(evaluate).parameters
-    except (TypeError, ValueError):
-        # Some functions written in C have no signature.
-        return ()
-    return tuple(name for name in OFFERED if name in places)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half.write_bytes(msgspec.json.format(msgspec.json.encode(facts, enc_hook=repr), indent=2))
+        half.replace(path)
+    except (OSError, TypeError, ValueError, RecursionError) as error:
+        logs.log(logging.WARNING, "Debug bundle not written", path=path, error=logs.text_of(error))
+        return None
+    return str(path)

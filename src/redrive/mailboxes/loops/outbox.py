@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import msgspec
 from msgspec import Raw, Struct
 
+from redrive.core import outcome as o
+from redrive.core import typed_codec
 from redrive.core.item import Item, Millis, NewItem
+from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
 from redrive.engine.outbox import POLICY, Undeliverable, destination_id, outbox_item
 from redrive.engine.signals import Snooze
 from redrive.errors import MailboxConnectionError, MailboxError, MailboxResolutionError, SerializationError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import bodies
 from redrive.mailboxes.boxes.envelope import FORM, Envelope, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes.boxes.message import Message, StoreMessage
 
 if TYPE_CHECKING:
     from redrive.mailboxes.boxes.store import MailboxStore
-    from redrive.mailboxes.loops.settling import Outgoing
 
 P = ParamSpec("P")
 Anyone = Mailbox[Any, Any]
@@ -54,29 +55,29 @@ def target_for(source: str, mailbox: Anyone | str) -> str:
     """The outbox target of what `source` sends to a mailbox; a string is a name that is not resolved yet."""
     if len(source) > NAME_LIMIT or "@" in source:
         source = f"{source.replace('@', '.')[: NAME_LIMIT - 13]}~{sha256(source.encode()).hexdigest()[:12]}"
-    return f"mailbox.{source}" + (f"@{mailbox._address()}" if isinstance(mailbox, StoreMailbox) else "")
+    return f"mailbox.{source}" + (f"@{mailbox.reply_address()}" if isinstance(mailbox, StoreMailbox) else "")
 
 
 def shares_store(shared: MailboxStore, mailbox: Anyone | str) -> bool:
-    """Whether one write of this store reaches the mailbox, too."""
-    return isinstance(mailbox, StoreMailbox) and mailbox._shares(shared)
+    """Whether one write to this store reaches the mailbox, too."""
+    return isinstance(mailbox, StoreMailbox) and mailbox.shares(shared)
 
 
-def outgoing_item(shared: MailboxStore, outgoing: Outgoing, *, source: str) -> NewItem:
-    """What the write that ends a message of `source` puts: the reply itself, or an outbox item with it."""
-    to = outgoing.mailbox
-    name = to if isinstance(to, str) else to.name
-    data, kind = bodies.dumped(outgoing.body, mailbox=name)
-    message = sealed(Envelope(FORM, Raw(data), type=kind, attributes=dict(outgoing.attributes)))
-    if shares_store(shared, to):
-        return NewItem(new_id(), name, message)
-    delivery = Delivery(outgoing.name or name, outgoing.reply_at, Raw(message))
-    return outbox_item(target_for(source, to), msgspec.json.encode(delivery))
+def reply_item(message: StoreMessage[Any, Any], body: object) -> NewItem:
+    """What the write that ends a message puts: its reply, or an outbox item with the reply for another store."""
+    name, found = message.reply_to_name or "", message.reply_to
+    to = name if found is None else found
+    data, kind = typed_codec.dump(body, to=name)
+    reply = sealed(Envelope(FORM, Raw(data), type=kind))
+    if isinstance(to, StoreMailbox) and shares_store(message.shared, to):
+        return NewItem(new_id(), to.name, reply)
+    delivery = Delivery(name, message.envelope.reply_at, Raw(reply))
+    return outbox_item(target_for(message.mailbox.name, to), msgspec.json.encode(delivery))
 
 
 def letter_item(letter_id: str, target: Anyone, *, source: str) -> NewItem:
     """The outbox item that moves a dead letter of `source` to a mailbox of another store."""
-    delivery = Delivery(target.name, target._address(), letter=letter_id)
+    delivery = Delivery(target.name, target.reply_address(), letter=letter_id)
     return outbox_item(target_for(source, target), msgspec.json.encode(delivery))
 
 
@@ -131,7 +132,7 @@ class LoopOutbox:
                 source.shared.call(method, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - a loop does not end because of another store
             if not (isinstance(error, MailboxError) and source.closed):
-                logs.say(logging.WARNING, "Not delivered yet", source_mailbox=source.name, error=logs.said(error))
+                logs.log(logging.WARNING, "Not delivered yet", source_mailbox=source.name, error=logs.text_of(error))
 
     def _deliver(self, item: Item) -> None:
         """In a thread of the worker."""
@@ -139,22 +140,19 @@ class LoopOutbox:
         if item.flaw:
             raise Undeliverable(item.flaw)
         delivery = _decoder.decode(item.payload)
-        target = self._letters_of(delivery) if delivery.letter else source._resolve(delivery.to, delivery.at)
+        target = self._letters_of(delivery) if delivery.letter else source.resolve(delivery.to, delivery.at)
         if target is None:
             raise MailboxResolutionError(delivery.to, hint="open the mailbox with a resolver that knows it")
-        store, now = target._address(), source.clock.monotonic()
+        store, now = target.reply_address(), source.clock.monotonic()
         if now < self._away.get(store, 0):
             raise Snooze(timedelta(milliseconds=self._away[store] - now), note=f"{target.name} could not be reached")
         try:
             if delivery.letter:
-                # Most loops have their dead letters on their own store.
-                from redrive.mailboxes.letters.transfer import move
-
-                move(source, target, delivery.letter)
+                move_letter(source, target, delivery.letter)
             elif isinstance(target, StoreMailbox):
                 # Under another id than the outbox item's: the mailbox may be on the same store after all.
                 reply = NewItem(destination_id(item), target.name, bytes(delivery.message))
-                target.call(target._put, reply, False)
+                target.call(target.put, reply, False)
             else:
                 _send(target, opened(bytes(delivery.message)), target.body_type or self._reply_type())
         except MailboxConnectionError:
@@ -164,15 +162,43 @@ class LoopOutbox:
     def _letters_of(self, delivery: Delivery) -> Anyone | None:
         """The dead-letter mailbox by its name and store; one of the user's own class has another address each time."""
         named = [each for each in self._letters if each.name == delivery.to]
-        ours = [each for each in named if each._address() == delivery.at or not isinstance(each, StoreMailbox)]
+        ours = [each for each in named if each.reply_address() == delivery.at or not isinstance(each, StoreMailbox)]
         return ours[0] if ours else None
+
+
+def move_letter(source: StoreMailbox[Any, Any], target: Anyone, letter_id: str) -> bool:
+    """False if it is not an open letter of `source` any more, or `target` is on the same store."""
+    # Most loops have their dead letters on their own store.
+    from redrive.mailboxes.letters.dead_letter_view import dead_letter_from
+    from redrive.office.replay import move
+
+    shared = source.shared
+    letter = shared.call(move.lease, shared.store, shared.worker, letter_id)
+    if letter is None:
+        return False
+    outcome: o.Outcome = o.Release(f"not moved to {target.name}")
+    try:
+        if letter.item.flaw:
+            raise Undeliverable(f"the letter is damaged: {letter.item.flaw}")
+        if not isinstance(target, StoreMailbox):
+            target.send(dead_letter_from(letter, opened(letter.item.payload), target.body_type or source.body_type))
+            outcome = o.Cancelled(f"moved to {target.name} on another store")
+        else:
+            target.call(target.prepare)
+            act = Act(shared.worker, f"moved to {target.name} from another store", new_id())
+            if target.call(move.take_in, target.shared.store, letter, shared.fingerprint, act):
+                outcome = o.Cancelled(f"moved to {target.name} on another store ({target.reply_address()})")
+            target.shared.notify_from_thread(target.name)
+    finally:
+        shared.call(move.end, shared.store, shared.worker, letter.item, outcome)
+    return isinstance(outcome, o.Cancelled)
 
 
 def _send(target: Anyone, envelope: Envelope, expected: Any) -> None:
     """To a mailbox of the user's own class, which takes no ids: a reply may arrive twice, after a crash."""
     data = bytes(envelope.body)
     try:
-        body = bodies.loaded(data, expected, envelope.type)
+        body = typed_codec.load(data, expected, envelope.type)
     except SerializationError:
-        body = bodies.loaded(data, None, envelope.type)
+        body = typed_codec.load(data, None, envelope.type)
     target.send(body)

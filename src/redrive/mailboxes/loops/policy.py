@@ -1,22 +1,27 @@
-"""When a failed message is given up, and which mailbox gets it."""
+"""Dead-letter policy: when a failed message is given up, why, and which mailbox gets it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from redrive.core import durations
 from redrive.core.durations import Duration
+from redrive.core.item import Failure, Item
 from redrive.core.quantity import shown
+from redrive.core.validation import check_count, check_has, check_optional
+from redrive.engine.evidence import plain_failure
+from redrive.engine.forks import parent_only
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
-
-if TYPE_CHECKING:
-    from redrive.mailboxes.boxes.dead_letter import DeadLetter
-    from redrive.mailboxes.boxes.mailbox import Mailbox
-    from redrive.mailboxes.boxes.message import Message
+from redrive.mailboxes import logs
+from redrive.mailboxes.boxes.dead_letter import DeadLetter
+from redrive.mailboxes.boxes.mailbox import Mailbox
+from redrive.mailboxes.boxes.message import Message, StoreMessage
+from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
+from redrive.mailboxes.validation import OPEN_MAILBOX
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,6 +30,7 @@ MAX_AGE = timedelta(days=14)
 """How long excluded errors are tried where the policy does not say."""
 
 Errors = frozenset[type[Exception]]
+Given = Message[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,10 @@ class DLQPolicy(Generic[T, R]):
     routes: Mapping[type[Exception], Mailbox[DeadLetter[T], None]] | None = None
 
     def __post_init__(self) -> None:
-        if self.routes is not None:
-            limits.kind(self.routes, Mapping, field="routes", hint="give mailboxes by class of error")
+        check_optional(routes=(self.routes, Mapping, "give mailboxes by class of error"))
         for one in self.mailboxes:
-            if not hasattr(one, "send"):
-                raise InvalidParameterError(f"{shown(one)} is no mailbox", field="mailbox", hint="use open_mailbox")
-        count: object = self.max_delivery_count
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            hint = "use a whole number of at least 1"
-            raise InvalidParameterError(f"{shown(count)} cannot be used", field="max_delivery_count", hint=hint)
+            check_has(one, "send", field="mailbox", hint=OPEN_MAILBOX)
+        check_count(self.max_delivery_count, field="max_delivery_count")
         for field in ("include_errors", "exclude_errors", "routes"):
             _check_errors(field, getattr(self, field))
         if self.max_age is not None:
@@ -118,7 +119,107 @@ def _check_errors(field: str, errors: object) -> None:
         return
     hint = "give exception classes, such as frozenset({TimeoutError})"
     if isinstance(errors, str) or not isinstance(errors, Collection):
-        raise InvalidParameterError(f"{shown(errors)} is no set of errors", field=field, hint=hint)
+        raise InvalidParameterError(f"must be a set of exception classes, got {shown(errors)}", field=field, hint=hint)
     for kind in errors:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise InvalidParameterError(f"{shown(kind)} is no exception class", field=field, hint=hint)
+            raise InvalidParameterError(f"must be an exception class, got {shown(kind)}", field=field, hint=hint)
+
+
+Policy = DLQPolicy[Any, Any]
+DELIVERIES = 5
+"""How many deliveries may be lost with their worker where there is no policy."""
+
+
+def verdict(policy: Policy | None, message: Given, error: BaseException) -> str | None:
+    """Why it is given up, or None if it is to be tried again.
+
+    What is out of time or budget stays so: no policy is asked. Without a policy the first failure is the last.
+    """
+    if isinstance(error, DeadlineExceededError):
+        return "deadline"
+    if isinstance(error, BudgetExceededError):
+        return "budget"
+    if policy is None:
+        return "no_retry"
+    if (item := item_of(message)) is not None and item.last_chance:
+        return "last_chance"
+    return _reason(policy, error) if _dies(policy, message, error) else None
+
+
+def mailbox_of(policy: Policy | None, message: Given, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
+    """The mailbox for its letter; None if there is no policy: then it is a letter all the same, of no route."""
+    if policy is None:
+        return None
+    try:
+        return policy.mailbox_for(error if isinstance(error, Exception) else None)
+    except Exception as broken:  # noqa: BLE001 - the user's own policy
+        text = "Policy failed, the letter goes to its first mailbox"
+        logs.log(logging.ERROR, text, message_id=message.id, mailbox=policy.mailbox.name, error=logs.text_of(broken))
+        return policy.mailbox
+
+
+def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
+    """The failure of a message whose workers were lost too often; None if it may be tried.
+
+    Lost deliveries count, and errors with them: not those that are excluded, and not where a policy of the user's own
+    says how many there may be.
+    """
+    allowed = DELIVERIES if policy is None else policy.max_delivery_count
+    item, plain = item_of(message), policy is None or _is_plain(policy)
+    errors = 0
+    if item is not None:
+        lost = item.crashes
+        errors = item.errors if lost and plain and policy is not None else 0
+    else:
+        # A user's own mailbox class counts deliveries alone: where every error ends at the limit, the rest was lost.
+        lost = message.delivery_count - 1 if plain and not (policy and policy.exclude_errors) else 0
+    if lost + errors < allowed:
+        return None
+    which = f"{lost} of {lost + errors} deliveries, the others failed" if errors else f"each of {lost} deliveries"
+    text = f"lease expired on {which}: the receiver was lost"
+    key = f"lease expired in {'' if item is None else item.queue}"
+    return plain_failure("redrive.LeaseExpired", text, "crash", key=key)
+
+
+def item_of(message: Given) -> Item | None:
+    return message.item if isinstance(message, StoreMessage) else None
+
+
+def is_suspect(message: Given) -> bool:
+    """Whether a worker was lost with it."""
+    item = item_of(message)
+    return item is not None and item.crashes > 0
+
+
+def is_letter(message: Given) -> bool:
+    """Whether it is a dead letter, received from the mailbox of its route."""
+    item = item_of(message)
+    return item is not None and item.letter is not None
+
+
+def is_excluded(policy: Policy | None, error: BaseException) -> bool:
+    """Whether the error costs no delivery: it is tried again until the message is too old."""
+    return policy is not None and _is_plain(policy) and policy.lists(policy.exclude_errors, error)
+
+
+def _dies(policy: Policy, message: Given, error: BaseException) -> bool:
+    try:
+        with parent_only():
+            return bool(policy.should_dead_letter(message, error))  # type: ignore[arg-type]  # SystemExit is asked about, too
+    except Exception as broken:  # noqa: BLE001 - the user's own policy
+        logs.log(
+            logging.ERROR, "Policy failed, its threshold decides", message_id=message.id, error=logs.text_of(broken)
+        )
+        return message.delivery_count >= policy.max_delivery_count
+
+
+def _reason(policy: Policy, error: BaseException) -> str:
+    if not _is_plain(policy):
+        return "policy"
+    if policy.lists(policy.exclude_errors, error):
+        return "max_age"
+    return "rule" if policy.lists(policy.include_errors, error) else "max_attempts"
+
+
+def _is_plain(policy: Policy) -> bool:
+    return type(policy).should_dead_letter is DLQPolicy.should_dead_letter

@@ -15,8 +15,8 @@ from uuid import UUID, uuid4
 from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.quantity import shown
+from redrive.core.validation import check_count, check_has, check_optional, check_type
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.boxes import limits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -48,20 +48,14 @@ class Deadline:
     def after(cls, duration: Duration, *, since: datetime | None = None) -> Deadline:
         """So long from now (or from `since`): seconds, a timedelta or a text such as "5m"."""
         millis = durations.parse(duration, field="deadline")
-        if since is not None:
-            _check_instant(since, "since")
-        return cls((since or utc_now()) + timedelta(milliseconds=millis))
+        return cls(_or_now(since, "since") + timedelta(milliseconds=millis))
 
     def remaining(self, *, now: datetime | None = None) -> timedelta:
         """Nothing once it has passed, never less."""
-        if now is not None:
-            _check_instant(now, "now")
-        return max(timedelta(0), self.expires_at - (now or utc_now()))
+        return max(timedelta(0), self.expires_at - _or_now(now, "now"))
 
     def passed(self, *, now: datetime | None = None) -> bool:
-        if now is not None:
-            _check_instant(now, "now")
-        return (now or utc_now()) >= self.expires_at
+        return _or_now(now, "now") >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +69,9 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name in ("max_total_tokens", "max_input_tokens", "max_output_tokens"):
-            limit: object = getattr(self, name)
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-                hint = "use a whole number of tokens, or None for no limit"
-                raise InvalidParameterError(f"{shown(limit)} cannot be used", field=name, hint=hint)
-        limits.options(deadline=(self.deadline, Deadline, DEADLINE))
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), field=name, least=0, hint="use 0 or more tokens, or None for no limit")
+        check_optional(deadline=(self.deadline, Deadline, DEADLINE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +90,10 @@ class RunContext:
     span_id: str | None = None
 
     def __post_init__(self) -> None:
-        limits.kind(self.run_id, UUID, field="run_id", hint=_ID)
-        limits.kind(self.attempt, int, field="attempt", hint="use a whole number")
-        limits.kind(self.worker_id, str, field="worker_id", hint="give a text")
-        limits.options(
+        check_type(self.run_id, UUID, field="run_id", hint=_ID)
+        check_type(self.attempt, int, field="attempt", hint="use a whole number")
+        check_type(self.worker_id, str, field="worker_id", hint="give a text")
+        check_optional(
             request_id=(self.request_id, UUID, _ID),
             session_id=(self.session_id, UUID, _ID),
             trace_id=(self.trace_id, str, "give a text"),
@@ -118,9 +110,9 @@ class Experiment:
     description: str = ""
 
     def __post_init__(self) -> None:
-        limits.kind(self.name, str, field="name", hint="give a text")
-        limits.kind(self.settings, Mapping, field="settings", hint="give plain data by name")
-        limits.kind(self.description, str, field="description", hint="give a text")
+        check_type(self.name, str, field="name", hint="give a text")
+        check_type(self.settings, Mapping, field="settings", hint="give plain data by name")
+        check_type(self.description, str, field="description", hint="give a text")
 
 
 @dataclass(frozen=True)
@@ -142,32 +134,37 @@ class MainLoopRequest(Generic[T]):
 
     def __post_init__(self) -> None:
         check_request(self.request_id, self.created_at)
-        limits.options(
+        check_optional(
             budget=(self.budget, Budget, BUDGET),
             deadline=(self.deadline, Deadline, DEADLINE),
             resources=(self.resources, Mapping, RESOURCES),
             run_context=(self.run_context, RunContext, CONTEXT),
             experiment=(self.experiment, Experiment, EXPERIMENT),
         )
-        limits.kind(self.debug_bundle, bool, field="debug_bundle", hint="use True or False")
+        check_type(self.debug_bundle, bool, field="debug_bundle", hint="use True or False")
 
 
 def check_request(request_id: object, created_at: object) -> None:
     """What every request has."""
-    limits.kind(request_id, UUID, field="request_id", hint=_ID)
-    limits.kind(created_at, datetime, field="created_at", hint=_INSTANT)
+    check_type(request_id, UUID, field="request_id", hint=_ID)
+    check_type(created_at, datetime, field="created_at", hint=_INSTANT)
 
 
 def check_resources(given: object) -> None:
     """Of a loop, which shares them with its adapter: a mapping by name, or a registry by type."""
     if given is not None:
         hint = "give resources by name, as {'region': 'eu'}, or a registry with get(type)"
-        limits.able(given, "get", field="resources", hint=hint)
+        check_has(given, "get", field="resources", hint=hint)
 
 
-def _check_instant(at: object, name: str, *, hint: str = _INSTANT) -> None:
+def _check_instant(at: object, name: str, *, hint: str = _INSTANT) -> datetime:
     if not isinstance(at, datetime) or at.tzinfo is None:
-        raise InvalidParameterError(f"{shown(at)} is no instant", field=name, hint=hint)
+        raise InvalidParameterError(f"must be a datetime with a time zone, got {shown(at)}", field=name, hint=hint)
+    return at
+
+
+def _or_now(at: object, name: str) -> datetime:
+    return utc_now() if at is None else _check_instant(at, name)
 
 
 @dataclass(frozen=True)

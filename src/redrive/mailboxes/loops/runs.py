@@ -8,18 +8,20 @@ run.beat()                          # it takes long, but it goes on
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
+from inspect import isawaitable
 from typing import Any, Protocol, cast
 from uuid import UUID
 
 from redrive.blocking.loops.heartbeat import Heartbeat
-from redrive.core.quantity import shown
-from redrive.errors import InvalidParameterError
+from redrive.core.validation import check_count
+from redrive.engine.caller import run_blocking
 from redrive.mailboxes.boxes.dead_letter import moment
 from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
 from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, RunContext
@@ -91,10 +93,7 @@ class Run:
         """Add to what was used. Without a total it is the sum of the two."""
         given = (input_tokens, output_tokens, 0 if total_tokens is None else total_tokens)
         for number in given:
-            value: object = number
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                hint = "use whole numbers of at least 0"
-                raise InvalidParameterError(f"{shown(number)} is no number of tokens", field="usage", hint=hint)
+            check_count(number, field="usage", least=0)
         with self._lock:
             used = self._usage
             self._usage = Usage(
@@ -200,3 +199,21 @@ def _ask(holder: object, name: str) -> Any:
 def _earlier(*deadlines: Deadline | None) -> Deadline | None:
     given = [each for each in deadlines if each is not None]
     return min(given, key=lambda each: each.expires_at, default=None)
+
+
+def ended(value: Any, run: Run | None = None) -> Any:
+    """The value, or the result of an awaitable, which is cancelled at the run's deadline."""
+    return run_blocking(_in_time(value, run)) if isawaitable(value) else value
+
+
+async def _in_time(value: Awaitable[Any], run: Run | None) -> Any:
+    if run is None or run.deadline is None:
+        return await value
+    limit = asyncio.timeout(run.deadline.remaining(now=run.now).total_seconds())
+    try:
+        async with limit:
+            return await value
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DeadlineExceededError(f"the deadline was {run.deadline.expires_at.isoformat()}") from None

@@ -9,14 +9,17 @@ import asyncio
 import logging
 import os
 import socket
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
-from redrive.blocking.loops.lease_extender import LeaseExtender
-from redrive.blocking.loops.lifecycle import Beating
-from redrive.blocking.loops.stop import Stop
+from redrive.core import outcome as o
+from redrive.core.generics import given_for
+from redrive.core.item import Failure
+from redrive.core.validation import check_optional, check_type
+from redrive.engine.caller import one_loop
 from redrive.engine.evidence import hint_of
 from redrive.engine.forks import parent_only
 from redrive.engine.runner import received
@@ -28,20 +31,14 @@ from redrive.errors import (
     SerializationError,
 )
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes import limits
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, request_id_of
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
-from redrive.mailboxes.life.outage import Outage
-from redrive.mailboxes.life.receiving import receive_until
-from redrive.mailboxes.loops import settling
-from redrive.mailboxes.loops.awaiting import one_loop
+from redrive.mailboxes.life.receiving import MailboxLoop, Outage
 from redrive.mailboxes.loops.config import LONGEST_WAIT, MainLoopConfig
-from redrive.mailboxes.loops.ends import DeadLetterReason, ends_of
-from redrive.mailboxes.loops.generics import given_for
 from redrive.mailboxes.loops.outbox import LoopOutbox, shares_store
-from redrive.mailboxes.loops.policy import DLQPolicy
-from redrive.mailboxes.loops.verdict import (
+from redrive.mailboxes.loops.policy import (
+    DLQPolicy,
     is_excluded,
     is_letter,
     is_suspect,
@@ -50,14 +47,15 @@ from redrive.mailboxes.loops.verdict import (
     mailbox_of,
     verdict,
 )
-from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
+from redrive.mailboxes.loops.settling import DeadLetterReason, Settler, StoreSettler, failure_from
+from redrive.mailboxes.metrics import MailboxMetrics
 
 BodyT = TypeVar("BodyT")
 ReplyT = TypeVar("ReplyT")
 X = TypeVar("X")
 
 
-class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
+class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
     """A loop over one mailbox. Subclasses say what the work is, and what is answered when it is given up."""
 
     _what = "loop"
@@ -70,24 +68,18 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         dlq: DLQPolicy[BodyT, ReplyT] | None,
         metrics: MailboxMetrics | None,
     ) -> None:
-        limits.kind(requests, Mailbox, field="requests", hint="use open_mailbox")
-        if config is not None:
-            limits.kind(config, MainLoopConfig, field="config", hint="use MainLoopConfig")
-        if dlq is not None:
-            limits.kind(dlq, DLQPolicy, field="dlq", hint="use DLQPolicy(mailbox=…)")
-        limits.metrics(metrics)
-        super().__init__(self._what, requests.clock)
-        self._requests = requests
-        self._config = MainLoopConfig() if config is None else config
+        check_type(requests, Mailbox, field="requests", hint="use open_mailbox")
+        check_optional(config=(config, MainLoopConfig, "use MainLoopConfig"), dlq=(dlq, DLQPolicy, "use DLQPolicy"))
+        config = MainLoopConfig() if config is None else config
+        extender = config.lease_extender
+        super().__init__(self._what, requests, metrics, max_messages=config.max_messages, lease_extender=extender)
+        self._config = config
         self._dlq = dlq
-        self._metrics = default_metrics() if metrics is None else metrics
-        self._clock = requests.clock
-        self._extender = LeaseExtender(self._config.lease_extender, clock=self._clock)
-        self._ends = ends_of(requests, self._clock)
+        self._ends = Settler(requests)
         self._outbox: LoopOutbox | None = None
         if isinstance(requests, StoreMailbox):
+            self._ends = StoreSettler(requests)
             self._outbox = LoopOutbox(requests, self.dead_letters, self._reply_type)
-        self._stop = Stop()
         self._worker_id = f"{socket.gethostname()}-{os.getpid()}"
         for mailbox in self.dead_letters:
             if mailbox.name == requests.name and self._shares_store(mailbox):
@@ -111,12 +103,6 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
     @abstractmethod
     def _reply_type(self) -> Any: ...
 
-    # --- public ----------------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self._requests.name
-
     @property
     def dead_letters(self) -> tuple[Mailbox[DeadLetter[BodyT], Any], ...]:
         return () if self._dlq is None else self._dlq.mailboxes
@@ -129,29 +115,14 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         wait_time_seconds: float = 20,
     ) -> None:
         """Until `shutdown`, the mailbox is closed, or it has received `max_iterations` times."""
-        most = limits.rounds(max_iterations)
-        visibility = limits.working_visibility(visibility_timeout)
-        limits.wait_time(wait_time_seconds)
         self._bind(late=True)
-        for mailbox in self.dead_letters:
-            self._metrics.watch(mailbox)
-        delivering = nullcontext() if self._outbox is None else self._outbox.running()
-        with (
-            self._life.running() as self._stop,
-            self._life.attended(getattr(self._requests, "shared", None)),
-            one_loop(),
-            delivering,
-        ):
-            rounds = 0
-            try:
-                self._announce()
-                while not self._stop.is_set() and not self._requests.closed and rounds != most:
-                    rounds += 1
-                    self._heartbeat.beat()
-                    self._deliver()
-                    self._round(visibility, wait_time_seconds)
-            finally:
-                self._extender.close()
+        self._repeat(max_iterations, visibility_timeout, wait_time_seconds)
+
+    @contextmanager
+    def _around(self) -> Iterator[None]:
+        with one_loop(), nullcontext() if self._outbox is None else self._outbox.running():
+            self._announce()
+            yield
 
     # --- one round --------------------------------------------------------------------------------------------------
 
@@ -164,34 +135,23 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                 mailbox.bind(given_for(DeadLetter, kind))
 
     def _announce(self) -> None:
+        """Declare the dead-letter mailboxes of our store there, with the room they have."""
         if self._requests.closed:
             return
         try:
-            self._steadily(self._prepare_letters, None)
+            for mailbox in self.dead_letters:
+                if isinstance(mailbox, StoreMailbox) and self._shares_store(mailbox):
+                    self._steadily(partial(mailbox.call, mailbox.prepare), None)
         except MailboxClosedError:
             # Closed by another thread, or with the process, before the first round.
             if not self._requests.closed:
                 raise
 
-    def _prepare_letters(self) -> None:
-        """Declare the dead-letter mailboxes of our store there, with the room they have."""
-        for mailbox in self.dead_letters:
-            if isinstance(mailbox, StoreMailbox) and self._shares_store(mailbox):
-                mailbox.call(mailbox._prepare)
-
     def _round(self, visibility: float, wait: float) -> None:
-        def receive() -> Sequence[Message[BodyT, ReplyT]]:
-            return receive_until(
-                self._requests,
-                self._stop,
-                max_messages=self._config.max_messages,
-                visibility_timeout=visibility,
-                wait_time_seconds=wait,
-            )
-
+        self._deliver()
         nothing: Sequence[Message[BodyT, ReplyT]] = ()
         try:
-            batch = self._steadily(receive, nothing)
+            batch = self._steadily(partial(self._receive, visibility, wait), nothing)
         except MailboxClosedError:
             return
         self._life.batch = batch = sorted(batch, key=is_suspect)
@@ -206,7 +166,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                 try:
                     self._one(message)
                 except MailboxClosedError as error:
-                    logs.not_ended(message_id=message.id, error=error)
+                    logs.not_settled(message.id, error)
                     return
                 except BaseException:
                     self._give_back(batch[position:])
@@ -223,7 +183,7 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                 try:
                     self._ends.release(message)
                 except (MailboxConnectionError, MailboxClosedError) as error:
-                    logs.not_ended(message_id=message.id, error=error)
+                    logs.not_settled(message.id, error)
 
     def _steadily(self, act: Callable[[], X], if_stopped: X) -> X:
         """Retry until the store answers; `if_stopped` if the loop stops before."""
@@ -279,7 +239,8 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
 
     def _failed(self, message: Message[BodyT, ReplyT], error: BaseException) -> None:
         if isinstance(message, StoreMessage) and message.asked:
-            self._log_lost(message, ended=self._steadily(lambda: settling.cancel(message, error), None))
+            cancelled = o.Cancelled(message.asked, failure_from(error))
+            self._log_lost(message, ended=self._steadily(lambda: message.settle(cancelled) is not None, None))
             return
         reason = verdict(self._dlq, message, error)
         if reason is not None:
@@ -288,14 +249,26 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         free = is_excluded(self._dlq, error)
         hint = hint_of(error, self._clock.now())
         delay = self._backoff(message, free=free) if hint is None else min(hint / 1000, LONGEST_WAIT)
-        logs.say(
+        self._retry("Message failed", message, error, delay, free=free)
+
+    def _retry(
+        self,
+        text: str,
+        message: Message[BodyT, ReplyT],
+        error: BaseException | Failure,
+        delay: float,
+        *,
+        free: bool = False,
+    ) -> None:
+        why = DeadLetterReason("", error, delay)
+        logs.log(
             logging.WARNING,
-            "Message failed",
+            text,
             message_id=message.id,
             source_mailbox=self._requests.name,
             delivery_count=message.delivery_count,
-            error_type=logs.type_of(error),
-            error_message=logs.said(error),
+            error_type=why.error_type,
+            error_message=why.text,
             retry_in_seconds=delay,
         )
         self._log_lost(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error, free=free), None))
@@ -303,7 +276,8 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
     def _give_up(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
         """One write: the letter, the end of the message, and the answer that says so."""
         if is_letter(message):
-            self._stays(message, why)
+            # A dead letter that fails again is the letter that it was, and is received again after the backoff.
+            self._retry("Dead letter failed again", message, why.error, why.retry_delay)
             return
         target = mailbox_of(self._dlq, message, why.error)
         if target is not None and not self._has_room(target):
@@ -318,7 +292,9 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
             case "full":
                 name = "" if target is None else target.name
                 self._metrics.refused(self._requests.name, why.error_type)
-                logs.mailbox_full(
+                logs.log(
+                    logging.CRITICAL,
+                    "Dead letter mailbox full",
                     mailbox=name,
                     message_id=message.id,
                     source_mailbox=self._requests.name,
@@ -326,21 +302,6 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
                 )
             case _:
                 self._log_lost(message, ended=None if outcome is None else False)
-
-    def _stays(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
-        """A dead letter that fails again is the letter that it was, and is given again after the backoff."""
-        logs.say(
-            logging.WARNING,
-            "Dead letter failed again",
-            message_id=message.id,
-            source_mailbox=self._requests.name,
-            error_type=why.error_type,
-            error_message=why.text,
-            retry_in_seconds=why.retry_delay,
-        )
-        self._log_lost(
-            message, ended=self._steadily(lambda: self._ends.retry(message, why.retry_delay, why.error), None)
-        )
 
     def _terminal(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> ReplyT | None:
         if message.reply_to_name is None:
@@ -355,7 +316,9 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
         self, message: Message[BodyT, ReplyT], why: DeadLetterReason, target: Mailbox[DeadLetter[BodyT], Any] | None
     ) -> None:
         self._metrics.sent(self._requests.name, why.error_type)
-        logs.dead_lettered(
+        logs.log(
+            logging.WARNING,
+            "Message dead-lettered",
             message_id=message.id,
             request_id=request_id_of(_body_of(message)),
             source_mailbox=self._requests.name,
@@ -396,10 +359,10 @@ class MailboxWorker(Beating, ABC, Generic[BodyT, ReplyT]):
     def _log_lost(self, message: Message[BodyT, ReplyT], *, ended: bool | None) -> None:
         """Log an end that did not count. None: unknown, the store did not answer."""
         if ended is False:
-            logs.say(logging.WARNING, "Message lost to another receiver", message_id=message.id)
+            logs.log(logging.WARNING, "Message lost to another receiver", message_id=message.id)
         elif ended is None:
             text = "Message not settled before the end, it comes again"
-            logs.say(logging.WARNING, text, message_id=message.id)
+            logs.log(logging.WARNING, text, message_id=message.id)
 
 
 @contextmanager

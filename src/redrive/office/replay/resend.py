@@ -413,3 +413,18 @@ async def read(
 def audit_entry(word: str, act: Act, *ids: str) -> NewEntry:
     """The audit entry of a letter that ends, for the write that ends it. `ids`: the letter, and the item it became."""
     return entry(AuditRecord(word, Ids(ids[:1]), ids), act)
+
+
+def drive(steps: Steps, call: Callable[..., Any]) -> None:
+    """Run the store calls by `call`, which blocks, and what is between them in this thread."""
+    resume: Callable[[Any], Any] = steps.send
+    answer: Any = None
+    while True:
+        try:
+            function, args = resume(answer)
+        except StopIteration:
+            return
+        try:
+            resume, answer = steps.send, call(function, *args)
+        except Exception as error:  # noqa: BLE001 - the steps decide what it means
+            resume, answer = steps.throw, error

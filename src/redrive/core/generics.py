@@ -1,9 +1,10 @@
-"""What a subclass was given for the type variables of its base: `class MyLoop(MainLoop[MyRequest, MyOutput])`."""
+"""Type arguments of generic classes, as of `class MyLoop(MainLoop[Request, Output])`, and parameters of functions."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from typing import Any, ForwardRef, TypeVar, get_args, get_origin
 
 
@@ -49,3 +50,11 @@ def _filled(argument: Any, known: Mapping[Any, Any], kind: type) -> Any:
 
 def _variables(kind: Any) -> tuple[Any, ...]:
     return getattr(kind, "__parameters__", ())
+
+
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """By name; none for functions written in C that have no signature."""
+    try:
+        return signature(function).parameters
+    except (TypeError, ValueError):
+        return {}

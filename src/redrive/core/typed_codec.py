@@ -1,8 +1,8 @@
-"""Bodies as JSON and back, by type: dataclasses, msgspec Structs, attrs classes, pydantic models, and what JSON says.
+"""Typed JSON codec: dataclasses, msgspec Structs, attrs classes, pydantic models and plain data as JSON, and back.
 
-Beside a body lies the name of its class. It is compared with the type that a mailbox expects, by the name of the class
-alone, since modules move; nothing is ever imported by it. A value of the standard library that is a body by itself (a
-UUID, a datetime, bytes) comes back as what it was, also where no type is expected.
+The name of its class is stored beside a body. On decoding it is compared with the expected type, by the name of the
+class alone, since modules move; nothing is ever imported by it. A value of the standard library that is a body by
+itself (a UUID, a datetime, bytes) is decoded as what it was, also where no type is expected.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from redrive.core import codec
 from redrive.errors import InvalidParameterError, PayloadError, SerializationError
 
 MAX_BODY = 1024 * 1024
-"""Bytes; and no more with all that is sent beside it."""
+"""Bytes, with all that is sent beside it."""
 
 PLAIN = (type(None), bool, int, float, str, list, dict)
-"""What JSON itself says: no name is kept of these."""
+"""Types of JSON itself: stored without a name."""
 KNOWN: dict[str, Any] = {
     f"{kind.__module__}.{kind.__qualname__}": kind
     for kind in (bytes, UUID, datetime, date, time, timedelta, Decimal, tuple, set, frozenset)
 }
 
 
-def dumped(body: object, *, limit: int = MAX_BODY, mailbox: str = "") -> tuple[bytes, str]:
+def dump(body: object, *, limit: int = MAX_BODY, to: str = "") -> tuple[bytes, str]:
     """The body as JSON, and the name of its class ("" for plain data). Raises SerializationError."""
     kind = type(body)
     try:
         # Bytes by themselves are not JSON; the codec would take them verbatim.
         value = [body] if isinstance(body, bytes | bytearray | memoryview) else body
-        data = codec.dump_payload(value, limit=limit, queue=mailbox)
+        data = codec.dump_payload(value, limit=limit, queue=to)
     except PayloadError as error:
         hint = error.hint.partition(", or raise the limit")[0]
         raise SerializationError(error.message.replace("payload", "body", 1), hint=hint) from error
@@ -47,17 +47,17 @@ def dumped(body: object, *, limit: int = MAX_BODY, mailbox: str = "") -> tuple[b
     return data, "" if kind in PLAIN else _name(kind)
 
 
-def fitting(payload: bytes, *, mailbox: str, apart: int = 0) -> bytes:
-    """A whole message as it is, if it is not too large; so many of its bytes do not count. SerializationError."""
+def check_size(payload: bytes, *, to: str, apart: int = 0) -> bytes:
+    """The message, unless it is too large; `apart` bytes of it do not count. Raises SerializationError."""
     if len(payload) - apart > MAX_BODY:
-        said = f"the message for {mailbox!r} has {len(payload) - apart:,} bytes, with its attributes and addresses"
+        size = f"the message for {to!r} has {len(payload) - apart:,} bytes, with its attributes and addresses"
         hint = "keep what is large elsewhere and send a reference to it"
-        raise SerializationError(f"{said}; the limit is {MAX_BODY:,}", hint=hint)
+        raise SerializationError(f"{size}; the limit is {MAX_BODY:,}", hint=hint)
     return payload
 
 
-def loaded(data: bytes, expected: Any, name: str) -> Any:
-    """The body as the expected type; None expects plain data. `name` is what `dumped` told. SerializationError."""
+def load(data: bytes, expected: Any, name: str) -> Any:
+    """The body as the expected type; None: plain data. `name` is the one that `dump` gave. SerializationError."""
     if expected is None or isinstance(expected, TypeVar) or expected in (Any, object):
         expected = KNOWN.get(name, Any)
     else:
@@ -68,12 +68,12 @@ def loaded(data: bytes, expected: Any, name: str) -> Any:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise SerializationError(
             f"the body ({len(data):,} bytes) is not {_article(_shown(expected))}: {reason}",
-            hint="message.raw has the bytes as they are stored",
+            hint="the stored bytes are unchanged: decode them as the type that was sent",
         ) from error
 
 
-def check_type(expected: Any) -> Any:
-    """As it is, if bodies can be read as it; a mailbox says so when it is made, not with the first message."""
+def check_decodable(expected: Any) -> Any:
+    """The type, if bodies can be decoded as it. Raises InvalidParameterError."""
     members = _members(expected)
     try:
         for member in members or (expected,):
@@ -90,14 +90,14 @@ def check_type(expected: Any) -> Any:
 
 
 def _refuse_unknown(expected: Any) -> None:
-    """A class of which nobody knows how to make one; a decoder would say so with the first body."""
+    """A class that cannot be constructed from JSON: the decoder would only refuse the first body."""
     found = msgspec.inspect.type_info(expected)
     if isinstance(found, msgspec.inspect.CustomType) and not hasattr(found.cls, "model_validate_json"):
-        raise TypeError("it is a class without fields that could be seen")
+        raise TypeError("it is a class without declared fields")
 
 
-def refusal(body: object, expected: Any) -> str | None:
-    """Why a body of this class could not be received where `expected` is, or None. What JSON says may be anything."""
+def mismatch(body: object, expected: Any) -> str | None:
+    """Why a body of this class cannot be decoded as `expected`, or None. Plain data may be anything."""
     kind = type(body)
     if expected is None or kind in PLAIN or isinstance(expected, TypeVar) or expected in (Any, object):
         return None
@@ -108,7 +108,7 @@ def refusal(body: object, expected: Any) -> str | None:
 
 
 def _meant(expected: Any, name: str) -> Any:
-    """The one of several types that a body's name says, so that they need not be told apart by their fields."""
+    """The member of a union that has the name of the body's class: members need no distinct fields."""
     if not name:
         return expected
     members = _members(expected)
@@ -126,7 +126,7 @@ def _meant(expected: Any, name: str) -> Any:
 
 
 def _another(expected: Any, name: str) -> SerializationError:
-    hint = "open the mailbox with the body_type that is sent, or with both: body_type=One | Other"
+    hint = "expect the type that is sent, or both: body_type=One | Other"
     return SerializationError(f"the body was sent as {name}, and {_shown(expected)} is expected here", hint=hint)
 
 
@@ -142,7 +142,7 @@ def _is_called(expected: Any, name: str) -> bool:
 
 
 def _named(expected: Any) -> bool:
-    """Whether a body of it is kept with its name: a class of somebody's."""
+    """Whether a body of it is stored with its name."""
     kind = get_origin(expected) or expected
     return isinstance(kind, type) and kind not in PLAIN and kind.__module__ != "collections.abc"
 
