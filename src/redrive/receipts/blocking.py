@@ -22,7 +22,7 @@ from redrive.receipts._lifecycle import Nesting
 from redrive.receipts.jobs import Job
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Receipt
-from redrive.receipts.poller import Handler, in_handler
+from redrive.receipts.poller import Handler
 
 __all__ = ["AsyncGateClient", "DeadLetterQueue", "Job", "Receipt", "ReceiptClient", "ReceiptMetrics", "WorkPoller"]
 
@@ -153,6 +153,11 @@ AsyncGateClient = ReceiptClient
 class _Poller(poller.WorkPoller):
     _plain_tools = True
 
+    @property
+    def is_caller(self) -> bool:
+        """Whether a handler of this poller is the caller."""
+        return self._poller.is_caller
+
 
 class WorkPoller:
     """All as in `redrive.receipts.WorkPoller`; `poll` and `renew` may be plain functions here.
@@ -206,7 +211,7 @@ class WorkPoller:
 
     @_as(poller.WorkPoller.stop)
     def stop(self, *, drain_timeout: Duration | None = None) -> None:
-        if in_handler(self._poller):
+        if self._poller.is_caller:
             self._host.begin(partial(self._poller.stop, drain_timeout=drain_timeout))
         else:
             self._host.call(self._poller.stop, drain_timeout=drain_timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from redrive.app import Redrive
@@ -12,7 +12,6 @@ from redrive.app.internals import Store, set_write_hook, store_of
 from redrive.core.durations import Duration, parse, positive
 from redrive.core.item import Item
 from redrive.core.quantity import shown
-from redrive.engine.heartbeat import Heartbeat
 from redrive.errors import AppClosed, ConfigError, RedriveError
 from redrive.office import doors
 from redrive.office.settings import GateOptions
@@ -281,21 +280,6 @@ class ReceiptClient(AsyncLifecycle, Recovering):
             raise ConfigError(f"it cannot call {tool}", field="transport", hint='use transport="mcp"')
         own = {} if self.tenant_id is None else {"tenant_id": self.tenant_id}
         return await self._transport.call(tool, {**own, **arguments})
-
-    def heartbeat(
-        self, worker: str, *, slots: int, running: Callable[[], int], obey: Callable[[str], None]
-    ) -> Heartbeat:
-        """Of a poller that uses this client: `redrive worker list` shows it, `drain` and `stop` reach it."""
-        return Heartbeat(
-            worker,
-            self._store,
-            queues=lambda: (),
-            slots=slots,
-            running=running,
-            obey=obey,
-            events=self.app.events,
-            clock=self.clock,
-        )
 
 
 AsyncGateClient = ReceiptClient
