@@ -20,7 +20,6 @@ from redrive.receipts._delivery import POLICY, Delivery, retry_policy
 from redrive.receipts._lifecycle import AsyncLifecycle, Nesting
 from redrive.receipts._outbox import Outbox
 from redrive.receipts._superseded import SupersededLetters
-from redrive.receipts._waiting import check_exists
 from redrive.receipts.dead_letters import DeadLetterQueue
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope, Receipt, check_sendable, check_tenant, check_terms, item_id
@@ -234,13 +233,7 @@ class ReceiptClient(AsyncLifecycle, Recovering):
     async def wait(self, id: str) -> bool:
         """The result that `send_receipt` would have for a receipt that was submitted. Raises NotFound."""
         self._check_open()
-        waiter = self._waiting.begin(id)
-        try:
-            await check_exists(self._store, id)
-            await self._waiting.look([id])
-            return await waiter
-        finally:
-            self._waiting.give_up(id, waiter)
+        return await self._waiting.wait(id)
 
     def _envelope(
         self, given: Receipt | Mapping[str, Any], max_retries: int | None, backoff_base: float | None
