@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from redrive.app import Redrive
 from redrive.app.internals import Store, set_write_hook, store_of
+from redrive.app.nesting import AsyncLifecycle, Nesting
 from redrive.core.durations import Duration, parse, positive
 from redrive.core.item import Item
 from redrive.core.quantity import shown
@@ -17,7 +18,6 @@ from redrive.office import doors
 from redrive.office.settings import GateOptions
 from redrive.receipts import receipts_json
 from redrive.receipts._delivery import POLICY, Delivery, retry_policy
-from redrive.receipts._lifecycle import AsyncLifecycle, Nesting
 from redrive.receipts._outbox import Outbox
 from redrive.receipts._superseded import SupersededLetters
 from redrive.receipts.dead_letters import DeadLetterQueue

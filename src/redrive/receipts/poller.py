@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -31,10 +31,10 @@ from redrive.receipts.model import NAME_LIMIT, Receipt, is_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 Handler = Callable[[Job], Any]
-Poll = Callable[[int], Awaitable[Any]]
-"""At most so many jobs, in a list, each a mapping with lease_id, task_id and payload."""
-Renew = Callable[[Job], Awaitable[object]]
-"""Extends the lease, or raises: ReceiptSuperseded if it is lost, anything else if it may still be valid."""
+Poll = Callable[[int], Any]
+"""Async: at most so many jobs, in a list, each a mapping with lease_id, task_id and payload."""
+Renew = Callable[[Job], Any]
+"""Async: extends the lease, or raises: ReceiptSuperseded if it is lost, anything else if it may still be valid."""
 
 
 class WorkPoller:
