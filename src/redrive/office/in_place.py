@@ -40,6 +40,8 @@ __all__ = ["Halt", "Shift", "Worked", "would_work"]
 T = TypeVar("T")
 WORD = "work"
 NO_ITEM = "no such item"
+IN_PLACE = "in place by "
+"""The beginning of the note of an attempt that was made on a letter."""
 RETRY_PAUSES = [PAUSES.delay(failures, 0.0) or 0 for failures in range(1, 8)]
 """Before the retries of a verb: the result of the work on a letter must survive a short outage of the store."""
 
@@ -212,7 +214,7 @@ class Shift:
 
     async def _ended(self, hand: _Hand, outcome: o.Outcome, why: str) -> None:
         act, ran = self._job.act, max(0, self._clock.monotonic() - hand.taken)
-        note = f"in place by {act.actor}: {act.reason}"
+        note = f"{IN_PLACE}{act.actor}: {act.reason}"
         settlement = settlement_of(hand.item, outcome, worker=self._worker, ran=ran, note=note)
         decision = settlement.decision
         over = isinstance(decision, ToDone | ToCancelled)
