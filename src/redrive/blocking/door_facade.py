@@ -3,7 +3,7 @@
 class Client(Facade[asynchronous.Client]):
     @like(asynchronous.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._attach(asynchronous.Client(*args, **kwargs), door="redrive.receipts")
+        self._attach(asynchronous.Client(*args, **kwargs), door="redrive.example")
 
     send = blocking(asynchronous.Client.send)
 """

@@ -133,7 +133,7 @@ def list_receipts(
 
 async def _found(app: Redrive, queue: str, most: int, cursor: str | None) -> tuple[list[DeadReceipt], str | None]:
     from redrive.app.internals import PAGE_LIMIT
-    from redrive.office.last_attempts import last_attempts
+    from redrive.office.in_place import last_attempts
     from redrive.receipts.dead_receipts import dead_receipt, letters_of
 
     found: list[DeadReceipt] = []
@@ -248,7 +248,7 @@ async def _history(app: Redrive, settings: ReceiptSettings, key: str) -> History
 
 def _history_object(history: History) -> dict[str, Any]:
     from redrive.cli.views import history_object
-    from redrive.office.last_attempts import last_attempt
+    from redrive.office.in_place import last_attempt
     from redrive.receipts.dead_receipts import dead_receipt
 
     dead = dead_receipt(history.item, last_attempt(history))

@@ -66,17 +66,14 @@ Delivered = Callable[[], Awaitable[object]]
 class Source(Protocol[J]):
     """What a door does for its broker. `poll` and `renew` may be functions of the user, plain or async.
 
-    `renew` raises if the lease was not extended. `log` takes a level, a text, and an exception as `trace`.
+    `renew` raises if the lease was not extended.
     """
 
-    @property
-    def poll(self) -> Callable[[int], Any]: ...
+    def poll(self, free: int, /) -> Any: ...
 
-    @property
-    def renew(self) -> Callable[[J], Any]: ...
+    def renew(self, job: J, /) -> Any: ...
 
-    @property
-    def log(self) -> Callable[..., None]: ...
+    def log(self, level: int, text: str, /, *, trace: BaseException | None = None) -> None: ...
 
     def read(self, answer: Any) -> Iterable[J]:
         """The jobs in what `poll` returned."""

@@ -15,7 +15,7 @@ from redrive.core.item import Attempt, Failure, Instant, Item
 from redrive.core.select import Match
 from redrive.errors import PayloadUndecodable
 from redrive.observe.logs import log
-from redrive.office.last_attempts import last_attempts
+from redrive.office.in_place import last_attempts
 from redrive.receipts.model import Envelope, Receipt
 from redrive.receipts.receipts_json import Entry
 
@@ -49,7 +49,7 @@ def letters_of(queue: str) -> str:
 
 
 def dead_receipt(item: Item, last: Attempt | None = None) -> DeadReceipt | None:
-    """None for a letter that is not a receipt. `last`: see office/last_attempts."""
+    """None for a letter that is not a receipt. `last`: see `last_attempts`."""
     letter = item.letter
     try:
         envelope = Envelope.decode(item.payload)

@@ -21,8 +21,7 @@ from msgspec import Struct
 from redrive.app.internals import aside
 from redrive.core.quantity import shown
 from redrive.errors import ConfigError, Conflict, InvalidReceipt
-from redrive.office.files import check_new_file, complete_file
-from redrive.office.json_entries import json_entries
+from redrive.office.files import check_new_file, complete_file, json_entries
 from redrive.receipts.model import Receipt, check_sendable, check_tenant
 
 P = ParamSpec("P")
