@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from redrive.engine.poller import JOB_TIMEOUT, LEASE_LOST, SHUTDOWN_CANCELLED
 from redrive.receipts import ReceiptClient, ReceiptMetrics, WorkPoller, jobs
 from redrive.receipts.answers import CODES
 from redrive.receipts.metrics import alert_rules
@@ -25,7 +26,7 @@ def test_every_code_stands_in_the_row_of_its_error(code: str, kind: type[Excepti
     assert re.search(rf"(?<![\w-]){code}(?!\w)", row)
 
 
-@pytest.mark.parametrize("name", [jobs.HANDLER_ERROR, jobs.JOB_TIMEOUT, jobs.SHUTDOWN_CANCELLED, jobs.LEASE_LOST])
+@pytest.mark.parametrize("name", [jobs.HANDLER_ERROR, JOB_TIMEOUT, SHUTDOWN_CANCELLED, LEASE_LOST])
 def test_every_way_in_which_a_job_fails_is_explained(name: str) -> None:
     assert any(row.startswith(f"| `{name}` |") for row in ROWS)
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from redrive.engine import orders
+from redrive.engine.poller import CANCEL_GRACE
 from redrive.errors import ReceiptUnreachable
 from redrive.receipts import Receipt
 from redrive.receipts.jobs import Job
-from redrive.receipts.poller import LETTING_GO, WorkPoller
+from redrive.receipts.poller import WorkPoller
 from redrive.testing.faults import Fault
 from tests.receipts.shop import SECOND, Shop, code_of, giving, shop
 
@@ -89,7 +90,7 @@ async def test_a_handler_that_does_not_listen_does_not_hold_up_the_end(shop: Sho
     poller = shop.start(handle, job_timeout="1h")
     await shop.passing(10)
     await poller.stop(drain_timeout=0)
-    assert shop.time <= 10 + LETTING_GO / SECOND + 1
+    assert shop.time <= 10 + CANCEL_GRACE / SECOND + 1
     assert code_of(await shop.end_of("a")) == "SHUTDOWN_CANCELLED"
     enough.set()
 

@@ -133,12 +133,13 @@ def list_receipts(
 
 async def _found(app: Redrive, queue: str, most: int, cursor: str | None) -> tuple[list[DeadReceipt], str | None]:
     from redrive.app.internals import PAGE_LIMIT
-    from redrive.receipts.dead_receipts import dead_receipt, last_attempts, letters_of
+    from redrive.office.in_place import last_attempts
+    from redrive.receipts.dead_receipts import dead_receipt, letters_of
 
     found: list[DeadReceipt] = []
     while True:
         page = await app.letters.find(letters_of(queue), limit=min(most - len(found), PAGE_LIMIT), cursor=cursor)
-        last = await last_attempts(app, page)
+        last = await last_attempts(page, app.history)
         found += [each for item in page if (each := dead_receipt(item, last.get(item.id))) is not None]
         cursor = page.next
         if cursor is None or len(found) >= most:
@@ -247,7 +248,8 @@ async def _history(app: Redrive, settings: ReceiptSettings, key: str) -> History
 
 def _history_object(history: History) -> dict[str, Any]:
     from redrive.cli.views import history_object
-    from redrive.receipts.dead_receipts import dead_receipt, last_attempt
+    from redrive.office.in_place import last_attempt
+    from redrive.receipts.dead_receipts import dead_receipt
 
     dead = dead_receipt(history.item, last_attempt(history))
     whole = history_object(history)

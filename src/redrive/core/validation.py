@@ -8,10 +8,11 @@ from typing import TypeGuard
 from redrive.core import durations
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
-from redrive.errors import InvalidParameterError
+from redrive.errors import ConfigError, InvalidParameterError
 
 LONGEST = durations.MAX // 1000
 """Seconds: a hundred years."""
+Error = type[ConfigError] | type[InvalidParameterError]
 
 
 def check_type(given: object, wanted: type, *, field: str, hint: str) -> None:
@@ -33,9 +34,9 @@ def check_has(given: object, *methods: str, field: str, hint: str) -> None:
         raise InvalidParameterError(message, field=field, hint=hint)
 
 
-def check_function(given: object, *, field: str, hint: str) -> None:
+def check_function(given: object, *, field: str, hint: str, error: Error = InvalidParameterError) -> None:
     if not callable(given):
-        raise InvalidParameterError(f"must be a function, got {shown(given)}", field=field, hint=hint)
+        raise error(f"must be a function, got {shown(given)}", field=field, hint=hint)
 
 
 def check_clock(given: object) -> None:
@@ -58,11 +59,13 @@ def check_seconds(value: float, *, field: str, least: float = 0, most: float = L
     raise InvalidParameterError(f"must be a number of seconds in range, got {shown(value)}", field=field, hint=hint)
 
 
-def check_count(count: object, *, field: str, least: int = 1, hint: str = "") -> int:
+def check_count(
+    count: object, *, field: str, least: int = 1, hint: str = "", error: Error = InvalidParameterError
+) -> int:
     if isinstance(count, int) and not isinstance(count, bool) and count >= least:
         return count
     message = f"must be a whole number of at least {least}, got {shown(count)}"
-    raise InvalidParameterError(message, field=field, hint=hint or f"use {least} or more")
+    raise error(message, field=field, hint=hint or f"use {least} or more")
 
 
 def is_number(value: object) -> TypeGuard[float]:

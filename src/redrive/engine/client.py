@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 
 from redrive.core import codec
 from redrive.core.durations import Duration, parse
-from redrive.core.item import Ending, History, Millis, NewItem, short_id
+from redrive.core.item import Ending, History, NewItem, short_id
 from redrive.core.states import State
 from redrive.core.verbs import PutResult
 from redrive.engine.asks import Asks, Offer, ready
 from redrive.engine.ids import ItemId, new_id, new_ids
 from redrive.engine.registry import Registry, is_outbox, unknown_queue, user_queue_name
 from redrive.engine.store_retry import retry_unknown
+from redrive.engine.waiting import history_at_end
 from redrive.errors import (
     ConfigError,
     ItemFailed,
     NotFound,
     PayloadUndecodable,
     StoreCorrupt,
-    WaitTimeout,
 )
-from redrive.events import Enqueued, Event, Events, Finished
+from redrive.events import Enqueued, Events
 from redrive.stores.base import Store
 from redrive.stores.checks import taken
 from redrive.stores.clock import Clock
@@ -132,37 +132,8 @@ class Client:
         return await self._store.get(str(item_id))
 
     async def wait(self, item_id: str, timeout: Duration | None) -> Any:
-        limit = None if timeout is None else self._clock.monotonic() + parse(timeout, field="timeout")
-        ended = asyncio.Event()
-
-        def hear(event: Event) -> None:
-            if isinstance(event, Finished) and event.id == item_id:
-                ended.set()
-
-        # A worker of this app tells at once; what others do is seen by looking.
-        unsubscribe = self._events.subscribe(hear)
-        try:
-            return await self._look_until(item_id, limit, ended)
-        finally:
-            unsubscribe()
-
-    async def _look_until(self, item_id: str, limit: Millis | None, ended: asyncio.Event) -> Any:
-        polls = 0
-        while True:
-            # Before the look: what ends after it must not be missed.
-            ended.clear()
-            history = await self._store.get(str(item_id))
-            item = history.item
-            if item.state in (State.DONE, State.DEAD, State.CANCELLED):
-                return _result(history)
-            polls += 1
-            pause = min(10 * polls, 500)
-            if limit is not None:
-                pause = min(pause, limit - self._clock.monotonic())
-                if pause <= 0:
-                    hint = "it goes on; wait again or look at it with app.get"
-                    raise WaitTimeout(f"item {item_id} is still {item.state}", hint=hint)
-            await self._clock.wait(ended, pause)
+        limit = None if timeout is None else parse(timeout, field="timeout")
+        return _result(await history_at_end(str(item_id), self._store, self._events, self._clock, limit))
 
 
 def _several(payloads: object) -> list[object]:

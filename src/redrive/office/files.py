@@ -1,16 +1,20 @@
-"""Files that are complete or absent: written under a temporary name, synced to disk, and then renamed."""
+"""Files that are complete or absent (temporary name, sync to disk, rename), and JSON arrays, read also if damaged."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NoReturn
 
 from redrive.errors import ConfigError, Conflict
+
+_GAP = re.compile(r"[\s,]*")
 
 
 def check_new_file(path: Path, *, force: bool) -> None:
@@ -58,3 +62,52 @@ def complete_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def json_entries(text: str, entry: re.Pattern[str]) -> Iterator[tuple[int, Any]]:
+    """The position of each entry, and its value or the ValueError of one that cannot be read.
+
+    `entry` matches the beginning of an entry: reading goes on there after something that cannot be read.
+    """
+    decoder = json.JSONDecoder(parse_constant=_reject_constant)
+    at = _skip_gap(text, 0)
+    if not text.startswith("[", at):
+        # A crash in the middle of a write leaves an empty file.
+        yield at, ValueError("the file is not a JSON array" if text[at:].strip() else "the file is empty")
+        return
+    at = _skip_gap(text, at + 1)
+    while at < len(text) and text[at] != "]":
+        end = at
+        try:
+            value, end = decoder.raw_decode(text, at)
+            text[at:end].encode()
+        except UnicodeEncodeError:
+            yield at, ValueError("it is not UTF-8")
+        except (ValueError, RecursionError) as error:
+            yield at, ValueError(f"it cannot be read as JSON ({_reason(error)})")
+            following = entry.search(text, at + 1)
+            if following is None:
+                return
+            end = following.start()
+        else:
+            yield at, value
+        at = _skip_gap(text, end)
+    if at >= len(text):
+        yield at, ValueError("the file ends before its array does")
+    elif text[at + 1 :].strip():
+        yield at + 1, ValueError("something follows the array")
+
+
+def _skip_gap(text: str, at: int) -> int:
+    found = _GAP.match(text, at)
+    return at if found is None else found.end()
+
+
+def _reject_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg.lower().removesuffix(' at')} at line {error.lineno}, column {error.colno}"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import platform
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from redrive.core import codec, meters
 from redrive.core import outcome as o
 from redrive.core.decide import ToCancelled, ToDone, decide_letter
-from redrive.core.item import Item, Millis
+from redrive.core.item import Attempt, Ending, History, Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.select import Ids
 from redrive.core.verbs import Answer, NewEntry, Settlement, Skipped, Verdict
@@ -35,11 +35,14 @@ from redrive.stores.audit import TOPIC
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.clock import Clock
 
-__all__ = ["Halt", "Shift", "Worked", "would_work"]
+__all__ = ["Halt", "Shift", "Worked", "last_attempt", "last_attempts", "would_work"]
 
 T = TypeVar("T")
 WORD = "work"
 NO_ITEM = "no such item"
+IN_PLACE = "in place by "
+"""The beginning of the note of an attempt that was made on a letter."""
+HISTORIES_AT_ONCE = 50
 RETRY_PAUSES = [PAUSES.delay(failures, 0.0) or 0 for failures in range(1, 8)]
 """Before the retries of a verb: the result of the work on a letter must survive a short outage of the store."""
 
@@ -212,7 +215,7 @@ class Shift:
 
     async def _ended(self, hand: _Hand, outcome: o.Outcome, why: str) -> None:
         act, ran = self._job.act, max(0, self._clock.monotonic() - hand.taken)
-        note = f"in place by {act.actor}: {act.reason}"
+        note = f"{IN_PLACE}{act.actor}: {act.reason}"
         settlement = settlement_of(hand.item, outcome, worker=self._worker, ran=ran, note=note)
         decision = settlement.decision
         over = isinstance(decision, ToDone | ToCancelled)
@@ -311,3 +314,36 @@ async def would_work(store: Store, ids: Sequence[str], *, early: bool) -> Worked
             else:
                 skipped.append(Skipped(each, why))
     return Worked(skipped=tuple(skipped), left=tuple(left))
+
+
+async def last_attempts(items: Iterable[Item], history: Callable[[str], Awaitable[History]]) -> dict[str, Attempt]:
+    """As `last_attempt`, by id. Reads histories only of letters that were leased since they died."""
+
+    async def read(item_id: str) -> History | None:
+        try:
+            return await history(item_id)
+        except NotFound:  # removed since it was found
+            return None
+
+    ids = [
+        item.id
+        for item in items
+        if item.letter is not None and item.leased_at is not None and item.leased_at >= item.letter.died_at
+    ]
+    found: dict[str, Attempt] = {}
+    for start in range(0, len(ids), HISTORIES_AT_ONCE):
+        histories = await asyncio.gather(*[read(each) for each in ids[start : start + HISTORIES_AT_ONCE]])
+        found |= {each.item.id: last for each in histories if each and (last := last_attempt(each)) is not None}
+    return found
+
+
+def last_attempt(history: History) -> Attempt | None:
+    """The last failed attempt on a letter in place, since it died: why it is still a letter."""
+    letter = history.item.letter
+    for attempt in reversed(history.attempts):
+        if letter is None or attempt.started_at < letter.died_at:
+            return None
+        if attempt.failure is not None:
+            # The attempt that the letter died of may have begun in the same millisecond.
+            return attempt if attempt.ending is Ending.FAILED and attempt.note.startswith(IN_PLACE) else None
+    return None

@@ -9,16 +9,17 @@ from redrive.app.internals import store_of, taken
 from redrive.core.item import Item, Millis, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import TERMINAL, Disposition, State
+from redrive.engine.waiting import Waiting
 from redrive.engine.write_hook import WriteHook
 from redrive.errors import NotFound, StoreError
 from redrive.events import Enqueued, Event, Finished
 from redrive.receipts._delivery import SUPERSEDED, Delivery
-from redrive.receipts._waiting import Waiting
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope, Receipt, content_id, order_key, receipt_in
 from redrive.stores.clock import Clock
 
 SENT_AGAIN = "sent again"
+OUTAGE = "the receipt is durable, and is delivered when the store is back"
 LOOK_AGAIN: Millis = 500
 """The pause between two looks at a letter that a recovery works on."""
 
@@ -34,8 +35,8 @@ class Outbox:
         self.writes = WriteHook(self._store, clock, lambda ids: app.events.emit(Enqueued(queue, ids)))
         self._delivery = delivery
         self._metrics = metrics
-        self.waiting = Waiting(self._store, clock, self._unblock)
-        delivery.delivered = lambda item_id: self.waiting.end(item_id, delivered=True)
+        self.waiting = Waiting(self._store, clock, self._unblock, hint=OUTAGE)
+        delivery.delivered = lambda item_id: self.waiting.end(item_id, done=True)
         self._running: dict[str, set[str]] = {}
         """The ids of running receipts that have not ended, by order key."""
         self._keys: dict[str, str] = {}
@@ -99,7 +100,7 @@ class Outbox:
         if type(event) is not Finished:
             self.waiting.on_event(event)
         elif event.queue == self._queue and event.state in TERMINAL:
-            self.waiting.end(event.id, delivered=event.state == State.DONE)
+            self.waiting.end(event.id, done=event.state == State.DONE)
             self._forget(event.id)
 
     def _forget(self, item_id: str) -> None:
@@ -136,4 +137,4 @@ class Outbox:
             # A running item is only asked to end, and its worker emits how it ended.
             if item.state is State.CANCELLED and not item.cancel:
                 self._metrics.superseded["running"] += 1
-                self.waiting.end(item.id, delivered=False)
+                self.waiting.end(item.id, done=False)

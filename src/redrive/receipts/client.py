@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from redrive.app import Redrive
 from redrive.app.internals import Store, set_write_hook, store_of
+from redrive.app.nesting import AsyncLifecycle, Nesting
 from redrive.core.durations import Duration, parse, positive
 from redrive.core.item import Item
 from redrive.core.quantity import shown
-from redrive.engine.heartbeat import Heartbeat
 from redrive.errors import AppClosed, ConfigError, RedriveError
 from redrive.office import doors
 from redrive.office.settings import GateOptions
 from redrive.receipts import receipts_json
 from redrive.receipts._delivery import POLICY, Delivery, retry_policy
-from redrive.receipts._lifecycle import AsyncLifecycle, Nesting
 from redrive.receipts._outbox import Outbox
 from redrive.receipts._superseded import SupersededLetters
-from redrive.receipts._waiting import check_exists
 from redrive.receipts.dead_letters import DeadLetterQueue
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope, Receipt, check_sendable, check_tenant, check_terms, item_id
@@ -235,13 +233,7 @@ class ReceiptClient(AsyncLifecycle, Recovering):
     async def wait(self, id: str) -> bool:
         """The result that `send_receipt` would have for a receipt that was submitted. Raises NotFound."""
         self._check_open()
-        waiter = self._waiting.begin(id)
-        try:
-            await check_exists(self._store, id)
-            await self._waiting.look([id])
-            return await waiter
-        finally:
-            self._waiting.give_up(id, waiter)
+        return await self._waiting.wait(id)
 
     def _envelope(
         self, given: Receipt | Mapping[str, Any], max_retries: int | None, backoff_base: float | None
@@ -281,21 +273,6 @@ class ReceiptClient(AsyncLifecycle, Recovering):
             raise ConfigError(f"it cannot call {tool}", field="transport", hint='use transport="mcp"')
         own = {} if self.tenant_id is None else {"tenant_id": self.tenant_id}
         return await self._transport.call(tool, {**own, **arguments})
-
-    def heartbeat(
-        self, worker: str, *, slots: int, running: Callable[[], int], obey: Callable[[str], None]
-    ) -> Heartbeat:
-        """Of a poller that uses this client: `redrive worker list` shows it, `drain` and `stop` reach it."""
-        return Heartbeat(
-            worker,
-            self._store,
-            queues=lambda: (),
-            slots=slots,
-            running=running,
-            obey=obey,
-            events=self.app.events,
-            clock=self.clock,
-        )
 
 
 AsyncGateClient = ReceiptClient

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from redrive.app import Redrive
 from redrive.app.internals import PAGE_LIMIT, Store, clock_of, store_of
+from redrive.app.nesting import AsyncLifecycle, Nesting
 from redrive.core import codec
 from redrive.core.classify import fingerprint, type_name
 from redrive.core.item import Item
@@ -28,7 +29,6 @@ from redrive.errors import ConfigError, Conflict, PayloadUndecodable, ReceiptErr
 from redrive.observe.logs import log
 from redrive.office.records import Record
 from redrive.receipts import receipts_json
-from redrive.receipts._lifecycle import AsyncLifecycle, Nesting
 from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts
 from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key
 from redrive.receipts.receipts_file import ReceiptsFile, is_known, remember

@@ -10,19 +10,16 @@ from typing import Any
 
 import msgspec
 
-from redrive.core.item import Instant
 from redrive.core.quantity import shown
 from redrive.core.redact import redact_text
-from redrive.engine.evidence import text_of
+from redrive.engine.poller import error_text
 from redrive.engine.signals import Retry
 from redrive.errors import ConfigError, InvalidReceipt, ReceiptSuperseded, RedriveError
 from redrive.observe.logs import log
 from redrive.receipts.model import SUMMARY_LIMIT, Receipt, name_faults
+from redrive.stores.clock import Clock
 
 HANDLER_ERROR = "HANDLER_ERROR"
-JOB_TIMEOUT = "JOB_TIMEOUT"
-SHUTDOWN_CANCELLED = "SHUTDOWN_CANCELLED"
-LEASE_LOST = "LEASE_LOST"
 UNSENDABLE = "what the handler returned cannot be sent: "
 _STILL_VALID = frozenset({"LEASE_RENEWAL_LIMIT_EXCEEDED", "LEASE_LIFETIME_EXCEEDED"})
 """The lease cannot be extended, and is valid until it ends."""
@@ -68,12 +65,6 @@ def _id(name: str, value: object) -> str:
     for fault in name_faults(name, text):
         raise ConfigError(f"a job whose {fault}", field="poll", hint="no receipt could name it: it is not begun")
     return text
-
-
-def error_text(error: BaseException) -> str:
-    """Its type and its text, also of an error whose text cannot be read."""
-    kind, text = type(error).__name__, text_of(error)
-    return f"{kind}: {text}" if text else kind
 
 
 def is_lease_lost(error: BaseException) -> bool:
@@ -139,7 +130,7 @@ def _shape(answer: Any) -> str:
     return f"a mapping with {', '.join(names[:_MOST_KEYS])}{more}"
 
 
-def log_late_jobs(answer: Any) -> None:
+def late(answer: Any) -> None:
     """For an answer that came after the poller had stopped."""
     if jobs := jobs_in(answer):
         leases = ", ".join(str(job.get("lease_id")) if isinstance(job, Mapping) else "?" for job in jobs)
@@ -154,37 +145,38 @@ class ReceiptFactory:
     """Makes the receipts of one worker."""
 
     worker_id: str
+    clock: Clock
 
-    def running(self, job: Job, now: Instant) -> Receipt:
-        return self._receipt(job, now, status="running", summary="started")
+    def running(self, job: Job) -> Receipt:
+        return self._receipt(job, status="running", summary="started")
 
-    def failed(self, job: Job, now: Instant, code: str, message: str, *, retryable: bool = False) -> Receipt:
+    def failed(self, job: Job, code: str, message: str, *, retryable: bool = False) -> Receipt:
         # An unpaired surrogate in an error must not keep the receipt from being sent.
         text = redact_text(message.encode("utf-8", "backslashreplace").decode())
         metadata = {"code": code, "message": text, "retryable": retryable}
-        return self._receipt(job, now, status="failed", summary=_cut(text), error_metadata=metadata)
+        return self._receipt(job, status="failed", summary=_cut(text), error_metadata=metadata)
 
-    def raised(self, job: Job, now: Instant, error: BaseException) -> Receipt:
+    def raised(self, job: Job, error: BaseException) -> Receipt:
         """`Retry` asks the broker to lease the task again."""
-        return self.failed(job, now, HANDLER_ERROR, error_text(error), retryable=isinstance(error, Retry))
+        return self.failed(job, HANDLER_ERROR, error_text(error), retryable=isinstance(error, Retry))
 
-    def returned(self, job: Job, now: Instant, value: object) -> Receipt:
+    def returned(self, job: Job, value: object) -> Receipt:
         """The final receipt for what the handler returned."""
         try:
             if not isinstance(value, Receipt):
-                return self._receipt(job, now, status="complete", **_result(value))
+                return self._receipt(job, status="complete", **_result(value))
             if (value.lease_id, value.task_id) != (job.lease_id, job.task_id):
                 raise ConfigError(f"the receipt is for lease {shown(value.lease_id)}, not for {shown(job.lease_id)}")
             if not value.final:
                 raise ConfigError(f"the receipt is {value.status}, and the last one is complete or failed")
         except (InvalidReceipt, ConfigError) as error:
-            return self.failed(job, now, HANDLER_ERROR, f"{UNSENDABLE}{error.message}")
+            return self.failed(job, HANDLER_ERROR, f"{UNSENDABLE}{error.message}")
         except Exception as error:  # noqa: BLE001 - an object of the user may raise anything when it is read
-            return self.failed(job, now, HANDLER_ERROR, f"{UNSENDABLE}{error_text(error)}")
+            return self.failed(job, HANDLER_ERROR, f"{UNSENDABLE}{error_text(error)}")
         return value
 
-    def _receipt(self, job: Job, now: Instant, **fields: Any) -> Receipt:
-        at = datetime.fromtimestamp(now / 1000, UTC)
+    def _receipt(self, job: Job, **fields: Any) -> Receipt:
+        at = datetime.fromtimestamp(self.clock.now() / 1000, UTC)
         return Receipt(lease_id=job.lease_id, task_id=job.task_id, worker_id=self.worker_id, timestamp=at, **fields)
 
 

@@ -10,18 +10,18 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec import Struct
 
 from redrive.app.internals import aside
 from redrive.core.quantity import shown
 from redrive.errors import ConfigError, Conflict, InvalidReceipt
-from redrive.office.files import check_new_file, complete_file
+from redrive.office.files import check_new_file, complete_file, json_entries
 from redrive.receipts.model import Receipt, check_sendable, check_tenant
 
 P = ParamSpec("P")
@@ -33,9 +33,7 @@ FAULTS = 20
 MOST_ATTEMPTS = 1_000_000
 TENANT = "tenant_id"
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-_GAP = re.compile(r"[\s,]*")
 _ENTRY = re.compile(r'\{\s*"(?:receipt|failed_at|attempts)"\s*:')
-"""The beginning of an entry: reading goes on here after something that cannot be read."""
 
 
 class Entry(Struct, frozen=True):
@@ -108,7 +106,7 @@ def parse(data: bytes) -> Contents:
     faults: list[Fault] = []
     text = data.decode("utf-8-sig", "surrogateescape")
     line, counted = 1, 0
-    for number, (start, found) in enumerate(_objects(text), 1):
+    for number, (start, found) in enumerate(json_entries(text, _ENTRY), 1):
         line, counted = line + text.count("\n", counted, start), start
         try:
             if isinstance(found, ValueError):
@@ -119,52 +117,6 @@ def parse(data: bytes) -> Contents:
         except ValueError as error:
             faults.append(Fault(number, line, str(error)))
     return Contents(tuple(entries), tuple(faults), hashlib.sha256(data).hexdigest())
-
-
-def _objects(text: str) -> Iterator[tuple[int, Any]]:
-    """The position of each entry, and its value or the ValueError of one that cannot be read."""
-    decoder = json.JSONDecoder(parse_constant=_reject_constant)
-    at = _skip_gap(text, 0)
-    if not text.startswith("[", at):
-        # A crash in the middle of a write leaves an empty file.
-        yield at, ValueError("the file is not a JSON array" if text[at:].strip() else "the file is empty")
-        return
-    at = _skip_gap(text, at + 1)
-    while at < len(text) and text[at] != "]":
-        end = at
-        try:
-            value, end = decoder.raw_decode(text, at)
-            text[at:end].encode()
-        except UnicodeEncodeError:
-            yield at, ValueError("it is not UTF-8")
-        except (ValueError, RecursionError) as error:
-            yield at, ValueError(f"it cannot be read as JSON ({_reason(error)})")
-            following = _ENTRY.search(text, at + 1)
-            if following is None:
-                return
-            end = following.start()
-        else:
-            yield at, value
-        at = _skip_gap(text, end)
-    if at >= len(text):
-        yield at, ValueError("the file ends before its array does")
-    elif text[at + 1 :].strip():
-        yield at + 1, ValueError("something follows the array")
-
-
-def _skip_gap(text: str, at: int) -> int:
-    found = _GAP.match(text, at)
-    return at if found is None else found.end()
-
-
-def _reject_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg.lower().removesuffix(' at')} at line {error.lineno}, column {error.colno}"
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _entry(value: object) -> Entry:

@@ -27,6 +27,8 @@ class ReceiptSettings(Struct, frozen=True):
     file: str | None = None
 
 
+TEXT = {"type": "string", "minLength": 1}
+
 FIELDS = (
     Field(
         "receipts.endpoint",
@@ -48,24 +50,14 @@ FIELDS = (
         "the bearer token that the target wants",
         "a text; without one, none is sent",
         readers.token,
-        {"type": "string", "minLength": 1},
+        TEXT,
         show=readers.hidden,
         secret=True,
     ),
     Field(
-        "receipts.tenant",
-        "for whom receipts are delivered",
-        "a name; without one, none is told",
-        readers.name,
-        {"type": "string", "minLength": 1},
+        "receipts.tenant", "for whom receipts are delivered", "a name; without one, none is told", readers.name, TEXT
     ),
-    Field(
-        "receipts.queue",
-        "the queue in which receipts wait",
-        "a name",
-        readers.name,
-        {"type": "string", "minLength": 1},
-    ),
+    Field("receipts.queue", "the queue in which receipts wait", "a name", readers.name, TEXT),
     Field(
         "receipts.max_retries",
         "how often `receipts send` tries one before it is a dead letter",
@@ -93,10 +85,9 @@ FIELDS = (
         "a receipts.json of dead letters, imported and then kept current; in a file, a relative path starts at it",
         "a path",
         readers.path,
-        {"type": "string", "minLength": 1},
+        TEXT,
         is_path=True,
     ),
 )
-
 
 SECTION = Section(ReceiptSettings, FIELDS)

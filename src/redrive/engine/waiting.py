@@ -1,4 +1,8 @@
-"""Callers that wait for the end of receipts: woken by events of this process, and by a slow look at the store."""
+"""Waiting for the ends of items: by events of this process, and by looks at the store for what others end.
+
+`history_at_end` is for one caller and one item, with frequent looks. `Waiting` is for many callers at once: its looks
+are slow, and share one read.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from redrive import events as ev
-from redrive.app.internals import Store
-from redrive.core.item import Item, Millis
+from redrive.core.item import History, Item, Millis
 from redrive.core.select import Ids
 from redrive.core.states import TERMINAL, State
-from redrive.errors import NotFound, RedriveError, StoreUnavailable
+from redrive.errors import NotFound, RedriveError, StoreUnavailable, WaitTimeout
+from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 LOOK_EVERY: Millis = 1_000
@@ -20,23 +24,71 @@ LOOK_AT = 200
 """Items of one look: after a long outage, a look at all of them would be a storm."""
 PATIENCE: Millis = 10_000
 """How long the store may fail before callers get an error: longer than the worker's longest pause."""
-LOST = "the receipt is durable, and is delivered when the store is back"
 
 Waiter = asyncio.Future[bool]
 
 
-class Waiting:
-    """`unblock` is called with an item that another one of its lease holds back."""
+async def history_at_end(
+    item_id: str, store: Store, events: ev.Events, clock: Clock, timeout: Millis | None
+) -> History:
+    """When the item has ended. Raises WaitTimeout."""
+    limit = None if timeout is None else clock.monotonic() + timeout
+    ended, looks = asyncio.Event(), 0
 
-    def __init__(self, store: Store, clock: Clock, unblock: Callable[[Item], Awaitable[None]]) -> None:
+    def hear(event: ev.Event) -> None:
+        if isinstance(event, ev.Finished) and event.id == item_id:
+            ended.set()
+
+    unsubscribe = events.subscribe(hear)
+    try:
+        while True:
+            # Before the look: an end after it must not be missed.
+            ended.clear()
+            history = await store.get(item_id)
+            if history.item.state in TERMINAL:
+                return history
+            looks += 1
+            pause = min(10 * looks, 500)
+            if limit is not None:
+                pause = min(pause, limit - clock.monotonic())
+                if pause <= 0:
+                    hint = "it goes on; wait again or look at it with app.get"
+                    raise WaitTimeout(f"item {item_id} is still {history.item.state}", hint=hint)
+            await clock.wait(ended, pause)
+    finally:
+        unsubscribe()
+
+
+class Waiting:
+    """`unblock` is called with an item that an earlier one of its order key holds back.
+
+    `hint` is that of the error which callers get while the store fails.
+    """
+
+    def __init__(self, store: Store, clock: Clock, unblock: Callable[[Item], Awaitable[None]], *, hint: str) -> None:
         self._store = store
         self._clock = clock
         self._unblock = unblock
+        self._hint = hint
         self._waiters: dict[str, dict[Waiter, Millis]] = {}
         self._watched: dict[str, None] = {}
         self._outage: tuple[Millis, str] | None = None
         self._closed: RedriveError | None = None
         self._undecided: Counter[str] = Counter()
+
+    async def wait(self, item_id: str) -> bool:
+        """Whether the item is done, when it has ended; it may have been pruned since. Raises NotFound."""
+        waiter = self.begin(item_id)
+        try:
+            try:
+                await self._store.get(item_id)
+            except NotFound:
+                if await self._store.tombstone(item_id) is None:
+                    raise
+            await self.look([item_id])
+            return await waiter
+        finally:
+            self.give_up(item_id, waiter)
 
     def begin(self, item_id: str) -> Waiter:
         """To be called before the item is put, so that its end is not missed."""
@@ -53,14 +105,14 @@ class Waiting:
             del self._waiters[item_id]
 
     def watch(self, item_id: str) -> None:
-        """Look at an item that no caller waits for: it may be held back by superseded ones."""
+        """Look at an item that no caller waits for: it may have to be unblocked."""
         self._watched[item_id] = None
 
-    def end(self, item_id: str, *, delivered: bool) -> None:
+    def end(self, item_id: str, *, done: bool) -> None:
         self._watched.pop(item_id, None)
         for waiter in self._waiters.pop(item_id, ()):
             if not waiter.done():
-                waiter.set_result(delivered)
+                waiter.set_result(done)
 
     def close(self, error: RedriveError) -> None:
         """All callers get the error, now and later."""
@@ -77,7 +129,7 @@ class Waiting:
             self._outage = None
 
     async def run(self) -> None:
-        """The slow look, while the client is open."""
+        """The slow looks, until it is cancelled."""
         while True:
             known = [*self._waiters, *self._watched]
             await self._clock.sleep(LOOK_EVERY)
@@ -94,7 +146,7 @@ class Waiting:
             for waiters in self._waiters.values():
                 for waiter, since in waiters.items():
                     if since <= latest:
-                        _fail(waiter, StoreUnavailable(error, hint=LOST))
+                        _fail(waiter, StoreUnavailable(error, hint=self._hint))
 
     async def look(self, ids: Iterable[str]) -> None:
         asked = tuple(dict.fromkeys(ids))
@@ -128,11 +180,11 @@ class Waiting:
             tombstone = await self._store.tombstone(item_id)
             # Without one, the put of another caller was perhaps cancelled.
             if tombstone is not None:
-                self.end(item_id, delivered=tombstone.state is State.DONE)
+                self.end(item_id, done=tombstone.state is State.DONE)
         elif item.state is State.DEAD and item_id in self._undecided:
             return
         elif item.state in TERMINAL:
-            self.end(item_id, delivered=item.state is State.DONE)
+            self.end(item_id, done=item.state is State.DONE)
         elif item.hold == "order":
             await self._unblock(item)
 
@@ -141,12 +193,3 @@ def _fail(waiter: Waiter, error: RedriveError) -> None:
     if not waiter.done():
         waiter.set_exception(error)
         waiter.exception()  # the caller may have been cancelled
-
-
-async def check_exists(store: Store, item_id: str) -> None:
-    """Raises NotFound, unless the item exists or was pruned."""
-    try:
-        await store.get(item_id)
-    except NotFound:
-        if await store.tombstone(item_id) is None:
-            raise
