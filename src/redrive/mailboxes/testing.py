@@ -36,21 +36,15 @@ A = TypeVar("A")
 class NullMailbox(Mailbox[T, R]):
     """Takes everything, keeps nothing."""
 
+    name = ""
+    closed = False
+
     def __init__(self, name: str = "null") -> None:
-        self._name = name
-        self._closed = False
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+        self.name = name
 
     def send(self, body: T, reply_to: Mailbox[R, Any] | str | None = None, **_options: Any) -> str:
-        if self._closed:
-            raise MailboxClosedError(f"mailbox {self._name!r} is closed; nothing was done")
+        if self.closed:
+            raise MailboxClosedError(f"mailbox {self.name!r} is closed; nothing was done")
         return self._take(body, reply_to)
 
     def _take(self, _body: T, _reply_to: Mailbox[R, Any] | str | None) -> str:
@@ -71,7 +65,7 @@ class NullMailbox(Mailbox[T, R]):
         return 0
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from itertools import chain
 
 from msgspec import Struct
 
-from redrive.core.select import And, Ids, Match
+from redrive.core import verbs
+from redrive.core.item import Item
+from redrive.core.select import And, Ids, Match, Selection
 from redrive.core.states import State
-from redrive.core.verbs import Amended, Skipped
+from redrive.core.verbs import Amended, Cancel, Change, Discard, Skipped
+from redrive.engine.ids import new_id
+from redrive.engine.letter_source import open_letters
+from redrive.engine.store_retry import retry_unknown
 from redrive.office.bites import joined
 from redrive.office.selection import Chosen
 from redrive.stores.base import PAGE_LIMIT, Store
 
 BATCH = 2000
 """Items between two checks of whether to stop."""
+LETTERS = 100
+"""Letters that are read and discarded in one write."""
 
 
 class Done(Struct, frozen=True):
@@ -76,3 +84,41 @@ async def running_among(store: Store, ids: Sequence[str]) -> set[str]:
         these = And((Ids(tuple(ids[first : first + PAGE_LIMIT])), Match("state", "=", State.LEASED)))
         running |= {item.id for item in await store.find(these, PAGE_LIMIT)}
     return running
+
+
+async def purge(store: Store, name: str, actor: str) -> int:
+    """Cancel the items of a queue, and discard the open letters of the route of its name; how many there were.
+
+    Leased items are asked to cancel, once: they end when they are given back, or their lease expires.
+    """
+    queue = Match("queue", "=", name)
+    gone = await _amend_all(store, And((queue, Match("state", "=", State.READY))), Cancel(), actor)
+    gone += await _amend_all(store, open_letters(name), Discard(), actor)
+    await _amend_all(store, And((queue, Match("state", "=", State.LEASED))), Cancel(), actor, once=True)
+    return gone
+
+
+async def _amend_all(store: Store, which: Selection, change: Change, actor: str, *, once: bool = False) -> int:
+    """Until none is left that can be changed."""
+    changed = 0
+    while True:
+        act = verbs.Act(actor, "purged", new_id())
+        amended, _ = await retry_unknown(partial(store.amend, which, change, act))
+        changed += len(amended.changed) + len(amended.already)
+        if once or not amended.changed:
+            return changed
+
+
+async def discard_letters(store: Store, which: Selection, actor: str, reason: str) -> AsyncIterator[list[Item]]:
+    """Discard the letters of a selection, longest dead first; gives those of each write. Leased ones are left."""
+    act = verbs.Act(actor, reason, new_id())
+    cursor = None
+    while True:
+        page = await store.find(which, LETTERS, cursor, oldest=True)
+        if page.items:
+            found = {item.id: item for item in page.items}
+            done, _ = await retry_unknown(partial(store.amend, Ids(tuple(found)), Discard(), act))
+            yield [found[each] for each in (*done.changed, *done.already)]
+        cursor = page.next
+        if cursor is None:
+            return

@@ -420,7 +420,9 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         Leased messages are not counted: they end when they are given back, and may still be acknowledged.
         """
         self.check_open()
-        return self.call(self.shared.purge, self.name)
+        from redrive.office.bulk import purge
+
+        return self.call(purge, self.shared.store, self.name, self.shared.worker)
 
     def approximate_count(self) -> int:
         """Of all messages: those that wait, those in hand, and letters under this name."""

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from redrive.blocking.shared_store import SharedStore, Store
 from redrive.core.item import NewItem
-from redrive.core.select import And, Match, Selection
-from redrive.core.states import Disposition, State
-from redrive.core.verbs import Act, Cancel, Change, Discard
-from redrive.engine.ids import new_id
-from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (
     AppClosed,
     InvalidParameterError,
@@ -62,25 +56,6 @@ class MailboxStore(SharedStore):
         tally = await self.store.tally()
         live = sum(row.ready + row.held + row.parked + row.leased for row in tally.queues if row.queue == name)
         return live + sum(row.open for row in tally.routes if row.route == name)
-
-    async def purge(self, name: str) -> int:
-        """In the loop: cancel messages, and discard open letters, until none is left that can be changed."""
-        queue = Match("queue", "=", name)
-        gone = await self._amend_all(And((queue, Match("state", "=", State.READY))), Cancel())
-        dead, is_open = Match("state", "=", State.DEAD), Match("disposition", "=", Disposition.OPEN)
-        gone += await self._amend_all(And((dead, is_open, Match("route", "=", name))), Discard())
-        # A cancel request, once: messages in hand end when they are given back, or their lease expires.
-        await self._amend_all(And((queue, Match("state", "=", State.LEASED))), Cancel(), once=True)
-        return gone
-
-    async def _amend_all(self, selection: Selection, change: Change, *, once: bool = False) -> int:
-        changed = 0
-        while True:
-            act = Act(self.worker, "purged", new_id())
-            amended, _ = await retry_unknown(partial(self.store.amend, selection, change, act))
-            changed += len(amended.changed) + len(amended.already)
-            if once or not amended.changed:
-                return changed
 
     async def check_same_queue(self, item: NewItem) -> None:
         """Ids are unique in the whole store: a repeat is harmless, but a message under a used id would be dropped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
@@ -15,17 +15,17 @@ from redrive.blocking.shared_store import Store
 from redrive.core import durations, typed_codec
 from redrive.core import outcome as o
 from redrive.core.item import History, Item, Millis, NewItem
-from redrive.core.select import Ids, Match
-from redrive.core.verbs import Act, Answer, Discard, Settlement
+from redrive.core.select import Match
+from redrive.core.verbs import Act, Answer, Settlement
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import LetterSource, at_death, open_letters
-from redrive.engine.store_retry import retry_unknown
 from redrive.errors import SerializationError
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, dead_letter_of, error_type, moment
 from redrive.mailboxes.boxes.envelope import Envelope
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import store_dead_letter
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
+from redrive.office.bulk import discard_letters
 from redrive.office.replay.resend import audit_entry
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from redrive.mailboxes.boxes.store import MailboxStore
 
 R = TypeVar("R")
-
-PAGE = 100
 
 
 class DeadLetterView:
@@ -147,18 +145,11 @@ def _body(item: Item, envelope: Envelope, expected: Any) -> Any:
 
 async def expire(store: Store, name: str, keep: Millis, *, metrics: MailboxMetrics | None = None) -> int:
     """Discard the open letters of a mailbox that died longer ago than `keep`; how many. Leased ones are left."""
-    act = Act("retention", f"kept in {name} for {durations.format(keep)}", new_id())
     counted = default_metrics() if metrics is None else metrics
-    expired, cursor = 0, None
-    while True:
-        page = await store.find(open_letters(name, Match("died", ">", keep)), PAGE, cursor, oldest=True)
-        if page.items:
-            old = {item.id: item for item in page.items}
-            done, _ = await retry_unknown(partial(store.amend, Ids(tuple(old)), Discard(), act))
-            gone = [old[each] for each in (*done.changed, *done.already)]
-            expired += len(gone)
-            for item in gone:
-                counted.expired(item.queue, "" if item.letter is None else error_type(item.letter.failure))
-        if page.next is None:
-            return expired
-        cursor = page.next
+    old = open_letters(name, Match("died", ">", keep))
+    expired = 0
+    async for gone in discard_letters(store, old, "retention", f"kept in {name} for {durations.format(keep)}"):
+        expired += len(gone)
+        for item in gone:
+            counted.expired(item.queue, "" if item.letter is None else error_type(item.letter.failure))
+    return expired
