@@ -68,6 +68,17 @@ def check_count(
     raise error(message, field=field, hint=hint or f"use {least} or more")
 
 
+def check_range(value: object, *, field: str, least: float, most: float, whole: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
+        hint = f"use a {'whole ' if whole else ''}number from {least:g} to {most:g}"
+        raise InvalidParameterError(f"must be a number in range, got {shown(value)}", field=field, hint=hint)
+
+
+def check_path(given: object, *, field: str, hint: str) -> None:
+    if not isinstance(given, str) and not hasattr(type(given), "__fspath__"):
+        raise InvalidParameterError(f"must be a path, got {shown(given)}", field=field, hint=hint)
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """An int or float that can be calculated with: not NaN, not a bool, and in the range of floats."""
     if isinstance(value, int):

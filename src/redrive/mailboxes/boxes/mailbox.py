@@ -88,7 +88,6 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     max_size: int | None = None
     on_expire: Literal["letter", "cancel"] = "letter"
     holds_letters = False
-    _instead = "open the mailbox where it is used, by its name and URL"
     _usual_ttl: float = 0
     _letter_ttl: Millis = 0
     _keep: Millis | None = None

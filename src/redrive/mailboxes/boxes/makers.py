@@ -8,8 +8,7 @@ from urllib.parse import quote, urlencode
 
 from redrive.blocking.shared_store import Store
 from redrive.core.durations import Duration
-from redrive.core.quantity import shown
-from redrive.core.validation import check_optional, check_type
+from redrive.core.validation import check_optional, check_path, check_type
 from redrive.errors import InvalidParameterError
 from redrive.mailboxes.boxes.mailbox import StoreMailbox
 from redrive.mailboxes.boxes.resolver import MailboxResolver
@@ -73,8 +72,7 @@ class SQLiteMailbox(StoreMailbox[T, R]):
     """In a file, shared by all processes of this machine. `path` may also be a URL, for its options."""
 
     def __init__(self, name: str, path: str | os.PathLike[str] = "redrive.db", **options: Unpack[Options]) -> None:
-        if not isinstance(path, str | os.PathLike):
-            raise InvalidParameterError(f"{shown(path)} is no path", field="path", hint="give the name of a file")
+        check_path(path, field="path", hint="give the name of a file")
         url = os.fspath(path)
         if "://" in url or url == "memory:":
             _check_url(url, "SQLiteMailbox", "the name of a file", field="path")

@@ -120,7 +120,6 @@ class StoreMessage(Handle, Message[T, R]):
     """A message of a store. Several threads may use it, as one that processes it and one that extends its lease."""
 
     is_finalized = False
-    _instead = "open the mailbox where it is used, by its name and URL"
 
     def __init__(self, mailbox: StoreMailbox[T, R], item: Item, *, taken_at: Millis, ttl: Millis) -> None:
         self.mailbox = mailbox

@@ -10,15 +10,10 @@ from os import PathLike
 from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
 from redrive.core import durations
 from redrive.core.durations import Duration
-from redrive.core.quantity import shown
-from redrive.core.validation import check_optional
-from redrive.errors import InvalidParameterError
+from redrive.core.validation import check_optional, check_path, check_range
 from redrive.mailboxes.loops.requests import BUDGET, Budget, Deadline, check_resources
 from redrive.mailboxes.loops.runs import ResourceRegistry
-
-MOST_MESSAGES = 10
-LONGEST_WAIT = 43_200.0
-"""Seconds: nothing is made invisible for longer."""
+from redrive.mailboxes.validation import LONGEST_VISIBILITY, MAX_MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +40,11 @@ class MainLoopConfig:
     debug_bundles: str | PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        _check("backoff_base", self.backoff_base, 0, LONGEST_WAIT)
-        _check("backoff_max", self.backoff_max, 0, LONGEST_WAIT)
-        _check("jitter", self.jitter, 0, 1)
-        _check("max_messages", self.max_messages, 1, MOST_MESSAGES, whole=True)
-        _check("max_expansions", self.max_expansions, 0, 1000, whole=True)
+        check_range(self.backoff_base, field="backoff_base", least=0, most=LONGEST_VISIBILITY)
+        check_range(self.backoff_max, field="backoff_max", least=0, most=LONGEST_VISIBILITY)
+        check_range(self.jitter, field="jitter", least=0, most=1)
+        check_range(self.max_messages, field="max_messages", least=1, most=MAX_MESSAGES, whole=True)
+        check_range(self.max_expansions, field="max_expansions", least=0, most=1000, whole=True)
         if self.deadline is not None and not isinstance(self.deadline, Deadline):
             durations.parse(self.deadline, field="deadline")
         check_optional(
@@ -57,10 +52,8 @@ class MainLoopConfig:
             lease_extender=(self.lease_extender, LeaseExtenderConfig, "use LeaseExtenderConfig"),
         )
         check_resources(self.resources)
-        folder: object = self.debug_bundles
-        if folder is not None and not isinstance(folder, str | PathLike):
-            hint = "give the name of a folder"
-            raise InvalidParameterError(f"{shown(folder)} is no path", field="debug_bundles", hint=hint)
+        if self.debug_bundles is not None:
+            check_path(self.debug_bundles, field="debug_bundles", hint="give the name of a folder")
 
     def backoff(self, delivery_count: int) -> float:
         """Seconds until a message that failed at this delivery is visible again."""
@@ -71,10 +64,3 @@ class MainLoopConfig:
         if self.deadline is None or isinstance(self.deadline, Deadline):
             return self.deadline
         return Deadline.after(self.deadline, since=created_at)
-
-
-def _check(field: str, value: object, least: float, most: float, *, whole: bool = False) -> None:
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-        hint = f"use a {'whole ' if whole else ''}number from {least:g} to {most:g}"
-        raise InvalidParameterError(f"{shown(value)} cannot be used", field=field, hint=hint)

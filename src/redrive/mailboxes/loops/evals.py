@@ -10,9 +10,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
 from redrive.core.generics import parameters_of
-from redrive.core.quantity import shown
-from redrive.core.validation import check_optional, check_type
-from redrive.errors import InvalidParameterError
+from redrive.core.validation import check_optional, check_range, check_type
 from redrive.mailboxes.loops.requests import CONTEXT, EXPERIMENT, Experiment, RunContext, check_request, utc_now
 from redrive.mailboxes.loops.runs import Session
 
@@ -42,9 +40,7 @@ class Score:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        value: object = self.value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise InvalidParameterError(f"{shown(value)} is no score", field="value", hint="use a number from 0 to 1")
+        check_range(self.value, field="value", least=0, most=1)
         check_type(self.passed, bool, field="passed", hint="use True or False")
         check_type(self.reason, str, field="reason", hint="give a text")
 

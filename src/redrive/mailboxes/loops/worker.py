@@ -35,7 +35,7 @@ from redrive.mailboxes.boxes.dead_letter import DeadLetter, request_id_of
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.life.receiving import MailboxLoop, Outage
-from redrive.mailboxes.loops.config import LONGEST_WAIT, MainLoopConfig
+from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.outbox import LoopOutbox, shares_store
 from redrive.mailboxes.loops.policy import (
     DLQPolicy,
@@ -49,6 +49,7 @@ from redrive.mailboxes.loops.policy import (
 )
 from redrive.mailboxes.loops.settling import DeadLetterReason, Settler, StoreSettler, failure_from
 from redrive.mailboxes.metrics import MailboxMetrics
+from redrive.mailboxes.validation import LONGEST_VISIBILITY
 
 BodyT = TypeVar("BodyT")
 ReplyT = TypeVar("ReplyT")
@@ -248,7 +249,7 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
             return
         free = is_excluded(self._dlq, error)
         hint = hint_of(error, self._clock.now())
-        delay = self._backoff(message, free=free) if hint is None else min(hint / 1000, LONGEST_WAIT)
+        delay = self._backoff(message, free=free) if hint is None else min(hint / 1000, LONGEST_VISIBILITY)
         self._retry("Message failed", message, error, delay, free=free)
 
     def _retry(
