@@ -335,13 +335,15 @@ class StoreMachine(LetterRules):
 def run_machine(
     machine: type[StoreMachine], size: Literal["smoke", "short", "full"] | Size, *, hunt: bool = False
 ) -> None:
-    """`hunt` stops at the first finding without making it small, and looks in the same places every time."""
+    """`hunt` stops at the first finding without making it small, and looks in the same places every time: in five times
+    as many, since a change of what is drawn may move the finding.
+    """
     chosen = size if isinstance(size, Size) else SIZES[size]
     phases = [Phase.generate] if hunt else list(Phase)
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=chosen.examples,
+            max_examples=chosen.examples * (5 if hunt else 1),
             stateful_step_count=chosen.steps,
             deadline=None,
             derandomize=hunt or size == "smoke" or bool(os.environ.get("CI")),
