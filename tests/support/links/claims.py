@@ -7,10 +7,15 @@ was under way arrives late. One that says OutcomeUnknown may be repeated and is 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import wraps
+from typing import Any, Literal
+from unittest.mock import patch
 
 from msgspec.structs import replace
 
@@ -20,6 +25,8 @@ from redrive.core.states import Disposition, State
 from redrive.core.verbs import Cancel, DocumentWrite, GateWrite, NewEntry, QueueChange, Want, WorkerFacts
 from redrive.errors import NotFound, OutcomeUnknown, StoreError
 from redrive.stores.base import Store
+from redrive.stores.postgres import session as postgres
+from redrive.stores.redis import session as redis
 from redrive.testing.conformance.kit import act, asking, dead, failure, finished, held, new
 
 Call = Callable[[], Awaitable[object]]
@@ -37,7 +44,9 @@ OVER = 1.0
 
 @dataclass(frozen=True)
 class Word:
-    """What a verb said. `wrong`: an error that no caller of a store is prepared for."""
+    """What a verb said. `wrong`: an error that no caller of a store is prepared for. `seconds` of a verb that is a
+    sequence of calls are those of its longest call: the deadline is one for each.
+    """
 
     answer: Literal["ok", "no", "unknown", "wrong"]
     seconds: float
@@ -212,12 +221,46 @@ def _is(item: Item | None, question: Callable[[Item], bool]) -> bool:
     return item is not None and question(item)
 
 
+_reads: ContextVar[list[float] | None] = ContextVar("reads", default=None)
+"""Seconds of each read of the verb that this task asks."""
+
+
+@contextmanager
+def _reads_timed() -> Iterator[None]:
+    def timed(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @wraps(read)
+        async def measured(*args: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return await read(*args)
+            finally:
+                if (seconds := _reads.get()) is not None:
+                    seconds.append(time.monotonic() - began)
+
+        return measured
+
+    with ExitStack() as patches:
+        for session in (postgres.Session, redis.Session):
+            patches.enter_context(patch.object(session, "read", timed(session.read)))
+        yield
+
+
+async def _ask_checkup(call: Call) -> Word:
+    """It reads the whole store in windows, each a call of its own with the deadline of a call."""
+    seconds: list[float] = []
+    _reads.set(seconds)
+    word = await _ask(call)
+    return dataclasses.replace(word, seconds=max(seconds, default=word.seconds))
+
+
 async def hear(calls: dict[str, Call]) -> Heard:
     """Ask all at once."""
     heard = Heard()
     watching = asyncio.create_task(_watch_lag(heard))
     try:
-        words = await asyncio.gather(*(_ask(call) for call in calls.values()))
+        with _reads_timed():
+            asked = [_ask_checkup(call) if verb == "check" else _ask(call) for verb, call in calls.items()]
+            words = await asyncio.gather(*asked)
     finally:
         watching.cancel()
     heard.words = dict(zip(calls, words, strict=True))
