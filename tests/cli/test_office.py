@@ -19,6 +19,7 @@ from redrive.cli.export import FORMULA, neutral
 from redrive.core.verbs import Act
 from redrive.office import bulk
 from redrive.office.letters import Letters
+from redrive.stores.sqlite import SqliteStore
 from tests.support.bound import with_app
 from tests.support.cli import Told, here, letters_in, on_sqlite, on_terminal, store_in
 from tests.support.signals import Signals
@@ -363,7 +364,7 @@ def test_an_export_leaves_files_alone_and_is_whole_or_not_there(
     async def broken(*_: object, **_options: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Letters, "find", broken)
+    monkeypatch.setattr(SqliteStore, "find", broken)
     assert run("letters", "export", "kept.jsonl", "--force").code == Exit.INTERRUPTED
     assert kept.read_text() == "mine"
     assert [path.name for path in tmp_path.glob("*kept*")] == ["kept.jsonl"]

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from redrive import app as asynchronous
-from redrive.blocking._call import Call
+from redrive.blocking._call import Call, in_event_loop
 from redrive.blocking._process import this_process
 from redrive.core.durations import Duration, parse
 from redrive.core.durations import format as format_duration
@@ -106,9 +106,7 @@ def _as_called(method: Callable[..., object]) -> str:
 
 
 def _refuse_in_loop(name: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not in_event_loop():
         return
     hint = f"use `from redrive import Redrive` and `await app.{name}(...)`"
     if current.get(None) is not None:
