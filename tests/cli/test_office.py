@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from redrive import Redrive
 from redrive import cli as command_line
+from redrive.app.internals import store_of
 from redrive.cli.exits import Exit
 from redrive.cli.export import FORMULA, neutral
 from redrive.core.verbs import Act
@@ -535,7 +536,7 @@ def test_ids_of_every_kind_are_found_together(tmp_path: Path, run: Callable[...,
     async def multiply(app: Redrive) -> int:
         history = await app.letters.get(letter)
         copies = [replace(history, item=replace(history.item, id=each)) for each in ids]
-        return len((await app._store.take_in(copies, Act("tester", "x", "r"))).added)  # noqa: SLF001 - as above
+        return len((await store_of(app).take_in(copies, Act("tester", "x", "r"))).added)
 
     assert with_app(tmp_path, multiply) == 909
     done = run("letters", "archive", *ids, "--reason", "x", "--yes", "--json")

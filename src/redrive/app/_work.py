@@ -1,17 +1,13 @@
-"""The part of an app that puts work in, waits for it and does it.
-
-The worker is imported when there is one: most processes only enqueue or look, and start sooner without it.
-"""
+"""The part of an app that puts work in, waits for it and does it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
 from redrive.app._declare import is_count
-from redrive.app._life import Life, Stop
+from redrive.app._life import Life
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
@@ -19,10 +15,9 @@ from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Page
 from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
-from redrive.engine.registry import Handler, is_outbox
+from redrive.engine.registry import is_outbox
 from redrive.errors import ConfigError
 from redrive.office.scene import Explanation, look
-from redrive.stores.base import Store
 
 
 class Working(Life):
@@ -57,7 +52,7 @@ class Working(Life):
 
         `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
         """
-        await self._catch_up()
+        parts = await self._parts.catch_up()
         asks = Asks(
             delay=delay,
             at=at,
@@ -71,7 +66,7 @@ class Working(Life):
             on_dead=on_dead,
             policy=policy,
         )
-        return await self._client.enqueue(queue, payload, asks, id, within)
+        return await parts.client.enqueue(queue, payload, asks, id, within)
 
     async def enqueue_many(
         self,
@@ -92,7 +87,7 @@ class Working(Life):
         within: object | None = None,
     ) -> list[ItemId]:
         """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
-        await self._catch_up()
+        parts = await self._parts.catch_up()
         asks = Asks(
             delay=delay,
             at=at,
@@ -106,7 +101,7 @@ class Working(Life):
             on_dead=on_dead,
             policy=policy,
         )
-        return await self._client.enqueue_many(queue, payloads, asks, within)
+        return await parts.client.enqueue_many(queue, payloads, asks, within)
 
     def follow_up(
         self,
@@ -135,7 +130,8 @@ class Working(Life):
         if is_outbox(queue) and is_outbox(run.item.queue):
             hint = "enqueue to a queue of your own instead"
             raise ConfigError("an outbox item cannot cause another outbox item", field="queue", hint=hint)
-        if queue not in self._registry.declared and queue not in self._registry.outboxes:
+        parts = self._parts
+        if queue not in parts.registry.declared and queue not in parts.registry.outboxes:
             hint = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
         asks = Asks(
@@ -149,36 +145,32 @@ class Working(Life):
             dedupe_scope=dedupe_scope,
             policy=policy,
         )
-        item = self._client.new_item(new_id(), queue, payload, asks)
+        item = parts.client.new_item(new_id(), queue, payload, asks)
         run.follow_ups += (item,)
         return ItemId(item.id)
 
     async def get(self, item_id: str) -> Item:
         """The item as it is now. Raises NotFound."""
-        self._check_open()
-        return (await self._client.get(item_id)).item
+        return (await self._parts.check_open().client.get(item_id)).item
 
     async def history(self, item_id: str) -> History:
         """The item with every attempt and every operator's act, and what it waits for. Raises NotFound."""
-        self._check_open()
-        return await self._client.get(item_id)
+        return await self._parts.check_open().client.get(item_id)
 
     async def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
         """A page of items in any state, last enqueued first (letters, when it says `state:dead`, last died first)."""
-        self._check_open()
-        return await self._store.find(parse_filter(filter), limit, cursor)
+        return await self._parts.check_open().store.find(parse_filter(filter), limit, cursor)
 
     async def explain(self, item_id: str) -> Explanation:
         """Why the item is where it is, what happens next and when, and who decided. Raises NotFound."""
         from redrive.office.explain import explain
 
-        self._check_open()
-        return explain(await look(self._store, str(item_id), self._registry.policy_of))
+        parts = self._parts.check_open()
+        return explain(await look(parts.store, str(item_id), parts.registry.policy_of))
 
     async def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
         """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""
-        self._check_open()
-        return await self._client.wait(item_id, timeout)
+        return await self._parts.check_open().client.wait(item_id, timeout)
 
     async def run(
         self,
@@ -193,44 +185,11 @@ class Working(Life):
         When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
         `concurrency` bounds what runs at once over all queues; each handler's own holds too.
         """
-        await self._catch_up()
+        parts = await self._parts.catch_up()
         if concurrency is not None and not is_count(concurrency):
             raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
-        handlers = self._registry.choose(queues)
-        await self._work(self._store, handlers, until_idle=until_idle, grace=grace, most=concurrency)
-
-    async def _work(
-        self,
-        store: Store,
-        handlers: Mapping[str, Handler],
-        *,
-        until_idle: bool,
-        grace: Duration,
-        most: int | None = None,
-    ) -> None:
-        """With a store and handlers that `redrive.testing` can watch."""
-        from redrive.engine.worker import Worker
-
-        stop = Stop(parse(grace, field="grace"))
-        worker = Worker(
-            store,
-            handlers,
-            events=self.events,
-            clock=self._clock,
-            frames=self._frames,
-            max_result=self._max_payload,
-            policies=self._registry.policies,
-            until_idle=until_idle,
-            most=most,
-            write_hook=self._write_hook,
-        )
-        self._stops.add(stop)
-        self._home = asyncio.get_running_loop()
-        try:
-            await worker.run(stop.asked, stop.now, stop.grace)
-        finally:
-            self._stops.discard(stop)
-            stop.over.set()
+        handlers = parts.registry.choose(queues)
+        await parts.work(parts.store, handlers, until_idle=until_idle, grace=grace, most=concurrency)
 
     async def stop(self, *, grace: Duration | None = None) -> None:
         """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.
@@ -241,7 +200,7 @@ class Working(Life):
 
         limit = None if grace is None else parse(grace, field="grace")
         if current.get(None) is None:
-            await self._stop_workers(limit)
+            await self._parts.stop_workers(limit)
         else:
-            for stop in self._stops:
+            for stop in self._parts.stops:
                 stop.asked.set()

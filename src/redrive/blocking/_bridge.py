@@ -35,13 +35,13 @@ class App(asynchronous.Redrive):
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
-        loop = self._home
+        loop = self._parts.loop
         return loop if loop is not None and loop.is_running() else None
 
     def move_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a forked child an open app has no loop until one is found for it."""
-        if self._state == "open" and self.home is None:
-            self._home = loop
+        if self._parts.state == "open" and self.home is None:
+            self._parts.loop = loop
 
 
 class Bridge:

@@ -18,4 +18,4 @@ class Redrive(Declaring, Working, Steering):
 
 def behind(app: Redrive) -> asynchronous.Redrive:
     """The async app that does the work, for those who have a loop of their own to run it in."""
-    return app._app  # noqa: SLF001 - of this module
+    return app._app  # noqa: SLF001 - read here only
