@@ -6,7 +6,7 @@ Doors take from here what they need of the stores, and import nothing else of th
 from __future__ import annotations
 
 from redrive.app import Redrive
-from redrive.app._life import AppParts
+from redrive.app.lifecycle import AppParts
 from redrive.engine.write_hook import WriteHook
 from redrive.stores.aside import aside
 from redrive.stores.base import PAGE_LIMIT, Store

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from redrive import events as ev
-from redrive.app._life import AppParts
 from redrive.app.internals import parts_of
+from redrive.app.lifecycle import AppParts
 from redrive.core import outcome as o
 from redrive.core.decide import Charge, ToReady, decide
 from redrive.core.item import Attempt, Ending, Item, Millis

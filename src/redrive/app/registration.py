@@ -1,4 +1,4 @@
-"""The part of an app that declares: queues, handlers, policies, routes. Written when the app opens."""
+"""Methods of an app that register handlers and declare queues, policies, routes, gates and schedules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import tzinfo
 from typing import TypeVar, Unpack
 
-from redrive.app._life import Life
+from redrive.app.lifecycle import Lifecycle
 from redrive.core import codec
 from redrive.core.durations import Duration, positive
 from redrive.core.gate import check_gate_name, gate_config
@@ -29,7 +29,7 @@ ASYNC_CONCURRENCY = 50
 THREAD_CONCURRENCY = 8
 
 
-class Declaring(Life):
+class Registering(Lifecycle):
     def queue(self, name: str, **settings: Unpack[QueueOptions]) -> str:
         """Declare a queue, and what limits it: max_running, max_per_key, rate, capacity, order, policy, gate, keep,
         keep_results, retry_share, keep_trash.

@@ -1,4 +1,4 @@
-"""The part of an app that looks and steers."""
+"""Methods of an app for operators: read its state and health, pause, configure, cancel, prune, back up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import platform
 from collections.abc import Iterable
 from typing import Unpack
 
-from redrive.app._declare import is_count
-from redrive.app._life import Life
+from redrive.app.lifecycle import Lifecycle
+from redrive.app.registration import is_count
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.policy_data import PolicyLike
@@ -46,7 +46,7 @@ from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
 
 
-class Steering(Life):
+class Operating(Lifecycle):
     @property
     def letters(self) -> Letters:
         """The dead letter office."""

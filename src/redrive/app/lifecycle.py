@@ -1,4 +1,4 @@
-"""An app from its making to its end: bound to a store, opened, closed, forked."""
+"""The lifecycle of an app: bound to a store, opened, closed, forked; and the parts that it consists of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Self
 from msgspec import UNSET, UnsetType
 
 from redrive import doors
-from redrive.app._declared import Declared
+from redrive.app.declarations import Declarations
 from redrive.core.durations import Duration, parse
 from redrive.core.item import Millis
 from redrive.core.sizes import Size
@@ -45,7 +45,7 @@ class AppParts:
         self.actor = actor
         self.entered_by = entered_by
         self.registry = Registry()
-        self.declared = Declared()
+        self.declared = Declarations()
         self.events = Events()
         self.metrics: AppMetrics | None = None
 
@@ -191,7 +191,7 @@ class Stop:
         self.over = asyncio.Event()
 
 
-class Life:
+class Lifecycle:
     _entered_by = "async with app:"
 
     def __init__(
