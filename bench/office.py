@@ -13,8 +13,9 @@ from bench.harness import CannotMeasure
 from bench.lab import Lab, Reading
 from bench.load import QUEUE
 from redrive import Redrive
+from redrive.app.internals import store_of
 from redrive.cli.export import json_lines
-from redrive.office.letters import exported_pages
+from redrive.office.letters import exported_pages, letters_matching
 
 TIMES = 5
 EXPORTED = 100_000
@@ -35,7 +36,7 @@ async def _exported(url: str, count: int, path: Path) -> float:
     async with Redrive(url, log=False) as app:
         with path.open("wb") as out:
             start = time.perf_counter()
-            written, pages = 0, exported_pages(app.letters)
+            written, pages = 0, exported_pages(store_of(app), letters_matching(""))
             async for records in pages:
                 out.write(json_lines(records))
                 written += len(records)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Redrive
+from redrive.app.internals import store_of
 from redrive.core.verbs import QueueChange
 from tests.promises.test_r15_redrive import audited, check_once, letters_in
 from tests.support.rig.patience import eventually
@@ -98,7 +99,7 @@ async def test_r15_operators_killed_in_a_bulk_redrive_while_work_goes_on(shared:
         done[n] += 1
 
     async with app:
-        store = app._store  # noqa: SLF001 - the rig's way in
+        store = store_of(app)  # the rig's way in
         ids = await letters_in(store, size.letters)
         # Nobody takes what was sent again: it must still be there to be counted.
         await store.configure("mail", QueueChange(paused=True, by="rig", reason="to be counted"))

@@ -13,6 +13,7 @@ import pytest
 
 import redrive
 from redrive import Redrive, doors
+from redrive.app.internals import store_of
 from redrive.doors import Door
 from redrive.errors import AppClosed
 from redrive.mailboxes import MailboxMetrics
@@ -90,7 +91,7 @@ async def test_the_body_is_shown_for_queues_of_the_door_alone() -> None:
         app.queue("pings")
         app.queue("plain")
         ping, plain = await app.enqueue("pings", {"ping": 1}), await app.enqueue("plain", {"ping": 1})
-        store: Store = app._store  # noqa: SLF001
+        store: Store = store_of(app)
         await office.mark(store, "pings", "pings")
         shown = [(await office.show_body(store, await app.history(each))).item.payload for each in (ping, plain)]
         assert shown == [b"1", b'{"ping":1}']
@@ -111,7 +112,7 @@ async def test_what_runs_at_the_opening_of_an_app_and_what_its_check_finds() -> 
     doors.register(Door(name="pings", opened=opened, check=check))
     async with Redrive("memory:", log=False) as app:
         assert seen == [app]
-        assert [problem.what for problem in await office.problems(app._store)] == ["pings"]  # noqa: SLF001
+        assert [problem.what for problem in await office.problems(store_of(app))] == ["pings"]
 
 
 async def test_an_app_whose_door_cannot_start_is_closed() -> None:

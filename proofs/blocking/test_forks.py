@@ -85,13 +85,15 @@ def test_locks_of_other_threads_do_not_hang_a_child(run: Run, store: str) -> Non
 
 HELD = """
 from contextlib import ExitStack
+from redrive.app.internals import store_of
+from redrive.blocking._facade import behind
 from redrive.blocking._process import this_process
 
 app = Redrive(url).open()
 app.queue("q")
 locks = [this_process()._lock]
 if url.startswith("memory"):
-    locks.append(app._app._store._lock)
+    locks.append(store_of(behind(app))._lock)
 held, over = threading.Event(), threading.Event()
 
 def hold():

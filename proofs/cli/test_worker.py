@@ -69,6 +69,7 @@ async def hearing(name: str) -> None:
 """
 
 STORE_GOES_AWAY = """
+from redrive.app.internals import store_of
 from redrive.errors import StoreUnavailable
 
 
@@ -78,7 +79,7 @@ async def fail(*arguments: object) -> None:
 
 @app.handler("vanish")
 async def vanish(name: str) -> None:
-    app._store.settle = fail
+    store_of(app).settle = fail
 """
 
 Start = Callable[..., WorkerProcess]

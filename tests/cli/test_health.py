@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Policy, Redrive, never
+from redrive.app.internals import store_of
 from redrive.cli.exits import Exit
 from redrive.core.item import NewItem
 from redrive.core.verbs import WorkerFacts
@@ -194,7 +195,7 @@ def test_what_to_start_is_told_by_the_door_that_a_queue_belongs_to(
     async def waiting(app: Redrive) -> None:
         app.queue("inbox")
         await app.enqueue("inbox", 1)
-        await doors.mark(app._store, "inbox", "mailboxes")  # noqa: SLF001 - as a mailbox does it
+        await doors.mark(store_of(app), "inbox", "mailboxes")  # as a mailbox does it
 
     with_app(tmp_path, waiting)
     assert "start the process that receives from the mailbox inbox" in here(capsys, "health").out

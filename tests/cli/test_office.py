@@ -14,11 +14,13 @@ from msgspec.structs import replace
 
 from redrive import Redrive
 from redrive import cli as command_line
+from redrive.app.internals import store_of
 from redrive.cli.exits import Exit
 from redrive.cli.export import FORMULA, neutral
 from redrive.core.verbs import Act
 from redrive.office import bulk
 from redrive.office.letters import Letters
+from redrive.stores.sqlite import SqliteStore
 from tests.support.bound import with_app
 from tests.support.cli import Told, here, letters_in, on_sqlite, on_terminal, store_in
 from tests.support.signals import Signals
@@ -363,7 +365,7 @@ def test_an_export_leaves_files_alone_and_is_whole_or_not_there(
     async def broken(*_: object, **_options: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Letters, "find", broken)
+    monkeypatch.setattr(SqliteStore, "find", broken)
     assert run("letters", "export", "kept.jsonl", "--force").code == Exit.INTERRUPTED
     assert kept.read_text() == "mine"
     assert [path.name for path in tmp_path.glob("*kept*")] == ["kept.jsonl"]
@@ -534,7 +536,7 @@ def test_ids_of_every_kind_are_found_together(tmp_path: Path, run: Callable[...,
     async def multiply(app: Redrive) -> int:
         history = await app.letters.get(letter)
         copies = [replace(history, item=replace(history.item, id=each)) for each in ids]
-        return len((await app._store.take_in(copies, Act("tester", "x", "r"))).added)  # noqa: SLF001 - as above
+        return len((await store_of(app).take_in(copies, Act("tester", "x", "r"))).added)
 
     assert with_app(tmp_path, multiply) == 909
     done = run("letters", "archive", *ids, "--reason", "x", "--yes", "--json")

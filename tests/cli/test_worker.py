@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from redrive import Policy, Redrive, never
+from redrive.app.internals import store_of
 from redrive.cli import worker_session
 from redrive.cli.exits import Exit
 from redrive.cli.leaving import leave_now
@@ -409,7 +410,7 @@ def test_a_store_that_is_gone_does_not_keep_the_process(
 
     @app.handler("vanish")
     async def vanish(name: str) -> None:
-        monkeypatch.setattr(app._store, "settle", fail)  # noqa: SLF001 - where it goes away
+        monkeypatch.setattr(store_of(app), "settle", fail)  # where it goes away
 
     told = run_worker(app, "--queues", "vanish", "--grace", "1ms")
     assert told.code == Exit.STORE

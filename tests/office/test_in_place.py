@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from redrive import Cancel, Halt, Policy, Redrive, Retry, Snooze, blocking, never
+from redrive.app.internals import store_of
 from redrive.core.item import Item
 from redrive.core.states import Disposition, State
 from redrive.errors import ConfigError
@@ -32,7 +33,7 @@ async def answer(item: Item) -> str:
 
 async def lent(app: Redrive, letter: str) -> tuple[Item, ...]:
     """To somebody else, if it can be had."""
-    return await app._store.lease_letters([letter], "ann", 600_000)  # noqa: SLF001 - people have only `work`
+    return await store_of(app).lease_letters([letter], "ann", 600_000)  # people have only `work`
 
 
 async def test_what_returns_is_done_with_its_result_and_what_raises_stays_a_letter(work: Work) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from redrive.app.internals import store_of
 from redrive.engine import orders
 from redrive.engine.poller import CANCEL_GRACE
 from redrive.errors import ReceiptUnreachable
@@ -219,7 +220,7 @@ async def test_an_operator_sees_a_poller_and_ends_it(shop: Shop, word: orders.Wo
     poller = shop.start(work, max_concurrent_jobs=3)
     await shop.until(lambda: poller.active)
     await shop.passing(10)
-    store = shop.client.app._store  # noqa: SLF001 - as an operator sees it
+    store = store_of(shop.client.app)  # as an operator sees it
     (beat,) = [each for each in await store.workers() if each.worker.startswith("w-")]
     assert (beat.alive, beat.facts.queues, beat.facts.running, beat.facts.slots) == (True, (), 1, 3)
     await orders.give(store, [beat.worker], orders.Order(word, "ann", "new release", shop.clock.now()))

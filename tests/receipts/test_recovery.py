@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from redrive import Snooze
+from redrive.app.internals import store_of
 from redrive.core.item import Item
 from redrive.core.states import State
 from redrive.errors import (
@@ -153,7 +154,7 @@ async def test_one_that_died_anew_was_not_tried_since(client: ReceiptClient, tar
     await client.recover()
     assert (await client.dead_letters.get_all())[0].last_error
     target.answers["a"] = ReceiptRefused("still no")
-    async with ReceiptClient(None, client.app._store, transport=target, clock=client.clock, log=False) as other:  # noqa: SLF001
+    async with ReceiptClient(None, store_of(client.app), transport=target, clock=client.clock, log=False) as other:
         assert not await other.send_receipt(receipt("a"))
         (again,) = await other.dead_letters.get_all()
     assert (again.id, again.error, again.last_error) == (key, "redrive.errors.ReceiptRefused: still no", "")

@@ -7,6 +7,7 @@ import traceback
 import pytest
 
 from redrive import Dead, Policy, Redrive, Retry, Snooze, constant, immediate, never
+from redrive.app.internals import store_of
 from redrive.core.verbs import LeaseRequest, Want
 from redrive.errors import ItemFailed
 from redrive.events import Event, LeaseLost
@@ -155,7 +156,7 @@ async def test_a_lease_of_a_worker_that_is_gone_is_waited_for(app: Redrive, cloc
     async def send() -> None: ...
 
     item_id = await app.enqueue("emails")
-    store = app._store  # noqa: SLF001 - only a crash leaves such a lease
+    store = store_of(app)  # only a crash leaves such a lease
     await store.lease(LeaseRequest("ghost", (Want("emails", 1, 30_000, 3),), "nonce"))
 
     assert await drain(app) == Drained(done=(item_id,), retried=(item_id,))

@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from redrive import Policy, Redrive, Snooze, constant, exponential
+from redrive.app.internals import store_of
 from redrive.core.verbs import LeaseRequest, Want
 from redrive.errors import ConfigError, StoreUnavailable, UnknownQueue
 from redrive.testing import FakeClock, Fault, FaultyStore, MemoryStore, drain
 from redrive.testing import clock as clocks
-from redrive.testing._inside import store_of
 from tests.support.cli import PATIENCE
 from tests.testing.conftest import HOUR, Shop, boom
 
@@ -44,7 +44,7 @@ async def test_somebody_else_who_holds_an_item_for_ever_is_noticed(
     async def send() -> None: ...
 
     await app.enqueue("emails")
-    store = app._store  # noqa: SLF001 - a worker that is not seen otherwise
+    store = store_of(app)  # a worker that is not seen otherwise
     await store.lease(LeaseRequest("other", (Want("emails", 1, 1000 * HOUR, 3),), "nonce"))
     with pytest.raises(AssertionError, match="somebody else holds what is leased"):
         await drain(app)

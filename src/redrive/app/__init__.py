@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from redrive.app._declare import Declaring, F
-from redrive.app._steer import Steering
-from redrive.app._work import Working
+from redrive.app.operations import Operating
+from redrive.app.registration import F, Registering
+from redrive.app.work import Working
 
 __all__ = ["F", "Redrive"]
 
 
-class Redrive(Declaring, Working, Steering):
+class Redrive(Registering, Working, Operating):
     """A durable work queue on one store.
 
     `store` is a URL (`memory:`, `sqlite:///file`) or a store object. Left out: settings say which, how large a payload

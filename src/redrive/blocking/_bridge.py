@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from redrive import app as asynchronous
-from redrive.blocking._call import Call
+from redrive.blocking._call import Call, in_event_loop
 from redrive.blocking._process import this_process
 from redrive.core.durations import Duration, parse
 from redrive.core.durations import format as format_duration
@@ -35,13 +35,13 @@ class App(asynchronous.Redrive):
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
-        loop = self._home
+        loop = self._parts.loop
         return loop if loop is not None and loop.is_running() else None
 
     def move_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a forked child an open app has no loop until one is found for it."""
-        if self._state == "open" and self.home is None:
-            self._home = loop
+        if self._parts.state == "open" and self.home is None:
+            self._parts.loop = loop
 
 
 class Bridge:
@@ -106,9 +106,7 @@ def _as_called(method: Callable[..., object]) -> str:
 
 
 def _refuse_in_loop(name: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not in_event_loop():
         return
     hint = f"use `from redrive import Redrive` and `await app.{name}(...)`"
     if current.get(None) is not None:

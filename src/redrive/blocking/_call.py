@@ -19,6 +19,12 @@ LOOK = 1.0
 """Seconds after which a waiting thread looks whether the loop is still there."""
 
 
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread, where a blocking call would stop it."""
+    # asyncio.get_running_loop raises where there is none, which would be a good part of what a call costs.
+    return asyncio._get_running_loop() is not None  # noqa: SLF001 - no public function returns None instead
+
+
 class Call(Generic[T]):
     __slots__ = ("_ended", "_error", "_gate", "_loop", "_name", "_task", "_value", "_work")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from redrive import app as asynchronous
-from redrive.blocking._declare import Declaring
-from redrive.blocking._steer import Steering
-from redrive.blocking._work import Working
+from redrive.blocking.operations import Operating
+from redrive.blocking.registration import Registering
+from redrive.blocking.work import Working
 
 
-class Redrive(Declaring, Working, Steering):
+class Redrive(Registering, Working, Operating):
     """A durable work queue on one store, for programs without an event loop.
 
     `store` is a URL (`memory:`, `sqlite:///file`) or a store object. `traceback=False` keeps frames out of evidence.
@@ -18,4 +18,4 @@ class Redrive(Declaring, Working, Steering):
 
 def behind(app: Redrive) -> asynchronous.Redrive:
     """The async app that does the work, for those who have a loop of their own to run it in."""
-    return app._app  # noqa: SLF001 - of this module
+    return app._app  # noqa: SLF001 - read here only

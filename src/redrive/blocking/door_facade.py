@@ -36,8 +36,8 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
     name = method.__name__
 
     @wraps(method)
-    def call(facade: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = facade._host.call(getattr(facade._behind, name), *args, **kwargs)  # noqa: SLF001 - of this module
+    def call(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._host.call(getattr(self._behind, name), *args, **kwargs)
         return result
 
     return call

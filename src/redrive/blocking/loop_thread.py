@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from redrive.blocking._bridge import sigterm_interrupts
-from redrive.blocking._call import Call
+from redrive.blocking._call import Call, in_event_loop
 from redrive.blocking._process import Closable, this_process
 from redrive.errors import AppClosed, CalledFromLoop
 
@@ -58,9 +58,7 @@ class LoopThreadHost:
     def call(self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a method in the loop, and wait for it."""
         loop = self._loop
-        # The private one answers None where the public one raises, which would be a good part of what a call costs.
-        in_loop = asyncio._get_running_loop() is not None  # noqa: SLF001
-        if loop is not None and self._pid == os.getpid() and not in_loop:
+        if loop is not None and self._pid == os.getpid() and not in_event_loop():
             # The usual case: the loop stays while the resource is open, so this call need not keep it.
             return Call(loop, method.__name__, partial(method, *args, **kwargs)).result()
         with self._entered(method) as (loop, _):
@@ -112,9 +110,7 @@ class LoopThreadHost:
             process.leave(guest, **leaving)
 
     def _refuse_in_loop(self, method: Callable[..., object]) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not in_event_loop():
             return
         name = method.__qualname__
         text = f"{self._what.format(name=name)} would block the event loop that runs in this thread"

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
+from redrive.blocking._call import in_event_loop
 from redrive.blocking.loop_thread import LoopThreadHost
 from redrive.blocking.loops.stop import Stop
 from redrive.core.item import Millis, NewItem
@@ -94,7 +95,7 @@ class SharedStore:
 
     def check_leaving(self) -> None:
         """The last user waits for the store to be closed, which must not be refused halfway."""
-        if self._users == 1 and self._opened and asyncio._get_running_loop() is not None:  # noqa: SLF001 - as in call
+        if self._users == 1 and self._opened and in_event_loop():
             raise _refusal()
 
     def leave(self) -> None:

@@ -45,10 +45,9 @@ def attach(command: click.Command) -> None:
     for parameter in command.params:
         found = re.search("[A-Z]+", str(parameter.metavar or ""))
         kind = "" if found is None else found[0]
-        if kind == "FILTER":
-            parameter._custom_shell_complete = _fields  # noqa: SLF001 - as click's own shell_complete= would set it
-        elif kind in SOURCES:
-            parameter._custom_shell_complete = _from_store(kind)  # noqa: SLF001 - as above
+        if kind == "FILTER" or kind in SOURCES:
+            complete = _fields if kind == "FILTER" else _from_store(kind)
+            parameter._custom_shell_complete = complete  # noqa: SLF001 - as click's own shell_complete= would set it
 
 
 def _fields(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:

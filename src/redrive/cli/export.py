@@ -19,7 +19,7 @@ from redrive.core.filters import parse
 from redrive.core.redact import redact_text
 from redrive.errors import ConfigError
 from redrive.office.files import check_new_file, complete_file
-from redrive.office.letters import exported_pages
+from redrive.office.letters import exported_pages, letters_matching
 from redrive.office.records import Record, line_of, payload_of
 from redrive.office.selection import whole_filter
 
@@ -120,7 +120,7 @@ async def _copy(
     progress = Progress("exported")
     if written is csv_lines:
         await asyncio.to_thread(out.write, csv_header())
-    async for records in exported_pages(app.letters, where, attempts=attempts):
+    async for records in exported_pages(store_of(app), letters_matching(where), attempts=attempts):
         await asyncio.to_thread(out.write, written(records))
         count += len(records)
         progress.add(len(records))

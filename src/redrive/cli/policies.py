@@ -26,7 +26,7 @@ def app_option(command: F) -> F:
 
 def registry_of(target: str) -> Registry:
     """Handlers and policies of the app; nothing is opened."""
-    from redrive.app.internals import registry_of as declared_by
+    from redrive.app.internals import parts_of
     from redrive.cli.load import load_app
 
-    return declared_by(load_app(target))
+    return parts_of(load_app(target)).registry

@@ -117,6 +117,7 @@ def _serve(
     talk: Talk, target: str, loaded: Loaded, host: str, port: int | None, *, until_idle: bool, line: int | None
 ) -> int:
     """`line` leads to the supervisor, if this is one of a group."""
+    from redrive.app.internals import parts_of
     from redrive.cli.load import load_app
     from redrive.cli.worker_health import served
     from redrive.cli.worker_line import ChildLine, own_files
@@ -133,7 +134,8 @@ def _serve(
             supervisor.loaded_from([*own_files(), *([str(loaded.file)] if loaded.file else [])])
     set_up_logging(debug=talk.debug, level=log.level, format=log.format)
     queues = list(chosen.queues) or None
-    app._registry.choose(queues)  # noqa: SLF001 - before the store is opened: a typo must not make a new one
+    # Before the store is opened: a misspelled name must not make a new store.
+    parts_of(app).registry.choose(queues)
     session = Session(app, chosen.grace, supervisor)
     with served(host, port, session.health, lambda: app.metrics):
         return asyncio.run(session.serve(queues, until_idle=until_idle, concurrency=chosen.concurrency))

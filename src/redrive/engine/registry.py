@@ -143,6 +143,12 @@ class Registry:
         self.outboxes: set[str] = set()
         self.policies: dict[str, Policy] = {}
 
+    def copy(self) -> Registry:
+        other = Registry()
+        other.handlers, other.policies = dict(self.handlers), dict(self.policies)
+        other.declared, other.outboxes = set(self.declared), set(self.outboxes)
+        return other
+
     def add(self, handler: Handler) -> None:
         if handler.queue in self.handlers:
             hint = "give each queue one handler"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING
 
 from redrive.core.item import Item
+from redrive.core.select import Selection
 from redrive.office.records import Record, record_of
 from redrive.stores.base import PAGE_LIMIT, Store
-
-if TYPE_CHECKING:
-    from redrive.office.letters import Letters
 
 READ_AT_ONCE = 32
 SLICE = 100
@@ -30,15 +27,14 @@ async def exported_items(store: Store, items: Sequence[Item], *, attempts: bool)
     return records
 
 
-async def exported_pages(letters: Letters, filter: str = "", *, attempts: bool = False) -> AsyncGenerator[list[Record]]:
+async def exported_pages(store: Store, selection: Selection, *, attempts: bool = False) -> AsyncGenerator[list[Record]]:
     """By slices: while one page is made into records and written, the store is asked for the next."""
-    store = letters._store  # noqa: SLF001 - theirs
-    asked = asyncio.create_task(letters.find(filter, limit=PAGE_LIMIT))
+    asked = asyncio.create_task(store.find(selection, PAGE_LIMIT))
     try:
         while True:
             page = await asked
             if page.next is not None:
-                asked = asyncio.create_task(letters.find(filter, limit=PAGE_LIMIT, cursor=page.next))
+                asked = asyncio.create_task(store.find(selection, PAGE_LIMIT, page.next))
             for start in range(0, len(page.items), SLICE):
                 # The question goes out, and its answer comes in, between the slices.
                 await asyncio.sleep(0)

@@ -317,7 +317,7 @@ class Letters:
 
         Nothing is covered: what is a secret in a payload is one in the record.
         """
-        async for records in exported_pages(self, filter, attempts=attempts):
+        async for records in exported_pages(self._store, letters_matching(filter), attempts=attempts):
             for record in records:
                 yield record
 

@@ -63,7 +63,7 @@ class Schedules:
     """`before` comes before each look at the store: what an app still has to declare is declared by then."""
 
     def __init__(
-        self, store: Store, *, actor: str | None = None, before: Callable[[], Awaitable[None]] = _nothing
+        self, store: Store, *, actor: str | None = None, before: Callable[[], Awaitable[object]] = _nothing
     ) -> None:
         self._store = store
         self._before = before

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from redrive import events as ev
 from redrive.app import Redrive
+from redrive.app.internals import store_of
 from redrive.core.item import Millis, short_id
 from redrive.core.verbs import LeaseRequest, Settled, Settlement
 from redrive.engine.registry import Handler
@@ -79,7 +80,7 @@ class Draining:
         self._spy = Spy() if fail_fast else None
         self._handlers = {queue: self._spy.on(each) if self._spy else each for queue, each in handlers.items()}
         self._limit = limit
-        self._store = Watched(_inside.store_of(app), clock, self._ended)
+        self._store = Watched(store_of(app), clock, self._ended)
         self._running: dict[str, Callable[[], None]] = {}
         self._begun: Counter[tuple[str, str]] = Counter()
         self._endings: defaultdict[str, list[str]] = defaultdict(list)

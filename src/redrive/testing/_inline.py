@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from redrive import events as ev
-from redrive.app import Redrive
+from redrive.app.internals import parts_of
+from redrive.app.lifecycle import AppParts
 from redrive.core import outcome as o
 from redrive.core.decide import Charge, ToReady, decide
 from redrive.core.item import Attempt, Ending, Item, Millis
@@ -53,16 +54,20 @@ def inline(app: AnyApp) -> Iterator[None]:
     So do follow-ups, and what handlers enqueue. What has a delay waits, also for its retry: `drain` it, or assert that
     it is there. A plain `with`, in async tests too, and for apps of either colour. May be nested.
     """
-    inner = _inside.plain(app)
-    with _inside.with_client(inner, lambda client: _InlineClient(client, inner)):
+    parts = parts_of(_inside.plain(app))
+    client = parts.client
+    parts.client = _InlineClient(parts)
+    try:
         yield
+    finally:
+        parts.client = client
 
 
 class _InlineClient(Client):
-    def __init__(self, client: Client, app: Redrive) -> None:
-        vars(self).update(vars(client))
+    def __init__(self, parts: AppParts) -> None:
+        vars(self).update(vars(parts.client))
         self._worker = f"inline-{os.getpid()}-{new_id()[:8]}"
-        self._frames, self._max_result = _inside.evidence_of(app)
+        self._frames = parts.frames
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     async def enqueue(
@@ -149,7 +154,7 @@ class _InlineClient(Client):
             Policies(self._registry.policies, Settings(self._store, self._clock)),
             threads=1,
             frames=self._frames,
-            max_result=self._max_result,
+            max_result=self._max_payload,
             thread_freed=lambda: None,
         )
         self._events.emit(ev.Started(self._worker, item.queue, item.id, item.deliveries, item.attempt))

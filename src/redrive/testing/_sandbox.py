@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 from redrive import blocking
 from redrive.app import Redrive
+from redrive.app.internals import parts_of
 from redrive.core.item import NewItem
 from redrive.core.verbs import PutResult
 from redrive.errors import ConfigError
@@ -44,8 +45,8 @@ def sandbox(app: AnyApp, *, clock: FakeClock | None = None, store: Store | None 
         try:
             yield time
         finally:
-            # Its calls took it into a loop, which nobody else may need.
-            if isinstance(app, blocking.Redrive) and _inside.lives_in_a_loop(inner):
+            # Its calls keep the loop thread running, which other apps may not need.
+            if isinstance(app, blocking.Redrive) and parts_of(inner).loop is not None:
                 app.close()
 
 
@@ -57,7 +58,7 @@ class _Lasting(Relay):
         self._app = app
 
     async def close(self) -> None:
-        _inside.reopenable(self._app)
+        parts_of(self._app).state = "new"
 
     async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:  # noqa: ARG002
         """A store in memory has no transaction to join: what a program enqueues within its own is there at once."""

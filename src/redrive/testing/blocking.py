@@ -6,14 +6,13 @@ loop, as web frameworks do in their tests. `sandbox`, `inline` and `FakeClock` h
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from redrive.app import Redrive
 from redrive.blocking._bridge import App, Bridge
-from redrive.blocking._call import Call
+from redrive.blocking._call import Call, in_event_loop
 from redrive.blocking._process import this_process
 from redrive.core.durations import Duration
 from redrive.core.item import Item
@@ -162,9 +161,6 @@ def _call(
 
 
 def _refuse_in_loop(name: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    message = f"{name} of redrive.testing.blocking would block the event loop that runs in this thread"
-    raise CalledFromLoop(message, hint=f"use `from redrive.testing import {name}`, and await it")
+    if in_event_loop():
+        message = f"{name} of redrive.testing.blocking would block the event loop that runs in this thread"
+        raise CalledFromLoop(message, hint=f"use `from redrive.testing import {name}`, and await it")

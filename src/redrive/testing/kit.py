@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from redrive.app import Redrive
+from redrive.app.internals import parts_of
 from redrive.core.durations import Duration, parse
 from redrive.core.item import Item
 from redrive.core.states import State
@@ -42,8 +43,8 @@ async def drain(
     """
     app = _inside.awaited(app)
     span = None if within is None else parse(within, field="within")
-    handlers = _inside.handlers_of(app, queues)
-    draining = Draining(app, handlers, _inside.clock_of(app), within=span, fail_fast=fail_fast, limit=limit)
+    handlers = parts_of(app).registry.choose(queues)
+    draining = Draining(app, handlers, _inside.fake_clock_of(app), within=span, fail_fast=fail_fast, limit=limit)
     return await draining.run()
 
 
@@ -125,14 +126,16 @@ async def _check(name: str, app: Redrive, expectation: Expectation, count: int |
     number: object = count
     if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
         raise ConfigError(f"{count!r} is not a number of items", field="count", hint="use 0 or more, or leave it out")
-    store = _inside.store_of(app)
+    parts = parts_of(app)
+    store = parts.store
     if count == 0 and expectation.queue is not None:
-        await _inside.check_queue(app, expectation.queue)
+        # A misspelled name would make a test that never fails.
+        await parts.client.check_queue(expectation.queue)
     found = tuple(item for item in await _expect.items(store, expectation.selection) if expectation.met_by(item))
     if len(found) == count or (count is None and found):
         return found
     there = await _expect.items(store)
     tally = await store.tally()
-    queues = _inside.declared(app) | {row.queue for row in tally.queues}
+    queues = parts.registry.declared | {row.queue for row in tally.queues}
     text = _report.failed(name, expectation, count, found=found, there=there, queues=queues, now=tally.at)
     raise AssertionError(text)

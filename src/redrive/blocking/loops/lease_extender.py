@@ -6,7 +6,6 @@ the last beat is younger than `silence`: a loop that is stuck loses its messages
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from redrive.blocking._call import in_event_loop
 from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.stop import Stop
 from redrive.core.quantity import shown
@@ -199,7 +199,7 @@ class LeaseExtender:
 
     def _beaten(self) -> None:
         # In an event loop nothing may block; the thread does it then.
-        if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises where there is none
+        if not in_event_loop():
             self._extend(self._now())
 
     def _extend(self, now: float) -> None:

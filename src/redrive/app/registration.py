@@ -1,4 +1,4 @@
-"""The part of an app that declares: queues, handlers, policies, routes. Written when the app opens."""
+"""Methods of an app that register handlers and declare queues, policies, routes, gates and schedules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import tzinfo
 from typing import TypeVar, Unpack
 
-from redrive.app._life import Life
+from redrive.app.lifecycle import Lifecycle
 from redrive.core import codec
 from redrive.core.durations import Duration, positive
 from redrive.core.gate import check_gate_name, gate_config
@@ -29,7 +29,7 @@ ASYNC_CONCURRENCY = 50
 THREAD_CONCURRENCY = 8
 
 
-class Declaring(Life):
+class Registering(Lifecycle):
     def queue(self, name: str, **settings: Unpack[QueueOptions]) -> str:
         """Declare a queue, and what limits it: max_running, max_per_key, rate, capacity, order, policy, gate, keep,
         keep_results, retry_share, keep_trash.
@@ -39,8 +39,8 @@ class Declaring(Life):
         """
         queue = user_queue_name(name)
         if settings:
-            self._declared.queue(queue, queue_change(settings))
-        self._registry.declared.add(queue)
+            self._parts.declared.queue(queue, queue_change(settings))
+        self._parts.registry.declared.add(queue)
         return queue
 
     def handler(
@@ -80,9 +80,9 @@ class Declaring(Life):
             slots = concurrency or (ASYNC_CONCURRENCY if is_async else THREAD_CONCURRENCY)
             signature = Signature(function)
             handler = Handler(name, function, rule, ttl, limit, slots, is_async, signature, max_result=largest)
-            self._registry.add(handler)
+            self._parts.registry.add(handler)
             if behind is not None:
-                self._declared.queue(name, behind)
+                self._parts.declared.queue(name, behind)
             return function
 
         return register
@@ -100,10 +100,10 @@ class Declaring(Life):
         if not is_count(concurrency):
             raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
         if deliver is not None:
-            self._registry.add(outbox_handler(target, deliver, concurrency=concurrency))
-        self._declared.gate(breaker_of(target), BREAKER)
-        self._declared.queue(queue, QueueChange(keep=KEEP, gate=breaker_of(target)))
-        self._registry.outboxes.add(queue)
+            self._parts.registry.add(outbox_handler(target, deliver, concurrency=concurrency))
+        self._parts.declared.gate(breaker_of(target), BREAKER)
+        self._parts.declared.queue(queue, QueueChange(keep=KEEP, gate=breaker_of(target)))
+        self._parts.registry.outboxes.add(queue)
         return queue
 
     def policy(self, name: str, policy: Policy) -> str:
@@ -113,13 +113,13 @@ class Declaring(Life):
         if not isinstance(rule, Policy):
             hint = "use Policy(backoff=..., max_attempts=...)"
             raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
-        self._registry.name_policy(name, policy)
-        self._declared.policy()
+        self._parts.registry.name_policy(name, policy)
+        self._parts.declared.policy()
         return name
 
     def route(self, name: str, *, capacity: int | None = None) -> str:
         """Declare how many open letters a route has room for. What would die into a full one stays live and waits."""
-        self._declared.route(check_route(name), check_capacity(capacity))
+        self._parts.declared.route(check_route(name), check_capacity(capacity))
         return name
 
     def gate(self, name: str, **options: Unpack[GateOptions]) -> str:
@@ -129,7 +129,7 @@ class Declaring(Life):
         Queues stand behind it by `handler(..., gate=name)` or `queue(..., gate=name)`. Without this it judges as usual.
         """
         check_known(options, GateOptions.__annotations__, "a gate")
-        self._declared.gate(check_gate_name(name), gate_config(**options))
+        self._parts.declared.gate(check_gate_name(name), gate_config(**options))
         return name
 
     def schedule(
@@ -154,7 +154,7 @@ class Declaring(Life):
         of ticks that nobody was there for: the last of them runs, or skip, or all. The rest is as in `enqueue`. One
         that the code no longer declares stays until `app.schedules.remove`.
         """
-        body = codec.dump_payload(payload, limit=self._max_payload, queue=user_queue_name(queue))
+        body = codec.dump_payload(payload, limit=self._parts.max_payload, queue=user_queue_name(queue))
         schedule = make_schedule(
             name,
             queue,
@@ -169,7 +169,7 @@ class Declaring(Life):
             dedupe_key=dedupe_key,
             policy=policy_text(policy) if isinstance(policy, Policy | Mapping) else policy,
         )
-        self._declared.schedule(schedule)
+        self._parts.declared.schedule(schedule)
         return name
 
 

@@ -1,32 +1,26 @@
-"""The part of an app that puts work in, waits for it and does it.
+"""Methods of a blocking app that enqueue items, read them, wait for them and run a worker.
 
-The worker is imported when there is one: most processes only enqueue or look, and start sooner without it.
+Iterables that the caller passes are iterated here, in the caller's thread: they may be a query or a file.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from redrive.app._declare import is_count
-from redrive.app._life import Life, Stop
-from redrive.core.durations import Duration, parse
-from redrive.core.filters import parse as parse_filter
+from redrive.blocking.lifecycle import Lifecycle
+from redrive.core.durations import Duration
 from redrive.core.item import History, Item
 from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Page
-from redrive.engine.asks import Asks
-from redrive.engine.ids import ItemId, new_id
-from redrive.engine.registry import Handler, is_outbox
-from redrive.errors import ConfigError
-from redrive.office.scene import Explanation, look
-from redrive.stores.base import Store
+from redrive.engine.ids import ItemId
+from redrive.office.scene import Explanation
+from redrive.stores.joining import unwrapped
 
 
-class Working(Life):
-    async def enqueue(
+class Working(Lifecycle):
+    def enqueue(
         self,
         queue: str,
         payload: object = None,
@@ -57,8 +51,10 @@ class Working(Life):
 
         `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
         """
-        await self._catch_up()
-        asks = Asks(
+        return self._bridge.call(
+            self._app.enqueue,
+            queue,
+            payload,
             delay=delay,
             at=at,
             priority=priority,
@@ -67,13 +63,14 @@ class Working(Life):
             dedupe_key=dedupe_key,
             dedupe_window=dedupe_window,
             dedupe_scope=dedupe_scope,
-            after=after,
+            after=_in_hand(after),
             on_dead=on_dead,
             policy=policy,
+            id=id,
+            within=unwrapped(within),
         )
-        return await self._client.enqueue(queue, payload, asks, id, within)
 
-    async def enqueue_many(
+    def enqueue_many(
         self,
         queue: str,
         payloads: Iterable[object],
@@ -92,8 +89,10 @@ class Working(Life):
         within: object | None = None,
     ) -> list[ItemId]:
         """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
-        await self._catch_up()
-        asks = Asks(
+        return self._bridge.call(
+            self._app.enqueue_many,
+            queue,
+            list(payloads),
             delay=delay,
             at=at,
             priority=priority,
@@ -102,11 +101,11 @@ class Working(Life):
             dedupe_key=dedupe_key,
             dedupe_window=dedupe_window,
             dedupe_scope=dedupe_scope,
-            after=after,
+            after=_in_hand(after),
             on_dead=on_dead,
             policy=policy,
+            within=unwrapped(within),
         )
-        return await self._client.enqueue_many(queue, payloads, asks, within)
 
     def follow_up(
         self,
@@ -127,18 +126,9 @@ class Working(Life):
 
         All as in `enqueue`. If its dedupe key is held by then, nothing is added.
         """
-        from redrive.engine.runner import current
-
-        run = current.get(None)
-        if run is None:
-            raise ConfigError("not inside a handler", field="follow_up", hint="use enqueue outside of handlers")
-        if is_outbox(queue) and is_outbox(run.item.queue):
-            hint = "enqueue to a queue of your own instead"
-            raise ConfigError("an outbox item cannot cause another outbox item", field="queue", hint=hint)
-        if queue not in self._registry.declared and queue not in self._registry.outboxes:
-            hint = f"register a handler for it, or declare it with app.queue({queue!r})"
-            raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
-        asks = Asks(
+        return self._app.follow_up(
+            queue,
+            payload,
             delay=delay,
             at=at,
             priority=priority,
@@ -149,38 +139,28 @@ class Working(Life):
             dedupe_scope=dedupe_scope,
             policy=policy,
         )
-        item = self._client.new_item(new_id(), queue, payload, asks)
-        run.follow_ups += (item,)
-        return ItemId(item.id)
 
-    async def get(self, item_id: str) -> Item:
+    def get(self, item_id: str) -> Item:
         """The item as it is now. Raises NotFound."""
-        self._check_open()
-        return (await self._client.get(item_id)).item
+        return self._bridge.call(self._app.get, item_id)
 
-    async def history(self, item_id: str) -> History:
+    def history(self, item_id: str) -> History:
         """The item with every attempt and every operator's act, and what it waits for. Raises NotFound."""
-        self._check_open()
-        return await self._client.get(item_id)
+        return self._bridge.call(self._app.history, item_id)
 
-    async def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
+    def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
         """A page of items in any state, last enqueued first (letters, when it says `state:dead`, last died first)."""
-        self._check_open()
-        return await self._store.find(parse_filter(filter), limit, cursor)
+        return self._bridge.call(self._app.find, filter, limit=limit, cursor=cursor)
 
-    async def explain(self, item_id: str) -> Explanation:
+    def explain(self, item_id: str) -> Explanation:
         """Why the item is where it is, what happens next and when, and who decided. Raises NotFound."""
-        from redrive.office.explain import explain
+        return self._bridge.call(self._app.explain, item_id)
 
-        self._check_open()
-        return explain(await look(self._store, str(item_id), self._registry.policy_of))
-
-    async def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
+    def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
         """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""
-        self._check_open()
-        return await self._client.wait(item_id, timeout)
+        return self._bridge.call(self._app.wait, item_id, timeout=timeout)
 
-    async def run(
+    def run(
         self,
         *,
         until_idle: bool = False,
@@ -191,57 +171,20 @@ class Working(Life):
         """A worker, here, until `stop` is called. `until_idle`: until nothing is leased or will become due by itself.
 
         When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
-        `concurrency` bounds what runs at once over all queues; each handler's own holds too.
+        `concurrency` bounds what runs at once over all queues; each handler's own holds too. Ctrl-C stops it so, and a
+        second one at once; then KeyboardInterrupt is raised. In the main thread SIGTERM does the same and raises
+        SystemExit, unless the program handles it itself.
         """
-        await self._catch_up()
-        if concurrency is not None and not is_count(concurrency):
-            raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
-        handlers = self._registry.choose(queues)
-        await self._work(self._store, handlers, until_idle=until_idle, grace=grace, most=concurrency)
+        chosen = None if queues is None else list(queues)
+        self._bridge.run(until_idle=until_idle, queues=chosen, grace=grace, concurrency=concurrency)
 
-    async def _work(
-        self,
-        store: Store,
-        handlers: Mapping[str, Handler],
-        *,
-        until_idle: bool,
-        grace: Duration,
-        most: int | None = None,
-    ) -> None:
-        """With a store and handlers that `redrive.testing` can watch."""
-        from redrive.engine.worker import Worker
-
-        stop = Stop(parse(grace, field="grace"))
-        worker = Worker(
-            store,
-            handlers,
-            events=self.events,
-            clock=self._clock,
-            frames=self._frames,
-            max_result=self._max_payload,
-            policies=self._registry.policies,
-            until_idle=until_idle,
-            most=most,
-            write_hook=self._write_hook,
-        )
-        self._stops.add(stop)
-        self._home = asyncio.get_running_loop()
-        try:
-            await worker.run(stop.asked, stop.now, stop.grace)
-        finally:
-            self._stops.discard(stop)
-            stop.over.set()
-
-    async def stop(self, *, grace: Duration | None = None) -> None:
+    def stop(self, *, grace: Duration | None = None) -> None:
         """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.
 
         In a handler it asks them to stop and does not wait: they wait for the handler.
         """
-        from redrive.engine.runner import current
+        self._bridge.call(self._app.stop, grace=grace)
 
-        limit = None if grace is None else parse(grace, field="grace")
-        if current.get(None) is None:
-            await self._stop_workers(limit)
-        else:
-            for stop in self._stops:
-                stop.asked.set()
+
+def _in_hand(ids: str | Iterable[str]) -> str | Iterable[str]:
+    return list(ids) if isinstance(ids, Iterator) else ids

@@ -1,4 +1,4 @@
-"""The part of a blocking app that declares: nothing here needs the loop."""
+"""Methods of a blocking app that register and declare, without a call into the loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import tzinfo
 from typing import Unpack
 
 from redrive.app import F
-from redrive.blocking._life import Life
+from redrive.blocking.lifecycle import Lifecycle
 from redrive.core.durations import Duration
 from redrive.core.item import Item
 from redrive.core.policy import Policy
@@ -16,7 +16,7 @@ from redrive.core.sizes import Size
 from redrive.office.settings import GateOptions, QueueOptions
 
 
-class Declaring(Life):
+class Registering(Lifecycle):
     def queue(self, name: str, **settings: Unpack[QueueOptions]) -> str:
         """Declare a queue, and what limits it: max_running, max_per_key, rate, capacity, order, policy, gate, keep,
         keep_results, retry_share, keep_trash.

@@ -1,26 +1,27 @@
-"""The part of a blocking app that puts work in, waits for it and does it.
-
-What the caller passes to be iterated is iterated here, in the caller's thread: it may be a query or a file.
-"""
+"""Methods of an app that enqueue items, read them, wait for them and run a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
-from redrive.blocking._life import Life
-from redrive.core.durations import Duration
+from redrive.app.lifecycle import Lifecycle
+from redrive.app.registration import is_count
+from redrive.core.durations import Duration, parse
+from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Page
-from redrive.engine.ids import ItemId
-from redrive.office.scene import Explanation
-from redrive.stores.joining import unwrapped
+from redrive.engine.asks import Asks
+from redrive.engine.ids import ItemId, new_id
+from redrive.engine.registry import is_outbox
+from redrive.errors import ConfigError
+from redrive.office.scene import Explanation, look
 
 
-class Working(Life):
-    def enqueue(
+class Working(Lifecycle):
+    async def enqueue(
         self,
         queue: str,
         payload: object = None,
@@ -51,10 +52,8 @@ class Working(Life):
 
         `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
         """
-        return self._bridge.call(
-            self._app.enqueue,
-            queue,
-            payload,
+        parts = await self._parts.catch_up()
+        asks = Asks(
             delay=delay,
             at=at,
             priority=priority,
@@ -63,14 +62,13 @@ class Working(Life):
             dedupe_key=dedupe_key,
             dedupe_window=dedupe_window,
             dedupe_scope=dedupe_scope,
-            after=_in_hand(after),
+            after=after,
             on_dead=on_dead,
             policy=policy,
-            id=id,
-            within=unwrapped(within),
         )
+        return await parts.client.enqueue(queue, payload, asks, id, within)
 
-    def enqueue_many(
+    async def enqueue_many(
         self,
         queue: str,
         payloads: Iterable[object],
@@ -89,10 +87,8 @@ class Working(Life):
         within: object | None = None,
     ) -> list[ItemId]:
         """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
-        return self._bridge.call(
-            self._app.enqueue_many,
-            queue,
-            list(payloads),
+        parts = await self._parts.catch_up()
+        asks = Asks(
             delay=delay,
             at=at,
             priority=priority,
@@ -101,11 +97,11 @@ class Working(Life):
             dedupe_key=dedupe_key,
             dedupe_window=dedupe_window,
             dedupe_scope=dedupe_scope,
-            after=_in_hand(after),
+            after=after,
             on_dead=on_dead,
             policy=policy,
-            within=unwrapped(within),
         )
+        return await parts.client.enqueue_many(queue, payloads, asks, within)
 
     def follow_up(
         self,
@@ -126,9 +122,19 @@ class Working(Life):
 
         All as in `enqueue`. If its dedupe key is held by then, nothing is added.
         """
-        return self._app.follow_up(
-            queue,
-            payload,
+        from redrive.engine.runner import current
+
+        run = current.get(None)
+        if run is None:
+            raise ConfigError("not inside a handler", field="follow_up", hint="use enqueue outside of handlers")
+        if is_outbox(queue) and is_outbox(run.item.queue):
+            hint = "enqueue to a queue of your own instead"
+            raise ConfigError("an outbox item cannot cause another outbox item", field="queue", hint=hint)
+        parts = self._parts
+        if queue not in parts.registry.declared and queue not in parts.registry.outboxes:
+            hint = f"register a handler for it, or declare it with app.queue({queue!r})"
+            raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
+        asks = Asks(
             delay=delay,
             at=at,
             priority=priority,
@@ -139,28 +145,34 @@ class Working(Life):
             dedupe_scope=dedupe_scope,
             policy=policy,
         )
+        item = parts.client.new_item(new_id(), queue, payload, asks)
+        run.follow_ups += (item,)
+        return ItemId(item.id)
 
-    def get(self, item_id: str) -> Item:
+    async def get(self, item_id: str) -> Item:
         """The item as it is now. Raises NotFound."""
-        return self._bridge.call(self._app.get, item_id)
+        return (await self._parts.check_open().client.get(item_id)).item
 
-    def history(self, item_id: str) -> History:
+    async def history(self, item_id: str) -> History:
         """The item with every attempt and every operator's act, and what it waits for. Raises NotFound."""
-        return self._bridge.call(self._app.history, item_id)
+        return await self._parts.check_open().client.get(item_id)
 
-    def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
+    async def find(self, filter: str = "", *, limit: int = 100, cursor: str | None = None) -> Page:
         """A page of items in any state, last enqueued first (letters, when it says `state:dead`, last died first)."""
-        return self._bridge.call(self._app.find, filter, limit=limit, cursor=cursor)
+        return await self._parts.check_open().store.find(parse_filter(filter), limit, cursor)
 
-    def explain(self, item_id: str) -> Explanation:
+    async def explain(self, item_id: str) -> Explanation:
         """Why the item is where it is, what happens next and when, and who decided. Raises NotFound."""
-        return self._bridge.call(self._app.explain, item_id)
+        from redrive.office.explain import explain
 
-    def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
+        parts = self._parts.check_open()
+        return explain(await look(parts.store, str(item_id), parts.registry.policy_of))
+
+    async def wait(self, item_id: str, *, timeout: Duration | None = None) -> Any:
         """The handler's result. Raises ItemFailed if the item is dead or cancelled, WaitTimeout if it takes longer."""
-        return self._bridge.call(self._app.wait, item_id, timeout=timeout)
+        return await self._parts.check_open().client.wait(item_id, timeout)
 
-    def run(
+    async def run(
         self,
         *,
         until_idle: bool = False,
@@ -171,20 +183,24 @@ class Working(Life):
         """A worker, here, until `stop` is called. `until_idle`: until nothing is leased or will become due by itself.
 
         When stopped it takes nothing new, lets handlers finish within `grace` and releases the rest, uncharged.
-        `concurrency` bounds what runs at once over all queues; each handler's own holds too. Ctrl-C stops it so, and a
-        second one at once; then KeyboardInterrupt is raised. In the main thread SIGTERM does the same and raises
-        SystemExit, unless the program handles it itself.
+        `concurrency` bounds what runs at once over all queues; each handler's own holds too.
         """
-        chosen = None if queues is None else list(queues)
-        self._bridge.run(until_idle=until_idle, queues=chosen, grace=grace, concurrency=concurrency)
+        parts = await self._parts.catch_up()
+        if concurrency is not None and not is_count(concurrency):
+            raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
+        handlers = parts.registry.choose(queues)
+        await parts.work(parts.store, handlers, until_idle=until_idle, grace=grace, most=concurrency)
 
-    def stop(self, *, grace: Duration | None = None) -> None:
+    async def stop(self, *, grace: Duration | None = None) -> None:
         """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.
 
         In a handler it asks them to stop and does not wait: they wait for the handler.
         """
-        self._bridge.call(self._app.stop, grace=grace)
+        from redrive.engine.runner import current
 
-
-def _in_hand(ids: str | Iterable[str]) -> str | Iterable[str]:
-    return list(ids) if isinstance(ids, Iterator) else ids
+        limit = None if grace is None else parse(grace, field="grace")
+        if current.get(None) is None:
+            await self._parts.stop_workers(limit)
+        else:
+            for stop in self._parts.stops:
+                stop.asked.set()

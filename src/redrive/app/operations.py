@@ -1,4 +1,4 @@
-"""The part of an app that looks and steers."""
+"""Methods of an app for operators: read its state and health, pause, configure, cancel, prune, back up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import platform
 from collections.abc import Iterable
 from typing import Unpack
 
-from redrive.app._declare import is_count
-from redrive.app._life import Life
+from redrive.app.lifecycle import Lifecycle
+from redrive.app.registration import is_count
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.policy_data import PolicyLike
@@ -46,83 +46,73 @@ from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
 
 
-class Steering(Life):
+class Operating(Lifecycle):
     @property
     def letters(self) -> Letters:
         """The dead letter office."""
-        self._check_open()
-        return self._letters
+        return self._parts.check_open().letters
 
     @property
     def schedules(self) -> Schedules:
         """What recurs: list, pause, resume, run now, remove."""
-        self._check_open()
-        return self._schedules
+        return self._parts.check_open().schedules
 
     @property
     def views(self) -> Views:
         """Filters with a name, kept in the store: save, list, get, remove."""
-        self._check_open()
-        return Views(self._store, actor=self._actor)
+        parts = self._parts.check_open()
+        return Views(parts.store, actor=parts.actor)
 
     @property
     def audit(self) -> Audit:
         """What was done by whom and why: list, verify, seal."""
-        self._check_open()
-        return Audit(self._store)
+        return Audit(self._parts.check_open().store)
 
     @property
     def metrics(self) -> AppMetrics:
         """Metrics of every queue, for Prometheus: `app.metrics.register()`. They count from the first access on."""
-        if self._metrics is None:
-            self._metrics = AppMetrics(
-                self.events, lambda: self._store, lambda: self._home if self._state == "open" else None
-            )
-        return self._metrics
+        if self._parts.metrics is None:
+            self._parts.metrics = AppMetrics(self.events, lambda: self._parts.store, lambda: self._parts.open_loop)
+        return self._parts.metrics
 
     def info(self) -> StoreInfo:
-        self._check_open()
-        return self._store.info()
+        return self._parts.check_open().store.info()
 
     async def tally(self) -> Tally:
-        self._check_open()
-        return await self._store.tally()
+        return await self._parts.check_open().store.tally()
 
     async def overview(self) -> Overview:
         """The store at one time: its queues, routes, gates, most frequent causes of dead letters, and workers."""
-        self._check_open()
-        return await overview(self._store)
+        return await overview(self._parts.check_open().store)
 
     async def health(self, *, oldest: Duration = "15m", max_letters: int | None = None) -> Health:
         """What an operator should look at: queues without a worker, old or stuck work, lost workers, full routes, …
 
         `oldest`: how long an item may be due. `max_letters`: how many open letters are no problem; None for any number.
         """
-        self._check_open()
+        parts = self._parts.check_open()
         if max_letters not in (None, 0) and not is_count(max_letters):
             hint = "use a whole number of at least 0, or None for any number"
             raise ConfigError(f"{max_letters!r} is not a number of letters", field="max_letters", hint=hint)
-        return await find_health(self._store, oldest=parse(oldest, field="oldest"), max_letters=max_letters)
+        return await find_health(parts.store, oldest=parse(oldest, field="oldest"), max_letters=max_letters)
 
     async def causes(self, queue: str | None = None, *, limit: int = 100) -> tuple[CauseTally, ...]:
         """Open letters grouped by cause, most first."""
-        self._check_open()
-        return await self._store.causes(queue, limit)
+        return await self._parts.check_open().store.causes(queue, limit)
 
     async def workers(self) -> tuple[WorkerBeat, ...]:
-        self._check_open()
-        return await self._store.workers()
+        return await self._parts.check_open().store.workers()
 
     async def stop_worker(self, worker: str, *, reason: str, at_once: bool = False) -> str:
         """Ask a worker, wherever it runs, to finish what it has and end; `at_once` to release it. Gives its full name.
 
         By its name, or a prefix that fits one. It hears of it with its next beat, within some ten seconds.
         """
-        self._check_open()
+        parts = self._parts.check_open()
         why = check_reason(reason)
-        beat = workers.find(await self._store.workers(), worker)
-        order = Order("stop" if at_once else "drain", self._actor, why, self._clock.now())
-        await workers.ask_to_end(self._store, beat, order)
+        beat = workers.find(await parts.store.workers(), worker)
+        order = Order("stop" if at_once else "drain", parts.actor, why, parts.clock.now())
+        await workers.ask_to_end(parts.store, beat, order)
         return beat.worker
 
     async def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
@@ -130,68 +120,67 @@ class Steering(Life):
 
         Gives the names of its workers; none if the process had no worker, or they stopped in good order.
         """
-        self._check_open()
-        return await deaths.report(self._store, platform.node(), pid, why)
+        return await deaths.report(self._parts.check_open().store, platform.node(), pid, why)
 
     async def pause(self, queue: str, *, reason: str) -> None:
         """No worker leases from the queue until `resume`; what runs goes on."""
-        await self._catch_up()
+        parts = await self._parts.catch_up()
         why = check_reason(reason)
-        await self._client.check_queue(queue)
-        await self._store.configure(queue, QueueChange(paused=True, by=self._actor, reason=why))
-        await office.record(self._store, "pause", queue, {}, actor=self._actor, reason=why)
+        await parts.client.check_queue(queue)
+        await parts.store.configure(queue, QueueChange(paused=True, by=parts.actor, reason=why))
+        await office.record(parts.store, "pause", queue, {}, actor=parts.actor, reason=why)
 
     async def resume(self, queue: str, *, reason: str = "resumed") -> None:
-        await self._catch_up()
+        parts = await self._parts.catch_up()
         why = check_reason(reason)
-        await self._client.check_queue(queue)
-        await self._store.configure(queue, QueueChange(paused=False))
-        await office.record(self._store, "resume", queue, {}, actor=self._actor, reason=why)
+        await parts.client.check_queue(queue)
+        await parts.store.configure(queue, QueueChange(paused=False))
+        await office.record(parts.store, "resume", queue, {}, actor=parts.actor, reason=why)
 
     async def configure(self, queue: str, *, reason: str, **settings: Unpack[QueueOptions]) -> None:
         """Change settings of a queue now, for every worker; those that `app.queue` declares. None lifts a limit.
 
         It stays until it is changed again, or until the code declares another value than it did.
         """
-        await self._catch_up()
+        parts = await self._parts.catch_up()
         change, why = office.queue_change(settings), check_reason(reason)
         if not settings:
             raise ConfigError("nothing to change", field="settings", hint="say which, such as max_running=10")
-        await self._client.check_queue(queue)
+        await parts.client.check_queue(queue)
         said = office.said(change)
         if said.get("gate"):
             # One that is not there would hold nothing back.
-            await gates.declare_gate(self._store, said["gate"])
-        await self._store.configure(queue, change)
-        await office.record(self._store, "configure", queue, said, actor=self._actor, reason=why)
+            await gates.declare_gate(parts.store, said["gate"])
+        await parts.store.configure(queue, change)
+        await office.record(parts.store, "configure", queue, said, actor=parts.actor, reason=why)
 
     async def configure_route(self, route: str, *, capacity: int | None, reason: str) -> None:
         """How many open letters the route has room for from now on; None for no limit."""
-        await self._catch_up()
+        parts = await self._parts.catch_up()
         name, most, why = check_route(route), office.check_capacity(capacity), check_reason(reason)
-        await self._store.configure_route(name, most)
+        await parts.store.configure_route(name, most)
         said = {"capacity": most}
-        await office.record(self._store, "configure_route", name, said, actor=self._actor, reason=why)
+        await office.record(parts.store, "configure_route", name, said, actor=parts.actor, reason=why)
 
     async def gates(self) -> tuple[GateView, ...]:
         """Every gate: open or closed, since when and why, and when the next probe may run."""
-        await self._catch_up()
-        return await gates.list_gates(self._store)
+        parts = await self._parts.catch_up()
+        return await gates.list_gates(parts.store)
 
     async def open_gate(self, name: str, *, reason: str) -> GateView:
         """By hand: nothing behind it is leased, not even a probe, until `close_gate`. What runs goes on."""
-        await self._catch_up()
-        return await gates.open_gate(self._store, name, self._act(reason))
+        parts = await self._parts.catch_up()
+        return await gates.open_gate(parts.store, name, self._act(reason))
 
     async def close_gate(self, name: str, *, reason: str) -> GateView:
         """By hand: what waits behind it flows again, and failures are counted anew."""
-        await self._catch_up()
-        return await gates.close_gate(self._store, name, self._act(reason))
+        parts = await self._parts.catch_up()
+        return await gates.close_gate(parts.store, name, self._act(reason))
 
     async def remove_gate(self, name: str, *, reason: str) -> None:
         """One that no queue stands behind. One that an app still declares comes back when that app is opened."""
-        await self._catch_up()
-        await gates.remove_gate(self._store, name, self._act(reason))
+        parts = await self._parts.catch_up()
+        await gates.remove_gate(parts.store, name, self._act(reason))
 
     async def cancel(self, ids: str | Iterable[str], *, reason: str, force: bool = False) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
@@ -199,12 +188,12 @@ class Steering(Life):
         Its worker hears of it within seconds, and cancels the handler; a handler that finishes first is done all the
         same. `force` does not wait for that: the item is taken from its worker, whose result no longer counts.
         """
-        self._check_open()
+        parts = self._parts.check_open()
         chosen = [str(each) for each in check_several(ids, "ids")]
         act = self._act(reason)
         if not force:
-            return await amend_in_bites(self._store, bites_of(chosen, Cancel()), act)
-        return joined([await cancel_by_force(self._store, each, act) for each in dict.fromkeys(chosen)])
+            return await amend_in_bites(parts.store, bites_of(chosen, Cancel()), act)
+        return joined([await cancel_by_force(parts.store, each, act) for each in dict.fromkeys(chosen)])
 
     async def set_policy(self, which: Which, policy: PolicyLike | None, *, reason: str) -> Amended:
         """Replace the policy of waiting items, from their next failure on. None removes it: then the queue's applies.
@@ -212,32 +201,30 @@ class Steering(Life):
         `which` is an id, ids, items, a page, or a filter, which selects waiting items only. Items that run or have
         ended are skipped.
         """
-        self._check_open()
-        return await policies.set_policy(self._store, which, policy, self._act(reason))
+        return await policies.set_policy(self._parts.check_open().store, which, policy, self._act(reason))
 
     def _act(self, reason: str) -> Act:
-        return Act(self._actor, check_reason(reason), new_id())
+        return Act(self._parts.actor, check_reason(reason), new_id())
 
     async def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
-        self._check_open()
+        parts = self._parts.check_open()
         selection = parse_filter(filter)
         if not filter.strip():
             hint = "to mean everything that is resolved, say state:done,cancelled,dead"
             raise ConfigError("it is empty", field="filter", hint=hint)
         if not is_count(limit):
             raise ConfigError(f"{limit!r} is not a number of items", field="limit", hint="use 1 or more")
-        return await self._store.prune(selection, limit, self._act(reason))
+        return await parts.store.prune(selection, limit, self._act(reason))
 
     async def check(self, *, quick: bool = False) -> Checkup:
         """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""
-        self._check_open()
-        return await self._store.check(quick=quick)
+        return await self._parts.check_open().store.check(quick=quick)
 
     async def backup(self, path: str | os.PathLike[str], *, force: bool = False) -> Backup:
         """Copy the whole store, as it is now, into a new file, while work goes on. `force` replaces a file."""
-        self._check_open()
+        parts = self._parts.check_open()
         target: object = path
         if not isinstance(target, str | os.PathLike):
             raise ConfigError(f"{path!r} is not a path", field="path", hint="use a text or a pathlib.Path")
-        return await self._store.backup(os.fspath(path), force=force)
+        return await parts.store.backup(os.fspath(path), force=force)

@@ -1,7 +1,7 @@
-"""What the code of an app declares about queues, routes, gates and schedules, and when that is written to the store.
+"""Declarations: the settings of queues, routes, gates and schedules in the code of an app, written when it opens.
 
-Only what differs from what the code said the last time is written, so that a restart does not undo what an operator
-changed, and a release with another value does. Why: ADR 21.
+Only settings that differ from those that the code declared the last time are written, so that a restart does not undo
+what an operator changed, and a release with another value does. Why: ADR 21.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("redrive")
 Settings = dict[str, Any]
 
 
-class Declared:
+class Declarations:
     def __init__(self) -> None:
         self.queues: dict[str, QueueChange] = {}
         self.routes: dict[str, int | None] = {}
@@ -47,8 +47,8 @@ class Declared:
         """Something was declared since the last write."""
         return self._said != self._written
 
-    def copy(self) -> Declared:
-        other = Declared()
+    def copy(self) -> Declarations:
+        other = Declarations()
         other.queues, other.routes, other.gates = dict(self.queues), dict(self.routes), dict(self.gates)
         other.schedules = dict(self.schedules)
         return other

@@ -1,4 +1,4 @@
-"""A blocking app from its making to its end."""
+"""The lifecycle of a blocking app: made, opened, closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 
-class Life:
+class Lifecycle:
     def __init__(
         self,
         store: str | Store | UnsetType = UNSET,

@@ -1,4 +1,4 @@
-"""The part of a blocking app that looks and steers."""
+"""Methods of a blocking app for operators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Unpack
 
 from redrive.blocking._audit import Audit
 from redrive.blocking._letters import Letters
-from redrive.blocking._life import Life
 from redrive.blocking._schedules import Schedules
 from redrive.blocking._views import Views
+from redrive.blocking.lifecycle import Lifecycle
 from redrive.core.durations import Duration
 from redrive.core.item import History, Item
 from redrive.core.policy_data import PolicyLike
@@ -23,7 +23,7 @@ from redrive.office.overview import Overview
 from redrive.office.settings import QueueOptions
 
 
-class Steering(Life):
+class Operating(Lifecycle):
     @property
     def letters(self) -> Letters:
         """The dead letter office."""
