@@ -332,7 +332,8 @@ async def test_a_child_leaves_the_connections_of_its_parent_alone(url: str, open
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert (await store.tally()).queues[0].ready == 10
-    assert await pids(url) == before
+    # The server process of the child's own connection may outlive the child.
+    assert before <= await pids(url)
 
 
 async def test_close_waits_for_what_is_under_way(url: str, opened: Open) -> None:

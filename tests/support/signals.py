@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable
 from functools import partial
 
 import pytest
+
+from redrive.blocking._call import in_event_loop
 
 
 class Signals:
@@ -29,9 +32,16 @@ class Signals:
         patch.setattr(asyncio.SelectorEventLoop, "remove_signal_handler", remove)
 
     def send(self, number: signal.Signals) -> None:
-        """From any thread."""
+        """From any thread; returns when it was handled. In the loop itself it is handled with the next turn."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._added[number])
+        handler, handled = self._added[number], threading.Event()
+
+        def handle() -> None:
+            handler()
+            handled.set()
+
+        self._loop.call_soon_threadsafe(handle)
+        assert in_event_loop() or handled.wait(60), "the loop does not turn"
 
 
 @pytest.fixture
