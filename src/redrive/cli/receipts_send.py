@@ -105,20 +105,14 @@ async def _waiting(app: Redrive, settings: ReceiptSettings, named: str | None) -
     from redrive.core.filters import render
     from redrive.core.select import And, Match, Or
     from redrive.core.states import State
+    from redrive.office.bites import pages
 
     await check_there(app, named)
     await take_in(app, settings)
     states = Or((Match("state", "=", State.READY), Match("state", "=", State.LEASED)))
     where = render(And((Match("queue", "=", settings.queue), states)))
-    found: list[Sent] = []
-    cursor = None
-    while True:
-        page = await app.find(where, limit=PAGE_LIMIT, cursor=cursor)
-        found += [_sent(item) for item in page]
-        cursor = page.next
-        if cursor is None:
-            break
-    return found[::-1]
+    found = pages(lambda cursor: app.find(where, limit=PAGE_LIMIT, cursor=cursor))
+    return [_sent(item) async for page in found for item in page][::-1]
 
 
 def _sent(item: Item) -> Sent:

@@ -16,7 +16,7 @@ from redrive.core.verbs import Amended, Cancel, Change, Discard, Skipped
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import open_letters
 from redrive.engine.store_retry import retry_unknown
-from redrive.office.bites import joined
+from redrive.office.bites import joined, pages
 from redrive.office.selection import Chosen
 from redrive.stores.base import PAGE_LIMIT, Store
 
@@ -112,13 +112,8 @@ async def _amend_all(store: Store, which: Selection, change: Change, actor: str,
 async def discard_letters(store: Store, which: Selection, actor: str, reason: str) -> AsyncIterator[list[Item]]:
     """Discard the letters of a selection, longest dead first; gives those of each write. Leased ones are left."""
     act = verbs.Act(actor, reason, new_id())
-    cursor = None
-    while True:
-        page = await store.find(which, LETTERS, cursor, oldest=True)
+    async for page in pages(lambda cursor: store.find(which, LETTERS, cursor, oldest=True)):
         if page.items:
             found = {item.id: item for item in page.items}
             done, _ = await retry_unknown(partial(store.amend, Ids(tuple(found)), Discard(), act))
             yield [found[each] for each in (*done.changed, *done.already)]
-        cursor = page.next
-        if cursor is None:
-            return

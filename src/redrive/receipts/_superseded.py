@@ -17,6 +17,7 @@ from redrive.core.item import Item, Millis
 from redrive.core.select import And, Match, Or
 from redrive.engine.signals import Cancel
 from redrive.errors import PayloadUndecodable, RedriveError
+from redrive.office.bites import pages
 from redrive.receipts._delivery import SUPERSEDED
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope, final_id, receipt_in
@@ -86,15 +87,10 @@ class SupersededLetters:
 
         leases = Or(tuple([Match("key", "=", key) for key in ended]))
         where = render(And((Match("queue", "=", self._queue), leases)))
-        cursor: str | None = None
-        while True:
-            page = await self._app.letters.find(where, limit=PAGE_LIMIT, cursor=cursor)
+        async for page in pages(lambda cursor: self._app.letters.find(where, limit=PAGE_LIMIT, cursor=cursor)):
             ids = [item.id for item in page if (receipt := receipt_in(item)) is not None and not receipt.final]
             if ids:
                 await self._app.letters.work(ids, supersede, reason=REASON, concurrency=AT_ONCE, early=True)
-            cursor = page.next
-            if cursor is None:
-                return
 
 
 def _key(item: Item) -> str:

@@ -15,6 +15,7 @@ from redrive.core.item import Attempt, Failure, Instant, Item
 from redrive.core.select import Match
 from redrive.errors import PayloadUndecodable
 from redrive.observe.logs import log
+from redrive.office.bites import pages
 from redrive.office.in_place import last_attempts
 from redrive.receipts.model import Envelope, Receipt
 from redrive.receipts.receipts_json import Entry
@@ -68,14 +69,9 @@ def dead_receipt(item: Item, last: Attempt | None = None) -> DeadReceipt | None:
 async def dead_receipts(app: Redrive, queue: str, *, last_errors: bool = False) -> list[DeadReceipt]:
     """All open ones of a queue, first failed first. `last_errors` also reads what recoveries were told."""
     found: list[DeadReceipt | None] = []
-    cursor = None
-    while True:
-        page = await app.letters.find(letters_of(queue), limit=PAGE_LIMIT, cursor=cursor)
+    async for page in pages(lambda cursor: app.letters.find(letters_of(queue), limit=PAGE_LIMIT, cursor=cursor)):
         last = await last_attempts(page, app.history) if last_errors else {}
         found += [dead_receipt(item, last.get(item.id)) for item in page]
-        cursor = page.next
-        if cursor is None:
-            break
     others = found.count(None)
     if others and last_errors:
         log(logger, logging.WARNING, f"{others} letters of queue {queue} are not receipts; see redrive letters list")
