@@ -23,7 +23,6 @@ from redrive.cli.receipts_target import (
     check_endpoint,
     check_there,
     chosen,
-    row_of,
     take_in,
     target_options,
     with_client,
@@ -128,7 +127,7 @@ def _sent(item: Item) -> Sent:
 
 async def _check_runs(app: Redrive, queue: str) -> None:
     """Raises Conflict if the queue is paused: the wait would not end."""
-    row = row_of(await app.tally(), queue)
+    row = (await app.tally()).row(queue)
     if row.paused:
         why = f" by {row.paused_by}: {row.paused_reason}" if row.paused_by else ""
         raise Conflict(

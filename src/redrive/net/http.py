@@ -18,7 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from msgspec import Struct
 
 from redrive._version import __version__
-from redrive.core.item import Millis
+from redrive.core.item import Millis, error_line
 from redrive.errors import ConfigError
 from redrive.net.guard import Guard
 from redrive.stores.aside import aside
@@ -237,5 +237,4 @@ def _dialler(guard: Guard) -> Callable[[Any], socket.socket]:
 def _said(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return error_line(type(error).__name__, " ".join(str(error).split())[:200])

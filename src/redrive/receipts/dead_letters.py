@@ -17,6 +17,7 @@ from redrive.app.internals import PAGE_LIMIT, Store, clock_of, store_of
 from redrive.app.nesting import AsyncLifecycle, Nesting
 from redrive.core import codec
 from redrive.core.classify import fingerprint, type_name
+from redrive.core.instants import moment
 from redrive.core.item import Item
 from redrive.core.quantity import shown
 from redrive.core.redact import redact_text
@@ -125,7 +126,7 @@ class DeadLetterQueue(AsyncLifecycle):
 
         One that is here already stays as it is, or comes back if it was removed.
         """
-        now = datetime.fromtimestamp(clock_of(self._app).now() / 1000, UTC)
+        now = moment(clock_of(self._app).now())
         entry = Entry(check_sendable(Receipt.of(receipt)), now, receipts_json.check_attempts(attempts))
         done = await self._import_records([self._record(entry, STORED, error)], "a receipt could not be delivered")
         if done.added:
@@ -159,8 +160,7 @@ class DeadLetterQueue(AsyncLifecycle):
 
     async def size(self) -> int:
         """The number of open dead letters."""
-        rows = (await self._app.tally()).queues
-        return next((row.open for row in rows if row.queue == self._queue), 0)
+        return (await self._app.tally()).row(self._queue).open
 
     async def get_all(self) -> list[DeadReceipt]:
         """All open dead letters, first failed first."""

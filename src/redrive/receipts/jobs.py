@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from redrive.core.instants import moment
 from redrive.core.quantity import shown
 from redrive.core.redact import redact_text
 from redrive.engine.poller import error_text
@@ -176,7 +176,7 @@ class ReceiptFactory:
         return value
 
     def _receipt(self, job: Job, **fields: Any) -> Receipt:
-        at = datetime.fromtimestamp(self.clock.now() / 1000, UTC)
+        at = moment(self.clock.now())
         return Receipt(lease_id=job.lease_id, task_id=job.task_id, worker_id=self.worker_id, timestamp=at, **fields)
 
 

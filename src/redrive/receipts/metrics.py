@@ -121,7 +121,7 @@ class ReceiptMetrics(Metrics):
             tally = await self._app.tally()
             # The answer may or may not include a letter that was counted meanwhile: ask again.
             if seen == self._changes:
-                self._letters.answered(next((row.open for row in tally.queues if row.queue == self._queue), 0))
+                self._letters.answered(tally.row(self._queue).open)
                 break
         return self.dead_letters
 

@@ -85,10 +85,10 @@ class ReceiptsFile:
 
     async def _signature(self) -> object:
         """Changes when open letters come or go: the counters of the queue, and the letter that died last."""
-        rows = [row for row in (await self._app.tally()).queues if row.queue == self._queue]
+        row = (await self._app.tally()).row(self._queue)
         page = await self._app.letters.find(letters_of(self._queue), limit=1)
         last = [(item.id, item.letter and item.letter.died_at) for item in page]
-        return [(row.open, row.archived, row.trash) for row in rows], last
+        return row.open, row.archived, row.trash, last
 
     async def _write(self) -> None:
         there = await receipts_json.read(self._path)

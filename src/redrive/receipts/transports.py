@@ -12,7 +12,7 @@ from urllib.parse import urlunsplit
 
 import msgspec
 
-from redrive.core.item import Millis
+from redrive.core.item import Millis, error_line
 from redrive.core.quantity import shown
 from redrive.core.redact import REDACTED, redact_text
 from redrive.engine.caller import is_async
@@ -134,8 +134,7 @@ def _without_secrets(error: BaseException) -> BaseException | None:
 
 
 def _text(error: BaseException) -> str:
-    text = redact_text(" ".join(str(error).split())[:TEXT_LIMIT])
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return error_line(type(error).__name__, redact_text(" ".join(str(error).split())[:TEXT_LIMIT]))
 
 
 class _Wire:
