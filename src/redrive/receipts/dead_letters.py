@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from redrive.app import Redrive
 from redrive.app.internals import PAGE_LIMIT, Store, clock_of, store_of
-from redrive.app.nesting import AsyncLifecycle, Nesting
+from redrive.app.nesting import AsyncLifecycle
 from redrive.core import codec
 from redrive.core.classify import fingerprint, type_name
 from redrive.core.instants import moment
@@ -93,29 +93,33 @@ class DeadLetterQueue(AsyncLifecycle):
     def _bind(
         self, app: Redrive, queue: str, tenant: str | None, path: str | os.PathLike[str] | None, *, own: bool
     ) -> None:
+        super().__init__()
         self._app, self._queue, self._tenant, self._own = app, queue, tenant, own
         self._path = None if path is None else receipts_json.check_path(path)
         self._file = ReceiptsFile(app, queue, self._path, self.load) if own and self._path is not None else None
-        self._nesting = Nesting()
 
     async def open(self) -> Self:
-        if self._own:
-            await self._app.open()
-            try:
-                await self.load()
-                if self._file is not None:
-                    await self._file.open()
-            except BaseException:
-                await self._app.close()
-                raise
-        return self
+        return await super().open() if self._own else self
+
+    async def _open(self) -> None:
+        await self._app.open()
+        try:
+            await self.load()
+            if self._file is not None:
+                await self._file.open()
+        except BaseException:
+            await self._app.close()
+            raise
 
     async def close(self) -> None:
         """The dead letters stay in the store. May be called twice."""
         if self._own:
-            if self._file is not None:
-                await self._file.close()
-            await self._app.close()
+            await super().close()
+
+    async def _end(self) -> None:
+        if self._file is not None:
+            await self._file.close()
+        await self._app.close()
 
     # --- the five methods of the original ---
 
