@@ -8,12 +8,12 @@ from __future__ import annotations
 from redrive.app import Redrive
 from redrive.engine.registry import Registry
 from redrive.engine.write_hook import WriteHook
-from redrive.stores.aside import aside
+from redrive.stores.aside import in_thread
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.checks import taken
 from redrive.stores.clock import Clock
 
-__all__ = ["PAGE_LIMIT", "Store", "aside", "clock_of", "registry_of", "set_write_hook", "store_of", "taken"]
+__all__ = ["PAGE_LIMIT", "Store", "clock_of", "in_thread", "registry_of", "set_write_hook", "store_of", "taken"]
 
 # ruff: noqa: SLF001 - the only module outside the app's own classes that reads its attributes
 

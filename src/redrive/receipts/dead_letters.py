@@ -28,6 +28,7 @@ from redrive.engine.evidence import text_of
 from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError, Conflict, PayloadUndecodable, ReceiptError
 from redrive.observe.logs import log
+from redrive.office import files
 from redrive.office.records import Record
 from redrive.receipts import receipts_json
 from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts
@@ -201,7 +202,7 @@ class DeadLetterQueue(AsyncLifecycle):
         already = len(contents.entries) - len(done.added)
         if dry_run or path is None:
             return Imported(done.added, already, contents.faults)
-        aside = await receipts_json.set_aside(path, contents.hash) if contents.faults else None
+        aside = await files.set_aside(path, contents.hash) if contents.faults else None
         if not contents.faults or aside is not None:
             await remember(self._app, path, contents.hash)
         return Imported(done.added, already, contents.faults, aside)

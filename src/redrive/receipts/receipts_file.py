@@ -10,20 +10,20 @@ import hashlib
 import logging
 import platform
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from redrive import events as ev
 from redrive.app import Redrive
-from redrive.app.internals import aside, clock_of, store_of
+from redrive.app.internals import clock_of, in_thread, store_of
 from redrive.core import codec
 from redrive.core.states import State
 from redrive.core.verbs import DocumentWrite
 from redrive.engine.mirror import Mirror
 from redrive.errors import ConfigError
 from redrive.observe.logs import log
+from redrive.office import files
 from redrive.receipts import receipts_json
 from redrive.receipts.dead_receipts import dead_receipts, letters_of
 
@@ -94,12 +94,12 @@ class ReceiptsFile:
         there = await receipts_json.read(self._path)
         if there is not None:
             await self._load()
-            if there.faults and await receipts_json.set_aside(self._path, there.hash) is None:
+            if there.faults and await files.set_aside(self._path, there.hash) is None:
                 hint = "make room for a copy beside it, or move it away"
                 raise ConfigError(f"{self._path} is damaged and cannot be copied", field="storage_path", hint=hint)
         entries = [each.entry for each in await dead_receipts(self._app, self._queue)]
-        data = await aside(partial(receipts_json.dump, entries))
+        data = await in_thread(receipts_json.dump)(entries)
         digest = hashlib.sha256(data).hexdigest()
         if there is None or there.hash != digest:
-            await receipts_json.replace(self._path, data)
+            await files.replace_file(self._path, data)
             await remember(self._app, self._path, digest)
