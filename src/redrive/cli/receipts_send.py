@@ -28,7 +28,7 @@ from redrive.cli.receipts_target import (
     with_client,
 )
 from redrive.core.quantity import shown
-from redrive.errors import ConfigError, Conflict, InvalidReceipt, PayloadUndecodable
+from redrive.errors import ConfigError, Conflict, InvalidReceipt
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -116,13 +116,10 @@ async def _waiting(app: Redrive, settings: ReceiptSettings, named: str | None) -
 
 def _sent(item: Item) -> Sent:
     """An item that is not a receipt ends as a dead letter."""
-    from redrive.receipts.model import Envelope
+    from redrive.receipts.model import receipt_in
 
-    try:
-        receipt = Envelope.decode(item.payload).open()
-    except PayloadUndecodable:
-        return Sent(item.id, MISSING, MISSING)
-    return Sent(item.id, receipt.lease_id, receipt.status)
+    receipt = receipt_in(item.payload)
+    return Sent(item.id, *((MISSING, MISSING) if receipt is None else (receipt.lease_id, receipt.status)))
 
 
 async def _check_runs(app: Redrive, queue: str) -> None:

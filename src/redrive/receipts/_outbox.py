@@ -59,7 +59,7 @@ class Outbox:
 
     async def _enqueue(self, receipt: Receipt, envelope: Envelope, chosen: str, terms: Terms) -> str:
         payload = envelope.encode()
-        self._delivery.expect(payload, receipt, envelope)
+        self._delivery.expect(payload, receipt, envelope.tenant_id)
         if await self.writes.put(NewItem(chosen, self._queue, payload, terms=terms)):
             return chosen
         self._delivery.forget(payload)
@@ -73,7 +73,7 @@ class Outbox:
 
     async def _is_repeat(self, receipt: Receipt, there: str) -> bool:
         try:
-            other = receipt_in((await self._store.get(there)).item)
+            other = receipt_in((await self._store.get(there)).item.payload)
         except NotFound:
             return True  # it ended and was pruned
         return other is not None and receipt.repeats(other)
@@ -122,12 +122,12 @@ class Outbox:
 
     async def _unblock(self, held: Item) -> None:
         """For a final receipt behind running ones that another process sent, or that were there at the start."""
-        receipt = receipt_in(held)
+        receipt = receipt_in(held.payload)
         if receipt is None or not receipt.final:
             return
         before = (await self._store.get(held.id)).blocked_by
         items = [(await self._store.get(each)).item for each in before]
-        running = [item.id for item in items if (other := receipt_in(item)) is not None and not other.final]
+        running = [item.id for item in items if (other := receipt_in(item.payload)) is not None and not other.final]
         if running:
             await self._cancel(running, held.id)
 

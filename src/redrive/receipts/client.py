@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 
 from redrive.app import Redrive
 from redrive.app.internals import Store, set_write_hook, store_of
-from redrive.app.nesting import AsyncLifecycle
 from redrive.core.durations import Duration, parse, positive
 from redrive.core.item import Item
 from redrive.core.quantity import shown
@@ -32,7 +31,7 @@ from redrive.stores.url import store_from_url
 DURABLE = "it is durable; the next client that is opened on this store delivers it"
 
 
-class ReceiptClient(AsyncLifecycle, Recovering):
+class ReceiptClient(Recovering):
     """A client of one target, on one store.
 
     `transport` is "mcp" (tool calls, at the endpoint's /mcp), "http" (plain POST) or an async function of (receipt,

@@ -26,13 +26,13 @@ from redrive.core.states import Disposition
 from redrive.core.verbs import PutResult
 from redrive.engine.evidence import text_of
 from redrive.engine.registry import check_queue_name
-from redrive.errors import ConfigError, Conflict, PayloadUndecodable, ReceiptError
+from redrive.errors import ConfigError, Conflict, ReceiptError
 from redrive.observe.logs import log
 from redrive.office import files
 from redrive.office.records import Record
 from redrive.receipts import receipts_json
 from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts
-from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key
+from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key, receipt_in, unpack
 from redrive.receipts.receipts_file import ReceiptsFile, is_known, remember
 from redrive.receipts.receipts_json import Contents, Entry, Fault
 from redrive.stores.clock import Clock
@@ -229,8 +229,8 @@ class DeadLetterQueue(AsyncLifecycle):
 
     def _renamed(self, record: Record) -> Record:
         """For a second final receipt of a lease that differs from the first, which has the id of the lease."""
-        envelope = Envelope.decode(bytes(record.payload))
-        return replace(record, id=content_id(self._queue, envelope.tenant_id, envelope.open()))
+        receipt, tenant = unpack(bytes(record.payload))
+        return replace(record, id=content_id(self._queue, tenant, receipt))
 
     async def _import_records(self, records: Sequence[Record], reason: str, *, dry_run: bool = False) -> PutResult:
         done = await self._app.letters.import_(records, reason=reason, dry_run=dry_run)
@@ -252,11 +252,8 @@ class DeadLetterQueue(AsyncLifecycle):
 
 
 def _repeats(record: Record, payload: bytes) -> bool:
-    try:
-        there = Envelope.decode(payload).open()
-    except PayloadUndecodable:
-        return False
-    return Envelope.decode(bytes(record.payload)).open().repeats(there)
+    there = receipt_in(payload)
+    return there is not None and unpack(bytes(record.payload))[0].repeats(there)
 
 
 def _error_of(error: BaseException | str | None) -> tuple[str, str]:

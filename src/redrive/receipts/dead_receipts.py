@@ -18,7 +18,7 @@ from redrive.errors import PayloadUndecodable
 from redrive.observe.logs import log
 from redrive.office.bites import pages
 from redrive.office.in_place import last_attempts
-from redrive.receipts.model import Envelope, Receipt
+from redrive.receipts.model import Receipt, unpack
 from redrive.receipts.receipts_json import Entry
 
 logger = logging.getLogger("redrive.receipts")
@@ -54,14 +54,13 @@ def dead_receipt(item: Item, last: Attempt | None = None) -> DeadReceipt | None:
     """None for a letter that is not a receipt. `last`: see `last_attempts`."""
     letter = item.letter
     try:
-        envelope = Envelope.decode(item.payload)
-        receipt = envelope.open()
+        receipt, tenant_id = unpack(item.payload)
     except PayloadUndecodable:
         return None
     if letter is None:
         return None
     error = error_line(letter.failure.type, letter.failure.text)
-    dead = DeadReceipt(item.id, receipt, moment(letter.died_at), item.attempt, error, envelope.tenant_id)
+    dead = DeadReceipt(item.id, receipt, moment(letter.died_at), item.attempt, error, tenant_id)
     if last is None or last.failure is None:
         return dead
     last_error = error_line(last.failure.type, last.failure.text)

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct
 
 from redrive.core import codec
-from redrive.core.item import Item
 from redrive.core.quantity import shown
 from redrive.core.validation import is_number
 from redrive.errors import ConfigError, InvalidReceipt, PayloadTooLarge, PayloadUndecodable
@@ -163,10 +162,16 @@ class Envelope(Struct, frozen=True, kw_only=True):
 _decoder = msgspec.json.Decoder(Envelope)
 
 
-def receipt_in(item: Item) -> Receipt | None:
+def unpack(payload: bytes) -> tuple[Receipt, str | None]:
+    """The receipt and its tenant. Raises PayloadUndecodable."""
+    envelope = Envelope.decode(payload)
+    return envelope.open(), envelope.tenant_id
+
+
+def receipt_in(payload: bytes) -> Receipt | None:
     """None if the payload is not a receipt."""
     try:
-        return Envelope.decode(item.payload).open()
+        return unpack(payload)[0]
     except PayloadUndecodable:
         return None
 

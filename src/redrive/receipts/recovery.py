@@ -12,6 +12,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from redrive.app import Redrive
+from redrive.app.nesting import AsyncLifecycle
 from redrive.core.item import Item, Millis, short_id
 from redrive.core.rates import RateText
 from redrive.core.verbs import Skipped
@@ -29,7 +30,7 @@ from redrive.office.in_place import Halt
 from redrive.receipts._delivery import SUPERSEDED
 from redrive.receipts.dead_receipts import letters_of
 from redrive.receipts.metrics import ReceiptMetrics
-from redrive.receipts.model import Envelope
+from redrive.receipts.model import unpack
 from redrive.stores.clock import Clock
 
 logger = logging.getLogger("redrive.receipts")
@@ -62,16 +63,13 @@ class Recovery(Struct, frozen=True):
     stopped: bool = False
 
 
-class Recovering:
+class Recovering(AsyncLifecycle):
     """The part of a client that recovers dead receipts."""
 
     app: Redrive
     queue: str
     clock: Clock
     metrics: ReceiptMetrics
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
 
     async def deliver(self, item: Item) -> None:
         raise NotImplementedError
@@ -129,7 +127,7 @@ class Recovering:
 
 
 async def _deliver(client: Recovering, item: Item, check_stop: Callable[[], None]) -> None:
-    status = Envelope.decode(item.payload).open().status
+    status = unpack(item.payload)[0].status
     try:
         await _deliver_patiently(client, item, check_stop)
     except ReceiptSuperseded as error:

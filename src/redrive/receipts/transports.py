@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlunsplit
 
 import msgspec
@@ -48,13 +48,16 @@ HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "app
 TOOLS = {"running": "asyncgate.report_progress", "complete": "asyncgate.complete", "failed": "asyncgate.fail"}
 
 
-class Transport(Protocol):
-    async def open(self) -> None: ...
+class Transport:
+    async def open(self) -> None:
+        return
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
     async def deliver(self, receipt: Receipt, key: str, tenant_id: str | None) -> None:
         """One attempt. `key` is the same for every attempt of one receipt. Raises ReceiptError."""
+        raise NotImplementedError
 
 
 def transport_for(
@@ -93,18 +96,12 @@ def check_token(token: object) -> str:
     return token.strip()
 
 
-class Own:
+class Own(Transport):
     """The caller's function. An error that is not a ReceiptError is one of the target, or of the way there."""
 
     def __init__(self, function: Deliver, timeout: Millis) -> None:
         self._function = function
         self._timeout = timeout
-
-    async def open(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
     async def deliver(self, receipt: Receipt, key: str, tenant_id: str | None) -> None:
         try:
@@ -139,7 +136,7 @@ def _text(error: BaseException) -> str:
     return error_line(type(error).__name__, redact_text(" ".join(str(error).split())[:TEXT_LIMIT]))
 
 
-class _Wire:
+class _Wire(Transport):
     """A connection pool for the life of a client, with as many connections as attempts at once."""
 
     def __init__(self, url: str, token: str, timeout: Millis, connections: int) -> None:
