@@ -119,7 +119,9 @@ def _sent(item: Item) -> Sent:
     from redrive.receipts.model import receipt_in
 
     receipt = receipt_in(item.payload)
-    return Sent(item.id, *((MISSING, MISSING) if receipt is None else (receipt.lease_id, receipt.status)))
+    if receipt is None:
+        return Sent(item.id, MISSING, MISSING)
+    return Sent(item.id, receipt.lease_id, receipt.status)
 
 
 async def _check_runs(app: Redrive, queue: str) -> None:

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from redrive.core.item import Item
 from redrive.core.meters import Rate
-from redrive.core.select import Ids, Selection
+from redrive.core.select import And, Ids, Selection
 from redrive.core.verbs import Act, Amended, Change, IdPage, Page, Replay
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT, Store
 
@@ -49,6 +50,15 @@ async def ids_of(store: Store, selection: Selection, *, oldest: bool = False) ->
     """All ids that the selection matches now: last died first, or longest dead first."""
     found = pages(lambda cursor: store.ids(selection, IDS_LIMIT, cursor, oldest=oldest))
     return [each async for page in found for each in page.ids]
+
+
+async def items_of(store: Store, ids: Sequence[str], also: Selection | None = None) -> list[Item]:
+    """Those that exist, and match `also`, in any order."""
+    found: list[Item] = []
+    for start in range(0, len(ids), PAGE_LIMIT):
+        these = Ids(tuple(ids[start : start + PAGE_LIMIT]))
+        found += await store.find(these if also is None else And((these, also)), PAGE_LIMIT)
+    return found
 
 
 async def amend_in_bites(store: Store, bites: Sequence[Bite], act: Act) -> Amended:

@@ -7,12 +7,12 @@ from contextlib import suppress
 from redrive.app import Redrive
 from redrive.app.internals import store_of, taken
 from redrive.core.item import Item, Millis, NewItem, Terms
-from redrive.core.select import Ids
 from redrive.core.states import TERMINAL, Disposition, State
 from redrive.engine.waiting import Waiting
 from redrive.engine.write_hook import WriteHook
 from redrive.errors import NotFound, StoreError
 from redrive.events import Enqueued, Event, Finished
+from redrive.office.bites import items_of
 from redrive.receipts._delivery import SUPERSEDED, Delivery
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope, Receipt, content_id, order_key, receipt_in
@@ -133,7 +133,7 @@ class Outbox:
 
     async def _cancel(self, ids: list[str], final: str) -> None:
         done = await self._app.cancel(ids, reason=f"{SUPERSEDED}final receipt {final}")
-        for item in await self._store.find(Ids(done.changed), max(1, len(done.changed))):
+        for item in await items_of(self._store, done.changed):
             # A running item is only asked to end, and its worker emits how it ended.
             if item.state is State.CANCELLED and not item.cancel:
                 self._metrics.superseded["running"] += 1

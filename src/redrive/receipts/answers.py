@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from redrive.core.quantity import cut
 from redrive.core.redact import redact_text
 from redrive.engine.evidence import as_delay
 from redrive.errors import (
@@ -189,8 +190,7 @@ def _text_of(content: Any) -> str:
 
 def _short_text(content: Any) -> str:
     """For people and evidence: short, one line, without secrets."""
-    text = " ".join(redact_text(_text_of(content)[: 4 * TEXT_LIMIT]).split())
-    return text if len(text) <= TEXT_LIMIT else f"{text[: TEXT_LIMIT - 1]}…"
+    return cut(" ".join(redact_text(_text_of(content)[: 4 * TEXT_LIMIT]).split()), TEXT_LIMIT)
 
 
 def _wait_of(content: Any, headers: Mapping[str, str]) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from redrive.app import Redrive
-from redrive.app.internals import PAGE_LIMIT, Store, clock_of, store_of
+from redrive.app.internals import Store, clock_of, store_of
 from redrive.app.nesting import AsyncLifecycle
 from redrive.core import codec
 from redrive.core.classify import fingerprint, type_name
@@ -21,7 +20,6 @@ from redrive.core.instants import moment
 from redrive.core.item import Item
 from redrive.core.quantity import shown
 from redrive.core.redact import redact_text
-from redrive.core.select import Ids
 from redrive.core.states import Disposition
 from redrive.core.verbs import PutResult
 from redrive.engine.evidence import text_of
@@ -29,20 +27,18 @@ from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError, Conflict, ReceiptError
 from redrive.observe.logs import log
 from redrive.office import files
+from redrive.office.bites import items_of
 from redrive.office.records import Record
 from redrive.receipts import receipts_json
-from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts
+from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts, logger
 from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key, receipt_in, unpack
 from redrive.receipts.receipts_file import ReceiptsFile, is_known, remember
 from redrive.receipts.receipts_json import Contents, Entry, Fault
 from redrive.stores.clock import Clock
 
-logger = logging.getLogger("redrive.receipts")
-
 IMPORTED = "import"
 STORED = "stored"
 NO_ERROR = "no error was recorded"
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Imported(Struct, frozen=True):
@@ -211,7 +207,7 @@ class DeadLetterQueue(AsyncLifecycle):
         kind, text = _error_of(error)
         receipt, failed_at = entry.receipt, entry.failed_at
         tenant = self._tenant if entry.tenant_id is None else entry.tenant_id
-        written_at = receipt.timestamp if EPOCH <= receipt.timestamp < failed_at else failed_at
+        written_at = receipt.timestamp if receipts_json.EPOCH <= receipt.timestamp < failed_at else failed_at
         return Record(
             id=item_id(self._queue, tenant, receipt),
             queue=self._queue,
@@ -244,11 +240,7 @@ class DeadLetterQueue(AsyncLifecycle):
 
     async def _items(self, ids: Sequence[str]) -> list[Item]:
         """Those of this queue that exist, in any order."""
-        found: list[Item] = []
-        for start in range(0, len(ids), PAGE_LIMIT):
-            batch = Ids(tuple(ids[start : start + PAGE_LIMIT]))
-            found += (await store_of(self._app).find(batch, PAGE_LIMIT)).items
-        return [item for item in found if item.queue == self._queue]
+        return [item for item in await items_of(store_of(self._app), ids) if item.queue == self._queue]
 
 
 def _repeats(record: Record, payload: bytes) -> bool:

@@ -25,9 +25,7 @@ from redrive.errors import ConfigError
 from redrive.observe.logs import log
 from redrive.office import files
 from redrive.receipts import receipts_json
-from redrive.receipts.dead_receipts import dead_receipts, letters_of
-
-logger = logging.getLogger("redrive.receipts")
+from redrive.receipts.dead_receipts import dead_receipts, letters_of, logger
 
 KIND = "receipts-file"
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from redrive.app.internals import in_thread
 from redrive.core.quantity import shown
+from redrive.core.validation import check_count
 from redrive.errors import ConfigError, InvalidReceipt
 from redrive.office.files import json_entries, new_file
 from redrive.receipts.model import Receipt, check_sendable, check_tenant
@@ -27,7 +28,7 @@ FAULTS = 20
 """So many are reported one by one; of more, only the number."""
 MOST_ATTEMPTS = 1_000_000
 TENANT = "tenant_id"
-_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ENTRY = re.compile(r'\{\s*"(?:receipt|failed_at|attempts)"\s*:')
 
 
@@ -126,16 +127,13 @@ def _failed_at(value: object, receipt: Receipt) -> datetime:
         at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"failed_at {shown(value)} is not a time: use 2024-01-15T10:30:45Z") from None
-    if at < _EARLIEST:
+    if at < EPOCH:
         raise ValueError(f"failed_at {shown(value)} is before 1970")
     return at
 
 
 def check_attempts(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_ATTEMPTS:
-        text = f"must be a whole number from 0 to {MOST_ATTEMPTS:,}, got {shown(value)}"
-        raise ConfigError(text, field="attempts")
-    return value
+    return check_count(value, field="attempts", least=0, most=MOST_ATTEMPTS, error=ConfigError)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from redrive.errors import (
     ReceiptUnreachable,
 )
 from redrive.net.mcp import call_of, is_answered
-from redrive.net.urls import check_http_url
+from redrive.net.urls import check_http_url, check_token
 from redrive.receipts.answers import judge, judge_tool, tool_result
 from redrive.receipts.model import Receipt
 
@@ -72,8 +72,8 @@ def transport_for(
         return Own(cast("Deliver", given), timeout)
     if given not in ("mcp", "http"):
         raise ConfigError(f"{shown(given)} is not a transport", field="transport", hint=hint)
-    kind = Mcp if given == "mcp" else Http
-    return kind(check_endpoint(endpoint, mcp=given == "mcp"), check_token(auth_token), timeout, connections)
+    kind, url = Mcp if given == "mcp" else Http, check_endpoint(endpoint, mcp=given == "mcp")
+    return kind(url, check_token(auth_token, field="auth_token"), timeout, connections)
 
 
 def check_endpoint(endpoint: object, *, mcp: bool) -> str:
@@ -84,16 +84,6 @@ def check_endpoint(endpoint: object, *, mcp: bool) -> str:
         path = path.rstrip("/")
         path = path if path.endswith("/mcp") else f"{path}/mcp"
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
-
-
-def check_token(token: object) -> str:
-    """The value itself is in no message."""
-    if token is None:
-        return ""
-    if not isinstance(token, str) or not token.strip() or not token.isascii() or not token.isprintable():
-        hint = "use printable ASCII, or leave it out for none"
-        raise ConfigError("it cannot be sent in a header", field="auth_token", hint=hint)
-    return token.strip()
 
 
 class Own(Transport):
