@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     from redrive._late import names_of
 
-    __getattr__ = names_of(
+    __getattr__, __dir__ = names_of(
         __name__,
         {
             "redrive.app": ("Redrive",),
@@ -37,9 +37,6 @@ else:
             "redrive.testing": (),
         },
     )
-
-    def __dir__() -> list[str]:
-        return __all__
 
 
 __all__ = [

@@ -6,13 +6,16 @@ the command line starts for every command.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 
-def names_of(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
-    """The `__getattr__` of a package. `homes`: the names of each module, in a list or separated by blanks; a module
-    without names is itself one.
+def names_of(
+    package: str, homes: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of a package. `homes`: the names of each module, in a list or separated by
+    blanks; a module without names is itself one.
     """
     lists = {home: names.split() if isinstance(names, str) else names for home, names in homes.items()}
     where = {name: home for home, names in lists.items() for name in names}
@@ -25,4 +28,4 @@ def names_of(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str]
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(where[name]), name)
 
-    return find
+    return find, lambda: sys.modules[package].__all__

@@ -19,6 +19,7 @@ from tests.support.listening import HOST, listening
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LONG = 20_000
+TOKEN = "t0ps3cret"  # noqa: S105 - not one of anybody's
 LOCAL = Guard(["127.0.0.0/8"])
 
 
@@ -62,6 +63,25 @@ async def test_a_request_and_its_answer() -> None:
     assert (got.status, got.body, got.whole, got.headers["Retry-After"]) == (503, b"busy", True, "7")
     assert heard[0].startswith(b"POST /in?q=1 HTTP/1.1\r\n")
     assert b"X-One: 1\r\n" in heard[0]
+
+
+async def test_a_token_and_a_key_are_sent_and_the_token_is_in_no_answer() -> None:
+    heard: list[bytes] = []
+    told = b"HTTP/1.1 401 No\r\nContent-Length: 12\r\n\r\nno t0ps3cret"
+    async with listening(saying(told, heard=heard)) as port, client() as made:
+        got = await post(made, f"http://{HOST}:{port}/", token=TOKEN, key="k-1")
+    assert (got.body, got.key) == (b"no [redacted]", "k-1")
+    assert b"Authorization: Bearer t0ps3cret\r\n" in heard[0]
+    assert b"Idempotency-Key: k-1\r\n" in heard[0]
+
+
+async def test_a_token_is_in_no_error_and_a_key_must_fit_into_a_header() -> None:
+    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: t0ps3cret\r\nContent-Length: 2\r\n\r\nok"
+    async with listening(saying(packed)) as port, client() as made:
+        with pytest.raises(http.BrokenAnswer, match=r"packed its answer as '\[redacted\]'"):
+            await post(made, f"http://{HOST}:{port}/", token=TOKEN)
+        with pytest.raises(http.Unsendable, match="key cannot be sent in a header"):
+            await post(made, f"http://{HOST}:{port}/", key="two\nlines")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -18,7 +18,7 @@ from redrive.errors import (
     ReceiptServerError,
     ReceiptSuperseded,
 )
-from redrive.net.mcp import Answer
+from redrive.net.http import HttpAnswer as Answer
 from redrive.receipts.answers import CODES, judge, judge_tool, tool_result
 
 KEY = "the-key"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from redrive.core.states import Disposition
-from redrive.errors import ConfigError, Conflict, InvalidReceipt
+from redrive.errors import AppClosed, ConfigError, Conflict, InvalidReceipt
 from redrive.receipts import receipts_json
 from redrive.receipts.dead_letters import DeadLetterQueue
 from redrive.stores.url import store_from_url
@@ -46,6 +47,17 @@ async def test_r18_what_was_stored_before_a_restart_is_there_after_the_next(kind
         "TimeoutError: 30 seconds",
         "redrive.errors.ReceiptError: no such task",
     ]
+
+
+async def test_a_nested_block_opens_it_once(tmp_path: Path) -> None:
+    queue = DeadLetterQueue("memory:", storage_path=tmp_path / "receipts.json")
+    async with queue:
+        tasks = asyncio.all_tasks()
+        async with queue:
+            assert asyncio.all_tasks() == tasks, "the file has one mirror"
+        assert await queue.size() == 0
+    with pytest.raises(AppClosed, match="was closed"):
+        await queue.open()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from redrive.office import files
 from redrive.receipts import DeadLetterQueue, receipts_json
 from redrive.testing.faults import FaultyStore, SimulatedCrash
 from tests.receipts.target import REFUSED, Target, opened, receipt
@@ -34,8 +35,8 @@ class Writes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at: list[int] = []
         self.failing = False
-        self._replace = receipts_json.replace
-        monkeypatch.setattr(receipts_json, "replace", self)
+        self._replace = files.replace_file
+        monkeypatch.setattr(files, "replace_file", self)
 
     async def __call__(self, path: Path, data: bytes) -> None:
         self.at.append(len(data))
@@ -126,13 +127,13 @@ async def test_nothing_of_a_damaged_or_foreign_file_is_lost(
     async def no_room(path: Path, digest: str) -> None:
         return None
 
-    set_aside = receipts_json.set_aside
-    monkeypatch.setattr(receipts_json, "set_aside", no_room)
+    set_aside = files.set_aside
+    monkeypatch.setattr(files, "set_aside", no_room)
     async with opened(lab, Target(lab.clock), receipts_file=path) as client:
         await lab.pass_time("10s")
         assert path.read_bytes() == damaged, "no copy, no write"
         assert caplog.text.count("is damaged and cannot be copied") == 1
-        monkeypatch.setattr(receipts_json, "set_aside", set_aside)
+        monkeypatch.setattr(files, "set_aside", set_aside)
         await lab.pass_time("10s")
         (aside,) = path.parent.glob("receipts.json.damaged-*")
         assert (aside.read_bytes(), leases(path)) == (damaged, ["a"])

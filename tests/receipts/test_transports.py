@@ -25,8 +25,9 @@ from redrive.errors import (
     ReceiptSuperseded,
     ReceiptUnreachable,
 )
+from redrive.net.urls import check_token
 from redrive.receipts import Receipt
-from redrive.receipts.transports import Http, Mcp, Own, check_endpoint, check_token, transport_for
+from redrive.receipts.transports import Http, Mcp, Own, check_endpoint, transport_for
 from tests.receipts.target import receipt
 from tests.support.broker import Broker, Step, error_text, garbage, half, hang, limited, reset, rpc_error, sse, status
 from tests.support.broker import tool_error as flagged
@@ -376,7 +377,7 @@ def test_a_password_in_the_endpoint_is_refused_without_being_shown() -> None:
 @pytest.mark.parametrize("wrong", ["", "  ", "two\nlines", "é", 5])
 def test_a_token_that_cannot_be_sent_is_refused_without_being_shown(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="auth_token") as error:
-        check_token(wrong)
+        check_token(wrong, field="auth_token")
     assert "two" not in str(error.value)
 
 

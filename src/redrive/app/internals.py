@@ -8,7 +8,7 @@ from __future__ import annotations
 from redrive.app import Redrive
 from redrive.app.lifecycle import AppParts
 from redrive.engine.write_hook import WriteHook
-from redrive.stores.aside import aside
+from redrive.stores.aside import in_thread
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.checks import taken
 from redrive.stores.clock import Clock
@@ -16,8 +16,8 @@ from redrive.stores.clock import Clock
 __all__ = [
     "PAGE_LIMIT",
     "Store",
-    "aside",
     "clock_of",
+    "in_thread",
     "parts_of",
     "replace_parts",
     "set_write_hook",

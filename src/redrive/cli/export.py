@@ -18,7 +18,7 @@ from redrive.cli.output import Unwritten, clean, raw_output, say
 from redrive.core.filters import parse
 from redrive.core.redact import redact_text
 from redrive.errors import ConfigError
-from redrive.office.files import check_new_file, complete_file
+from redrive.office.files import new_file
 from redrive.office.letters import exported_pages, letters_matching
 from redrive.office.records import Record, line_of, payload_of
 from redrive.office.selection import whole_filter
@@ -129,9 +129,8 @@ async def _copy(
 
 
 def _into_file(path: Path, copy: Callable[[IO[bytes]], int], *, force: bool) -> int:
-    check_new_file(path, force=force)
     try:
-        with complete_file(path, force=force) as out:
+        with new_file(path, force=force) as out:
             return copy(out)
     except OSError as error:
         raise Unwritten(f"{path} cannot be written: {error.strerror}; nothing of it is left", hint=ROOM) from None

@@ -8,7 +8,7 @@ from redrive.cli.access import HELP_NAMES, store_option, verbose_option, visit
 from redrive.cli.output import MISSING, brief, iso, say
 from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.views import attempt_object
-from redrive.core.item import Attempt
+from redrive.core.item import Attempt, error_line
 from redrive.core.redact import redact_text
 
 ABOUT = """List the attempts of an item, first one first. A success at the first try leaves none.
@@ -56,6 +56,4 @@ def _line(each: Attempt) -> list[str]:
 
 
 def _error(each: Attempt) -> str:
-    if each.failure is None:
-        return ""
-    return f"{each.failure.type}: {redact_text(each.failure.text)}" if each.failure.text else each.failure.type
+    return "" if each.failure is None else error_line(each.failure.type, redact_text(each.failure.text))

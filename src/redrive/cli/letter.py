@@ -14,7 +14,7 @@ from redrive.cli.covered import covered_payload
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
-from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Priority
+from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Priority, error_line
 from redrive.core.redact import redact_text
 from redrive.core.states import State
 from redrive.office.doors import show_body
@@ -122,7 +122,7 @@ def _when(at: Instant, now: Instant) -> str:
 
 
 def _error(failure: Failure) -> str:
-    return f"{failure.type}: {redact_text(failure.text)}" if failure.text else failure.type
+    return error_line(failure.type, redact_text(failure.text))
 
 
 def _class(failure: Failure) -> str:

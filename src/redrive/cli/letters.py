@@ -25,7 +25,7 @@ from redrive.cli.tables import Listing, Shape, list_options, show_ids, show_list
 from redrive.cli.views import letter_object
 from redrive.cli.watch import look, watch_option
 from redrive.core.filters import parse
-from redrive.core.item import Instant, Item, Letter, short_id
+from redrive.core.item import Instant, Item, Letter, error_line, short_id
 from redrive.core.redact import redact_text
 from redrive.errors import ConfigError
 from redrive.office.causes import CauseView
@@ -180,7 +180,7 @@ def _rows(items: Sequence[Item], now: Instant) -> list[list[str]]:
 def _row(item: Item, letter: Letter, now: Instant) -> list[str]:
     failure = letter.failure
     died = f"{brief(now - letter.died_at)} ago"
-    error = f"{failure.type}: {redact_text(failure.text)}" if failure.text else failure.type
+    error = error_line(failure.type, redact_text(failure.text))
     return [short_id(item.id), item.queue, died, letter.reason, str(item.attempt), failure.cause, error]
 
 

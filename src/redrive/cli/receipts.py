@@ -26,7 +26,6 @@ from redrive.cli.receipts_target import (
     say_waiting,
     take_in,
     tenant_option,
-    waiting_in,
 )
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Listing, Shape, list_options, show_list
@@ -119,7 +118,7 @@ def list_receipts(
         await take_in(app, settings)
         found, more = await _found(app, settings.queue, most, cursor)
         tally = await app.tally()
-        waiting = waiting_in(tally, settings.queue)
+        waiting = tally.row(settings.queue).live
 
         def draw() -> None:
             _draw(found, more, tally.at, shape, waiting)

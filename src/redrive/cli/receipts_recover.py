@@ -30,10 +30,8 @@ from redrive.cli.receipts_target import (
     check_endpoint,
     check_there,
     chosen,
-    row_of,
     say_waiting,
     target_options,
-    waiting_in,
     with_client,
 )
 from redrive.core.redact import redact_text
@@ -178,10 +176,10 @@ class Rest:
 async def _rest(app: Redrive, queue: str) -> Rest:
     """Without numbers if the store fails: the result is reported all the same."""
     try:
-        tally = await app.tally()
+        row = (await app.tally()).row(queue)
     except StoreError:
         return Rest(queue)
-    return Rest(queue, row_of(tally, queue).open, waiting_in(tally, queue))
+    return Rest(queue, row.open, row.live)
 
 
 async def _would(app: Redrive, queue: str, why: str, limit: int | None) -> tuple[Recovery, Rest]:

@@ -23,13 +23,12 @@ from redrive.cli.receipts_target import (
     check_endpoint,
     check_there,
     chosen,
-    row_of,
     take_in,
     target_options,
     with_client,
 )
 from redrive.core.quantity import shown
-from redrive.errors import ConfigError, Conflict, InvalidReceipt, PayloadUndecodable
+from redrive.errors import ConfigError, Conflict, InvalidReceipt
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -105,36 +104,29 @@ async def _waiting(app: Redrive, settings: ReceiptSettings, named: str | None) -
     from redrive.core.filters import render
     from redrive.core.select import And, Match, Or
     from redrive.core.states import State
+    from redrive.office.bites import pages
 
     await check_there(app, named)
     await take_in(app, settings)
     states = Or((Match("state", "=", State.READY), Match("state", "=", State.LEASED)))
     where = render(And((Match("queue", "=", settings.queue), states)))
-    found: list[Sent] = []
-    cursor = None
-    while True:
-        page = await app.find(where, limit=PAGE_LIMIT, cursor=cursor)
-        found += [_sent(item) for item in page]
-        cursor = page.next
-        if cursor is None:
-            break
-    return found[::-1]
+    found = pages(lambda cursor: app.find(where, limit=PAGE_LIMIT, cursor=cursor))
+    return [_sent(item) async for page in found for item in page][::-1]
 
 
 def _sent(item: Item) -> Sent:
     """An item that is not a receipt ends as a dead letter."""
-    from redrive.receipts.model import Envelope
+    from redrive.receipts.model import receipt_in
 
-    try:
-        receipt = Envelope.decode(item.payload).open()
-    except PayloadUndecodable:
+    receipt = receipt_in(item.payload)
+    if receipt is None:
         return Sent(item.id, MISSING, MISSING)
     return Sent(item.id, receipt.lease_id, receipt.status)
 
 
 async def _check_runs(app: Redrive, queue: str) -> None:
     """Raises Conflict if the queue is paused: the wait would not end."""
-    row = row_of(await app.tally(), queue)
+    row = (await app.tally()).row(queue)
     if row.paused:
         why = f" by {row.paused_by}: {row.paused_reason}" if row.paused_by else ""
         raise Conflict(

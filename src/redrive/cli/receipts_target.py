@@ -12,7 +12,6 @@ import click
 from redrive.cli.access import settings, upkeep_of
 from redrive.cli.incoming import incoming
 from redrive.cli.output import counted, say
-from redrive.core.verbs import QueueTally, Tally
 from redrive.errors import ConfigError
 from redrive.receipts.settings import ReceiptSettings
 
@@ -148,18 +147,8 @@ async def update_file(app: Redrive, receipts: ReceiptSettings, letters: DeadLett
         await file.close()
 
 
-def waiting_in(tally: Tally, queue: str) -> int:
-    """How many wait for an attempt, or are being tried: neither dead letters nor delivered."""
-    row = row_of(tally, queue)
-    return row.ready + row.held + row.parked + row.leased
-
-
-def row_of(tally: Tally, queue: str) -> QueueTally:
-    return next((each for each in tally.queues if each.queue == queue), QueueTally(queue))
-
-
 def say_waiting(waiting: int, queue: str) -> None:
-    """Report receipts that a killed client has left behind."""
+    """Report receipts that a killed client has left behind: neither dead letters nor delivered."""
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
         where = "" if queue == ReceiptSettings().queue else f" --queue {shlex.quote(queue)}"

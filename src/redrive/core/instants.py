@@ -37,6 +37,10 @@ def span(text: str) -> tuple[Instant, Instant]:
     return begin, begin + lasts - 1
 
 
+def moment(instant: Instant) -> datetime:
+    return datetime.fromtimestamp(instant / 1000, UTC)
+
+
 def format(instant: Instant) -> str:  # noqa: A001 - read as instants.format, as with durations
     """To the millisecond, so that `span` reads back the same; what no calendar has is brought to its nearest end."""
     at = _EPOCH + max(_FIRST, min(instant, _LAST)) * _MILLI

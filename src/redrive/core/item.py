@@ -83,6 +83,11 @@ class Failure(Struct, frozen=True, gc=False):
     frames: tuple[Frame, ...] = ()
 
 
+def error_line(type: str, text: str) -> str:
+    """The type of an error, and its text if it has one."""
+    return f"{type}: {text}" if text else type
+
+
 class Ending(StrEnum):
     """How an attempt ended, as the history shows it."""
 

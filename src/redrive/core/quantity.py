@@ -17,6 +17,11 @@ def trimmed(text: str) -> str:
     return found
 
 
+def cut(text: str, limit: int) -> str:
+    """At most `limit` characters; … for what is left out."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 def shown(value: object) -> str:
     try:
         text = repr(value)

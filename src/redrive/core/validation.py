@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
 from redrive.core import durations
@@ -60,12 +61,30 @@ def check_seconds(value: float, *, field: str, least: float = 0, most: float = L
 
 
 def check_count(
-    count: object, *, field: str, least: int = 1, hint: str = "", error: Error = InvalidParameterError
+    count: object,
+    *,
+    field: str,
+    least: int = 1,
+    most: int | None = None,
+    hint: str = "",
+    error: Error = InvalidParameterError,
 ) -> int:
-    if isinstance(count, int) and not isinstance(count, bool) and count >= least:
+    if isinstance(count, int) and not isinstance(count, bool) and least <= count and (most is None or count <= most):
         return count
+    if most is not None:
+        raise error(f"must be a whole number from {least} to {most:,}, got {shown(count)}", field=field, hint=hint)
     message = f"must be a whole number of at least {least}, got {shown(count)}"
     raise error(message, field=field, hint=hint or f"use {least} or more")
+
+
+def check_str_list(given: object, *, field: str, hint: str) -> list[str]:
+    """A string alone would be taken for as many words as it has letters."""
+    if not isinstance(given, str | bytes | Mapping) and isinstance(given, Iterable):
+        found = list(given)
+        if all(isinstance(each, str) and each.strip() for each in found):
+            return found
+        given = found
+    raise ConfigError(f"must be a list of non-empty strings, got {shown(given)}", field=field, hint=hint)
 
 
 def check_range(value: object, *, field: str, least: float, most: float, whole: bool = False) -> None:

@@ -281,6 +281,11 @@ class QueueTally(Struct, frozen=True):
     settings: QueueSettings = QueueSettings()
     rate_at: Instant | None = None
 
+    @property
+    def live(self) -> int:
+        """Items that wait or run."""
+        return self.ready + self.held + self.parked + self.leased
+
 
 class RouteTally(Struct, frozen=True):
     """Open letters under one label, and how many it has room for."""
@@ -299,6 +304,10 @@ class Tally(Struct, frozen=True):
     at: Instant
     queues: tuple[QueueTally, ...] = ()
     routes: tuple[RouteTally, ...] = ()
+
+    def row(self, queue: str) -> QueueTally:
+        """Zeros for a queue that is not in it."""
+        return next((row for row in self.queues if row.queue == queue), QueueTally(queue))
 
 
 class CauseTally(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from traceback import walk_tb
@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from redrive.core.classify import fingerprint, type_name
+from redrive.core.instants import moment
 from redrive.core.item import Failure, Frame, Instant, Millis
 from redrive.core.policy import Policy
 
@@ -147,4 +148,4 @@ def _date_delay(text: str, now: Instant) -> Millis | None:
     except (TypeError, ValueError):
         return None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(0, int((at - datetime.fromtimestamp(now / 1000, UTC)).total_seconds() * 1000))
+    return max(0, int((at - moment(now)).total_seconds() * 1000))

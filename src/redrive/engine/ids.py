@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from base64 import b32encode
@@ -11,6 +12,7 @@ from typing import Self
 _RAW = 15  # bytes; 120 bits, 24 characters without padding
 _LENGTH = 24
 _POOL = 64
+_ALPHABET = str.maketrans("0189", "ghij")  # hexadecimal digits that ids do not have
 
 _pool: deque[str] = deque()
 # A child that used its parent's ids too would send messages under ids that are in use.
@@ -24,6 +26,11 @@ def new_ids(count: int) -> list[str]:
 
 def new_id() -> str:
     return new_ids(1)[0]
+
+
+def hashed_id(data: bytes) -> str:
+    """An id that equal data share."""
+    return hashlib.sha256(data).hexdigest()[:_LENGTH].translate(_ALPHABET)
 
 
 def fresh_id() -> str:

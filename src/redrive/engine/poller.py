@@ -20,7 +20,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from redrive.core.item import Millis
+from redrive.core.item import Millis, error_line
 from redrive.engine.caller import Called, Caller, is_async
 from redrive.engine.evidence import text_of
 from redrive.engine.heartbeat import Heartbeat
@@ -469,8 +469,7 @@ class _Slots(Generic[J]):
 
 def error_text(error: BaseException) -> str:
     """Its type and its text, also of an error whose text cannot be read."""
-    kind, text = type(error).__name__, text_of(error)
-    return f"{kind}: {text}" if text else kind
+    return error_line(type(error).__name__, text_of(error))
 
 
 def _retry_after(error: BaseException) -> Millis:

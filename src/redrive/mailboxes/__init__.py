@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 else:
     from redrive._late import names_of
 
-    __getattr__ = names_of(
+    __getattr__, __dir__ = names_of(
         __name__,
         {
             "redrive.errors": (
@@ -80,9 +80,6 @@ else:
             ),
         },
     )
-
-    def __dir__() -> list[str]:
-        return __all__
 
 
 __all__ = [

@@ -16,9 +16,11 @@ from typing import Any
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redrive._version import __version__
-from redrive.core.item import Millis
+from redrive.core.item import Millis, error_line
+from redrive.core.redact import REDACTED, redact_text
 from redrive.errors import ConfigError
 from redrive.net.guard import Guard
 from redrive.stores.aside import aside
@@ -50,11 +52,12 @@ class Unsendable(HttpError):
 
 
 class HttpAnswer(Struct, frozen=True):
-    """`headers` answer to any spelling. `whole`: the body is all there is, and was not cut at the limit."""
+    """`headers` answer to any spelling. `key` is that of the request. `whole`: the body was not cut at the limit."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    key: str = ""
     whole: bool = True
 
 
@@ -143,30 +146,39 @@ class HttpClient:
         limit: int,
         enough: Enough | None = None,
         safe: bool = False,
+        token: str = "",
+        key: str = "",
     ) -> HttpAnswer:
         """Raises HttpError and TargetDenied. `within` is for all of it. At most `limit` bytes of the body are read.
 
         `safe`: the target recognises a repeat. Then it is sent again if a connection that had rested was closed
-        without an answer: as a rule the server did that before it saw the request.
+        without an answer: as a rule the server did that before it saw the request. `token` is a bearer token, which
+        is redacted in the answer and in errors. `key` is the idempotency key.
         """
+        if not key.isprintable():
+            raise Unsendable("its key cannot be sent in a header")
         used = SimpleNamespace(reused=False, began=False)
-        once = partial(self._post, url, body, headers, limit=limit, enough=enough, used=used)
+        headers = _with(headers, token, key)
+        once = partial(self._post, url, body, headers, limit=limit, enough=enough, used=used, key=key)
         try:
             async with asyncio.timeout(within / 1000):
                 try:
-                    return await once()
+                    answer = await once()
                 except (aiohttp.ServerDisconnectedError, ConnectionError):
                     if not (safe and used.reused) or used.began:
                         raise
-                return await once()
+                    answer = await once()
+        except BrokenAnswer as error:
+            raise BrokenAnswer(_redacted(str(error), token)) from None
         except TimeoutError:
             raise TimedOut(f"no answer within {within / 1000:g} s") from None
         except aiohttp.ClientPayloadError as error:
-            raise BrokenAnswer(_said(error)) from None
+            raise BrokenAnswer(_said(error, token)) from None
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
-            raise Unsendable(_said(error)) from None
+            raise Unsendable(_said(error, token)) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise (BrokenAnswer if used.began else Unreachable)(_said(error)) from None
+            raise (BrokenAnswer if used.began else Unreachable)(_said(error, token)) from None
+        return replace(answer, body=answer.body.replace(token.encode(), REDACTED.encode())) if token else answer
 
     async def _post(
         self,
@@ -177,6 +189,7 @@ class HttpClient:
         limit: int,
         enough: Enough | None,
         used: SimpleNamespace,
+        key: str,
     ) -> HttpAnswer:
         if self._session is None:
             raise Unreachable("the client is not open")
@@ -194,11 +207,11 @@ class HttpClient:
             async for part in response.content.iter_any():
                 parts.append(part)
                 size += len(part)
-                answer = HttpAnswer(response.status, response.headers, b"".join(parts)[:limit], size <= limit)
+                answer = HttpAnswer(response.status, response.headers, b"".join(parts)[:limit], key, size <= limit)
                 if size > limit or (enough is not None and enough(answer)):
                     response.close()
                     return answer
-            return HttpAnswer(response.status, response.headers, b"".join(parts))
+            return HttpAnswer(response.status, response.headers, b"".join(parts), key)
 
 
 async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _params: Any) -> None:
@@ -234,8 +247,16 @@ def _dialler(guard: Guard) -> Callable[[Any], socket.socket]:
     return dial
 
 
-def _said(error: BaseException) -> str:
+def _with(headers: Mapping[str, str], token: str, key: str) -> dict[str, str]:
+    bearer = {"Authorization": f"Bearer {token}"} if token else {}
+    return {**headers, **bearer, **({"Idempotency-Key": key} if key else {})}
+
+
+def _said(error: BaseException, token: str) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return _redacted(error_line(type(error).__name__, " ".join(str(error).split())[:200]), token)
+
+
+def _redacted(text: str, token: str) -> str:
+    return redact_text(text.replace(token, REDACTED) if token else text)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+
+if TYPE_CHECKING:
+    from redrive.net.http import HttpAnswer
 
 UNREADABLE: Any = object()
 """The value of what is not JSON."""
-
-
-class Answer(Struct, frozen=True):
-    """An HTTP answer. `headers` ignore case, or have their names spelled as here: Content-Type, Retry-After. `key` is
-    the id of a JSON-RPC request.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    key: str = ""
 
 
 def call_of(tool: str, arguments: Mapping[str, Any], key: str) -> bytes:
@@ -42,11 +33,14 @@ def is_stream(headers: Mapping[str, str]) -> bool:
     return "text/event-stream" in headers.get("Content-Type", "").lower()
 
 
-def reply_of(answer: Answer) -> dict[str, Any] | None:
-    """The JSON-RPC response to our call. Our ids are strings: another string answers another call. Some servers give
-    every response the id 1, or none: such a response is ours if it is the only one.
+def is_answered(part: HttpAnswer) -> bool:
+    """Whether the part of a stream that has come contains the response: a stream may stay open after that."""
+    return is_stream(part.headers) and reply_of(part) is not None
 
-    The part of a stream that has come may already contain it: some servers keep a stream open after that.
+
+def reply_of(answer: HttpAnswer) -> dict[str, Any] | None:
+    """The JSON-RPC response to our call, whose id is the key. Our ids are strings: another string answers another call.
+    Some servers give every response the id 1, or none: such a response is ours if it is the only one.
     """
     values = list(_events(answer.body)) if is_stream(answer.headers) else [decode(answer.body)]
     messages = [message for value in values for message in (value if isinstance(value, list) else [value])]

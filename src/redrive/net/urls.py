@@ -1,4 +1,4 @@
-"""Validation of URLs that are given to be called over HTTP. Needs no HTTP client."""
+"""Validation of URLs to be called over HTTP, and of tokens for them. Needs no HTTP client."""
 
 from __future__ import annotations
 
@@ -32,3 +32,13 @@ def check_http_url(url: object, *, field: str, secret: str) -> SplitResult:
     if parts.scheme not in ("http", "https") or not name or not _NOT_IN_HOSTS.isdisjoint(name) or port == 0:
         raise ConfigError(f"{text} is not an http or https URL", field=field, hint=hint)
     return parts
+
+
+def check_token(token: object, *, field: str) -> str:
+    """Without blanks around it; "" for None. The value itself is in no message."""
+    if token is None:
+        return ""
+    if not isinstance(token, str) or not token.strip() or not token.isascii() or not token.isprintable():
+        hint = "use printable ASCII, or leave it out for none"
+        raise ConfigError("it cannot be sent in a header", field=field, hint=hint)
+    return token.strip()

@@ -177,6 +177,52 @@ class AskedInLoop(Asked[V]):
             await asyncio.gather(task, return_exceptions=True)
 
 
+class OpenLetters(AskedInLoop[int]):
+    """The open letters of one queue: asked of the store, and counted on between two answers.
+
+    `on_failure` is called when a scrape cannot ask the store.
+    """
+
+    def __init__(self, on_failure: Callable[[], None]) -> None:
+        super().__init__(self.refresh, lambda: self._home)
+        self._on_failure = on_failure
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._store: Store | None = None
+        self._queue, self._added = "", 0
+        self.key: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> int:
+        return self.known.value or 0
+
+    async def open(self, store: Store, queue: str) -> None:
+        self._store, self._queue, self.key = store, queue, (*store_key(store), queue)
+        self._home = asyncio.get_running_loop()
+        await self.refresh()
+
+    async def close(self) -> None:
+        self._store = self._home = None
+        await super().close()
+
+    def add(self) -> None:
+        self._added += 1
+        self.answered(self.value + 1)
+
+    async def refresh(self) -> int:
+        while self._store is not None:
+            added = self._added
+            tally = await self._store.tally()
+            # The answer may or may not include a letter that was added meanwhile: ask again.
+            if added == self._added:
+                self.answered(tally.row(self._queue).open)
+                break
+        return self.value
+
+    def failed(self, error: Exception) -> None:
+        super().failed(error)
+        self._on_failure()
+
+
 def ask_all(asked: Sequence[Asked[V]], timeout: float = ASK_TIMEOUT) -> list[Known[V]]:
     """All at once; together they have one timeout."""
     under_way = [each.begin() for each in asked]

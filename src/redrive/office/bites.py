@@ -1,17 +1,21 @@
-"""A large act in bites, each atomic and none of them long, so that it never keeps workers waiting."""
+"""Large sets: read page by page, and changed in bites, each atomic and none so long that workers wait for it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import chain
+from typing import TypeVar
 
 from msgspec.structs import replace
 
+from redrive.core.item import Item
 from redrive.core.meters import Rate
-from redrive.core.select import Ids, Selection
-from redrive.core.verbs import Act, Amended, Change, Replay
+from redrive.core.select import And, Ids, Selection
+from redrive.core.verbs import Act, Amended, Change, IdPage, Page, Replay
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT, Store
+
+P = TypeVar("P", Page, IdPage)
 
 AT_ONCE = 2
 """Bites that are on their way together: while the store is busy with one, the next is being made."""
@@ -33,16 +37,28 @@ def paced(ids: Sequence[str], change: Replay, pace: Rate) -> list[Bite]:
     ]
 
 
+async def pages(find: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
+    """All pages of a search, by a function of the cursor. A page is read when the one before it has been used."""
+    page = await find(None)
+    yield page
+    while page.next is not None:
+        page = await find(page.next)
+        yield page
+
+
 async def ids_of(store: Store, selection: Selection, *, oldest: bool = False) -> list[str]:
     """All ids that the selection matches now: last died first, or longest dead first."""
-    ids: list[str] = []
-    cursor = None
-    while True:
-        page = await store.ids(selection, IDS_LIMIT, cursor, oldest=oldest)
-        ids += page.ids
-        cursor = page.next
-        if cursor is None:
-            return ids
+    found = pages(lambda cursor: store.ids(selection, IDS_LIMIT, cursor, oldest=oldest))
+    return [each async for page in found for each in page.ids]
+
+
+async def items_of(store: Store, ids: Sequence[str], also: Selection | None = None) -> list[Item]:
+    """Those that exist, and match `also`, in any order."""
+    found: list[Item] = []
+    for start in range(0, len(ids), PAGE_LIMIT):
+        these = Ids(tuple(ids[start : start + PAGE_LIMIT]))
+        found += await store.find(these if also is None else And((these, also)), PAGE_LIMIT)
+    return found
 
 
 async def amend_in_bites(store: Store, bites: Sequence[Bite], act: Act) -> Amended:

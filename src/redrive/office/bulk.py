@@ -16,9 +16,9 @@ from redrive.core.verbs import Amended, Cancel, Change, Discard, Skipped
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import open_letters
 from redrive.engine.store_retry import retry_unknown
-from redrive.office.bites import joined
+from redrive.office.bites import items_of, joined, pages
 from redrive.office.selection import Chosen
-from redrive.stores.base import PAGE_LIMIT, Store
+from redrive.stores.base import Store
 
 BATCH = 2000
 """Items between two checks of whether to stop."""
@@ -79,11 +79,7 @@ async def apply(
 
 
 async def running_among(store: Store, ids: Sequence[str]) -> set[str]:
-    running: set[str] = set()
-    for first in range(0, len(ids), PAGE_LIMIT):
-        these = And((Ids(tuple(ids[first : first + PAGE_LIMIT])), Match("state", "=", State.LEASED)))
-        running |= {item.id for item in await store.find(these, PAGE_LIMIT)}
-    return running
+    return {item.id for item in await items_of(store, ids, Match("state", "=", State.LEASED))}
 
 
 async def purge(store: Store, name: str, actor: str) -> int:
@@ -112,13 +108,8 @@ async def _amend_all(store: Store, which: Selection, change: Change, actor: str,
 async def discard_letters(store: Store, which: Selection, actor: str, reason: str) -> AsyncIterator[list[Item]]:
     """Discard the letters of a selection, longest dead first; gives those of each write. Leased ones are left."""
     act = verbs.Act(actor, reason, new_id())
-    cursor = None
-    while True:
-        page = await store.find(which, LETTERS, cursor, oldest=True)
+    async for page in pages(lambda cursor: store.find(which, LETTERS, cursor, oldest=True)):
         if page.items:
             found = {item.id: item for item in page.items}
             done, _ = await retry_unknown(partial(store.amend, Ids(tuple(found)), Discard(), act))
             yield [found[each] for each in (*done.changed, *done.already)]
-        cursor = page.next
-        if cursor is None:
-            return

@@ -13,6 +13,7 @@ from redrive.core.select import Selection
 from redrive.core.states import Disposition
 from redrive.core.verbs import Tally
 from redrive.errors import ConfigError
+from redrive.office.bites import pages
 from redrive.stores.base import PAGE_LIMIT, Store
 
 By = Literal["cause", "queue", "error", "category", "route", "reason", "tag", "disposition"]
@@ -89,11 +90,6 @@ def _most(counts: Counter[str], limit: int) -> tuple[Facet, ...]:
 
 async def walk(store: Store, selection: Selection) -> AsyncIterator[Item]:
     """Everything that matches, page by page."""
-    cursor = None
-    while True:
-        page = await store.find(selection, PAGE_LIMIT, cursor)
+    async for page in pages(lambda cursor: store.find(selection, PAGE_LIMIT, cursor)):
         for item in page:
             yield item
-        cursor = page.next
-        if cursor is None:
-            return

@@ -13,20 +13,25 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from redrive.errors import ConfigError, Conflict
+from redrive.stores.aside import in_thread
 
 _GAP = re.compile(r"[\s,]*")
 
 
-def check_new_file(path: Path, *, force: bool) -> None:
-    """Raises ConfigError if it cannot be a file, Conflict for one that exists, unless `force`."""
+@contextmanager
+def new_file(path: Path, *, force: bool) -> Iterator[IO[bytes]]:
+    """As `complete_file`. Raises ConfigError if it cannot be a file, Conflict for one that exists, unless `force`."""
     if path.exists() and not path.is_file():
         kind = "a directory" if path.is_dir() else "not a regular file"
         raise ConfigError(f"{path} is {kind}", field="FILE", hint="name a file")
     if not path.parent.is_dir():
         hint = "make the folder first, or name another place"
         raise ConfigError(f"{path} cannot be written: there is no such folder", field="FILE", hint=hint)
-    if path.exists() and not force:
-        raise Conflict(f"there is a file {path} already", hint="use another name, or --force")
+    try:
+        with complete_file(path, force=force) as out:
+            yield out
+    except FileExistsError:
+        raise Conflict(f"there is a file {path} already", hint="use another name, or --force") from None
 
 
 @contextmanager
@@ -62,6 +67,28 @@ def complete_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@in_thread
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace the file, or the one that a link leads to; its folder is made. Raises OSError."""
+    target = path.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with complete_file(target, force=True) as out:
+        out.write(data)
+
+
+@in_thread
+def set_aside(path: Path, digest: str) -> Path | None:
+    """Copy a damaged file beside itself, under a name made of its contents; None if that fails."""
+    copy = path.with_name(f"{path.name}.damaged-{digest[:8]}")
+    try:
+        if not copy.exists():
+            with complete_file(copy) as out:
+                out.write(path.read_bytes())
+    except OSError:
+        return None
+    return copy
 
 
 def json_entries(text: str, entry: re.Pattern[str]) -> Iterator[tuple[int, Any]]:

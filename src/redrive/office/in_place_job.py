@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import Struct
@@ -16,12 +16,17 @@ from redrive.core.select import Ids
 from redrive.core.verbs import Act, Replay, Skipped, refusal
 from redrive.errors import ConfigError
 from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.clock import Clock
 
 Function = Callable[[Item], Any]
 """Async, or a plain function for a thread. What it returns is the item's result."""
 Progress = Callable[[int, int], None]
 """How many were reached, and of how many."""
 SHORTEST: Millis = 1000
+PATIENCE = 5
+"""Attempts on one letter while the target answers with a rate limit."""
+LONGEST_WAIT: Millis = 60_000
+PIECE: Millis = 500
 
 
 class Halt(Exception):
@@ -66,6 +71,27 @@ class WorkRecord(Struct, frozen=True):
     selection: Ids
     changed: tuple[str, ...]
     settings: dict[str, int]
+
+
+async def patiently(
+    attempt: Callable[[], Awaitable[None]], limited: type[Exception], clock: Clock, check_stop: Callable[[], None]
+) -> None:
+    """For a function on a letter. A rate limit, an error of the type `limited`, is not an answer to the letter: it is
+    waited for, up to a minute at a time, as its `retry_after` says. `check_stop` is called meanwhile, and may raise.
+    """
+    for failures in range(1, PATIENCE):
+        try:
+            return await attempt()
+        except limited as error:
+            after = getattr(error, "retry_after", None)
+            wait: Millis = max(1, round((2.0**failures if after is None else after) * 1000))
+            if wait > LONGEST_WAIT:
+                raise
+        while wait > 0:  # in pieces, so that a stop takes effect at once
+            await clock.sleep(min(wait, PIECE))
+            wait -= PIECE
+            check_stop()
+    return await attempt()
 
 
 def job(

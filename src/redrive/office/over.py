@@ -6,7 +6,7 @@ import re
 from shlex import quote
 
 from redrive.core.durations import brief
-from redrive.core.item import Instant, Item, Terms, short_id
+from redrive.core.item import Instant, Item, Terms, error_line, short_id
 from redrive.core.states import Disposition, State
 from redrive.core.terms import DEPENDENCY
 from redrive.office.scene import Explanation, Scene, Why
@@ -21,7 +21,7 @@ def of_letter(scene: Scene) -> Explanation:
     item, letter, now = scene.history.item, scene.history.item.letter, scene.now
     assert letter is not None  # noqa: S101 - by the one caller
     failure = letter.failure
-    error = f"{failure.type}: {failure.text}" if failure.text else failure.type
+    error = error_line(failure.type, failure.text)
     text = f"it died {brief(now - letter.died_at)} ago: {letter.reason}"
     how = f"after {_of_what(scene)}, by rule {failure.rule} (category {failure.category})"
     why = [

@@ -63,7 +63,7 @@ class QueueOverview(Struct, frozen=True):
     @property
     def fill(self) -> int:
         """What counts against a capacity."""
-        return self.tally.ready + self.tally.held + self.tally.parked + self.tally.leased
+        return self.tally.live
 
 
 class Overview(Struct, frozen=True):

@@ -13,10 +13,10 @@ from redrive.core.policy_data import PolicyLike
 from redrive.core.select import And, Match, Selection
 from redrive.core.verbs import Act, Amended, DocumentWrite, SetPolicy
 from redrive.errors import ConfigError
-from redrive.office.bites import amend_in_bites, bites_of
+from redrive.office.bites import amend_in_bites, bites_of, ids_of
 from redrive.office.letters import BARE_ID, Which, check_several
 from redrive.office.settings import policy_value
-from redrive.stores.base import IDS_LIMIT, Store
+from redrive.stores.base import Store
 
 KIND = "policy"
 
@@ -48,14 +48,7 @@ def waiting(filter: str) -> Selection:
 
 async def _ids(store: Store, which: Which) -> list[str]:
     if isinstance(which, str) and not BARE_ID.fullmatch(which):
-        ids: list[str] = []
-        cursor = None
-        while True:
-            page = await store.ids(waiting(which), IDS_LIMIT, cursor)
-            ids += page.ids
-            cursor = page.next
-            if cursor is None:
-                return ids
+        return await ids_of(store, waiting(which))
     if isinstance(which, History):
         which = which.item
     several = [which] if isinstance(which, Item) else check_several(which, "which")

@@ -81,7 +81,7 @@ async def look(store: Store, item_id: str, judge: Judge = _nobody) -> Scene:
     """Raises NotFound."""
     history = await store.get(item_id)
     item, tally = history.item, await store.tally()
-    row = next((row for row in tally.queues if row.queue == item.queue), QueueTally(item.queue))
+    row = tally.row(item.queue)
     gates = await list_gates(store) if row.settings.gate else ()
     behind, more = await _behind(store, item)
     return Scene(

@@ -15,6 +15,7 @@ from redrive.core.select import Ids, Selection, fields_of
 from redrive.core.states import Disposition
 from redrive.core.verbs import Change, Move, Restore, SetPolicy, Skip, refusal
 from redrive.errors import NotFound
+from redrive.office.bites import pages
 from redrive.office.letters import Letters, letters_matching
 from redrive.office.policies import waiting
 from redrive.office.views import Views
@@ -105,13 +106,9 @@ async def _became(letters: Letters, one: Chosen) -> str:
 async def _by_filter(store: Store, where: str, change: Change) -> list[Chosen]:
     selection = _meant(where, change)
     chosen: list[Chosen] = []
-    cursor = None
-    while True:
-        page = await store.find(selection, PAGE_LIMIT, cursor)
+    async for page in pages(lambda cursor: store.find(selection, PAGE_LIMIT, cursor)):
         chosen += await _judged(store, page.items, change)
-        cursor = page.next
-        if cursor is None:
-            return chosen
+    return chosen
 
 
 def _meant(where: str, change: Change) -> Selection:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     from redrive._late import names_of
 
-    __getattr__ = names_of(
+    __getattr__, __dir__ = names_of(
         __name__,
         {
             "redrive.receipts.client": ("AsyncGateClient", "ReceiptClient"),
@@ -31,16 +31,5 @@ else:
         },
     )
 
-    def __dir__() -> list[str]:
-        return __all__
 
-
-__all__ = [
-    "AsyncGateClient",
-    "DeadLetterQueue",
-    "Job",
-    "Receipt",
-    "ReceiptClient",
-    "ReceiptMetrics",
-    "WorkPoller",
-]
+__all__ = ["AsyncGateClient", "DeadLetterQueue", "Job", "Receipt", "ReceiptClient", "ReceiptMetrics", "WorkPoller"]

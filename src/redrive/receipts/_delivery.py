@@ -27,7 +27,7 @@ from redrive.errors import (
     StoreError,
 )
 from redrive.receipts.metrics import ReceiptMetrics
-from redrive.receipts.model import Envelope, Receipt, check_sendable, final_id
+from redrive.receipts.model import Receipt, check_sendable, final_id, unpack
 from redrive.receipts.transports import Transport
 
 SUPERSEDED = "superseded: "
@@ -68,12 +68,12 @@ class Delivery:
         self._queue = queue
         self._metrics = metrics
         self.delivered: Callable[[str], None] = lambda _: None
-        self._expected: dict[bytes, tuple[Receipt, Envelope]] = {}
+        self._expected: dict[bytes, tuple[Receipt, str | None]] = {}
 
-    def expect(self, payload: bytes, receipt: Receipt, envelope: Envelope) -> None:
+    def expect(self, payload: bytes, receipt: Receipt, tenant_id: str | None) -> None:
         """A payload that was just written need not be decoded for its first attempt."""
         if len(self._expected) < EXPECTED:
-            self._expected[payload] = receipt, envelope
+            self._expected[payload] = receipt, tenant_id
 
     def forget(self, payload: bytes) -> None:
         self._expected.pop(payload, None)
@@ -82,12 +82,12 @@ class Delivery:
         """The handler. The item's policy decides on what it raises."""
         try:
             known = item.payload in self._expected
-            receipt, envelope = self._expected.pop(item.payload) if known else _decode(item.payload)
+            receipt, tenant_id = self._expected.pop(item.payload) if known else unpack(item.payload)
         except PayloadUndecodable as error:
             raise Dead(error.message) from error
         self._metrics.trying(item.id, receipt.status, retry=item.errors > 0)
         try:
-            await self._deliver(item.id, receipt, envelope.tenant_id)
+            await self._deliver(item.id, receipt, tenant_id)
         except ReceiptSuperseded as error:
             raise Cancel(f"{SUPERSEDED}{error.message}") from None
         except ReceiptError as error:
@@ -103,8 +103,7 @@ class Delivery:
 
     async def deliver(self, item: Item) -> None:
         """One attempt, by the holder of the item. Raises ReceiptError, PayloadUndecodable, StoreError."""
-        receipt, envelope = _decode(item.payload)
-        await self._deliver(item.id, receipt, envelope.tenant_id)
+        await self._deliver(item.id, *unpack(item.payload))
 
     async def _deliver(self, key: str, receipt: Receipt, tenant_id: str | None) -> None:
         try:
@@ -128,8 +127,3 @@ class Delivery:
 def _own_wait(item: Item) -> Millis:
     policy, _ = resolve(POLICY, {}, "" if item.terms is None else item.terms.policy)
     return policy.backoff.delay(item.errors + 1, 0.5) or 0
-
-
-def _decode(payload: bytes) -> tuple[Receipt, Envelope]:
-    envelope = Envelope.decode(payload)
-    return envelope.open(), envelope

@@ -7,12 +7,12 @@ from contextlib import suppress
 from redrive.app import Redrive
 from redrive.app.internals import store_of, taken
 from redrive.core.item import Item, Millis, NewItem, Terms
-from redrive.core.select import Ids
 from redrive.core.states import TERMINAL, Disposition, State
 from redrive.engine.waiting import Waiting
 from redrive.engine.write_hook import WriteHook
 from redrive.errors import NotFound, StoreError
 from redrive.events import Enqueued, Event, Finished
+from redrive.office.bites import items_of
 from redrive.receipts._delivery import SUPERSEDED, Delivery
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import Envelope, Receipt, content_id, order_key, receipt_in
@@ -59,7 +59,7 @@ class Outbox:
 
     async def _enqueue(self, receipt: Receipt, envelope: Envelope, chosen: str, terms: Terms) -> str:
         payload = envelope.encode()
-        self._delivery.expect(payload, receipt, envelope)
+        self._delivery.expect(payload, receipt, envelope.tenant_id)
         if await self.writes.put(NewItem(chosen, self._queue, payload, terms=terms)):
             return chosen
         self._delivery.forget(payload)
@@ -73,7 +73,7 @@ class Outbox:
 
     async def _is_repeat(self, receipt: Receipt, there: str) -> bool:
         try:
-            other = receipt_in((await self._store.get(there)).item)
+            other = receipt_in((await self._store.get(there)).item.payload)
         except NotFound:
             return True  # it ended and was pruned
         return other is not None and receipt.repeats(other)
@@ -122,18 +122,18 @@ class Outbox:
 
     async def _unblock(self, held: Item) -> None:
         """For a final receipt behind running ones that another process sent, or that were there at the start."""
-        receipt = receipt_in(held)
+        receipt = receipt_in(held.payload)
         if receipt is None or not receipt.final:
             return
         before = (await self._store.get(held.id)).blocked_by
         items = [(await self._store.get(each)).item for each in before]
-        running = [item.id for item in items if (other := receipt_in(item)) is not None and not other.final]
+        running = [item.id for item in items if (other := receipt_in(item.payload)) is not None and not other.final]
         if running:
             await self._cancel(running, held.id)
 
     async def _cancel(self, ids: list[str], final: str) -> None:
         done = await self._app.cancel(ids, reason=f"{SUPERSEDED}final receipt {final}")
-        for item in await self._store.find(Ids(done.changed), max(1, len(done.changed))):
+        for item in await items_of(self._store, done.changed):
             # A running item is only asked to end, and its worker emits how it ended.
             if item.state is State.CANCELLED and not item.cancel:
                 self._metrics.superseded["running"] += 1

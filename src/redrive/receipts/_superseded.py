@@ -17,9 +17,10 @@ from redrive.core.item import Item, Millis
 from redrive.core.select import And, Match, Or
 from redrive.engine.signals import Cancel
 from redrive.errors import PayloadUndecodable, RedriveError
+from redrive.office.bites import pages
 from redrive.receipts._delivery import SUPERSEDED
 from redrive.receipts.metrics import ReceiptMetrics
-from redrive.receipts.model import Envelope, final_id, receipt_in
+from redrive.receipts.model import final_id, receipt_in, unpack
 
 REASON = "their leases have ended"
 AT_ONCE = 20
@@ -46,14 +47,14 @@ class SupersededLetters:
             if self._is_first_final(item):
                 self._end(item)
             raise
-        receipt = receipt_in(item)
+        receipt = receipt_in(item.payload)
         if receipt is not None and receipt.final:
             self._end(item)
 
     def _is_first_final(self, item: Item) -> bool:
         try:
-            envelope = Envelope.decode(item.payload)
-            return item.id == final_id(self._queue, envelope.tenant_id, envelope.open().lease_id)
+            receipt, tenant_id = unpack(item.payload)
+            return item.id == final_id(self._queue, tenant_id, receipt.lease_id)
         except PayloadUndecodable:
             return False
 
@@ -86,15 +87,11 @@ class SupersededLetters:
 
         leases = Or(tuple([Match("key", "=", key) for key in ended]))
         where = render(And((Match("queue", "=", self._queue), leases)))
-        cursor: str | None = None
-        while True:
-            page = await self._app.letters.find(where, limit=PAGE_LIMIT, cursor=cursor)
-            ids = [item.id for item in page if (receipt := receipt_in(item)) is not None and not receipt.final]
+        async for page in pages(lambda cursor: self._app.letters.find(where, limit=PAGE_LIMIT, cursor=cursor)):
+            found = ((item.id, receipt_in(item.payload)) for item in page)
+            ids = [each for each, receipt in found if receipt is not None and not receipt.final]
             if ids:
                 await self._app.letters.work(ids, supersede, reason=REASON, concurrency=AT_ONCE, early=True)
-            cursor = page.next
-            if cursor is None:
-                return
 
 
 def _key(item: Item) -> str:

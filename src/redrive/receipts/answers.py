@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from redrive.core.quantity import cut
 from redrive.core.redact import redact_text
 from redrive.engine.evidence import as_delay
 from redrive.errors import (
@@ -20,7 +21,10 @@ from redrive.errors import (
     ReceiptServerError,
     ReceiptSuperseded,
 )
-from redrive.net.mcp import UNREADABLE, Answer, decode, parts_of, reply_of, texts_of
+from redrive.net.mcp import UNREADABLE, decode, parts_of, reply_of, texts_of
+
+if TYPE_CHECKING:
+    from redrive.net.http import HttpAnswer
 
 CODES: dict[str, type[ReceiptError]] = {
     "TASK_NOT_FOUND": ReceiptSuperseded,
@@ -56,7 +60,7 @@ _HINTS = {
 _REDIRECTED = "check the endpoint: redirects are not followed"
 
 
-def judge(answer: Answer) -> ReceiptError | None:
+def judge(answer: HttpAnswer) -> ReceiptError | None:
     """None: a plain POST was delivered."""
     if not 200 <= answer.status < 300:
         return _by_status(answer)
@@ -67,12 +71,12 @@ def judge(answer: Answer) -> ReceiptError | None:
     return _unreadable("its answer is not JSON", answer) if is_json else None
 
 
-def judge_tool(answer: Answer) -> ReceiptError | None:
+def judge_tool(answer: HttpAnswer) -> ReceiptError | None:
     """None: the tool call succeeded."""
     return _tool(answer)[0]
 
 
-def tool_result(answer: Answer) -> Any:
+def tool_result(answer: HttpAnswer) -> Any:
     """The structured content of the result, else its text, decoded if it is JSON. Raises ReceiptError."""
     error, result = _tool(answer)
     if error is not None:
@@ -86,7 +90,7 @@ def tool_result(answer: Answer) -> Any:
     return "\n".join(texts) if value is UNREADABLE else value
 
 
-def _tool(answer: Answer) -> tuple[ReceiptError | None, Any]:
+def _tool(answer: HttpAnswer) -> tuple[ReceiptError | None, Any]:
     if not 200 <= answer.status < 300:
         return _by_status(answer), None
     reply = reply_of(answer)
@@ -104,7 +108,7 @@ def _tool(answer: Answer) -> tuple[ReceiptError | None, Any]:
     return next(errors, None), result
 
 
-def _by_status(answer: Answer) -> ReceiptError:
+def _by_status(answer: HttpAnswer) -> ReceiptError:
     value = decode(answer.body)
     content = value if isinstance(value, dict) else answer.body.decode("utf-8", "replace")
     inner = content.get("error") or content.get("detail") or content if isinstance(content, dict) else content
@@ -153,7 +157,7 @@ def _error_of(content: Any, headers: Mapping[str, str]) -> ReceiptError:
     return kind(message, code=code, retry_after=_wait_of(content, headers), hint=_HINTS.get(code, ""))
 
 
-def _unreadable(what: str, answer: Answer) -> ReceiptServerError:
+def _unreadable(what: str, answer: HttpAnswer) -> ReceiptServerError:
     text = _short_text(answer.body.decode("utf-8", "replace")) or ("it is blank" if answer.body else "it is empty")
     return ReceiptServerError(f"{what}: {text}", code=str(answer.status))
 
@@ -186,8 +190,7 @@ def _text_of(content: Any) -> str:
 
 def _short_text(content: Any) -> str:
     """For people and evidence: short, one line, without secrets."""
-    text = " ".join(redact_text(_text_of(content)[: 4 * TEXT_LIMIT]).split())
-    return text if len(text) <= TEXT_LIMIT else f"{text[: TEXT_LIMIT - 1]}…"
+    return cut(" ".join(redact_text(_text_of(content)[: 4 * TEXT_LIMIT]).split()), TEXT_LIMIT)
 
 
 def _wait_of(content: Any, headers: Mapping[str, str]) -> float | None:

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 
 from redrive.app import Redrive
 from redrive.app.internals import Store, set_write_hook, store_of
-from redrive.app.nesting import AsyncLifecycle, Nesting
 from redrive.core.durations import Duration, parse, positive
 from redrive.core.item import Item
 from redrive.core.quantity import shown
@@ -29,11 +28,10 @@ from redrive.receipts.transports import Deliver, Mcp, check_endpoint, transport_
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.url import store_from_url
 
-NEW_CLIENT = "make a new ReceiptClient"
 DURABLE = "it is durable; the next client that is opened on this store delivers it"
 
 
-class ReceiptClient(AsyncLifecycle, Recovering):
+class ReceiptClient(Recovering):
     """A client of one target, on one store.
 
     `transport` is "mcp" (tool calls, at the endpoint's /mcp), "http" (plain POST) or an async function of (receipt,
@@ -43,6 +41,7 @@ class ReceiptClient(AsyncLifecycle, Recovering):
     `grace`. Without `work` this client delivers by `recover` only.
     """
 
+    _noun, _again = "client", "make a new ReceiptClient"
     _entered_by = "async with client:"
 
     def __init__(
@@ -68,6 +67,7 @@ class ReceiptClient(AsyncLifecycle, Recovering):
         log: bool = True,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__()
         check_terms(max_receipt_retries, backoff_base, jitter, name="max_receipt_retries")
         limit = positive(timeout, field="timeout")
         self.queue = queue
@@ -98,9 +98,6 @@ class ReceiptClient(AsyncLifecycle, Recovering):
         set_write_hook(self.app, self._outbox.writes)
         self._tasks: list[asyncio.Task[None]] = []
         self._file: ReceiptsFile | None = None
-        self._state = "new"
-        self._door = asyncio.Lock()
-        self._nesting = Nesting()
 
     def _declare_gate(
         self, breaker: GateOptions | Literal[True, False], endpoint: str | None, transport: str | Deliver
@@ -116,13 +113,7 @@ class ReceiptClient(AsyncLifecycle, Recovering):
     # --- lifecycle ---
 
     async def open(self) -> Self:
-        async with self._door:
-            if self._state == "closed":
-                raise AppClosed("this client was closed", hint=NEW_CLIENT)
-            if self._state == "new":
-                await self._open()
-                self._state = "open"
-        return self
+        return await super().open()  # CalledFromLoop names this method
 
     async def _open(self) -> None:
         await self._transport.open()
@@ -156,10 +147,7 @@ class ReceiptClient(AsyncLifecycle, Recovering):
 
     async def close(self) -> None:
         """Lets attempts end within `grace`; receipts that are not delivered stay durable. May be called twice."""
-        async with self._door:
-            if self._state == "open":
-                self._state = "closed"
-                await self._end()
+        await super().close()
 
     async def _end(self) -> None:
         self._waiting.close(AppClosed("the client was closed", hint=DURABLE))
@@ -185,13 +173,6 @@ class ReceiptClient(AsyncLifecycle, Recovering):
         over = error if isinstance(error, RedriveError) else AppClosed(f"the worker of this client {why}", hint=DURABLE)
         if self._state == "open":
             self._waiting.close(over)
-
-    def _check_open(self) -> None:
-        if self._state == "closed":
-            raise AppClosed("the client was closed; nothing was written", hint=NEW_CLIENT)
-        if self._state != "open":
-            hint = f"use it inside `{self._entered_by}`"
-            raise AppClosed("the client is not open; nothing was written", hint=hint)
 
     # --- sending ---
 

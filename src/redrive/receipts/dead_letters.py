@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,34 +12,33 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from redrive.app import Redrive
-from redrive.app.internals import PAGE_LIMIT, Store, clock_of, store_of
-from redrive.app.nesting import AsyncLifecycle, Nesting
+from redrive.app.internals import Store, clock_of, store_of
+from redrive.app.nesting import AsyncLifecycle
 from redrive.core import codec
 from redrive.core.classify import fingerprint, type_name
+from redrive.core.instants import moment
 from redrive.core.item import Item
 from redrive.core.quantity import shown
 from redrive.core.redact import redact_text
-from redrive.core.select import Ids
 from redrive.core.states import Disposition
 from redrive.core.verbs import PutResult
 from redrive.engine.evidence import text_of
 from redrive.engine.registry import check_queue_name
-from redrive.errors import ConfigError, Conflict, PayloadUndecodable, ReceiptError
+from redrive.errors import ConfigError, Conflict, ReceiptError
 from redrive.observe.logs import log
+from redrive.office import files
+from redrive.office.bites import items_of
 from redrive.office.records import Record
 from redrive.receipts import receipts_json
-from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts
-from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key
+from redrive.receipts.dead_receipts import DeadReceipt, dead_receipts, logger
+from redrive.receipts.model import Envelope, Receipt, check_sendable, content_id, item_id, order_key, receipt_in, unpack
 from redrive.receipts.receipts_file import ReceiptsFile, is_known, remember
 from redrive.receipts.receipts_json import Contents, Entry, Fault
 from redrive.stores.clock import Clock
 
-logger = logging.getLogger("redrive.receipts")
-
 IMPORTED = "import"
 STORED = "stored"
 NO_ERROR = "no error was recorded"
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Imported(Struct, frozen=True):
@@ -92,29 +90,33 @@ class DeadLetterQueue(AsyncLifecycle):
     def _bind(
         self, app: Redrive, queue: str, tenant: str | None, path: str | os.PathLike[str] | None, *, own: bool
     ) -> None:
+        super().__init__()
         self._app, self._queue, self._tenant, self._own = app, queue, tenant, own
         self._path = None if path is None else receipts_json.check_path(path)
         self._file = ReceiptsFile(app, queue, self._path, self.load) if own and self._path is not None else None
-        self._nesting = Nesting()
 
     async def open(self) -> Self:
-        if self._own:
-            await self._app.open()
-            try:
-                await self.load()
-                if self._file is not None:
-                    await self._file.open()
-            except BaseException:
-                await self._app.close()
-                raise
-        return self
+        return await super().open() if self._own else self
+
+    async def _open(self) -> None:
+        await self._app.open()
+        try:
+            await self.load()
+            if self._file is not None:
+                await self._file.open()
+        except BaseException:
+            await self._app.close()
+            raise
 
     async def close(self) -> None:
         """The dead letters stay in the store. May be called twice."""
         if self._own:
-            if self._file is not None:
-                await self._file.close()
-            await self._app.close()
+            await super().close()
+
+    async def _end(self) -> None:
+        if self._file is not None:
+            await self._file.close()
+        await self._app.close()
 
     # --- the five methods of the original ---
 
@@ -125,7 +127,7 @@ class DeadLetterQueue(AsyncLifecycle):
 
         One that is here already stays as it is, or comes back if it was removed.
         """
-        now = datetime.fromtimestamp(clock_of(self._app).now() / 1000, UTC)
+        now = moment(clock_of(self._app).now())
         entry = Entry(check_sendable(Receipt.of(receipt)), now, receipts_json.check_attempts(attempts))
         done = await self._import_records([self._record(entry, STORED, error)], "a receipt could not be delivered")
         if done.added:
@@ -159,8 +161,7 @@ class DeadLetterQueue(AsyncLifecycle):
 
     async def size(self) -> int:
         """The number of open dead letters."""
-        rows = (await self._app.tally()).queues
-        return next((row.open for row in rows if row.queue == self._queue), 0)
+        return (await self._app.tally()).row(self._queue).open
 
     async def get_all(self) -> list[DeadReceipt]:
         """All open dead letters, first failed first."""
@@ -197,7 +198,7 @@ class DeadLetterQueue(AsyncLifecycle):
         already = len(contents.entries) - len(done.added)
         if dry_run or path is None:
             return Imported(done.added, already, contents.faults)
-        aside = await receipts_json.set_aside(path, contents.hash) if contents.faults else None
+        aside = await files.set_aside(path, contents.hash) if contents.faults else None
         if not contents.faults or aside is not None:
             await remember(self._app, path, contents.hash)
         return Imported(done.added, already, contents.faults, aside)
@@ -206,7 +207,7 @@ class DeadLetterQueue(AsyncLifecycle):
         kind, text = _error_of(error)
         receipt, failed_at = entry.receipt, entry.failed_at
         tenant = self._tenant if entry.tenant_id is None else entry.tenant_id
-        written_at = receipt.timestamp if EPOCH <= receipt.timestamp < failed_at else failed_at
+        written_at = receipt.timestamp if receipts_json.EPOCH <= receipt.timestamp < failed_at else failed_at
         return Record(
             id=item_id(self._queue, tenant, receipt),
             queue=self._queue,
@@ -224,8 +225,8 @@ class DeadLetterQueue(AsyncLifecycle):
 
     def _renamed(self, record: Record) -> Record:
         """For a second final receipt of a lease that differs from the first, which has the id of the lease."""
-        envelope = Envelope.decode(bytes(record.payload))
-        return replace(record, id=content_id(self._queue, envelope.tenant_id, envelope.open()))
+        receipt, tenant = unpack(bytes(record.payload))
+        return replace(record, id=content_id(self._queue, tenant, receipt))
 
     async def _import_records(self, records: Sequence[Record], reason: str, *, dry_run: bool = False) -> PutResult:
         done = await self._app.letters.import_(records, reason=reason, dry_run=dry_run)
@@ -239,19 +240,12 @@ class DeadLetterQueue(AsyncLifecycle):
 
     async def _items(self, ids: Sequence[str]) -> list[Item]:
         """Those of this queue that exist, in any order."""
-        found: list[Item] = []
-        for start in range(0, len(ids), PAGE_LIMIT):
-            batch = Ids(tuple(ids[start : start + PAGE_LIMIT]))
-            found += (await store_of(self._app).find(batch, PAGE_LIMIT)).items
-        return [item for item in found if item.queue == self._queue]
+        return [item for item in await items_of(store_of(self._app), ids) if item.queue == self._queue]
 
 
 def _repeats(record: Record, payload: bytes) -> bool:
-    try:
-        there = Envelope.decode(payload).open()
-    except PayloadUndecodable:
-        return False
-    return Envelope.decode(bytes(record.payload)).open().repeats(there)
+    there = receipt_in(payload)
+    return there is not None and unpack(bytes(record.payload))[0].repeats(there)
 
 
 def _error_of(error: BaseException | str | None) -> tuple[str, str]:

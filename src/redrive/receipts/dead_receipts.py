@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+from datetime import datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from redrive.app import Redrive
 from redrive.app.internals import PAGE_LIMIT
 from redrive.core.filters import render
-from redrive.core.item import Attempt, Failure, Instant, Item
+from redrive.core.instants import moment
+from redrive.core.item import Attempt, Item, error_line
 from redrive.core.select import Match
 from redrive.errors import PayloadUndecodable
 from redrive.observe.logs import log
+from redrive.office.bites import pages
 from redrive.office.in_place import last_attempts
-from redrive.receipts.model import Envelope, Receipt
+from redrive.receipts.model import Receipt, unpack
 from redrive.receipts.receipts_json import Entry
 
 logger = logging.getLogger("redrive.receipts")
@@ -52,39 +54,26 @@ def dead_receipt(item: Item, last: Attempt | None = None) -> DeadReceipt | None:
     """None for a letter that is not a receipt. `last`: see `last_attempts`."""
     letter = item.letter
     try:
-        envelope = Envelope.decode(item.payload)
-        receipt = envelope.open()
+        receipt, tenant_id = unpack(item.payload)
     except PayloadUndecodable:
         return None
     if letter is None:
         return None
-    error = _text(letter.failure)
-    dead = DeadReceipt(item.id, receipt, _datetime(letter.died_at), item.attempt, error, envelope.tenant_id)
+    error = error_line(letter.failure.type, letter.failure.text)
+    dead = DeadReceipt(item.id, receipt, moment(letter.died_at), item.attempt, error, tenant_id)
     if last is None or last.failure is None:
         return dead
-    return replace(dead, last_error=_text(last.failure), tried_at=_datetime(last.started_at))
+    last_error = error_line(last.failure.type, last.failure.text)
+    return replace(dead, last_error=last_error, tried_at=moment(last.started_at))
 
 
 async def dead_receipts(app: Redrive, queue: str, *, last_errors: bool = False) -> list[DeadReceipt]:
     """All open ones of a queue, first failed first. `last_errors` also reads what recoveries were told."""
     found: list[DeadReceipt | None] = []
-    cursor = None
-    while True:
-        page = await app.letters.find(letters_of(queue), limit=PAGE_LIMIT, cursor=cursor)
+    async for page in pages(lambda cursor: app.letters.find(letters_of(queue), limit=PAGE_LIMIT, cursor=cursor)):
         last = await last_attempts(page, app.history) if last_errors else {}
         found += [dead_receipt(item, last.get(item.id)) for item in page]
-        cursor = page.next
-        if cursor is None:
-            break
     others = found.count(None)
     if others and last_errors:
         log(logger, logging.WARNING, f"{others} letters of queue {queue} are not receipts; see redrive letters list")
     return [each for each in reversed(found) if each is not None]
-
-
-def _text(failure: Failure) -> str:
-    return f"{failure.type}: {failure.text}" if failure.text else failure.type
-
-
-def _datetime(at: Instant) -> datetime:
-    return datetime.fromtimestamp(at / 1000, UTC)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from redrive.core.quantity import shown
+from redrive.core.instants import moment
+from redrive.core.quantity import cut, shown
 from redrive.core.redact import redact_text
 from redrive.engine.poller import error_text
 from redrive.engine.signals import Retry
@@ -154,7 +154,7 @@ class ReceiptFactory:
         # An unpaired surrogate in an error must not keep the receipt from being sent.
         text = redact_text(message.encode("utf-8", "backslashreplace").decode())
         metadata = {"code": code, "message": text, "retryable": retryable}
-        return self._receipt(job, status="failed", summary=_cut(text), error_metadata=metadata)
+        return self._receipt(job, status="failed", summary=cut(text, SUMMARY_LIMIT), error_metadata=metadata)
 
     def raised(self, job: Job, error: BaseException) -> Receipt:
         """`Retry` asks the broker to lease the task again."""
@@ -176,12 +176,8 @@ class ReceiptFactory:
         return value
 
     def _receipt(self, job: Job, **fields: Any) -> Receipt:
-        at = datetime.fromtimestamp(self.clock.now() / 1000, UTC)
+        at = moment(self.clock.now())
         return Receipt(lease_id=job.lease_id, task_id=job.task_id, worker_id=self.worker_id, timestamp=at, **fields)
-
-
-def _cut(summary: str) -> str:
-    return summary if len(summary) <= SUMMARY_LIMIT else f"{summary[: SUMMARY_LIMIT - 1]}…"
 
 
 def _result(value: object) -> dict[str, Any]:
@@ -201,5 +197,5 @@ def _result(value: object) -> dict[str, Any]:
             raise ConfigError(f"{shown(value)} is not JSON ({error})") from None
     summary, pointers = fields.get("summary"), fields.get("artifact_pointers", [])
     if isinstance(summary, str) and len(summary) > SUMMARY_LIMIT and isinstance(pointers, list | tuple):
-        return {"summary": _cut(summary), "artifact_pointers": [*pointers, {"summary": summary}]}
+        return {"summary": cut(summary, SUMMARY_LIMIT), "artifact_pointers": [*pointers, {"summary": summary}]}
     return fields

@@ -9,14 +9,12 @@ Counters count from the start of the process. The number of dead letters is the 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from redrive import events as ev
 from redrive.app import Redrive
 from redrive.app.internals import store_of
-from redrive.errors import RedriveError
-from redrive.observe.metrics import AskedInLoop, Family, Gauge, Metrics, Sample, store_key
+from redrive.observe.metrics import Family, Gauge, Metrics, OpenLetters, Sample
 
 SIZE = "dead_letter_queue_size"
 
@@ -39,12 +37,9 @@ class ReceiptMetrics(Metrics):
         super().__init__(prefix)
         self.receipts, self.superseded = self._counters["receipts"], self._counters["receipts_superseded"]
         self._statuses: dict[str, str] = {}
-        self._queue, self._changes = "", 0
-        self._app: Redrive | None = None
-        self._key: tuple[str, ...] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._unsubscribe: Callable[[], None] | None = None
-        self._letters = AskedInLoop(self._asked, lambda: self._loop)
+        self._queue = ""
+        self._letters = OpenLetters(self.store_failed)
+        self._unsubscribe: Callable[[], None] = lambda: None
 
     @property
     def retries(self) -> int:
@@ -56,25 +51,23 @@ class ReceiptMetrics(Metrics):
 
     @property
     def dead_letters(self) -> int:
-        return self._letters.known.value or 0
+        return self._letters.value
 
     async def open(self, app: Redrive, queue: str) -> None:
         """Subscribe to the events of an open app, and ask its store for the number of letters."""
-        self._app, self._queue, self._key = app, queue, (*store_key(store_of(app)), queue)
-        self._loop = asyncio.get_running_loop()
+        self._queue = queue
         self._unsubscribe = app.events.subscribe(self._heard)
-        await self.refresh()
+        await self._letters.open(store_of(app), queue)
 
     async def close(self) -> None:
         """The numbers stay as they are."""
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-        self._app = self._loop = self._unsubscribe = None
+        self._unsubscribe()
         await self._letters.close()
         self._retire()
 
     def gauges(self) -> list[Gauge]:
-        return [] if self._key is None else [Gauge(self._key, self._letters, lambda size: [Sample(SIZE, (), size)])]
+        letters = self._letters
+        return [Gauge(letters.key, letters, lambda size: [Sample(SIZE, (), size)])] if letters.key else []
 
     def trying(self, item_id: str, status: str, *, retry: bool) -> None:
         """An attempt begins; its end comes with the app's events."""
@@ -109,28 +102,13 @@ class ReceiptMetrics(Metrics):
         status = self._statuses.pop(event.id, "unknown")
         if event.state == "dead":
             self._count("receipts", (status, "false"))
-            self._changes += 1
-            self._letters.answered(self.dead_letters + 1)
+            self._letters.add()
         elif event.state == "cancelled":
             self.superseded[status] += 1
 
     async def refresh(self) -> int:
         """Ask the store for the number of letters."""
-        while self._app is not None:
-            seen = self._changes
-            tally = await self._app.tally()
-            # The answer may or may not include a letter that was counted meanwhile: ask again.
-            if seen == self._changes:
-                self._letters.answered(next((row.open for row in tally.queues if row.queue == self._queue), 0))
-                break
-        return self.dead_letters
-
-    async def _asked(self) -> int:
-        try:
-            return await self.refresh()
-        except RedriveError:
-            self.store_failed()
-            raise
+        return await self._letters.refresh()
 
 
 def alert_rules(prefix: str = "redrive") -> str:

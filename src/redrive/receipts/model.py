@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from redrive.core import codec
-from redrive.core.item import Item
 from redrive.core.quantity import shown
-from redrive.core.validation import is_number
+from redrive.core.validation import check_count, is_number
+from redrive.engine.ids import hashed_id
 from redrive.errors import ConfigError, InvalidReceipt, PayloadTooLarge, PayloadUndecodable
 
 STATUSES = ("pending", "running", "complete", "failed")
@@ -26,8 +26,6 @@ RECEIPT_LIMIT = 1024 * 1024
 """Bytes of JSON."""
 NAME_LIMIT = 512
 ATTEMPTS_LIMIT = 1000
-_ID_LENGTH = 24
-_ALPHABET = str.maketrans("0189", "ghij")
 _REQUIRED = ("lease_id", "task_id", "worker_id", "status")
 _NESTED = ("artifact_pointers", "error_metadata", "extra")
 _FIELDS = frozenset({*_REQUIRED, "timestamp", "summary", "artifact_pointers", "error_metadata"})
@@ -163,10 +161,16 @@ class Envelope(Struct, frozen=True, kw_only=True):
 _decoder = msgspec.json.Decoder(Envelope)
 
 
-def receipt_in(item: Item) -> Receipt | None:
+def unpack(payload: bytes) -> tuple[Receipt, str | None]:
+    """The receipt and its tenant. Raises PayloadUndecodable."""
+    envelope = Envelope.decode(payload)
+    return envelope.open(), envelope.tenant_id
+
+
+def receipt_in(payload: bytes) -> Receipt | None:
     """None if the payload is not a receipt."""
     try:
-        return Envelope.decode(item.payload).open()
+        return unpack(payload)[0]
     except PayloadUndecodable:
         return None
 
@@ -183,17 +187,12 @@ def item_id(queue: str, tenant_id: str | None, receipt: Receipt) -> str:
 
 @lru_cache(maxsize=1_024)
 def final_id(queue: str, tenant_id: str | None, lease_id: str) -> str:
-    return _hash(msgspec.json.encode(["final", queue, tenant_id or "", lease_id]))
+    return hashed_id(msgspec.json.encode(["final", queue, tenant_id or "", lease_id]))
 
 
 def content_id(queue: str, tenant_id: str | None, receipt: Receipt) -> str:
     """Also for a second final receipt of a lease that differs from the first."""
-    return _hash(receipt.canonical(queue, tenant_id or ""))
-
-
-def _hash(data: bytes) -> str:
-    """In the form of all ids: 24 characters of their alphabet."""
-    return hashlib.sha256(data).hexdigest()[:_ID_LENGTH].translate(_ALPHABET)
+    return hashed_id(receipt.canonical(queue, tenant_id or ""))
 
 
 def order_key(tenant_id: str | None, lease_id: str) -> str:
@@ -221,16 +220,13 @@ def check_sendable(receipt: Receipt) -> Receipt:
 
 def check_terms(max_attempts: Any, backoff_base: Any, jitter: Any = 0.0, *, name: str = "max_retries") -> None:
     """Raises ConfigError that names the parameter. A 0 is refused, and not replaced by a default."""
-
-    def check(valid: bool, value: object, field: str, rule: str) -> None:  # noqa: FBT001 - of this function
-        if not valid:
-            raise ConfigError(f"must be {rule}, got {shown(value)}", field=field, hint="leave it out for the default")
-
-    valid = is_number(max_attempts) and isinstance(max_attempts, int) and 1 <= max_attempts <= ATTEMPTS_LIMIT
-    check(valid, max_attempts, name, f"a whole number from 1 to {ATTEMPTS_LIMIT:,}")
-    valid = is_number(backoff_base) and 0 < backoff_base < math.inf
-    check(valid, backoff_base, "backoff_base", "a number greater than 0")
-    check(is_number(jitter) and 0 <= jitter <= 1, jitter, "jitter", "a number from 0 to 1")
+    hint = "leave it out for the default"
+    check_count(max_attempts, field=name, most=ATTEMPTS_LIMIT, hint=hint, error=ConfigError)
+    if not is_number(backoff_base) or not 0 < backoff_base < math.inf:
+        text = f"must be a number greater than 0, got {shown(backoff_base)}"
+        raise ConfigError(text, field="backoff_base", hint=hint)
+    if not is_number(jitter) or not 0 <= jitter <= 1:
+        raise ConfigError(f"must be a number from 0 to 1, got {shown(jitter)}", field="jitter", hint=hint)
 
 
 def is_name(name: object) -> bool:

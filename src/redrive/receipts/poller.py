@@ -20,7 +20,7 @@ from redrive.app.internals import store_of
 from redrive.core.durations import Duration, parse, positive
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
-from redrive.core.validation import check_count, check_function
+from redrive.core.validation import check_count, check_function, check_str_list
 from redrive.engine.caller import Called, is_async
 from redrive.engine.poller import JOB_TIMEOUT, SHUTDOWN_CANCELLED, Delivered, Poller, Times
 from redrive.errors import ConfigError, PayloadError, RedriveError
@@ -73,10 +73,9 @@ class WorkPoller:
             drain=parse(drain_timeout, field="drain_timeout"),
         )
         ttl = None if lease_ttl is None else max(1, positive(lease_ttl, field="lease_ttl") // 1000)
-        filters = {
-            "capabilities": _check_str_list(capabilities, "capabilities"),
-            "accept_types": _check_str_list(accept_types, "accept_types"),
-        }
+        given = {"capabilities": capabilities, "accept_types": accept_types}
+        hint = 'use a list such as ["ocr"]'
+        filters = {name: check_str_list(value, field=name, hint=hint) for name, value in given.items()}
         broker = _Broker(client, self.worker_id, times.timeout, ttl, filters)
         broker.poll = self._or_default(poll, broker.poll, "poll", "most")
         broker.renew = self._or_default(renew, broker.renew, "renew", "job")
@@ -179,14 +178,3 @@ def _worker_name(given: object) -> str:
         text = f"must be a printable string of 1 to {NAME_LIMIT} characters, got {shown(given)}"
         raise ConfigError(text, field="worker_id", hint="leave it out for host and process")
     return given
-
-
-def _check_str_list(given: object, field: str) -> list[str]:
-    """A string alone would be taken for as many words as it has letters."""
-    if not isinstance(given, str | bytes | Mapping) and isinstance(given, Iterable):
-        found = list(given)
-        if all(isinstance(each, str) and each.strip() for each in found):
-            return found
-        given = found
-    text = f"must be a list of non-empty strings, got {shown(given)}"
-    raise ConfigError(text, field=field, hint='use a list such as ["ocr"]')

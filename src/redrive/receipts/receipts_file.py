@@ -10,24 +10,22 @@ import hashlib
 import logging
 import platform
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from redrive import events as ev
 from redrive.app import Redrive
-from redrive.app.internals import aside, clock_of, store_of
+from redrive.app.internals import clock_of, in_thread, store_of
 from redrive.core import codec
 from redrive.core.states import State
 from redrive.core.verbs import DocumentWrite
 from redrive.engine.mirror import Mirror
 from redrive.errors import ConfigError
 from redrive.observe.logs import log
+from redrive.office import files
 from redrive.receipts import receipts_json
-from redrive.receipts.dead_receipts import dead_receipts, letters_of
-
-logger = logging.getLogger("redrive.receipts")
+from redrive.receipts.dead_receipts import dead_receipts, letters_of, logger
 
 KIND = "receipts-file"
 
@@ -85,21 +83,21 @@ class ReceiptsFile:
 
     async def _signature(self) -> object:
         """Changes when open letters come or go: the counters of the queue, and the letter that died last."""
-        rows = [row for row in (await self._app.tally()).queues if row.queue == self._queue]
+        row = (await self._app.tally()).row(self._queue)
         page = await self._app.letters.find(letters_of(self._queue), limit=1)
         last = [(item.id, item.letter and item.letter.died_at) for item in page]
-        return [(row.open, row.archived, row.trash) for row in rows], last
+        return row.open, row.archived, row.trash, last
 
     async def _write(self) -> None:
         there = await receipts_json.read(self._path)
         if there is not None:
             await self._load()
-            if there.faults and await receipts_json.set_aside(self._path, there.hash) is None:
+            if there.faults and await files.set_aside(self._path, there.hash) is None:
                 hint = "make room for a copy beside it, or move it away"
                 raise ConfigError(f"{self._path} is damaged and cannot be copied", field="storage_path", hint=hint)
         entries = [each.entry for each in await dead_receipts(self._app, self._queue)]
-        data = await aside(partial(receipts_json.dump, entries))
+        data = await in_thread(receipts_json.dump)(entries)
         digest = hashlib.sha256(data).hexdigest()
         if there is None or there.hash != digest:
-            await receipts_json.replace(self._path, data)
+            await files.replace_file(self._path, data)
             await remember(self._app, self._path, digest)

@@ -10,29 +10,25 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
 
 from msgspec import Struct
 
-from redrive.app.internals import aside
+from redrive.app.internals import in_thread
 from redrive.core.quantity import shown
-from redrive.errors import ConfigError, Conflict, InvalidReceipt
-from redrive.office.files import check_new_file, complete_file, json_entries
+from redrive.core.validation import check_count
+from redrive.errors import ConfigError, InvalidReceipt
+from redrive.office.files import json_entries, new_file
 from redrive.receipts.model import Receipt, check_sendable, check_tenant
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 NAME = "receipts.json"
 FAULTS = 20
 """So many are reported one by one; of more, only the number."""
 MOST_ATTEMPTS = 1_000_000
 TENANT = "tenant_id"
-_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ENTRY = re.compile(r'\{\s*"(?:receipt|failed_at|attempts)"\s*:')
 
 
@@ -71,15 +67,7 @@ def check_path(path: object, field: str = "storage_path") -> Path:
     return Path(path)
 
 
-def _in_thread(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    @wraps(function)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await aside(partial(function, *args, **kwargs))
-
-    return call
-
-
-@_in_thread
+@in_thread
 def resolve(path: Path) -> Path:
     """The file itself, or the receipts.json in a folder. A path without a suffix that does not exist is a folder."""
     named = path.expanduser().absolute()
@@ -89,7 +77,7 @@ def resolve(path: Path) -> Path:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-@_in_thread
+@in_thread
 def read(path: Path) -> Contents | None:
     """None if there is no such file. Raises ConfigError if it cannot be read."""
     try:
@@ -139,16 +127,13 @@ def _failed_at(value: object, receipt: Receipt) -> datetime:
         at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"failed_at {shown(value)} is not a time: use 2024-01-15T10:30:45Z") from None
-    if at < _EARLIEST:
+    if at < EPOCH:
         raise ValueError(f"failed_at {shown(value)} is before 1970")
     return at
 
 
 def check_attempts(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_ATTEMPTS:
-        text = f"must be a whole number from 0 to {MOST_ATTEMPTS:,}, got {shown(value)}"
-        raise ConfigError(text, field="attempts")
-    return value
+    return check_count(value, field="attempts", least=0, most=MOST_ATTEMPTS, error=ConfigError)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -180,39 +165,12 @@ def _encode(value: object) -> str:
     raise TypeError(f"a {type(value).__name__} is not JSON")
 
 
-@_in_thread
+@in_thread
 def write(path: Path, entries: Iterable[Entry], *, force: bool = False) -> None:
     """For an export. Conflict if there is a file already and not `force`."""
-    check_new_file(path, force=force)
     try:
-        _write(path, dump(entries), force=force)
-    except FileExistsError:
-        raise Conflict(f"there is a file {path} already", hint="use another name, or --force") from None
+        with new_file(path, force=force) as out:
+            out.write(dump(entries))
     except OSError as error:
         text = f"{path} cannot be written: {error.strerror}; nothing of it is left"
         raise ConfigError(text, field="FILE", hint="make room, or name another place") from None
-
-
-@_in_thread
-def replace(path: Path, data: bytes) -> None:
-    """Replace the file, or the one that a link leads to; its folder is made. Raises OSError."""
-    target = path.resolve()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _write(target, data, force=True)
-
-
-@_in_thread
-def set_aside(path: Path, digest: str) -> Path | None:
-    """Copy a damaged file beside itself, under a name made of its contents; None if that fails."""
-    copy = path.with_name(f"{path.name}.damaged-{digest[:8]}")
-    try:
-        if not copy.exists():
-            _write(copy, path.read_bytes())
-    except OSError:
-        return None
-    return copy
-
-
-def _write(path: Path, data: bytes, *, force: bool = False) -> None:
-    with complete_file(path, force=force) as out:
-        out.write(data)

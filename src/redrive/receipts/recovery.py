@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 
 from redrive.app import Redrive
-from redrive.core.item import Item, Millis, short_id
+from redrive.app.nesting import AsyncLifecycle
+from redrive.core.item import Item, short_id
 from redrive.core.rates import RateText
 from redrive.core.verbs import Skipped
 from redrive.engine.signals import Cancel
@@ -25,23 +27,17 @@ from redrive.errors import (
     StoreError,
 )
 from redrive.observe.logs import log
-from redrive.office.in_place import Halt
+from redrive.office.in_place_job import Halt, patiently
 from redrive.receipts._delivery import SUPERSEDED
-from redrive.receipts.dead_receipts import letters_of
+from redrive.receipts.dead_receipts import letters_of, logger
 from redrive.receipts.metrics import ReceiptMetrics
-from redrive.receipts.model import Envelope
+from redrive.receipts.model import unpack
 from redrive.stores.clock import Clock
-
-logger = logging.getLogger("redrive.receipts")
 
 UNREACHABLE_CODES = frozenset({"502", "503", "504"})
 """Answers of a gateway whose server is down."""
 UNAUTHORIZED_CODES = frozenset({"UNAUTHORIZED", "401"})
 """About the token, not about the receipt: the others would get the same answer."""
-PATIENCE = 5
-"""Attempts on one receipt while the target answers with a rate limit."""
-LONGEST_WAIT: Millis = 60_000
-PIECE: Millis = 500
 STOPPED = "it was asked to stop"
 
 
@@ -62,16 +58,13 @@ class Recovery(Struct, frozen=True):
     stopped: bool = False
 
 
-class Recovering:
+class Recovering(AsyncLifecycle):
     """The part of a client that recovers dead receipts."""
 
     app: Redrive
     queue: str
     clock: Clock
     metrics: ReceiptMetrics
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
 
     async def deliver(self, item: Item) -> None:
         raise NotImplementedError
@@ -129,9 +122,9 @@ class Recovering:
 
 
 async def _deliver(client: Recovering, item: Item, check_stop: Callable[[], None]) -> None:
-    status = Envelope.decode(item.payload).open().status
+    status = unpack(item.payload)[0].status
     try:
-        await _deliver_patiently(client, item, check_stop)
+        await patiently(partial(client.deliver, item), ReceiptLimited, client.clock, check_stop)
     except ReceiptSuperseded as error:
         client.metrics.trying(item.id, status, retry=False)
         raise Cancel(f"{SUPERSEDED}{error.message}") from None
@@ -145,20 +138,3 @@ async def _deliver(client: Recovering, item: Item, check_stop: Callable[[], None
         raise
     client.metrics.trying(item.id, status, retry=False)
     client.metrics.arrived(item.id)
-
-
-async def _deliver_patiently(client: Recovering, item: Item, check_stop: Callable[[], None]) -> None:
-    """A rate limit is not an answer to the receipt: it is waited for, up to a minute at a time."""
-    for failures in range(1, PATIENCE):
-        try:
-            return await client.deliver(item)
-        except ReceiptLimited as error:
-            seconds = 2.0**failures if error.retry_after is None else error.retry_after
-            wait: Millis = max(1, round(seconds * 1000))
-            if wait > LONGEST_WAIT:
-                raise
-        while wait > 0:  # in pieces, so that a stop takes effect at once
-            await client.clock.sleep(min(wait, PIECE))
-            wait -= PIECE
-            check_stop()
-    return await client.deliver(item)

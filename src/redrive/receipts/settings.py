@@ -7,7 +7,7 @@ from msgspec import Struct
 from redrive.core.item import Millis
 from redrive.doors import Section
 from redrive.settings import readers
-from redrive.settings.model import Field
+from redrive.settings.model import Field, choice, duration, text, whole
 
 TRANSPORTS = ("mcp", "http")
 MOST_RETRIES = 1000
@@ -27,8 +27,6 @@ class ReceiptSettings(Struct, frozen=True):
     file: str | None = None
 
 
-TEXT = {"type": "string", "minLength": 1}
-
 FIELDS = (
     Field(
         "receipts.endpoint",
@@ -38,33 +36,19 @@ FIELDS = (
         {"type": "string"},
         show=readers.without_password,
     ),
-    Field(
-        "receipts.transport",
-        "how: tool calls of MCP, or a plain POST",
-        f"one of {', '.join(TRANSPORTS)}",
-        readers.one_of(*TRANSPORTS),
-        {"type": "string", "enum": list(TRANSPORTS)},
-    ),
+    choice("receipts.transport", "how: tool calls of MCP, or a plain POST", *TRANSPORTS),
     Field(
         "receipts.auth_token",
         "the bearer token that the target wants",
         "a text; without one, none is sent",
         readers.token,
-        TEXT,
+        {"type": "string", "minLength": 1},
         show=readers.hidden,
         secret=True,
     ),
-    Field(
-        "receipts.tenant", "for whom receipts are delivered", "a name; without one, none is told", readers.name, TEXT
-    ),
-    Field("receipts.queue", "the queue in which receipts wait", "a name", readers.name, TEXT),
-    Field(
-        "receipts.max_retries",
-        "how often `receipts send` tries one before it is a dead letter",
-        f"1 to {MOST_RETRIES:,}",
-        readers.whole(1, MOST_RETRIES),
-        {"type": "integer", "minimum": 1, "maximum": MOST_RETRIES},
-    ),
+    text("receipts.tenant", "for whom receipts are delivered", "a name; without one, none is told"),
+    text("receipts.queue", "the queue in which receipts wait", "a name"),
+    whole("receipts.max_retries", "how often `receipts send` tries one before it is a dead letter", 1, MOST_RETRIES),
     Field(
         "receipts.backoff_base",
         "its waits are this to the power of the tries so far, in seconds",
@@ -72,20 +56,12 @@ FIELDS = (
         readers.positive,
         {"type": "number", "exclusiveMinimum": 0},
     ),
-    Field(
-        "receipts.timeout",
-        "how long one try may take",
-        "a duration above 0",
-        readers.some_time,
-        {"type": ["string", "number"]},
-        show=readers.duration_text,
-    ),
-    Field(
+    duration("receipts.timeout", "how long one try may take", "a duration above 0", readers.some_time),
+    text(
         "receipts.file",
         "a receipts.json of dead letters, imported and then kept current; in a file, a relative path starts at it",
         "a path",
         readers.path,
-        TEXT,
         is_path=True,
     ),
 )

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlunsplit
 
 import msgspec
 
-from redrive.core.item import Millis
+from redrive.core.item import Millis, error_line
 from redrive.core.quantity import shown
-from redrive.core.redact import REDACTED, redact_text
+from redrive.core.redact import redact_text
 from redrive.engine.caller import is_async
 from redrive.engine.evidence import CHAIN_LIMIT, text_of
 from redrive.engine.ids import new_id
@@ -26,8 +27,8 @@ from redrive.errors import (
     ReceiptServerError,
     ReceiptUnreachable,
 )
-from redrive.net.mcp import Answer, call_of, is_stream, reply_of
-from redrive.net.urls import check_http_url
+from redrive.net.mcp import call_of, is_answered
+from redrive.net.urls import check_http_url, check_token
 from redrive.receipts.answers import judge, judge_tool, tool_result
 from redrive.receipts.model import Receipt
 
@@ -43,16 +44,20 @@ JOB_LIMIT = 16 * 1024 * 1024
 """Bytes that are read of the answer to a tool call."""
 TEXT_LIMIT = 200
 FAILED = "FAILED"
+HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 TOOLS = {"running": "asyncgate.report_progress", "complete": "asyncgate.complete", "failed": "asyncgate.fail"}
 
 
-class Transport(Protocol):
-    async def open(self) -> None: ...
+class Transport:
+    async def open(self) -> None:
+        return
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        return
 
     async def deliver(self, receipt: Receipt, key: str, tenant_id: str | None) -> None:
         """One attempt. `key` is the same for every attempt of one receipt. Raises ReceiptError."""
+        raise NotImplementedError
 
 
 def transport_for(
@@ -67,8 +72,8 @@ def transport_for(
         return Own(cast("Deliver", given), timeout)
     if given not in ("mcp", "http"):
         raise ConfigError(f"{shown(given)} is not a transport", field="transport", hint=hint)
-    kind = Mcp if given == "mcp" else Http
-    return kind(check_endpoint(endpoint, mcp=given == "mcp"), check_token(auth_token), timeout, connections)
+    kind, url = Mcp if given == "mcp" else Http, check_endpoint(endpoint, mcp=given == "mcp")
+    return kind(url, check_token(auth_token, field="auth_token"), timeout, connections)
 
 
 def check_endpoint(endpoint: object, *, mcp: bool) -> str:
@@ -81,28 +86,12 @@ def check_endpoint(endpoint: object, *, mcp: bool) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
-def check_token(token: object) -> str:
-    """The value itself is in no message."""
-    if token is None:
-        return ""
-    if not isinstance(token, str) or not token.strip() or not token.isascii() or not token.isprintable():
-        hint = "use printable ASCII, or leave it out for none"
-        raise ConfigError("it cannot be sent in a header", field="auth_token", hint=hint)
-    return token.strip()
-
-
-class Own:
+class Own(Transport):
     """The caller's function. An error that is not a ReceiptError is one of the target, or of the way there."""
 
     def __init__(self, function: Deliver, timeout: Millis) -> None:
         self._function = function
         self._timeout = timeout
-
-    async def open(self) -> None:
-        return
-
-    async def close(self) -> None:
-        return
 
     async def deliver(self, receipt: Receipt, key: str, tenant_id: str | None) -> None:
         try:
@@ -134,11 +123,10 @@ def _without_secrets(error: BaseException) -> BaseException | None:
 
 
 def _text(error: BaseException) -> str:
-    text = redact_text(" ".join(str(error).split())[:TEXT_LIMIT])
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return error_line(type(error).__name__, redact_text(" ".join(str(error).split())[:TEXT_LIMIT]))
 
 
-class _Wire:
+class _Wire(Transport):
     """A connection pool for the life of a client, with as many connections as attempts at once."""
 
     def __init__(self, url: str, token: str, timeout: Millis, connections: int) -> None:
@@ -148,9 +136,6 @@ class _Wire:
         self._timeout = timeout
         self._connections = connections
         self._client: HttpClient | None = None
-        self._headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name}>"
@@ -171,37 +156,23 @@ class _Wire:
         if client is not None:
             await client.close()
 
-    async def _post(self, body: bytes, key: str, *, limit: int = ANSWER_LIMIT, safe: bool = True) -> Answer:
+    async def _post(self, body: bytes, key: str, *, limit: int = ANSWER_LIMIT, safe: bool = True) -> HttpAnswer:
         """`safe`: the target recognises a repeat by the key, so it may be sent again."""
         if self._client is None:
             raise ReceiptUnreachable("the transport is not open")
         from redrive.net import http
 
-        def enough(part: HttpAnswer) -> bool:
-            """A stream may stay open after the call is answered."""
-            return is_stream(part.headers) and reply_of(Answer(part.status, part.headers, part.body, key)) is not None
-
-        if not key.isprintable():
-            raise ReceiptRefused(f"it cannot be sent to {self._name}: its key cannot be sent in a header")
-        headers = {**self._headers, "Idempotency-Key": key}
+        post = partial(self._client.post, self._url, body, HEADERS, within=self._timeout, enough=is_answered)
         try:
-            reply = await self._client.post(
-                self._url, body, headers, within=self._timeout, limit=limit, enough=enough, safe=safe
-            )
+            return await post(limit=limit, safe=safe, token=self._token, key=key)
         except http.TimedOut:
             raise ReceiptUnreachable(f"{self._name} did not answer within {self._timeout / 1000:g} s") from None
         except http.BrokenAnswer as error:
-            raise ReceiptServerError(f"the answer of {self._name} cannot be read: {self._redact(error)}") from None
+            raise ReceiptServerError(f"the answer of {self._name} cannot be read: {error}") from None
         except http.Unreachable as error:
-            raise ReceiptUnreachable(f"{self._name} could not be reached: {self._redact(error)}") from None
+            raise ReceiptUnreachable(f"{self._name} could not be reached: {error}") from None
         except http.Unsendable as error:
-            raise ReceiptRefused(f"it cannot be sent to {self._name}: {self._redact(error)}") from None
-        # A target may repeat the token, which must not be stored.
-        content = reply.body.replace(self._token.encode(), REDACTED.encode()) if self._token else reply.body
-        return Answer(reply.status, reply.headers, content, key)
-
-    def _redact(self, error: Exception) -> str:
-        return redact_text(str(error).replace(self._token, REDACTED) if self._token else str(error))
+            raise ReceiptRefused(f"it cannot be sent to {self._name}: {error}") from None
 
 
 class Http(_Wire):

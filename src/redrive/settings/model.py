@@ -70,6 +70,26 @@ class Field(Struct, frozen=True):
         return f"REDRIVE_{self.name.upper().replace('.', '_')}"
 
 
+def text(name: str, says: str, accepts: str, read: readers.Reader = readers.name, *, is_path: bool = False) -> Field:
+    return Field(name, says, accepts, read, {"type": "string", "minLength": 1}, is_path=is_path)
+
+
+def choice(name: str, says: str, *words: str) -> Field:
+    schema = {"type": "string", "enum": list(words)}
+    return Field(name, says, f"one of {', '.join(words)}", readers.one_of(*words), schema)
+
+
+def whole(name: str, says: str, least: int, most: int, without: str = "") -> Field:
+    """`without`: what holds if there is no value."""
+    accepts = f"{least:,} to {most:,}{without and f'; without it {without}'}"
+    schema = {"type": "integer", "minimum": least, "maximum": most}
+    return Field(name, says, accepts, readers.whole(least, most), schema)
+
+
+def duration(name: str, says: str, accepts: str, read: readers.Reader = readers.duration) -> Field:
+    return Field(name, says, accepts, read, {"type": ["string", "number"]}, show=readers.duration_text)
+
+
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 _OWN: dict[str, Field] = {
@@ -84,13 +104,7 @@ _OWN: dict[str, Field] = {
             show=readers.without_password,
             secret=True,
         ),
-        Field(
-            "actor",
-            "who acts, for the audit",
-            "a name; without one, the user who runs the process",
-            readers.name,
-            {"type": "string", "minLength": 1},
-        ),
+        text("actor", "who acts, for the audit", "a name; without one, the user who runs the process"),
         Field(
             "max_payload",
             "the largest payload or result that `Redrive()` takes",
@@ -98,33 +112,21 @@ _OWN: dict[str, Field] = {
             readers.size,
             {"type": ["integer", "string"]},
         ),
-        Field(
-            "log.level",
-            "what `worker run` logs",
-            f"one of {', '.join(LEVELS)}",
-            readers.one_of(*LEVELS),
-            {"type": "string", "enum": list(LEVELS)},
-        ),
-        Field(
-            "log.format",
-            "how `worker run` logs",
-            f"one of {', '.join(FORMATS)}",
-            readers.one_of(*FORMATS),
-            {"type": "string", "enum": list(FORMATS)},
-        ),
-        Field(
+        choice("log.level", "what `worker run` logs", *LEVELS),
+        choice("log.format", "how `worker run` logs", *FORMATS),
+        whole(
             "worker.processes",
             "worker processes, restarted when they die",
-            f"1 to {MOST_PROCESSES}; without it one process and no supervisor",
-            readers.whole(1, MOST_PROCESSES),
-            {"type": "integer", "minimum": 1, "maximum": MOST_PROCESSES},
+            1,
+            MOST_PROCESSES,
+            "one process and no supervisor",
         ),
-        Field(
+        whole(
             "worker.concurrency",
             "items at once in each process, over all its queues",
-            f"1 to {MOST_AT_ONCE:,}; without it what the handlers allow",
-            readers.whole(1, MOST_AT_ONCE),
-            {"type": "integer", "minimum": 1, "maximum": MOST_AT_ONCE},
+            1,
+            MOST_AT_ONCE,
+            "what the handlers allow",
         ),
         Field(
             "worker.queues",
@@ -134,14 +136,7 @@ _OWN: dict[str, Field] = {
             {"type": ["array", "string"], "items": {"type": "string"}},
             show=list,
         ),
-        Field(
-            "worker.grace",
-            "how long handlers may finish when a worker is told to stop",
-            "a duration",
-            readers.duration,
-            {"type": ["string", "number"]},
-            show=readers.duration_text,
-        ),
+        duration("worker.grace", "how long handlers may finish when a worker is told to stop", "a duration"),
     )
 }
 

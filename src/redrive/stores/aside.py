@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -39,6 +41,16 @@ async def aside(call: Callable[[], T]) -> T:
         # The interpreter is ending and starts no more threads. Nobody else needs the loop then.
         run()
     return await future
+
+
+def in_thread(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The function as a coroutine, which runs it `aside`."""
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await aside(partial(function, *args, **kwargs))
+
+    return call
 
 
 async def through(work: Coroutine[Any, Any, T]) -> T:

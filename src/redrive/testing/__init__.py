@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     from redrive._late import names_of
 
-    __getattr__ = names_of(
+    __getattr__, __dir__ = names_of(
         __name__,
         {
             "redrive.stores.memory": ("MemoryStore",),
@@ -31,9 +31,6 @@ else:
             "redrive.testing.proxy": ("EncodingProxy",),
         },
     )
-
-    def __dir__() -> list[str]:
-        return __all__
 
 
 __all__ = [

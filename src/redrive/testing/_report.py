@@ -7,6 +7,7 @@ from difflib import SequenceMatcher, get_close_matches
 
 from redrive.core import durations
 from redrive.core.item import Instant, Item, short_id
+from redrive.core.quantity import cut
 from redrive.core.states import Disposition, State
 from redrive.testing._expect import Expectation, payload_of, result_of
 
@@ -112,5 +113,4 @@ def _fate(item: Item, now: Instant) -> str:
 
 
 def _short(text: str) -> str:
-    line = text.replace("\n", " ")
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+    return cut(text.replace("\n", " "), WIDTH)

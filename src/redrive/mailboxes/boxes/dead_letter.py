@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from redrive.core.item import Attempt, Failure, History, Instant
+from redrive.core.instants import moment
+from redrive.core.item import Attempt, Failure, History
 
 T = TypeVar("T")
 
@@ -99,10 +100,6 @@ def error_type(failure: Failure) -> str:
 def error_text(failure: Failure) -> str:
     """The error's own words, without those of what caused it."""
     return failure.text.partition(CAUSED)[0]
-
-
-def moment(at: Instant) -> datetime:
-    return datetime.fromtimestamp(at / 1000, UTC)
 
 
 def request_id_of(body: object) -> UUID | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from redrive.blocking.handle import Handle
 from redrive.core import outcome as o
 from redrive.core import typed_codec
+from redrive.core.instants import moment
 from redrive.core.item import Item, Millis, NewItem
 from redrive.core.verbs import Answer, Held, Settlement, Verdict
 from redrive.engine.report import settlement_of
@@ -25,7 +26,6 @@ from redrive.errors import (
     ReplyNotAvailableError,
     SerializationError,
 )
-from redrive.mailboxes.boxes.dead_letter import moment
 from redrive.mailboxes.boxes.envelope import Envelope, Lineage, lineage_of, opened
 from redrive.mailboxes.validation import check_visibility
 

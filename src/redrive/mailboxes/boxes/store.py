@@ -54,8 +54,7 @@ class MailboxStore(SharedStore):
     async def count(self, name: str) -> int:
         """In the loop: messages that are ready, delayed or in hand, and open letters under this name."""
         tally = await self.store.tally()
-        live = sum(row.ready + row.held + row.parked + row.leased for row in tally.queues if row.queue == name)
-        return live + sum(row.open for row in tally.routes if row.route == name)
+        return tally.row(name).live + sum(row.open for row in tally.routes if row.route == name)
 
     async def check_same_queue(self, item: NewItem) -> None:
         """Ids are unique in the whole store: a repeat is harmless, but a message under a used id would be dropped."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
 from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
+from redrive.core.instants import moment
 from redrive.core.validation import check_function, check_type
 from redrive.engine.caller import call_blocking
 from redrive.errors import MailboxClosedError, MailboxConnectionError, MailboxError
@@ -180,4 +181,4 @@ def _age(letter: DeadLetter[Any], now: int) -> float:
     died = letter.dead_lettered_at
     # A letter that a user made may have a time without a zone; ours are UTC.
     aware = died if died.tzinfo is not None else died.replace(tzinfo=UTC)
-    return max(0.0, (datetime.fromtimestamp(now / 1000, UTC) - aware).total_seconds())
+    return max(0.0, (moment(now) - aware).total_seconds())

@@ -14,13 +14,14 @@ from msgspec import structs
 from redrive.blocking.shared_store import Store
 from redrive.core import durations, typed_codec
 from redrive.core import outcome as o
+from redrive.core.instants import moment
 from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Match
 from redrive.core.verbs import Act, Answer, Settlement
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import LetterSource, at_death, open_letters
 from redrive.errors import SerializationError
-from redrive.mailboxes.boxes.dead_letter import DeadLetter, dead_letter_of, error_type, moment
+from redrive.mailboxes.boxes.dead_letter import DeadLetter, dead_letter_of, error_type
 from redrive.mailboxes.boxes.envelope import Envelope
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters import store_dead_letter

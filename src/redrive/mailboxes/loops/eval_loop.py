@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from redrive.core.generics import arguments_of, given_for
+from redrive.core.instants import moment
 from redrive.core.quantity import shown
 from redrive.core.validation import check_function, check_type
-from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
+from redrive.mailboxes.boxes.dead_letter import request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message

@@ -25,9 +25,10 @@ import msgspec
 
 from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.core.generics import arguments_of, given_for, parameters_of
+from redrive.core.instants import moment
 from redrive.core.validation import check_has, check_optional
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
+from redrive.mailboxes.boxes.dead_letter import request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message

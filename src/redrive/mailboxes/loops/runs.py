@@ -20,9 +20,9 @@ from typing import Any, Protocol, cast
 from uuid import UUID
 
 from redrive.blocking.loops.heartbeat import Heartbeat
+from redrive.core.instants import moment
 from redrive.core.validation import check_count
 from redrive.engine.caller import run_blocking
-from redrive.mailboxes.boxes.dead_letter import moment
 from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
 from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, RunContext
 from redrive.stores.clock import Clock

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from redrive.core import outcome as o
+from redrive.core.instants import moment
 from redrive.core.item import Failure, NewItem
 from redrive.core.policy import Policy
 from redrive.core.states import State
@@ -19,7 +20,7 @@ from redrive.core.verbs import Verdict
 from redrive.engine.evidence import failure_of, text_of
 from redrive.errors import MailboxConnectionError, MailboxError, MailboxFullError, ReceiptHandleExpiredError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes.dead_letter import DeadLetter, error_text, error_type, moment, request_id_of, trace_id_of
+from redrive.mailboxes.boxes.dead_letter import DeadLetter, error_text, error_type, request_id_of, trace_id_of
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.loops.outbox import letter_item, reply_item, shares_store
