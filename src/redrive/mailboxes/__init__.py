@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from redrive.mailboxes.letters.consumer import KEEP, DLQConsumer, safe
     from redrive.mailboxes.letters.replayer import Replayed, Replayer, replay
     from redrive.mailboxes.letters.rules import AutoReplay, ReplayRule
-    from redrive.mailboxes.life.group import LoopGroup
+    from redrive.mailboxes.loops.group import LoopGroup
     from redrive.mailboxes.loops.policy import DLQPolicy
     from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
     from redrive.observe.endpoint import HealthServer
@@ -63,7 +63,7 @@ else:
             "redrive.mailboxes.boxes.dead_letter": "DeadLetter PastAttempt",
             "redrive.mailboxes.loops.policy": "DLQPolicy",
             "redrive.mailboxes.letters.consumer": "KEEP DLQConsumer safe",
-            "redrive.mailboxes.life.group": "LoopGroup",
+            "redrive.mailboxes.loops.group": "LoopGroup",
             "redrive.observe.endpoint": "HealthServer",
             "redrive.mailboxes.metrics": "MailboxMetrics default_metrics",
             "redrive.mailboxes.letters.replayer": "Replayed Replayer replay",

@@ -18,7 +18,6 @@ from redrive.blocking.loops.watchdog import Watchdog, kill_this_process
 from redrive.core.classify import qualified_name
 from redrive.core.quantity import shown
 from redrive.core.validation import LONGEST, check_clock, check_function, check_timeout, check_type, is_number
-from redrive.engine.evidence import text_of
 from redrive.errors import InvalidParameterError
 from redrive.observe.endpoint import HEALTHY, LOOPBACK, UNHEALTHY, HealthServer, Report
 from redrive.observe.logs import log
@@ -99,7 +98,7 @@ class Member:
                 self.loop.shutdown(timeout=left)
             except Exception as error:  # noqa: BLE001 - a loop of any kind; it is called again
                 text = "Shutdown of a loop failed"
-                log(logger, logging.ERROR, text, loop=self.name, error=text_of(error))
+                log(logger, logging.ERROR, text, loop=self.name, error=error)
             if not left:
                 return
             thread.join(min(left, STOP_AGAIN))
@@ -108,13 +107,13 @@ class Member:
         error = self.error
         if error is None:
             return
-        name, kind = text_of(error), qualified_name(type(error))
+        kind = qualified_name(type(error))
         log(
             logger,
             logging.CRITICAL,
             "Loop crashed",
             loop=self.name,
-            error=name,
+            error=error,
             error_type=kind,
             restart_in_seconds=restart_in,
         )

@@ -18,7 +18,6 @@ from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.stop import Stop
 from redrive.core.quantity import shown
 from redrive.core.validation import check_clock, check_type, is_number
-from redrive.engine.evidence import text_of
 from redrive.errors import InvalidParameterError, ReceiptHandleExpiredError
 from redrive.observe.logs import log
 from redrive.stores.clock import Clock, SystemClock
@@ -229,10 +228,10 @@ class LeaseExtender:
             self._drop(held)
             if not held.message.is_finalized:
                 text = "Lease lost while the message was worked on"
-                log(logger, logging.WARNING, text, message_id=held.message.id, error=text_of(error))
+                log(logger, logging.WARNING, text, message_id=held.message.id, error=error)
         except Exception as error:  # noqa: BLE001 - a store that is down for now: the work goes on, and so does this
             text = "Lease could not be extended"
-            log(logger, logging.WARNING, text, message_id=held.message.id, error=text_of(error))
+            log(logger, logging.WARNING, text, message_id=held.message.id, error=error)
         else:
             held.until = now + held.extension
 

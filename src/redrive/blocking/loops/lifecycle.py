@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -51,11 +51,9 @@ class Life:
                 self._stop = self._thread = None
                 self._ended.set()
 
-    @contextmanager
-    def attended(self, shared: SharedStore | None) -> Iterator[None]:
+    def attended(self, shared: SharedStore | None) -> AbstractContextManager[None]:
         """Around a run on this store: an operator can stop it, and sees the number of its deliveries."""
-        with nullcontext() if shared is None else shared.tasks.attended(ReceiveLoop(self.stop, self._in_hand)):
-            yield
+        return nullcontext() if shared is None else shared.tasks.attended(ReceiveLoop(self.stop, self._in_hand))
 
     def _in_hand(self) -> list[Delivery]:
         return [each for each in self.batch if hasattr(each, "item") and not each.is_finalized]

@@ -456,7 +456,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         try:
             found = self._look_up(name, at)
         except Exception as error:  # noqa: BLE001 - see above
-            logs.log(logging.WARNING, "Mailbox not resolved", mailbox=name, error=logs.text_of(error))
+            logs.log(logging.WARNING, "Mailbox not resolved", mailbox=name, error=error)
             return None
         return found if isinstance(found, Mailbox) else None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +21,7 @@ from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import InvalidParameterError, MailboxFullError
-from redrive.mailboxes.boxes.dead_letter import DeadLetter
+from redrive.mailboxes.boxes.dead_letter import DeadLetter, instant
 from redrive.mailboxes.boxes.envelope import FORM, NOTHING, Envelope, sealed
 from redrive.mailboxes.validation import check_name
 
@@ -114,8 +113,8 @@ def _item(letter: DeadLetter[Any] | None, name: str, now: Instant) -> Item:
         if tries > MOST_TRIES:
             message = f"must be at most {MOST_TRIES:,}, got {tries:,}"
             raise InvalidParameterError(message, field="delivery_count", hint="give the number of deliveries")
-        died_at = min(now, _instant(letter.dead_lettered_at))
-        sent_at = min(died_at, _instant(letter.first_enqueued_at or letter.first_received_at))
+        died_at = min(now, instant(letter.dead_lettered_at))
+        sent_at = min(died_at, instant(letter.first_enqueued_at or letter.first_received_at))
         failure = _failure(letter.last_error_type, letter.last_error)
     return Item(
         id="",
@@ -138,7 +137,3 @@ def _failure(named: str, text: str) -> Failure:
     """With the name that failures of handlers have, so that it has the same cause as they."""
     kind = named.removeprefix("builtins.")
     return Failure(kind, text, "error", rule="default", cause=fingerprint(kind, text, ()))
-
-
-def _instant(at: datetime) -> Instant:
-    return max(0, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))

@@ -242,6 +242,6 @@ def _bundle(folder: str | os.PathLike[str] | None, run: Run, **parts: object) ->
         half.write_bytes(msgspec.json.format(msgspec.json.encode(facts, enc_hook=repr), indent=2))
         half.replace(path)
     except (OSError, TypeError, ValueError, RecursionError) as error:
-        logs.log(logging.WARNING, "Debug bundle not written", path=path, error=logs.text_of(error))
+        logs.log(logging.WARNING, "Debug bundle not written", path=path, error=error)
         return None
     return str(path)

@@ -132,7 +132,7 @@ class LoopOutbox:
                 source.shared.call(method, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - a loop does not end because of another store
             if not (isinstance(error, MailboxError) and source.closed):
-                logs.log(logging.WARNING, "Not delivered yet", source_mailbox=source.name, error=logs.text_of(error))
+                logs.log(logging.WARNING, "Not delivered yet", source_mailbox=source.name, error=error)
 
     def _deliver(self, item: Item) -> None:
         """In a thread of the worker."""

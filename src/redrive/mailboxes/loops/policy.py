@@ -154,7 +154,7 @@ def mailbox_of(policy: Policy | None, message: Given, error: BaseException | Fai
         return policy.mailbox_for(error if isinstance(error, Exception) else None)
     except Exception as broken:  # noqa: BLE001 - the user's own policy
         text = "Policy failed, the letter goes to its first mailbox"
-        logs.log(logging.ERROR, text, message_id=message.id, mailbox=policy.mailbox.name, error=logs.text_of(broken))
+        logs.log(logging.ERROR, text, message_id=message.id, mailbox=policy.mailbox.name, error=broken)
         return policy.mailbox
 
 
@@ -207,9 +207,7 @@ def _dies(policy: Policy, message: Given, error: BaseException) -> bool:
         with parent_only():
             return bool(policy.should_dead_letter(message, error))  # type: ignore[arg-type]  # SystemExit is asked about, too
     except Exception as broken:  # noqa: BLE001 - the user's own policy
-        logs.log(
-            logging.ERROR, "Policy failed, its threshold decides", message_id=message.id, error=logs.text_of(broken)
-        )
+        logs.log(logging.ERROR, "Policy failed, its threshold decides", message_id=message.id, error=broken)
         return message.delivery_count >= policy.max_delivery_count
 
 

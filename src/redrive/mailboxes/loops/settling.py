@@ -94,7 +94,7 @@ class Settler:
         except MailboxConnectionError:
             raise
         except MailboxError as error:
-            logs.log(logging.WARNING, "Reply not sent", message_id=message.id, error=logs.text_of(error))
+            logs.log(logging.WARNING, "Reply not sent", message_id=message.id, error=error)
 
     def _letter(self, message: Given, why: DeadLetterReason) -> DeadLetter[Any]:
         try:
