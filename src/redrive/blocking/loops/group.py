@@ -17,7 +17,7 @@ from redrive.blocking.loops.stop import Stop
 from redrive.blocking.loops.watchdog import Watchdog, kill_this_process
 from redrive.core.classify import qualified_name
 from redrive.core.quantity import shown
-from redrive.core.validation import LONGEST, check_clock, check_function, check_timeout, check_type, is_number
+from redrive.core.validation import check_clock, check_function, check_seconds, check_timeout, check_type
 from redrive.errors import InvalidParameterError
 from redrive.observe.endpoint import HEALTHY, LOOPBACK, UNHEALTHY, HealthServer, Report
 from redrive.observe.logs import log
@@ -169,10 +169,7 @@ class LoopSupervisor(Living):
         kill: Callable[[], None] = kill_this_process,
         metrics: Iterable[Metrics] = (),
     ) -> None:
-        if not is_number(shutdown_timeout) or not 0 <= shutdown_timeout <= LONGEST:
-            hint = f"use 0 to {LONGEST:,} seconds; 0 does not wait"
-            message = f"{shown(shutdown_timeout)} is out of range"
-            raise InvalidParameterError(message, field="shutdown_timeout", hint=hint)
+        check_seconds(shutdown_timeout, field="shutdown_timeout")
         check_clock(clock)
         check_function(kill, field="kill", hint="leave it out to kill this process")
         super().__init__("group")

@@ -26,7 +26,7 @@ from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.letters.replayer import Replayed, Replayer, check_how
 from redrive.mailboxes.letters.resending import LetterToReplay, Transform, not_in
 from redrive.mailboxes.metrics import MailboxMetrics
-from redrive.mailboxes.validation import as_parameter, check_priority, check_rounds
+from redrive.mailboxes.validation import check_priority, check_rounds
 from redrive.office.replay.resend import BATCH, read
 from redrive.office.replay.rules import Rule, rule_for
 
@@ -54,7 +54,7 @@ class ReplayRule(Rule):
     def __post_init__(self) -> None:
         check_how(self.where, self.to, self.transform)
         _ = self.delay, self.selection
-        as_parameter(lambda _: self.check(), None)
+        self.check()
         if self.priority is not None:
             check_priority(self.priority)
         check_type(self.name, str, field="name", hint="give a text, or leave it out")

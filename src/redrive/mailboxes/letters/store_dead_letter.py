@@ -16,11 +16,11 @@ from redrive.core import codec, typed_codec
 from redrive.core.classify import fingerprint
 from redrive.core.item import MOST_TRIES, Failure, History, Instant, Item, Letter, Priority
 from redrive.core.states import Disposition, State
-from redrive.core.validation import check_count
+from redrive.core.validation import check_range
 from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
 from redrive.engine.store_retry import retry_unknown
-from redrive.errors import InvalidParameterError, MailboxFullError
+from redrive.errors import MailboxFullError
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, instant
 from redrive.mailboxes.boxes.envelope import FORM, NOTHING, Envelope, sealed
 from redrive.mailboxes.validation import check_name
@@ -109,10 +109,8 @@ def _item(letter: DeadLetter[Any] | None, name: str, now: Instant) -> Item:
         failure = _failure(NOT_A_LETTER, f"sent to {name} directly")
     else:
         queue = check_name(letter.source_mailbox or name, field="source_mailbox")
-        tries = check_count(letter.delivery_count, field="delivery_count", least=0)
-        if tries > MOST_TRIES:
-            message = f"must be at most {MOST_TRIES:,}, got {tries:,}"
-            raise InvalidParameterError(message, field="delivery_count", hint="give the number of deliveries")
+        tries = letter.delivery_count
+        check_range(tries, field="delivery_count", least=0, most=MOST_TRIES, whole=True)
         died_at = min(now, instant(letter.dead_lettered_at))
         sent_at = min(died_at, instant(letter.first_enqueued_at or letter.first_received_at))
         failure = _failure(letter.last_error_type, letter.last_error)

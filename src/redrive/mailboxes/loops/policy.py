@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -11,11 +11,9 @@ from typing import Any, Generic, TypeVar
 from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.item import Failure, Item
-from redrive.core.quantity import shown
-from redrive.core.validation import check_count, check_has, check_optional
+from redrive.core.validation import check_count, check_errors, check_has, check_optional
 from redrive.engine.evidence import plain_failure
 from redrive.engine.forks import parent_only
-from redrive.errors import InvalidParameterError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.mailbox import Mailbox
@@ -63,7 +61,7 @@ class DLQPolicy(Generic[T, R]):
             check_has(one, "send", field="mailbox", hint=OPEN_MAILBOX)
         check_count(self.max_delivery_count, field="max_delivery_count")
         for field in ("include_errors", "exclude_errors", "routes"):
-            _check_errors(field, getattr(self, field))
+            check_errors(getattr(self, field), field=field)
         if self.max_age is not None:
             durations.parse(self.max_age, field="max_age")
 
@@ -112,17 +110,6 @@ def age_of(message: Message[Any, Any]) -> timedelta:
         return age
     sent = getattr(message, "enqueued_at", None)
     return datetime.now(UTC) - sent if isinstance(sent, datetime) else timedelta(0)
-
-
-def _check_errors(field: str, errors: object) -> None:
-    if errors is None:
-        return
-    hint = "give exception classes, such as frozenset({TimeoutError})"
-    if isinstance(errors, str) or not isinstance(errors, Collection):
-        raise InvalidParameterError(f"must be a set of exception classes, got {shown(errors)}", field=field, hint=hint)
-    for kind in errors:
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise InvalidParameterError(f"must be an exception class, got {shown(kind)}", field=field, hint=hint)
 
 
 Policy = DLQPolicy[Any, Any]
