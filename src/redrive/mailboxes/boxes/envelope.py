@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
+from redrive.core import typed_codec
 from redrive.core.item import Item, Millis
 
 FORM = 1
@@ -43,9 +44,19 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     born: Raw = NOTHING
     lineage: Lineage | None = None
 
+    def load(self, expected: Any) -> Any:
+        """The body as this type; None: plain data. Raises SerializationError."""
+        return typed_codec.load(bytes(self.body), expected, self.type)
+
 
 _decoder = msgspec.json.Decoder(Envelope)
 _encoder = msgspec.json.Encoder()
+
+
+def enclosed(body: object, to: str, *, expected: Any = None, **fields: Any) -> Envelope:
+    """A body for the mailbox of this name, which expects this type. Raises SerializationError."""
+    data, kind = typed_codec.dump(body, expected=expected, to=to)
+    return Envelope(FORM, Raw(data), type=kind, **fields)
 
 
 def sealed(envelope: Envelope) -> bytes:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redrive.blocking.handle import Handle
 from redrive.core import outcome as o
-from redrive.core import typed_codec
 from redrive.core.item import Item, Millis, NewItem
 from redrive.core.verbs import Answer, Held, Settlement, Verdict
 from redrive.engine.report import settlement_of
@@ -159,7 +158,7 @@ class StoreMessage(Handle, Message[T, R]):
     def _read(self) -> Any:
         if self.item.flaw:
             raise SerializationError(f"the message was damaged: {self.item.flaw}", hint="message.raw has what is left")
-        return typed_codec.load(bytes(self.envelope.body), self.mailbox.body_type, self.envelope.type)
+        return self.envelope.load(self.mailbox.body_type)
 
     @property
     def raw(self) -> bytes:

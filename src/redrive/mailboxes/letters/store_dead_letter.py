@@ -22,7 +22,7 @@ from redrive.engine.ids import new_id
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import MailboxFullError
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, instant
-from redrive.mailboxes.boxes.envelope import FORM, NOTHING, Envelope, sealed
+from redrive.mailboxes.boxes.envelope import NOTHING, Envelope, enclosed, sealed
 from redrive.mailboxes.validation import check_name
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def store_dead_letter(
     name: str,
     body: object,
     *,
-    reply_to: str | None,
+    reply_to: str,
     reply_at: str,
     attributes: Mapping[str, str],
     priority: Priority,
@@ -66,13 +66,11 @@ async def store_dead_letter(
 ) -> str:
     """Store it as a letter of the mailbox of this name. Gives the id. Raises MailboxFullError."""
     letter = body if isinstance(body, DeadLetter) else None
-    data, kind = typed_codec.dump(body if letter is None else letter.body, to=name)
-    envelope = Envelope(
-        FORM,
-        Raw(data),
-        type=kind,
+    envelope = enclosed(
+        body if letter is None else letter.body,
+        name,
         reply_to=reply_to or (letter.reply_to if letter is not None else "") or "",
-        reply_at=reply_at if reply_to else "",
+        reply_at=reply_at,
         attributes=dict(attributes),
         born=NOTHING if letter is None else Raw(msgspec.json.encode(_without_body(letter))),
     )

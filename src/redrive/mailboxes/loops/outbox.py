@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from redrive.core import outcome as o
-from redrive.core import typed_codec
 from redrive.core.item import Item, Millis, NewItem
 from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
@@ -25,7 +24,7 @@ from redrive.engine.outbox import POLICY, Undeliverable, destination_id, outbox_
 from redrive.engine.signals import Snooze
 from redrive.errors import MailboxConnectionError, MailboxError, MailboxResolutionError, SerializationError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes.envelope import FORM, Envelope, opened, sealed
+from redrive.mailboxes.boxes.envelope import Envelope, enclosed, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 
@@ -67,8 +66,7 @@ def reply_item(message: StoreMessage[Any, Any], body: object) -> NewItem:
     """What the write that ends a message puts: its reply, or an outbox item with the reply for another store."""
     name, found = message.reply_to_name or "", message.reply_to
     to = name if found is None else found
-    data, kind = typed_codec.dump(body, to=name)
-    reply = sealed(Envelope(FORM, Raw(data), type=kind))
+    reply = sealed(enclosed(body, name))
     if isinstance(to, StoreMailbox) and shares_store(message.shared, to):
         return NewItem(new_id(), to.name, reply)
     delivery = Delivery(name, message.envelope.reply_at, Raw(reply))
@@ -196,9 +194,8 @@ def move_letter(source: StoreMailbox[Any, Any], target: Anyone, letter_id: str) 
 
 def _send(target: Anyone, envelope: Envelope, expected: Any) -> None:
     """To a mailbox of the user's own class, which takes no ids: a reply may arrive twice, after a crash."""
-    data = bytes(envelope.body)
     try:
-        body = typed_codec.load(data, expected, envelope.type)
+        body = envelope.load(expected)
     except SerializationError:
-        body = typed_codec.load(data, None, envelope.type)
+        body = envelope.load(None)
     target.send(body)
