@@ -9,13 +9,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from redrive.blocking.handle import Handle
-from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.stop import Stop
 from redrive.blocking.shared_store import SharedStore
 from redrive.core.validation import check_timeout
 from redrive.engine.receiver_tasks import Delivery, ReceiveLoop
 from redrive.errors import InvalidParameterError
-from redrive.stores.clock import Clock
 
 
 class Life:
@@ -99,15 +97,3 @@ class Living(Handle):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
-
-
-class Beating(Living):
-    """With a heartbeat, which a group can watch."""
-
-    def __init__(self, what: str, clock: Clock) -> None:
-        super().__init__(what)
-        self._heartbeat = Heartbeat(clock)
-
-    @property
-    def heartbeat(self) -> Heartbeat:
-        return self._heartbeat

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Generic, Protocol, TypeVar
 
+from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.lease_extender import Leased, LeaseExtender, LeaseExtenderConfig
-from redrive.blocking.loops.lifecycle import Beating
+from redrive.blocking.loops.lifecycle import Living
 from redrive.blocking.loops.stop import Stop
 from redrive.blocking.shared_store import SharedStore
 from redrive.errors import MailboxClosedError, MailboxConnectionError
@@ -29,19 +30,24 @@ class Source(Protocol):
     def clock(self) -> Clock: ...
 
 
-class RoundLoop(Beating, ABC):
+class RoundLoop(Living, ABC):
     """Repeats a round until it is stopped, its source is closed, or the given number of rounds is over.
 
     `interval`: seconds between two rounds while the store answers.
     """
 
     def __init__(self, what: str, source: Source, *, interval: float = 0.0) -> None:
-        super().__init__(what, source.clock)
+        super().__init__(what)
+        self._heartbeat = Heartbeat(source.clock)
         self._source = source
         self._clock = source.clock
         self._interval = interval
         self._pause = 0.0
         self._stop = Stop()
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        return self._heartbeat
 
     @abstractmethod
     def _log_outage(self, error: Exception | None, pause: float) -> None:

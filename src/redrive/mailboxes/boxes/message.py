@@ -284,9 +284,11 @@ def acknowledge_all(messages: Sequence[StoreMessage[Any, Any]], call: Callable[.
     """In one write for messages and one for each letter; the ids of those whose lease was over."""
     lost: list[str] = []
     held: list[StoreMessage[Any, Any]] = []
+    given = {message.receipt_handle: message for message in messages}
     with ExitStack() as locks:
-        for message in {message.receipt_handle: message for message in messages}.values():
-            locks.enter_context(message.ending)
+        for handle in sorted(given):  # in the same order in each thread: they may have messages in common
+            locks.enter_context(given[handle].ending)
+        for message in given.values():
             try:
                 message.check_held()
             except ReceiptHandleExpiredError:

@@ -28,7 +28,7 @@ MAX_AGE = timedelta(days=14)
 """How long excluded errors are tried where the policy does not say."""
 
 Errors = frozenset[type[Exception]]
-Given = Message[Any, Any]
+AnyMessage = Message[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ DELIVERIES = 5
 """How many deliveries may be lost with their worker where there is no policy."""
 
 
-def verdict(policy: Policy | None, message: Given, error: BaseException) -> str | None:
+def verdict(policy: Policy | None, message: AnyMessage, error: BaseException) -> str | None:
     """Why it is given up, or None if it is to be tried again.
 
     What is out of time or budget stays so: no policy is asked. Without a policy the first failure is the last.
@@ -133,7 +133,7 @@ def verdict(policy: Policy | None, message: Given, error: BaseException) -> str 
     return _reason(policy, error) if _dies(policy, message, error) else None
 
 
-def mailbox_of(policy: Policy | None, message: Given, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
+def mailbox_of(policy: Policy | None, message: AnyMessage, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
     """The mailbox for its letter; None if there is no policy: then it is a letter all the same, of no route."""
     if policy is None:
         return None
@@ -145,7 +145,7 @@ def mailbox_of(policy: Policy | None, message: Given, error: BaseException | Fai
         return policy.mailbox
 
 
-def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
+def lost_too_often(policy: Policy | None, message: AnyMessage) -> Failure | None:
     """The failure of a message whose workers were lost too often; None if it may be tried.
 
     Lost deliveries count, and errors with them: not those that are excluded, and not where a policy of the user's own
@@ -168,17 +168,17 @@ def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
     return plain_failure("redrive.LeaseExpired", text, "crash", key=key)
 
 
-def item_of(message: Given) -> Item | None:
+def item_of(message: AnyMessage) -> Item | None:
     return message.item if isinstance(message, StoreMessage) else None
 
 
-def is_suspect(message: Given) -> bool:
+def is_suspect(message: AnyMessage) -> bool:
     """Whether a worker was lost with it."""
     item = item_of(message)
     return item is not None and item.crashes > 0
 
 
-def is_letter(message: Given) -> bool:
+def is_letter(message: AnyMessage) -> bool:
     """Whether it is a dead letter, received from the mailbox of its route."""
     item = item_of(message)
     return item is not None and item.letter is not None
@@ -189,7 +189,7 @@ def is_excluded(policy: Policy | None, error: BaseException) -> bool:
     return policy is not None and _is_plain(policy) and policy.lists(policy.exclude_errors, error)
 
 
-def _dies(policy: Policy, message: Given, error: BaseException) -> bool:
+def _dies(policy: Policy, message: AnyMessage, error: BaseException) -> bool:
     try:
         with parent_only():
             return bool(policy.should_dead_letter(message, error))  # type: ignore[arg-type]  # SystemExit is asked about, too
