@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     )
     from redrive.mailboxes.agents import *  # noqa: F403 - imports from here keep working
     from redrive.mailboxes.boxes.dead_letter import DeadLetter, PastAttempt
-    from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-    from redrive.mailboxes.boxes.makers import (
+    from redrive.mailboxes.boxes.factories import (
         InMemoryMailbox,
         PostgresMailbox,
         RedisMailbox,
         SQLiteMailbox,
         open_mailbox,
     )
+    from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
     from redrive.mailboxes.boxes.message import Message
     from redrive.mailboxes.boxes.resolver import MailboxResolver
     from redrive.mailboxes.letters.consumer import KEEP, DLQConsumer, safe
@@ -56,7 +56,9 @@ else:
                 "SerializationError"
             ),
             "redrive.mailboxes.boxes.mailbox": "Mailbox StoreMailbox",
-            "redrive.mailboxes.boxes.makers": "InMemoryMailbox PostgresMailbox RedisMailbox SQLiteMailbox open_mailbox",
+            "redrive.mailboxes.boxes.factories": (
+                "InMemoryMailbox PostgresMailbox RedisMailbox SQLiteMailbox open_mailbox"
+            ),
             "redrive.mailboxes.boxes.message": "Message",
             "redrive.mailboxes.boxes.resolver": "MailboxResolver",
             "redrive.mailboxes.testing": "",

@@ -8,7 +8,7 @@ from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.lease_extender import LeaseExtender, LeaseExtenderConfig
 from redrive.blocking.loops.shutdown import ShutdownCoordinator
 from redrive.blocking.loops.watchdog import Watchdog
-from redrive.mailboxes.faults import (
+from redrive.mailboxes.errors import (
     AMBIGUOUS_ERRORS,
     NON_RETRIABLE_ERRORS,
     RETRIABLE_ERRORS,

@@ -31,7 +31,7 @@ from redrive.mailboxes.boxes.dead_letter import moment, request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.faults import VisibilityExpansionRequired
+from redrive.mailboxes.errors import VisibilityExpansionRequired
 from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.policy import DLQPolicy
 from redrive.mailboxes.loops.requests import (

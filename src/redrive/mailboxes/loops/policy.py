@@ -18,7 +18,7 @@ from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
-from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
+from redrive.mailboxes.errors import BudgetExceededError, DeadlineExceededError
 from redrive.mailboxes.validation import OPEN_MAILBOX
 
 T = TypeVar("T")

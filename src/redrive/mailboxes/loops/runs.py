@@ -23,7 +23,7 @@ from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.core.validation import check_count
 from redrive.engine.caller import run_blocking
 from redrive.mailboxes.boxes.dead_letter import field_of, moment
-from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
+from redrive.mailboxes.errors import BudgetExceededError, DeadlineExceededError
 from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, RunContext
 from redrive.stores.clock import Clock
 
