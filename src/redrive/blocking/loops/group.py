@@ -47,7 +47,7 @@ class Runnable(Protocol):
         visibility_timeout: float = ...,
         wait_time_seconds: float = ...,
     ) -> None:
-        """Work in this thread until told to stop, or until there is nothing more to come."""
+        """Work in this thread until `shutdown` is called, or until there is nothing more to do."""
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Tell it to stop, and wait; True if it has stopped by then. One that does not run has stopped."""
@@ -151,7 +151,7 @@ class LoopSupervisor(Living):
     """Runs until SIGTERM, SIGINT or `trigger_shutdown`, or until no loop runs any more.
 
     A loop that crashes stops the group, and `run` raises its error; with `restart=True` the loop is restarted instead,
-    after 1 s, 2 s, … 60 s. All loops are stopped at the same time, and have `shutdown_timeout` seconds together.
+    after 1 s, 2 s, … 60 s. All loops are stopped at the same time, and share `shutdown_timeout` seconds.
     `metrics` are exported by the health server.
     """
 

@@ -31,7 +31,7 @@ class Lineage(Struct, frozen=True):
 class Envelope(Struct, frozen=True, omit_defaults=True):
     """`reply_at` is the fingerprint of the store that has the reply mailbox, if it is another one than this message's.
 
-    `born` are the fields of a dead letter that was sent as such, not as a message that died.
+    `dead_letter` are the fields of a dead letter that was sent as such, not as a message that died.
     """
 
     mailbox: int = field(name="redrive.mailbox")
@@ -41,7 +41,7 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     reply_at: str = ""
     attributes: dict[str, str] = {}
     ttl: Millis | None = None
-    born: Raw = NOTHING
+    dead_letter: Raw = field(default=NOTHING, name="born")
     lineage: Lineage | None = None
 
     def load(self, expected: Any) -> Any:
@@ -81,7 +81,7 @@ def plain_body(payload: bytes) -> Any:
 
 
 def lineage_of(item: Item, envelope: Envelope) -> Lineage | None:
-    """What a message was before it was replayed. One that was replayed where it lay is still itself."""
+    """What a message was before it was replayed. A replay in place leaves it the same message."""
     before = envelope.lineage
     if not item.replays:
         return before

@@ -274,10 +274,10 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
         self.check_open()
         given = list(messages)
-        strange = [each for each in given if not isinstance(each, StoreMessage) or each.mailbox_name != self.name]
-        if strange:
+        foreign = [each for each in given if not isinstance(each, StoreMessage) or each.mailbox_name != self.name]
+        if foreign:
             hint = f"give messages that {self.name!r}.receive() gave"
-            raise InvalidParameterError(f"{strange[0]!r} is not of this mailbox", field="messages", hint=hint)
+            raise InvalidParameterError(f"{foreign[0]!r} is not of this mailbox", field="messages", hint=hint)
         return acknowledge_all(cast("list[StoreMessage[T, R]]", given), self.call)
 
     def seal(

@@ -161,7 +161,7 @@ class MailboxReplay(LetterReplay):
             type=kind,
             reply_to=name,
             reply_at="" if not name or at == target.reply_address() else at,
-            born=NOTHING,
+            dead_letter=NOTHING,
             lineage=Lineage(letter.id if before is None else before.original, letter.id, letter.replays + 1),
         )
         return sealed(changed)

@@ -37,11 +37,11 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 def sent_letter(item: Item, envelope: Envelope) -> DeadLetter[None] | None:
     """The dead letter as it was sent, without its body. None for others, and after a replay: then it is a message."""
-    if envelope.born is NOTHING or item.replays:
+    if envelope.dead_letter is NOTHING or item.replays:
         return None
     try:
         with codec.making:
-            return msgspec.convert({**_decoder.decode(envelope.born), "body": None}, DeadLetter[None])
+            return msgspec.convert({**_decoder.decode(envelope.dead_letter), "body": None}, DeadLetter[None])
     except (msgspec.MsgspecError, ValueError):
         return None
 
@@ -72,10 +72,10 @@ async def store_dead_letter(
         reply_to=reply_to or (letter.reply_to if letter is not None else "") or "",
         reply_at=reply_at,
         attributes=dict(attributes),
-        born=NOTHING if letter is None else Raw(msgspec.json.encode(_without_body(letter))),
+        dead_letter=NOTHING if letter is None else Raw(msgspec.json.encode(_without_body(letter))),
     )
     # The sender cannot shorten the fields of the death: they do not count.
-    payload = typed_codec.check_size(sealed(envelope), to=name, apart=len(bytes(envelope.born)))
+    payload = typed_codec.check_size(sealed(envelope), to=name, apart=len(bytes(envelope.dead_letter)))
     item = _item(letter, name, shared.clock.now())
     history = History(structs.replace(item, id=message_id, payload=payload, priority=priority))
     await _check_room(shared, name)

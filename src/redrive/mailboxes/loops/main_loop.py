@@ -89,8 +89,8 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
         self._adapter = adapter
         self._resources = resources
-        places = parameters_of(adapter.evaluate)
-        self._takes = [name for name in OFFERED if name in places]
+        parameters = parameters_of(adapter.evaluate)
+        self._takes = [name for name in OFFERED if name in parameters]
 
     def prepare(self, request: UserRequestT) -> Any:
         """What the adapter gets. Override it to make a prompt; `current_run()` knows all else of the request."""
