@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from inspect import signature
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
 from redrive.blocking.loops.rounds import BatchLoop
+from redrive.core.generics import parameters_of
 from redrive.errors import MailboxError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.mailbox import Mailbox
@@ -22,11 +22,6 @@ R = TypeVar("R")
 
 STEP = 1.0
 """Seconds that a mailbox whose `receive` takes no stop waits at a time."""
-
-
-@lru_cache
-def _takes_stop(kind: type[Mailbox[Any, Any]]) -> bool:
-    return "stop" in signature(kind.receive).parameters
 
 
 class MailboxLoop(BatchLoop[Message[T, R]], Generic[T, R]):
@@ -46,6 +41,7 @@ class MailboxLoop(BatchLoop[Message[T, R]], Generic[T, R]):
         self._requests = mailbox
         self._metrics = default_metrics() if metrics is None else metrics
         self._max_messages = max_messages
+        self._takes_stop = "stop" in parameters_of(mailbox.receive)
 
     @property
     def name(self) -> str:
@@ -74,7 +70,7 @@ class MailboxLoop(BatchLoop[Message[T, R]], Generic[T, R]):
     def _receive(self, visibility: float, wait: float) -> Sequence[Message[T, R]]:
         """A stop ends the wait, within a second where the mailbox's own `receive` takes no stop."""
         asked: dict[str, Any] = {"max_messages": self._max_messages, "visibility_timeout": visibility}
-        if _takes_stop(type(self._requests)):
+        if self._takes_stop:
             # Beyond what every mailbox promises, so the types do not know it.
             ours: Any = self._requests
             return cast("Sequence[Message[T, R]]", ours.receive(**asked, wait_time_seconds=wait, stop=self._stop))

@@ -55,8 +55,8 @@ class RoundLoop(Living, ABC):
 
     def _repeat(self, most: int | None, once: Callable[[], object], shared: SharedStore | None = None) -> None:
         """`most` None: without limit. `shared`: the store whose operators can stop this loop."""
-        rounds, self._pause = 0, 0.0
         with self._life.running() as self._stop, self._life.attended(shared), self._around():
+            rounds, self._pause = 0, 0.0
             while not self._stop.is_set() and not self._source.closed and rounds != most:
                 rounds += 1
                 self._heartbeat.beat()

@@ -163,7 +163,12 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
         if suspect:
             # It may crash this process: then no other message shall be counted as lost.
             self._give_back([each for each in self._life.batch if each is not message])
-        self._work_on(message)
+        try:
+            self._work_on(message)
+        except MailboxClosedError as error:
+            # Not given back: the mailbox that is closed may be that of the dead letters.
+            logs.not_settled(message.id, error)
+            return False
         self._deliver()
         return not suspect
 
