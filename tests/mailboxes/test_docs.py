@@ -35,7 +35,7 @@ from redrive.mailboxes import (
     RunContext,
     StoreMailbox,
     agents,
-    faults,
+    errors,
     logs,
     open_mailbox,
     testing,
@@ -170,7 +170,7 @@ def test_what_is_said_of_lost_workers_is_so() -> None:
 def test_the_sets_of_errors_are_those_of_the_page(name: str) -> None:
     (row,) = [row for row in ROWS if row.startswith(f"| `{name}` |")]
     assert set(re.findall(r"`(\w+Error|\w+Violation|\w+Required)`", row)) == {
-        kind.__name__ for kind in getattr(faults, name)
+        kind.__name__ for kind in getattr(errors, name)
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 from redrive.blocking.loops.shutdown import ShutdownCoordinator
 from redrive.blocking.loops.stop import Stop
 from redrive.errors import InvalidParameterError
-from redrive.mailboxes.life.group import LoopGroup
+from redrive.mailboxes.loops.group import LoopGroup
 from redrive.testing import FakeClock
 from tests.mailboxes.threads import SOON, Loop, crash, free, running, until
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from redrive.errors import InvalidParameterError, MailboxConnectionError
-from redrive.mailboxes.life.group import LoopGroup, dlq_health
+from redrive.mailboxes.loops.group import LoopGroup, dlq_health
 from redrive.testing import FakeClock
 from tests.mailboxes.conftest import Openers
 from tests.mailboxes.foreign import Deep

@@ -31,6 +31,7 @@ from redrive.mailboxes import (
     StoreMailbox,
     open_mailbox,
 )
+from redrive.mailboxes.testing import CollectingMailbox
 from redrive.stores.clock import Clock, SystemClock
 from redrive.testing import FakeClock, Fault, FaultyStore, MemoryStore
 from tests.mailboxes.bench import Adapter, Ask, Bench, Loop, Told, letters_of
@@ -390,6 +391,17 @@ def test_a_mailbox_of_ones_own_is_served_by_public_calls(
     assert desk.notes[0].ends == ends
     assert [type(answer) for answer in replies.sent] == [MainLoopResult] * answers
     assert [(type(letter), letter.body) for letter in dead.sent] == [(DeadLetter, request)] * letters
+
+
+def test_a_message_whose_dead_letter_mailbox_is_closed_comes_again_when_its_lease_expires() -> None:
+    """Given back at once, it would come again at once, and so on."""
+    desk, dead = Desk(), CollectingMailbox[Any, Any]("dead")
+    desk.notes += [Note(desk, MainLoopRequest(Ask("why")), None), Note(desk, MainLoopRequest(Ask("how")), None)]
+    config = MainLoopConfig(max_messages=2)
+    loop = Loop(adapter=Adapter(ValueError("boom")), requests=desk, dlq=DLQPolicy(dead, 1), config=config)
+    dead.close()
+    loop.run(max_iterations=1, wait_time_seconds=0)
+    assert [note.ends for note in desk.notes] == [[], [0]]
 
 
 def test_a_reply_mailbox_of_ones_own_that_is_away_is_waited_for(clock: FakeClock) -> None:

@@ -205,6 +205,34 @@ def test_many_are_sent_and_acknowledged_in_one_write_each(kind: str, mailboxes: 
     assert [message.id for message in requests.receive()] == [late[0].id]
 
 
+class Recorded:
+    """A lock that records when it is taken."""
+
+    def __init__(self, name: str, taken: list[str]) -> None:
+        self._name = name
+        self._taken = taken
+
+    def __enter__(self) -> None:
+        self._taken.append(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_threads_that_acknowledge_the_same_messages_lock_them_in_the_same_order(mailboxes: Openers) -> None:
+    """Else two threads, each with the first lock of the other's second, would wait for ever."""
+    requests = mailboxes("memory")("requests")
+    requests.send_many(range(3))
+    got = requests.receive(max_messages=3)
+    taken: list[str] = []
+    for message in got:
+        vars(message)["ending"] = Recorded(message.receipt_handle, taken)
+    first, second, third = sorted(got, key=lambda message: message.receipt_handle)
+    assert requests.acknowledge_many([second, third, first]) == ()
+    assert taken == [message.receipt_handle for message in (first, second, third)]
+    assert requests.acknowledge_many([third, first]) == (third.id, first.id)
+
+
 def test_many_of_what_cannot_be_together_are_refused(mailboxes: Openers) -> None:
     requests, dead = mailboxes("memory")("requests"), mailboxes("memory")("dead", dead_letters=True)
     with pytest.raises(InvalidParameterError, match="bodies: dead letters are sent one by one"):

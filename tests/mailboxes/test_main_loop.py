@@ -106,7 +106,7 @@ def test_m09_a_dead_letter_says_all(kind: str, mailboxes: Openers, clock: FakeCl
     assert isinstance(letter, DeadLetter)
     assert (letter.message_id, letter.body) == (message.id, sent)
     assert (letter.source_mailbox, letter.delivery_count) == ("requests", 2)
-    assert (letter.last_error, letter.last_error_type) == ("second", "redrive.mailboxes.faults.ValidationError")
+    assert (letter.last_error, letter.last_error_type) == ("second", "redrive.mailboxes.errors.ValidationError")
     assert letter.dead_lettered_at == start + timedelta(seconds=70)
     assert letter.first_received_at == start + timedelta(seconds=10)
     assert letter.first_enqueued_at == start

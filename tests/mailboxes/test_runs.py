@@ -82,7 +82,7 @@ def test_a_request_past_its_deadline_is_not_begun(bench: Bench) -> None:
     [answer] = bench.answers()
     assert answer.error is not None
     assert answer.error.startswith("Dead-lettered after 1 attempts: the deadline was 2026-01-01T00:00:05")
-    assert bench.letters.receive()[0].body.last_error_type == "redrive.mailboxes.faults.DeadlineExceededError"
+    assert bench.letters.receive()[0].body.last_error_type == "redrive.mailboxes.errors.DeadlineExceededError"
 
 
 def test_the_deadline_of_the_budget_counts_too(bench: Bench) -> None:

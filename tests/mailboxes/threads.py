@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.lifecycle import Life
 from redrive.blocking.loops.stop import Stop
-from redrive.mailboxes.life.group import LoopGroup
+from redrive.mailboxes.loops.group import LoopGroup
 from redrive.testing import FakeClock
 
 SOON = 30.0

@@ -228,7 +228,7 @@ def _idle(_what: str) -> AbstractContextManager[None]:
 
 
 def _store_of(store: str | Store, clock: Clock | None) -> tuple[Store, tuple[object, ...]]:
-    """The store, not opened, and its key: stores with the same place, options and clock are the same."""
+    """The store, not opened, and its key: stores with the same location, options and clock are the same."""
     if not isinstance(store, str):
         return store, ("store", id(store))
     made = store_from_url(store, clock=clock)

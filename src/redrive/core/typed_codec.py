@@ -32,13 +32,18 @@ KNOWN: dict[str, Any] = {
 }
 
 
-def dump(body: object, *, limit: int = MAX_BODY, to: str = "") -> tuple[bytes, str]:
-    """The body as JSON, and the name of its class ("" for plain data). Raises SerializationError."""
+def dump(body: object, *, expected: Any = None, to: str = "") -> tuple[bytes, str]:
+    """The body as JSON, and the name of its class ("" for plain data). Raises SerializationError, also if a body of
+    its class cannot be decoded as `expected`.
+    """
     kind = type(body)
+    if not _fits(kind, expected):
+        text = f"the body is {_article(_name(kind))}, and {_shown(expected)} is expected here"
+        raise SerializationError(text, hint=f"send what {to} was opened for, or open it for both: A | B")
     try:
         # Bytes by themselves are not JSON; the codec would take them verbatim.
         value = [body] if isinstance(body, bytes | bytearray | memoryview) else body
-        data = codec.dump_payload(value, limit=limit, queue=to)
+        data = codec.dump_payload(value, limit=MAX_BODY, queue=to)
     except PayloadError as error:
         hint = error.hint.partition(", or raise the limit")[0]
         raise SerializationError(error.message.replace("payload", "body", 1), hint=hint) from error
@@ -96,15 +101,12 @@ def _refuse_unknown(expected: Any) -> None:
         raise TypeError("it is a class without declared fields")
 
 
-def mismatch(body: object, expected: Any) -> str | None:
-    """Why a body of this class cannot be decoded as `expected`, or None. Plain data may be anything."""
-    kind = type(body)
+def _fits(kind: type, expected: Any) -> bool:
+    """Plain data may be anything."""
     if expected is None or kind in PLAIN or isinstance(expected, TypeVar) or expected in (Any, object):
-        return None
+        return True
     name = _name(kind)
-    if name in KNOWN or any(_is_called(member, name) for member in _members(expected) or (expected,)):
-        return None
-    return f"the body is {_article(name)}, and {_shown(expected)} is expected here"
+    return name in KNOWN or any(_is_called(member, name) for member in _members(expected) or (expected,))
 
 
 def _meant(expected: Any, name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeGuard
 
 from redrive.core import durations
@@ -38,6 +38,18 @@ def check_has(given: object, *methods: str, field: str, hint: str) -> None:
 def check_function(given: object, *, field: str, hint: str, error: Error = InvalidParameterError) -> None:
     if not callable(given):
         raise error(f"must be a function, got {shown(given)}", field=field, hint=hint)
+
+
+def check_errors(given: object, *, field: str, names: bool = False) -> None:
+    """None, or a collection of exception classes; with `names`, also of their names. Not an iterator, which is used up
+    by the first error that is compared with it.
+    """
+    hint = f"give exception classes{' or their names' if names else ''}, such as frozenset({{TimeoutError}})"
+    if isinstance(given, str) or not (given is None or isinstance(given, Collection)):
+        raise InvalidParameterError(f"must be a set of exception classes, got {shown(given)}", field=field, hint=hint)
+    for each in given or ():
+        if not (isinstance(each, type) and issubclass(each, BaseException)) and not (names and isinstance(each, str)):
+            raise InvalidParameterError(f"must be an exception class, got {shown(each)}", field=field, hint=hint)
 
 
 def check_clock(given: object) -> None:
@@ -89,8 +101,8 @@ def check_str_list(given: object, *, field: str, hint: str) -> list[str]:
 
 def check_range(value: object, *, field: str, least: float, most: float, whole: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
-        hint = f"use a {'whole ' if whole else ''}number from {least:g} to {most:g}"
-        raise InvalidParameterError(f"must be a number in range, got {shown(value)}", field=field, hint=hint)
+        text = f"must be a {'whole ' if whole else ''}number from {least:,} to {most:,}, got {shown(value)}"
+        raise InvalidParameterError(text, field=field, hint=f"use {least:,} to {most:,}")
 
 
 def check_path(given: object, *, field: str, hint: str) -> None:

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     )
     from redrive.mailboxes.agents import *  # noqa: F403 - imports from here keep working
     from redrive.mailboxes.boxes.dead_letter import DeadLetter, PastAttempt
-    from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
-    from redrive.mailboxes.boxes.makers import (
+    from redrive.mailboxes.boxes.factories import (
         InMemoryMailbox,
         PostgresMailbox,
         RedisMailbox,
         SQLiteMailbox,
         open_mailbox,
     )
+    from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
     from redrive.mailboxes.boxes.message import Message
     from redrive.mailboxes.boxes.resolver import MailboxResolver
     from redrive.mailboxes.letters.consumer import KEEP, DLQConsumer, safe
     from redrive.mailboxes.letters.replayer import Replayed, Replayer, replay
     from redrive.mailboxes.letters.rules import AutoReplay, ReplayRule
-    from redrive.mailboxes.life.group import LoopGroup
+    from redrive.mailboxes.loops.group import LoopGroup
     from redrive.mailboxes.loops.policy import DLQPolicy
     from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
     from redrive.observe.endpoint import HealthServer
@@ -56,14 +56,16 @@ else:
                 "SerializationError"
             ),
             "redrive.mailboxes.boxes.mailbox": "Mailbox StoreMailbox",
-            "redrive.mailboxes.boxes.makers": "InMemoryMailbox PostgresMailbox RedisMailbox SQLiteMailbox open_mailbox",
+            "redrive.mailboxes.boxes.factories": (
+                "InMemoryMailbox PostgresMailbox RedisMailbox SQLiteMailbox open_mailbox"
+            ),
             "redrive.mailboxes.boxes.message": "Message",
             "redrive.mailboxes.boxes.resolver": "MailboxResolver",
             "redrive.mailboxes.testing": "",
             "redrive.mailboxes.boxes.dead_letter": "DeadLetter PastAttempt",
             "redrive.mailboxes.loops.policy": "DLQPolicy",
             "redrive.mailboxes.letters.consumer": "KEEP DLQConsumer safe",
-            "redrive.mailboxes.life.group": "LoopGroup",
+            "redrive.mailboxes.loops.group": "LoopGroup",
             "redrive.observe.endpoint": "HealthServer",
             "redrive.mailboxes.metrics": "MailboxMetrics default_metrics",
             "redrive.mailboxes.letters.replayer": "Replayed Replayer replay",

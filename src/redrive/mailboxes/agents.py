@@ -8,7 +8,7 @@ from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.lease_extender import LeaseExtender, LeaseExtenderConfig
 from redrive.blocking.loops.shutdown import ShutdownCoordinator
 from redrive.blocking.loops.watchdog import Watchdog
-from redrive.mailboxes.faults import (
+from redrive.mailboxes.errors import (
     AMBIGUOUS_ERRORS,
     NON_RETRIABLE_ERRORS,
     RETRIABLE_ERRORS,
@@ -25,7 +25,6 @@ from redrive.mailboxes.faults import (
     VisibilityExpansionRequired,
 )
 from redrive.mailboxes.letters.replay_functions import replay_handler, replay_with_dedup, selective_replay
-from redrive.mailboxes.life.group import dlq_health
 from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.eval_loop import EvalLoop
 from redrive.mailboxes.loops.evals import (
@@ -37,6 +36,7 @@ from redrive.mailboxes.loops.evals import (
     SessionEvaluator,
     session_evaluator,
 )
+from redrive.mailboxes.loops.group import dlq_health
 from redrive.mailboxes.loops.main_loop import MainLoop, ProviderAdapter
 from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, MainLoopRequest, MainLoopResult, RunContext
 from redrive.mailboxes.loops.runs import Run, Session, Usage, current_run

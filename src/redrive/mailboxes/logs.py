@@ -34,12 +34,20 @@ def action_of(handler: object, default: str = "handle") -> str:
 
 
 def failed(text: str, message_id: str, error: Exception) -> None:
-    log(logging.ERROR, text, message_id=message_id, error=text_of(error), error_type=type_of(error))
+    log(logging.ERROR, text, message_id=message_id, error=error, error_type=type_of(error))
 
 
 def not_settled(message_id: str, error: Exception) -> None:
     """Another receiver leased it, or it comes again when its lease expires."""
-    log(logging.WARNING, "Message could not be settled", message_id=message_id, error=text_of(error))
+    log(logging.WARNING, "Message could not be settled", message_id=message_id, error=error)
+
+
+def outage(mailbox: str, error: Exception | None, pause: float) -> None:
+    """Its store did not answer, and is called again after `pause` seconds. Without an error: it answers again."""
+    if error is None:
+        log(logging.WARNING, "Mailbox reachable again", mailbox=mailbox)
+    else:
+        log(logging.ERROR, "Mailbox unreachable", mailbox=mailbox, error=error, retry_in_seconds=pause)
 
 
 def replayed(*, message_id: str, request_id: object, to: str) -> None:
@@ -53,11 +61,3 @@ def duplicate(*, message_id: str, request_id: object, to: str) -> None:
 def type_of(error: BaseException) -> str:
     """Its name with the module, as dead letters have it."""
     return qualified_name(type(error))
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an error, also of one whose __str__ raises."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - whatever it raises: the log line is still wanted
-        return f"<{type_of(error)} that cannot be printed>"

@@ -22,8 +22,8 @@ from redrive.engine.reaper import lost_settlement
 from redrive.engine.report import RECEIVED
 from redrive.engine.source import RESCUE
 from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError, NotFound
+from redrive.mailboxes.boxes.factories import InMemoryMailbox, Options
 from redrive.mailboxes.boxes.mailbox import Mailbox, Urgency
-from redrive.mailboxes.boxes.makers import InMemoryMailbox, Options
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.boxes.store import MailboxStore
 

@@ -61,7 +61,8 @@ def log_event(event: ev.Event) -> None:
 
 
 def log(to: logging.Logger, level: int, text: str, /, *, trace: BaseException | None = None, **fields: Any) -> None:
-    """Log `text` and the fields that are not None as one line; the fields are also in `record.redrive`.
+    """Log `text` and the fields that are not None as one line; the fields are also in `record.redrive`. A field that is
+    an exception is logged by its text.
 
     Secrets are redacted and long values are cut. The traceback of `trace` follows in indented lines; in `exc_info`
     every formatter would print it as it is.
@@ -76,8 +77,10 @@ def log(to: logging.Logger, level: int, text: str, /, *, trace: BaseException | 
 def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
-    from redrive.engine.evidence import TEXT_LIMIT
+    from redrive.engine.evidence import TEXT_LIMIT, text_of
 
+    if isinstance(value, BaseException):
+        return redact_text(text_of(value))
     text = str(value)
     # Cut before secrets are looked for: the search takes seconds for megabytes.
     return redact_text(text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({len(text):,} characters)")

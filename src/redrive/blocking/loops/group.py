@@ -17,8 +17,7 @@ from redrive.blocking.loops.stop import Stop
 from redrive.blocking.loops.watchdog import Watchdog, kill_this_process
 from redrive.core.classify import qualified_name
 from redrive.core.quantity import shown
-from redrive.core.validation import LONGEST, check_clock, check_function, check_timeout, check_type, is_number
-from redrive.engine.evidence import text_of
+from redrive.core.validation import check_clock, check_function, check_seconds, check_timeout, check_type
 from redrive.errors import InvalidParameterError
 from redrive.observe.endpoint import HEALTHY, LOOPBACK, UNHEALTHY, HealthServer, Report
 from redrive.observe.logs import log
@@ -48,7 +47,7 @@ class Runnable(Protocol):
         visibility_timeout: float = ...,
         wait_time_seconds: float = ...,
     ) -> None:
-        """Work in this thread until told to stop, or until there is nothing more to come."""
+        """Work in this thread until `shutdown` is called, or until there is nothing more to do."""
 
     def shutdown(self, *, timeout: float = 30.0) -> bool:
         """Tell it to stop, and wait; True if it has stopped by then. One that does not run has stopped."""
@@ -99,7 +98,7 @@ class Member:
                 self.loop.shutdown(timeout=left)
             except Exception as error:  # noqa: BLE001 - a loop of any kind; it is called again
                 text = "Shutdown of a loop failed"
-                log(logger, logging.ERROR, text, loop=self.name, error=text_of(error))
+                log(logger, logging.ERROR, text, loop=self.name, error=error)
             if not left:
                 return
             thread.join(min(left, STOP_AGAIN))
@@ -108,13 +107,13 @@ class Member:
         error = self.error
         if error is None:
             return
-        name, kind = text_of(error), qualified_name(type(error))
+        kind = qualified_name(type(error))
         log(
             logger,
             logging.CRITICAL,
             "Loop crashed",
             loop=self.name,
-            error=name,
+            error=error,
             error_type=kind,
             restart_in_seconds=restart_in,
         )
@@ -152,7 +151,7 @@ class LoopSupervisor(Living):
     """Runs until SIGTERM, SIGINT or `trigger_shutdown`, or until no loop runs any more.
 
     A loop that crashes stops the group, and `run` raises its error; with `restart=True` the loop is restarted instead,
-    after 1 s, 2 s, … 60 s. All loops are stopped at the same time, and have `shutdown_timeout` seconds together.
+    after 1 s, 2 s, … 60 s. All loops are stopped at the same time, and share `shutdown_timeout` seconds.
     `metrics` are exported by the health server.
     """
 
@@ -170,10 +169,7 @@ class LoopSupervisor(Living):
         kill: Callable[[], None] = kill_this_process,
         metrics: Iterable[Metrics] = (),
     ) -> None:
-        if not is_number(shutdown_timeout) or not 0 <= shutdown_timeout <= LONGEST:
-            hint = f"use 0 to {LONGEST:,} seconds; 0 does not wait"
-            message = f"{shown(shutdown_timeout)} is out of range"
-            raise InvalidParameterError(message, field="shutdown_timeout", hint=hint)
+        check_seconds(shutdown_timeout, field="shutdown_timeout")
         check_clock(clock)
         check_function(kill, field="kill", hint="leave it out to kill this process")
         super().__init__("group")

@@ -18,7 +18,6 @@ from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.stop import Stop
 from redrive.core.quantity import shown
 from redrive.core.validation import check_clock, check_type, is_number
-from redrive.engine.evidence import text_of
 from redrive.errors import InvalidParameterError, ReceiptHandleExpiredError
 from redrive.observe.logs import log
 from redrive.stores.clock import Clock, SystemClock
@@ -74,11 +73,11 @@ class LeaseExtenderConfig:
                 f"{most:g} s exceed the longest visibility timeout", field="extension", hint=hint
             )
         if most <= self.interval:
-            said = f"{most:g} s end before the next extension, in {self.interval:g} s"
-            raise InvalidParameterError(said, field="extension", hint="make it two intervals at least")
+            text = f"{most:g} s end before the next extension, in {self.interval:g} s"
+            raise InvalidParameterError(text, field="extension", hint="make it two intervals at least")
 
     def step(self, visibility: float) -> tuple[float, float]:
-        """Interval and extension of messages that were received for so many seconds; 0: nobody knows for how long."""
+        """Interval and extension of messages that were received for so many seconds; 0: not known."""
         if self.extension is not None or not visibility:
             return self.interval, self.extension or LONGEST
         extension = min(LONGEST, visibility)
@@ -112,7 +111,7 @@ class LeaseExtender:
         self._extending = threading.Lock()
         self._held: list[_Held] = []
         self._heartbeat: Heartbeat | None = None
-        self._bell: Stop | None = None
+        self._stop: Stop | None = None
         self._thread: threading.Thread | None = None
         self._wakes = 0.0
         self._pause = self.config.interval
@@ -130,7 +129,7 @@ class LeaseExtender:
         """In the block these are kept, except those that were acknowledged or given back.
 
         `visibility_timeout`: with how much they were received, a moment ago; None: not known, so that they are extended
-        at once. Received with 0 they are nobody's, and stay so.
+        at once. Messages that were received with 0 have no lease, and get none.
         """
         batch = list(messages) if isinstance(messages, Sequence) else [messages]
         if not self.config.enabled or not batch or visibility_timeout == 0:
@@ -154,9 +153,9 @@ class LeaseExtender:
     def close(self) -> None:
         """No more by itself. It may be used again."""
         with self._lock:
-            bell, self._bell, self._thread = self._bell, None, None
-        if bell is not None:
-            bell.set()
+            stop, self._stop, self._thread = self._stop, None, None
+        if stop is not None:
+            stop.set()
 
     def _hold(self, batch: list[Leased], heartbeat: Heartbeat, visibility: float) -> None:
         now = self._now()
@@ -167,7 +166,7 @@ class LeaseExtender:
             self._held = [_Held(message, now + visibility, first, *step) for message in batch]
             self._heartbeat = heartbeat
             self._pause = max(min(self.config.interval, visibility / 2), SHORTEST)
-            # A forked child has the bell, but not the thread.
+            # A forked child has no thread.
             late = self._thread is None or not self._thread.is_alive() or self._wakes > now + self._pause
         if late:
             self._keep_watch()
@@ -176,25 +175,25 @@ class LeaseExtender:
         """A thread that wakes when the first of these is due. Until then it does for all that come."""
         self.close()
         with self._lock:
-            bell = self._bell = Stop()
+            stop = self._stop = Stop()
             self._wakes = self._now() + self._pause
-            self._thread = threading.Thread(target=self._watch, args=(bell,), name="redrive-extender", daemon=True)
+            self._thread = threading.Thread(target=self._watch, args=(stop,), name="redrive-extender", daemon=True)
             self._thread.start()
 
-    def _watch(self, bell: Stop) -> None:
+    def _watch(self, stop: Stop) -> None:
         wakes = self._wakes
-        while not bell.wait(wakes - self._now(), self._clock):
+        while not stop.wait(wakes - self._now(), self._clock):
             heartbeat = self._heartbeat
             if heartbeat is not None and heartbeat.elapsed() < self.config.silence:
                 self._extend(self._now())
             with self._lock:
                 if not self._held:
                     # The next message in need of a watch starts another.
-                    self._thread = None if self._bell is bell else self._thread
+                    self._thread = None if self._stop is stop else self._thread
                     return
                 now = self._now()
                 wakes = max(now + SHORTEST, min([now + self._pause, *(held.next for held in self._held)]))
-                if self._bell is bell:
+                if self._stop is stop:
                     self._wakes = wakes
 
     def _beaten(self) -> None:
@@ -204,7 +203,7 @@ class LeaseExtender:
 
     def _extend(self, now: float) -> None:
         """What is due, and would be ours for longer by it."""
-        # Beats and time may come together. Who works must not wait for a store that is slow with the other.
+        # A beat and the thread may extend at the same time: a handler must not wait for a slow store.
         if not self._extending.acquire(blocking=False):
             return
         try:
@@ -225,14 +224,14 @@ class LeaseExtender:
         try:
             held.message.extend_visibility(held.extension)
         except ReceiptHandleExpiredError as error:
-            # Somebody else has it, or it ended meanwhile; whatever is said of it now does not count.
+            # Another receiver leased it, or it was settled meanwhile: it cannot be settled here any more.
             self._drop(held)
             if not held.message.is_finalized:
                 text = "Lease lost while the message was worked on"
-                log(logger, logging.WARNING, text, message_id=held.message.id, error=text_of(error))
+                log(logger, logging.WARNING, text, message_id=held.message.id, error=error)
         except Exception as error:  # noqa: BLE001 - a store that is down for now: the work goes on, and so does this
             text = "Lease could not be extended"
-            log(logger, logging.WARNING, text, message_id=held.message.id, error=text_of(error))
+            log(logger, logging.WARNING, text, message_id=held.message.id, error=error)
         else:
             held.until = now + held.extension
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
 from redrive.blocking.handle import Handle
-from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.blocking.loops.stop import Stop
 from redrive.blocking.shared_store import SharedStore
 from redrive.core.validation import check_timeout
 from redrive.engine.receiver_tasks import Delivery, ReceiveLoop
 from redrive.errors import InvalidParameterError
-from redrive.stores.clock import Clock
 
 
 class Life:
@@ -51,11 +49,9 @@ class Life:
                 self._stop = self._thread = None
                 self._ended.set()
 
-    @contextmanager
-    def attended(self, shared: SharedStore | None) -> Iterator[None]:
+    def attended(self, shared: SharedStore | None) -> AbstractContextManager[None]:
         """Around a run on this store: an operator can stop it, and sees the number of its deliveries."""
-        with nullcontext() if shared is None else shared.tasks.attended(ReceiveLoop(self.stop, self._in_hand)):
-            yield
+        return nullcontext() if shared is None else shared.tasks.attended(ReceiveLoop(self.stop, self._in_hand))
 
     def _in_hand(self) -> list[Delivery]:
         return [each for each in self.batch if hasattr(each, "item") and not each.is_finalized]
@@ -101,15 +97,3 @@ class Living(Handle):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown()
-
-
-class Beating(Living):
-    """With a heartbeat, which a group can watch."""
-
-    def __init__(self, what: str, clock: Clock) -> None:
-        super().__init__(what)
-        self._heartbeat = Heartbeat(clock)
-
-    @property
-    def heartbeat(self) -> Heartbeat:
-        return self._heartbeat

@@ -12,7 +12,7 @@ from redrive.stores.clock import Clock, SystemClock
 
 
 class Stop:
-    """Set once by anybody; whoever waits is woken. May be waited for by threads and, by `heard_in`, by event loops."""
+    """Set once, by any thread. Threads wait for it by `wait`, event loops by `heard_in`."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -26,8 +26,8 @@ class Stop:
         with self._lock:
             self._event.set()
             listeners = tuple(self._listeners)
-        for tell in listeners:
-            tell()
+        for notify in listeners:
+            notify()
 
     def wait(self, seconds: float | None = None, clock: Clock | None = None) -> bool:
         """True if it is set before so many seconds are over on the clock."""
@@ -37,25 +37,25 @@ class Stop:
         return asyncio.run(self._wait_on(clock, round(seconds * 1000)))
 
     async def _wait_on(self, clock: Clock, duration: Millis) -> bool:
-        with self.heard_in(asyncio.get_running_loop()) as told:
-            return await clock.wait(told, duration)
+        with self.heard_in(asyncio.get_running_loop()) as event:
+            return await clock.wait(event, duration)
 
     @contextmanager
     def heard_in(self, loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.Event]:
         """An event of this loop, which is set when this is; at once if it was before."""
-        told = asyncio.Event()
+        event = asyncio.Event()
 
-        def tell() -> None:
-            # A loop that has ended has nobody left to be told.
+        def notify() -> None:
+            # A loop that has ended has no listener left.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(told.set)
+                loop.call_soon_threadsafe(event.set)
 
         with self._lock:
             if self._event.is_set():
-                told.set()
-            self._listeners.append(tell)
+                event.set()
+            self._listeners.append(notify)
         try:
-            yield told
+            yield event
         finally:
             with self._lock:
-                self._listeners.remove(tell)
+                self._listeners.remove(notify)

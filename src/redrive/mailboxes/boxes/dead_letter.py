@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from redrive.core.instants import moment
-from redrive.core.item import Attempt, Failure, History
+from redrive.core.item import Attempt, Failure, History, Instant
 
 T = TypeVar("T")
 
@@ -102,9 +102,14 @@ def error_text(failure: Failure) -> str:
     return failure.text.partition(CAUSED)[0]
 
 
+def instant(at: datetime) -> Instant:
+    """A time without a zone, of a letter that a user made, is taken for UTC."""
+    return max(0, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
 def request_id_of(body: object) -> UUID | None:
     """Of a request envelope; a body that was not given a type is plain data, and its ids are texts."""
-    value = _field(body, "request_id")
+    value = field_of(body, "request_id")
     if isinstance(value, str):
         try:
             return UUID(value)
@@ -115,14 +120,13 @@ def request_id_of(body: object) -> UUID | None:
 
 def trace_id_of(body: object, attributes: Mapping[str, str] | None = None) -> str | None:
     """Of the request's run context, else of the message's attributes."""
-    value = _field(_field(body, "run_context"), "trace_id")
+    value = field_of(field_of(body, "run_context"), "trace_id")
     return value if isinstance(value, str) and value else (attributes or {}).get("trace_id")
 
 
-def _field(holder: object, name: str) -> Any:
-    if isinstance(holder, Mapping):
-        return holder.get(name)
+def field_of(holder: object, name: str) -> Any:
+    """An attribute or key of an object of any type; None if it has none, or a property raises."""
     try:
-        return getattr(holder, name, None)
-    except Exception:  # noqa: BLE001 - a body is anything, and a property of it may raise
+        return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+    except Exception:  # noqa: BLE001 - the object is the user's
         return None

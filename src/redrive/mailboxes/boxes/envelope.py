@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
+from redrive.core import typed_codec
 from redrive.core.item import Item, Millis
 
 FORM = 1
@@ -30,7 +31,7 @@ class Lineage(Struct, frozen=True):
 class Envelope(Struct, frozen=True, omit_defaults=True):
     """`reply_at` is the fingerprint of the store that has the reply mailbox, if it is another one than this message's.
 
-    `born` are the fields of a dead letter that was sent as such, not as a message that died.
+    `dead_letter` are the fields of a dead letter that was sent as such, not as a message that died.
     """
 
     mailbox: int = field(name="redrive.mailbox")
@@ -40,12 +41,22 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     reply_at: str = ""
     attributes: dict[str, str] = {}
     ttl: Millis | None = None
-    born: Raw = NOTHING
+    dead_letter: Raw = field(default=NOTHING, name="born")
     lineage: Lineage | None = None
+
+    def load(self, expected: Any) -> Any:
+        """The body as this type; None: plain data. Raises SerializationError."""
+        return typed_codec.load(bytes(self.body), expected, self.type)
 
 
 _decoder = msgspec.json.Decoder(Envelope)
 _encoder = msgspec.json.Encoder()
+
+
+def enclosed(body: object, to: str, *, expected: Any = None, **fields: Any) -> Envelope:
+    """A body for the mailbox of this name, which expects this type. Raises SerializationError."""
+    data, kind = typed_codec.dump(body, expected=expected, to=to)
+    return Envelope(FORM, Raw(data), type=kind, **fields)
 
 
 def sealed(envelope: Envelope) -> bytes:
@@ -70,7 +81,7 @@ def plain_body(payload: bytes) -> Any:
 
 
 def lineage_of(item: Item, envelope: Envelope) -> Lineage | None:
-    """What a message was before it was replayed. One that was replayed where it lay is still itself."""
+    """What a message was before it was replayed. A replay in place leaves it the same message."""
     before = envelope.lineage
     if not item.replays:
         return before

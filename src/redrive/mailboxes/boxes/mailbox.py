@@ -12,8 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_origin
 from weakref import finalize
 
-from msgspec import Raw
-
 from redrive.blocking.handle import Handle
 from redrive.blocking.shared_store import Store
 from redrive.core import durations, typed_codec
@@ -33,13 +31,12 @@ from redrive.errors import (
     MailboxConnectionError,
     MailboxFullError,
     OutcomeUnknown,
-    SerializationError,
 )
 from redrive.events import Events
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.base import Mailbox, objects
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
-from redrive.mailboxes.boxes.envelope import FORM, Envelope, opened, sealed
+from redrive.mailboxes.boxes.envelope import enclosed, opened, sealed
 from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_all
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.boxes.store import MailboxStore
@@ -277,10 +274,10 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
         self.check_open()
         given = list(messages)
-        strange = [each for each in given if not isinstance(each, StoreMessage) or each.mailbox_name != self.name]
-        if strange:
+        foreign = [each for each in given if not isinstance(each, StoreMessage) or each.mailbox_name != self.name]
+        if foreign:
             hint = f"give messages that {self.name!r}.receive() gave"
-            raise InvalidParameterError(f"{strange[0]!r} is not of this mailbox", field="messages", hint=hint)
+            raise InvalidParameterError(f"{foreign[0]!r} is not of this mailbox", field="messages", hint=hint)
         return acknowledge_all(cast("list[StoreMessage[T, R]]", given), self.call)
 
     def seal(
@@ -291,15 +288,11 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         ttl: float | None = None,
     ) -> bytes:
         """The payload of a message to this mailbox."""
-        wrong = typed_codec.mismatch(body, self.body_type)
-        if wrong is not None:
-            raise SerializationError(wrong, hint="send what the mailbox was opened for, or open it for both: A | B")
-        data, kind = typed_codec.dump(body, to=self.name)
         name, at = self._address_of(reply_to)
-        envelope = Envelope(
-            FORM,
-            Raw(data),
-            type=kind,
+        envelope = enclosed(
+            body,
+            self.name,
+            expected=self.body_type,
             reply_to=name,
             reply_at=at,
             attributes=check_attributes(attributes),
@@ -343,8 +336,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         from redrive.mailboxes.letters.store_dead_letter import store_dead_letter
 
         await self.prepare()
-        how |= {"reply_to": reply_to or None, "reply_at": reply_at}
-        return await store_dead_letter(self.shared, self.name, body, **how)
+        return await store_dead_letter(self.shared, self.name, body, reply_to=reply_to, reply_at=reply_at, **how)
 
     # --- receiving --------------------------------------------------------------------------------------------------
 
@@ -456,7 +448,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         try:
             found = self._look_up(name, at)
         except Exception as error:  # noqa: BLE001 - see above
-            logs.log(logging.WARNING, "Mailbox not resolved", mailbox=name, error=logs.text_of(error))
+            logs.log(logging.WARNING, "Mailbox not resolved", mailbox=name, error=error)
             return None
         return found if isinstance(found, Mailbox) else None
 

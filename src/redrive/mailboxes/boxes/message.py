@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redrive.blocking.handle import Handle
 from redrive.core import outcome as o
-from redrive.core import typed_codec
 from redrive.core.instants import moment
 from redrive.core.item import Item, Millis, NewItem
 from redrive.core.verbs import Answer, Held, Settlement, Verdict
@@ -159,7 +158,7 @@ class StoreMessage(Handle, Message[T, R]):
     def _read(self) -> Any:
         if self.item.flaw:
             raise SerializationError(f"the message was damaged: {self.item.flaw}", hint="message.raw has what is left")
-        return typed_codec.load(bytes(self.envelope.body), self.mailbox.body_type, self.envelope.type)
+        return self.envelope.load(self.mailbox.body_type)
 
     @property
     def raw(self) -> bytes:
@@ -285,9 +284,11 @@ def acknowledge_all(messages: Sequence[StoreMessage[Any, Any]], call: Callable[.
     """In one write for messages and one for each letter; the ids of those whose lease was over."""
     lost: list[str] = []
     held: list[StoreMessage[Any, Any]] = []
+    given = {message.receipt_handle: message for message in messages}
     with ExitStack() as locks:
-        for message in {message.receipt_handle: message for message in messages}.values():
-            locks.enter_context(message.ending)
+        for handle in sorted(given):  # in the same order in each thread: they may have messages in common
+            locks.enter_context(given[handle].ending)
+        for message in given.values():
             try:
                 message.check_held()
             except ReceiptHandleExpiredError:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Sequence
-from datetime import UTC
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
 from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
-from redrive.core.instants import moment
+from redrive.core.item import Instant
 from redrive.core.validation import check_function, check_type
 from redrive.engine.caller import call_blocking
-from redrive.errors import MailboxClosedError, MailboxConnectionError, MailboxError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes.dead_letter import DeadLetter
+from redrive.mailboxes.boxes.dead_letter import DeadLetter, instant
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.life.receiving import MailboxLoop
 from redrive.mailboxes.metrics import MailboxMetrics, default_metrics
+from redrive.mailboxes.receive_loop import MailboxLoop
 from redrive.mailboxes.validation import check_max_messages, check_metrics, check_visibility
 
 T = TypeVar("T")
@@ -80,34 +78,10 @@ class DLQConsumer(MailboxLoop[DeadLetter[T], Any]):
         wait_time_seconds: float = 20,
     ) -> None:
         """Runs until it is stopped, the mailbox is closed, or `max_iterations` batches were received."""
-        self._repeat(
-            max_iterations, self._visibility if visibility_timeout is None else visibility_timeout, wait_time_seconds
-        )
+        visibility = self._visibility if visibility_timeout is None else visibility_timeout
+        self._run(max_iterations, visibility, wait_time_seconds)
 
-    def _round(self, visibility: float, wait: float) -> None:
-        try:
-            self._life.batch = batch = self._receive(visibility, wait)
-        except MailboxClosedError:
-            return
-        except MailboxConnectionError as error:
-            if not self._requests.closed:
-                self._stop.wait(self._outage.goes_on(error), self._clock)
-            return
-        self._outage.is_over()
-        with self._extender.attach(batch, self._heartbeat, visibility_timeout=visibility):
-            for position, message in enumerate(batch):
-                if self._stop.is_set():
-                    self._give_back(batch[position:])
-                    return
-                try:
-                    self._process(message)
-                except BaseException:
-                    # The thread ends in the middle of a handler: no letter stays invisible.
-                    self._give_back(batch[position:])
-                    raise
-                self._heartbeat.beat()
-
-    def _process(self, message: Message[DeadLetter[T], Any]) -> None:
+    def _process(self, message: Message[DeadLetter[T], Any]) -> bool:
         clock = self._clock
         began = clock.monotonic()
         try:
@@ -124,29 +98,19 @@ class DLQConsumer(MailboxLoop[DeadLetter[T], Any]):
             verdict = call_blocking(self._handler, letter)
         except Exception as error:  # noqa: BLE001 - the user's handler
             logs.failed("DLQ handler failed", message.id, error)
-            self._end(message, lambda: message.nack(self._retry_after))
-            return
+            self._settled(message, lambda: message.nack(self._retry_after))
+            return True
         if verdict is KEEP:
-            self._end(message, lambda: message.nack(self._retry_after))
-        elif self._end(message, message.acknowledge):
+            self._settled(message, lambda: message.nack(self._retry_after))
+        elif self._settled(message, message.acknowledge):
             took = clock.monotonic() - began
             self._metrics.processed(
                 letter.source_mailbox, letter.last_error_type, age_seconds=age, duration_ms=float(took)
             )
-
-    def _give_back(self, rest: Sequence[Message[DeadLetter[T], Any]]) -> None:
-        for message in rest:
-            if not message.is_finalized:
-                self._end(message, lambda message=message: message.nack(0))  # type: ignore[misc]
-
-    def _end(self, message: Message[DeadLetter[T], Any], how: Callable[[], None]) -> bool:
-        """Whether it counted. If not, the letter comes again, here or to its next receiver."""
-        try:
-            how()
-        except MailboxError as error:
-            logs.not_settled(message.id, error)
-            return False
         return True
+
+    def _release(self, message: Message[DeadLetter[T], Any]) -> None:
+        self._settled(message, lambda: message.nack(0))
 
 
 def safe(
@@ -177,8 +141,5 @@ def safe(
     return guarded
 
 
-def _age(letter: DeadLetter[Any], now: int) -> float:
-    died = letter.dead_lettered_at
-    # A letter that a user made may have a time without a zone; ours are UTC.
-    aware = died if died.tzinfo is not None else died.replace(tzinfo=UTC)
-    return max(0.0, (moment(now) - aware).total_seconds())
+def _age(letter: DeadLetter[Any], now: Instant) -> float:
+    return max(0, now - instant(letter.dead_lettered_at)) / 1000

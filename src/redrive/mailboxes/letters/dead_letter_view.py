@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 from msgspec import structs
 
 from redrive.blocking.shared_store import Store
-from redrive.core import durations, typed_codec
+from redrive.core import durations
 from redrive.core import outcome as o
 from redrive.core.instants import moment
 from redrive.core.item import History, Item, Millis, NewItem
@@ -137,11 +137,10 @@ def _body(item: Item, envelope: Envelope, expected: Any) -> Any:
     """The bytes where the body cannot be decoded: a letter can always be read."""
     if item.flaw:
         return item.payload
-    data = bytes(envelope.body)
     try:
-        return typed_codec.load(data, expected, envelope.type)
+        return envelope.load(expected)
     except SerializationError:
-        return data
+        return bytes(envelope.body)
 
 
 async def expire(store: Store, name: str, keep: Millis, *, metrics: MailboxMetrics | None = None) -> int:

@@ -21,7 +21,7 @@ from redrive.core.filters import parse
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.core.select import Selection
-from redrive.core.validation import check_function, check_optional
+from redrive.core.validation import check_count, check_function, check_optional
 from redrive.core.verbs import Act, Skipped
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import open_letters
@@ -38,7 +38,7 @@ from redrive.mailboxes.validation import as_parameter, check_metrics, check_prio
 from redrive.office.bites import ids_of
 from redrive.office.replay import claims
 from redrive.office.replay.resend import Steps, drive
-from redrive.office.said import check_actor, check_limit, check_reason, default_actor
+from redrive.office.said import check_actor, check_reason, default_actor
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ class Replayer(Generic[T]):
         self.dead_letters.check_open()
         check_how(where, to, transform)
         if limit is not None:
-            as_parameter(check_limit, limit)
+            check_count(limit, field="limit")
         replay = self.prepare(to, transform, priority, dedupe=dedupe, reason=reason, actor=actor)
         replay.judge = where if callable(where) else None
         ids = self.ids(*([parse(where)] if isinstance(where, str) and where.strip() else []))

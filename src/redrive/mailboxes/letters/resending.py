@@ -20,7 +20,6 @@ from redrive.errors import (
     MailboxConnectionError,
     MailboxResolutionError,
     NotFound,
-    SerializationError,
 )
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.envelope import NOTHING, Lineage, lineage_of, opened, sealed
@@ -149,11 +148,7 @@ class MailboxReplay(LetterReplay):
         envelope = letter.envelope
         data, kind = bytes(envelope.body), envelope.type
         if self.transform is not None:
-            body = self._body(letter)
-            wrong = typed_codec.mismatch(body, target.body_type)
-            if wrong is not None:
-                raise SerializationError(wrong, hint=f"give what {target.name} was opened for")
-            data, kind = typed_codec.dump(body, to=target.name)
+            data, kind = typed_codec.dump(self._body(letter), expected=target.body_type, to=target.name)
         if letter.is_bare:
             return data
         before = envelope.lineage
@@ -166,7 +161,7 @@ class MailboxReplay(LetterReplay):
             type=kind,
             reply_to=name,
             reply_at="" if not name or at == target.reply_address() else at,
-            born=NOTHING,
+            dead_letter=NOTHING,
             lineage=Lineage(letter.id if before is None else before.original, letter.id, letter.replays + 1),
         )
         return sealed(changed)

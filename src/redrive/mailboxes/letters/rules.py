@@ -12,22 +12,21 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from redrive.blocking.loops.lifecycle import Beating
+from redrive.blocking.loops.rounds import RoundLoop
 from redrive.blocking.loops.stop import Stop
 from redrive.core.item import History, Millis
 from redrive.core.select import Match
 from redrive.core.validation import check_seconds, check_type
 from redrive.engine.forks import parent_only
-from redrive.errors import InvalidParameterError, MailboxClosedError, MailboxConnectionError
+from redrive.errors import InvalidParameterError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox, Urgency
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.letters.replayer import Replayed, Replayer, check_how
 from redrive.mailboxes.letters.resending import LetterToReplay, Transform, not_in
-from redrive.mailboxes.life.receiving import Outage
 from redrive.mailboxes.metrics import MailboxMetrics
-from redrive.mailboxes.validation import as_parameter, check_priority, check_rounds
+from redrive.mailboxes.validation import check_priority, check_rounds
 from redrive.office.replay.resend import BATCH, read
 from redrive.office.replay.rules import Rule, rule_for
 
@@ -55,13 +54,13 @@ class ReplayRule(Rule):
     def __post_init__(self) -> None:
         check_how(self.where, self.to, self.transform)
         _ = self.delay, self.selection
-        as_parameter(lambda _: self.check(), None)
+        self.check()
         if self.priority is not None:
             check_priority(self.priority)
         check_type(self.name, str, field="name", hint="give a text, or leave it out")
 
 
-class AutoReplay(Beating, Generic[T]):
+class AutoReplay(RoundLoop, Generic[T]):
     """Looks at the letters each `interval` seconds and replays those whose rule says so: the first that fits decides.
 
     Any number may run at once, in any number of processes: no letter is replayed twice.
@@ -81,20 +80,21 @@ class AutoReplay(Beating, Generic[T]):
         check_type(rules, Sequence, field="rules", hint="give a list of ReplayRule")
         for rule in rules:
             check_type(rule, ReplayRule, field="rules", hint="give a list of ReplayRule")
-        super().__init__("automatic replay", mailbox.clock)
+        super().__init__("automatic replay", mailbox, interval=check_seconds(interval, field="interval") / 1000)
         self._replayer: Replayer[T] = Replayer(mailbox, source, resolver, metrics)
         self._mailbox = self._replayer.dead_letters
         self._rules = list(rules)
         if not self._rules:
             raise InvalidParameterError("there is none", field="rules", hint="give at least one ReplayRule")
-        self._interval = check_seconds(interval, field="interval") / 1000
         self._settled: set[str] = set()
         self._forget_at: Millis = 0
-        self._outage = Outage(mailbox.name)
 
     @property
     def name(self) -> str:
         return f"{self._mailbox.name} (automatic replay)"
+
+    def _log_outage(self, error: Exception | None, pause: float) -> None:
+        logs.outage(self._mailbox.name, error, pause)
 
     @property
     def dead_letters(self) -> tuple[StoreMailbox[Any, Any], ...]:
@@ -108,25 +108,7 @@ class AutoReplay(Beating, Generic[T]):
         wait_time_seconds: float | None = None,  # noqa: ARG002
     ) -> None:
         """Runs until it is stopped, the mailbox is closed, or `max_iterations` rounds are over."""
-        most, rounds = check_rounds(max_iterations), 0
-        with self._life.running() as stop:
-            while not stop.is_set() and not self._mailbox.closed and rounds != most:
-                rounds += 1
-                self._heartbeat.beat()
-                self._try(stop)
-                if rounds != most:
-                    stop.wait(self._outage.pause or self._interval, self._mailbox.clock)
-
-    def _try(self, stop: Stop) -> None:
-        try:
-            self.look(stop)
-        except MailboxClosedError:
-            return
-        except MailboxConnectionError as error:
-            if not self._mailbox.closed:
-                self._outage.goes_on(error)
-            return
-        self._outage.is_over()
+        self._repeat(check_rounds(max_iterations), lambda: self.look(self._stop))
 
     def look(self, stop: Stop | None = None) -> Replayed:
         """One round now: replay the letters that are due by a rule."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,13 +16,13 @@ from redrive.core import codec, typed_codec
 from redrive.core.classify import fingerprint
 from redrive.core.item import MOST_TRIES, Failure, History, Instant, Item, Letter, Priority
 from redrive.core.states import Disposition, State
-from redrive.core.validation import check_count
+from redrive.core.validation import check_range
 from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
 from redrive.engine.store_retry import retry_unknown
-from redrive.errors import InvalidParameterError, MailboxFullError
-from redrive.mailboxes.boxes.dead_letter import DeadLetter
-from redrive.mailboxes.boxes.envelope import FORM, NOTHING, Envelope, sealed
+from redrive.errors import MailboxFullError
+from redrive.mailboxes.boxes.dead_letter import DeadLetter, instant
+from redrive.mailboxes.boxes.envelope import NOTHING, Envelope, enclosed, sealed
 from redrive.mailboxes.validation import check_name
 
 if TYPE_CHECKING:
@@ -38,11 +37,11 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 def sent_letter(item: Item, envelope: Envelope) -> DeadLetter[None] | None:
     """The dead letter as it was sent, without its body. None for others, and after a replay: then it is a message."""
-    if envelope.born is NOTHING or item.replays:
+    if envelope.dead_letter is NOTHING or item.replays:
         return None
     try:
         with codec.making:
-            return msgspec.convert({**_decoder.decode(envelope.born), "body": None}, DeadLetter[None])
+            return msgspec.convert({**_decoder.decode(envelope.dead_letter), "body": None}, DeadLetter[None])
     except (msgspec.MsgspecError, ValueError):
         return None
 
@@ -59,7 +58,7 @@ async def store_dead_letter(
     name: str,
     body: object,
     *,
-    reply_to: str | None,
+    reply_to: str,
     reply_at: str,
     attributes: Mapping[str, str],
     priority: Priority,
@@ -67,18 +66,16 @@ async def store_dead_letter(
 ) -> str:
     """Store it as a letter of the mailbox of this name. Gives the id. Raises MailboxFullError."""
     letter = body if isinstance(body, DeadLetter) else None
-    data, kind = typed_codec.dump(body if letter is None else letter.body, to=name)
-    envelope = Envelope(
-        FORM,
-        Raw(data),
-        type=kind,
+    envelope = enclosed(
+        body if letter is None else letter.body,
+        name,
         reply_to=reply_to or (letter.reply_to if letter is not None else "") or "",
-        reply_at=reply_at if reply_to else "",
+        reply_at=reply_at,
         attributes=dict(attributes),
-        born=NOTHING if letter is None else Raw(msgspec.json.encode(_without_body(letter))),
+        dead_letter=NOTHING if letter is None else Raw(msgspec.json.encode(_without_body(letter))),
     )
     # The sender cannot shorten the fields of the death: they do not count.
-    payload = typed_codec.check_size(sealed(envelope), to=name, apart=len(bytes(envelope.born)))
+    payload = typed_codec.check_size(sealed(envelope), to=name, apart=len(bytes(envelope.dead_letter)))
     item = _item(letter, name, shared.clock.now())
     history = History(structs.replace(item, id=message_id, payload=payload, priority=priority))
     await _check_room(shared, name)
@@ -110,12 +107,10 @@ def _item(letter: DeadLetter[Any] | None, name: str, now: Instant) -> Item:
         failure = _failure(NOT_A_LETTER, f"sent to {name} directly")
     else:
         queue = check_name(letter.source_mailbox or name, field="source_mailbox")
-        tries = check_count(letter.delivery_count, field="delivery_count", least=0)
-        if tries > MOST_TRIES:
-            message = f"must be at most {MOST_TRIES:,}, got {tries:,}"
-            raise InvalidParameterError(message, field="delivery_count", hint="give the number of deliveries")
-        died_at = min(now, _instant(letter.dead_lettered_at))
-        sent_at = min(died_at, _instant(letter.first_enqueued_at or letter.first_received_at))
+        tries = letter.delivery_count
+        check_range(tries, field="delivery_count", least=0, most=MOST_TRIES, whole=True)
+        died_at = min(now, instant(letter.dead_lettered_at))
+        sent_at = min(died_at, instant(letter.first_enqueued_at or letter.first_received_at))
         failure = _failure(letter.last_error_type, letter.last_error)
     return Item(
         id="",
@@ -138,7 +133,3 @@ def _failure(named: str, text: str) -> Failure:
     """With the name that failures of handlers have, so that it has the same cause as they."""
     kind = named.removeprefix("builtins.")
     return Failure(kind, text, "error", rule="default", cause=fingerprint(kind, text, ()))
-
-
-def _instant(at: datetime) -> Instant:
-    return max(0, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))

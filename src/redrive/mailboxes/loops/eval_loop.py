@@ -11,7 +11,7 @@ from redrive.core.generics import arguments_of, given_for
 from redrive.core.instants import moment
 from redrive.core.quantity import shown
 from redrive.core.validation import check_function, check_type
-from redrive.mailboxes.boxes.dead_letter import request_id_of
+from redrive.mailboxes.boxes.dead_letter import field_of, request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
@@ -91,19 +91,12 @@ class EvalLoop(MailboxWorker[EvalRequest[InputT, ExpectedT], EvalResult], Generi
         )
 
     def _gave_up(self, body: EvalRequest[InputT, ExpectedT] | None, raw: bytes, text: str) -> EvalResult:
-        plain = plain_body(raw) if body is None else None
+        known: object = plain_body(raw) if body is None else body
         return EvalResult(
-            body.sample.id if body is not None else str(_inside(plain, "sample", "id")),
-            body.experiment.name if body is not None else str(_inside(plain, "experiment", "name")),
+            str(field_of(field_of(known, "sample"), "id") or ""),
+            str(field_of(field_of(known, "experiment"), "name") or ""),
             Score(0.0, passed=False, reason=text),
             error=text,
-            request_id=request_id_of(body or plain),
+            request_id=request_id_of(known),
             completed_at=moment(self._clock.now()),
         )
-
-
-def _inside(plain: Any, *names: str) -> Any:
-    """The id in a body that could not be decoded, if it can be found; else ""."""
-    for name in names:
-        plain = plain.get(name, "") if isinstance(plain, dict) else ""
-    return plain

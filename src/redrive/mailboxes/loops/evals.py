@@ -95,11 +95,11 @@ def judging(evaluator: Judge) -> Callable[[Any, Any, Session], Any]:
     It wants the session if it is marked so, has a parameter of that name, or needs three arguments.
     """
     variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    places = {name: place for name, place in parameters_of(evaluator).items() if place.kind not in variable}
-    if "session" in places:
+    parameters = {name: each for name, each in parameters_of(evaluator).items() if each.kind not in variable}
+    if "session" in parameters:
         return lambda output, expected, session: evaluator(output, expected, session=session)
     marked = getattr(evaluator, "wants_session", False) is True
-    needed = [place for place in places.values() if place.default is Parameter.empty]
+    needed = [each for each in parameters.values() if each.default is Parameter.empty]
     if marked or len(needed) >= 3:
         return evaluator
     return lambda output, expected, _session: evaluator(output, expected)

@@ -32,7 +32,7 @@ from redrive.mailboxes.boxes.dead_letter import request_id_of
 from redrive.mailboxes.boxes.envelope import plain_body
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message
-from redrive.mailboxes.faults import VisibilityExpansionRequired
+from redrive.mailboxes.errors import VisibilityExpansionRequired
 from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.policy import DLQPolicy
 from redrive.mailboxes.loops.requests import (
@@ -90,8 +90,8 @@ class MainLoop(MailboxWorker[MainLoopRequest[UserRequestT], MainLoopResult[Outpu
         super().__init__(requests=requests, config=config, dlq=dlq, metrics=metrics)
         self._adapter = adapter
         self._resources = resources
-        places = parameters_of(adapter.evaluate)
-        self._takes = [name for name in OFFERED if name in places]
+        parameters = parameters_of(adapter.evaluate)
+        self._takes = [name for name in OFFERED if name in parameters]
 
     def prepare(self, request: UserRequestT) -> Any:
         """What the adapter gets. Override it to make a prompt; `current_run()` knows all else of the request."""
@@ -243,6 +243,6 @@ def _bundle(folder: str | os.PathLike[str] | None, run: Run, **parts: object) ->
         half.write_bytes(msgspec.json.format(msgspec.json.encode(facts, enc_hook=repr), indent=2))
         half.replace(path)
     except (OSError, TypeError, ValueError, RecursionError) as error:
-        logs.log(logging.WARNING, "Debug bundle not written", path=path, error=logs.text_of(error))
+        logs.log(logging.WARNING, "Debug bundle not written", path=path, error=error)
         return None
     return str(path)

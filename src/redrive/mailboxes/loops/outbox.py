@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from redrive.core import outcome as o
-from redrive.core import typed_codec
 from redrive.core.item import Item, Millis, NewItem
 from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
@@ -25,7 +24,7 @@ from redrive.engine.outbox import POLICY, Undeliverable, destination_id, outbox_
 from redrive.engine.signals import Snooze
 from redrive.errors import MailboxConnectionError, MailboxError, MailboxResolutionError, SerializationError
 from redrive.mailboxes import logs
-from redrive.mailboxes.boxes.envelope import FORM, Envelope, opened, sealed
+from redrive.mailboxes.boxes.envelope import Envelope, enclosed, opened, sealed
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from redrive.mailboxes.boxes.store import MailboxStore
 
 P = ParamSpec("P")
-Anyone = Mailbox[Any, Any]
+AnyMailbox = Mailbox[Any, Any]
 EACH: Millis = 60_000
 """From one look for outbox items that other processes left to the next."""
 NAME_LIMIT = 80
@@ -51,14 +50,14 @@ class Delivery(Struct, frozen=True, omit_defaults=True):
 _decoder = msgspec.json.Decoder(Delivery)
 
 
-def target_for(source: str, mailbox: Anyone | str) -> str:
+def target_for(source: str, mailbox: AnyMailbox | str) -> str:
     """The outbox target of what `source` sends to a mailbox; a string is a name that is not resolved yet."""
     if len(source) > NAME_LIMIT or "@" in source:
         source = f"{source.replace('@', '.')[: NAME_LIMIT - 13]}~{sha256(source.encode()).hexdigest()[:12]}"
     return f"mailbox.{source}" + (f"@{mailbox.reply_address()}" if isinstance(mailbox, StoreMailbox) else "")
 
 
-def shares_store(shared: MailboxStore, mailbox: Anyone | str) -> bool:
+def shares_store(shared: MailboxStore, mailbox: AnyMailbox | str) -> bool:
     """Whether one write to this store reaches the mailbox, too."""
     return isinstance(mailbox, StoreMailbox) and mailbox.shares(shared)
 
@@ -67,15 +66,14 @@ def reply_item(message: StoreMessage[Any, Any], body: object) -> NewItem:
     """What the write that ends a message puts: its reply, or an outbox item with the reply for another store."""
     name, found = message.reply_to_name or "", message.reply_to
     to = name if found is None else found
-    data, kind = typed_codec.dump(body, to=name)
-    reply = sealed(Envelope(FORM, Raw(data), type=kind))
+    reply = sealed(enclosed(body, name))
     if isinstance(to, StoreMailbox) and shares_store(message.shared, to):
         return NewItem(new_id(), to.name, reply)
     delivery = Delivery(name, message.envelope.reply_at, Raw(reply))
     return outbox_item(target_for(message.mailbox.name, to), msgspec.json.encode(delivery))
 
 
-def letter_item(letter_id: str, target: Anyone, *, source: str) -> NewItem:
+def letter_item(letter_id: str, target: AnyMailbox, *, source: str) -> NewItem:
     """The outbox item that moves a dead letter of `source` to a mailbox of another store."""
     delivery = Delivery(target.name, target.reply_address(), letter=letter_id)
     return outbox_item(target_for(source, target), msgspec.json.encode(delivery))
@@ -88,7 +86,7 @@ class LoopOutbox:
     """
 
     def __init__(
-        self, source: StoreMailbox[Any, Any], letters: Sequence[Anyone], reply_type: Callable[[], Any]
+        self, source: StoreMailbox[Any, Any], letters: Sequence[AnyMailbox], reply_type: Callable[[], Any]
     ) -> None:
         self._source = source
         self._letters = letters
@@ -97,7 +95,7 @@ class LoopOutbox:
         self._next: Millis | None = None
         self._away: dict[str, Millis] = {}
 
-    def note(self, message: Message[Any, Any], letters: Anyone | None = None) -> None:
+    def note(self, message: Message[Any, Any], letters: AnyMailbox | None = None) -> None:
         """After the end of a message: its reply and its dead letter are outbox items if they are for another store."""
         shared, name = self._source.shared, message.reply_to_name
         answers = name if name is None or message.reply_to is None else message.reply_to
@@ -132,7 +130,7 @@ class LoopOutbox:
                 source.shared.call(method, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - a loop does not end because of another store
             if not (isinstance(error, MailboxError) and source.closed):
-                logs.log(logging.WARNING, "Not delivered yet", source_mailbox=source.name, error=logs.text_of(error))
+                logs.log(logging.WARNING, "Not delivered yet", source_mailbox=source.name, error=error)
 
     def _deliver(self, item: Item) -> None:
         """In a thread of the worker."""
@@ -159,14 +157,14 @@ class LoopOutbox:
             self._away[store] = now + (POLICY.backoff.delay(item.errors + 1, 0.5) or 0)
             raise
 
-    def _letters_of(self, delivery: Delivery) -> Anyone | None:
+    def _letters_of(self, delivery: Delivery) -> AnyMailbox | None:
         """The dead-letter mailbox by its name and store; one of the user's own class has another address each time."""
         named = [each for each in self._letters if each.name == delivery.to]
         ours = [each for each in named if each.reply_address() == delivery.at or not isinstance(each, StoreMailbox)]
         return ours[0] if ours else None
 
 
-def move_letter(source: StoreMailbox[Any, Any], target: Anyone, letter_id: str) -> bool:
+def move_letter(source: StoreMailbox[Any, Any], target: AnyMailbox, letter_id: str) -> bool:
     """False if it is not an open letter of `source` any more, or `target` is on the same store."""
     # Most loops have their dead letters on their own store.
     from redrive.mailboxes.letters.dead_letter_view import dead_letter_from
@@ -194,11 +192,10 @@ def move_letter(source: StoreMailbox[Any, Any], target: Anyone, letter_id: str) 
     return isinstance(outcome, o.Cancelled)
 
 
-def _send(target: Anyone, envelope: Envelope, expected: Any) -> None:
+def _send(target: AnyMailbox, envelope: Envelope, expected: Any) -> None:
     """To a mailbox of the user's own class, which takes no ids: a reply may arrive twice, after a crash."""
-    data = bytes(envelope.body)
     try:
-        body = typed_codec.load(data, expected, envelope.type)
+        body = envelope.load(expected)
     except SerializationError:
-        body = typed_codec.load(data, None, envelope.type)
+        body = envelope.load(None)
     target.send(body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -11,16 +11,14 @@ from typing import Any, Generic, TypeVar
 from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.item import Failure, Item
-from redrive.core.quantity import shown
-from redrive.core.validation import check_count, check_has, check_optional
+from redrive.core.validation import check_count, check_errors, check_has, check_optional
 from redrive.engine.evidence import plain_failure
 from redrive.engine.forks import parent_only
-from redrive.errors import InvalidParameterError
 from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.dead_letter import DeadLetter
 from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
-from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
+from redrive.mailboxes.errors import BudgetExceededError, DeadlineExceededError
 from redrive.mailboxes.validation import OPEN_MAILBOX
 
 T = TypeVar("T")
@@ -30,7 +28,7 @@ MAX_AGE = timedelta(days=14)
 """How long excluded errors are tried where the policy does not say."""
 
 Errors = frozenset[type[Exception]]
-Given = Message[Any, Any]
+AnyMessage = Message[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class DLQPolicy(Generic[T, R]):
             check_has(one, "send", field="mailbox", hint=OPEN_MAILBOX)
         check_count(self.max_delivery_count, field="max_delivery_count")
         for field in ("include_errors", "exclude_errors", "routes"):
-            _check_errors(field, getattr(self, field))
+            check_errors(getattr(self, field), field=field)
         if self.max_age is not None:
             durations.parse(self.max_age, field="max_age")
 
@@ -114,23 +112,12 @@ def age_of(message: Message[Any, Any]) -> timedelta:
     return datetime.now(UTC) - sent if isinstance(sent, datetime) else timedelta(0)
 
 
-def _check_errors(field: str, errors: object) -> None:
-    if errors is None:
-        return
-    hint = "give exception classes, such as frozenset({TimeoutError})"
-    if isinstance(errors, str) or not isinstance(errors, Collection):
-        raise InvalidParameterError(f"must be a set of exception classes, got {shown(errors)}", field=field, hint=hint)
-    for kind in errors:
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise InvalidParameterError(f"must be an exception class, got {shown(kind)}", field=field, hint=hint)
-
-
 Policy = DLQPolicy[Any, Any]
 DELIVERIES = 5
 """How many deliveries may be lost with their worker where there is no policy."""
 
 
-def verdict(policy: Policy | None, message: Given, error: BaseException) -> str | None:
+def verdict(policy: Policy | None, message: AnyMessage, error: BaseException) -> str | None:
     """Why it is given up, or None if it is to be tried again.
 
     What is out of time or budget stays so: no policy is asked. Without a policy the first failure is the last.
@@ -146,7 +133,7 @@ def verdict(policy: Policy | None, message: Given, error: BaseException) -> str 
     return _reason(policy, error) if _dies(policy, message, error) else None
 
 
-def mailbox_of(policy: Policy | None, message: Given, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
+def mailbox_of(policy: Policy | None, message: AnyMessage, error: BaseException | Failure) -> Mailbox[Any, Any] | None:
     """The mailbox for its letter; None if there is no policy: then it is a letter all the same, of no route."""
     if policy is None:
         return None
@@ -154,11 +141,11 @@ def mailbox_of(policy: Policy | None, message: Given, error: BaseException | Fai
         return policy.mailbox_for(error if isinstance(error, Exception) else None)
     except Exception as broken:  # noqa: BLE001 - the user's own policy
         text = "Policy failed, the letter goes to its first mailbox"
-        logs.log(logging.ERROR, text, message_id=message.id, mailbox=policy.mailbox.name, error=logs.text_of(broken))
+        logs.log(logging.ERROR, text, message_id=message.id, mailbox=policy.mailbox.name, error=broken)
         return policy.mailbox
 
 
-def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
+def lost_too_often(policy: Policy | None, message: AnyMessage) -> Failure | None:
     """The failure of a message whose workers were lost too often; None if it may be tried.
 
     Lost deliveries count, and errors with them: not those that are excluded, and not where a policy of the user's own
@@ -181,17 +168,17 @@ def lost_too_often(policy: Policy | None, message: Given) -> Failure | None:
     return plain_failure("redrive.LeaseExpired", text, "crash", key=key)
 
 
-def item_of(message: Given) -> Item | None:
+def item_of(message: AnyMessage) -> Item | None:
     return message.item if isinstance(message, StoreMessage) else None
 
 
-def is_suspect(message: Given) -> bool:
+def is_suspect(message: AnyMessage) -> bool:
     """Whether a worker was lost with it."""
     item = item_of(message)
     return item is not None and item.crashes > 0
 
 
-def is_letter(message: Given) -> bool:
+def is_letter(message: AnyMessage) -> bool:
     """Whether it is a dead letter, received from the mailbox of its route."""
     item = item_of(message)
     return item is not None and item.letter is not None
@@ -202,14 +189,12 @@ def is_excluded(policy: Policy | None, error: BaseException) -> bool:
     return policy is not None and _is_plain(policy) and policy.lists(policy.exclude_errors, error)
 
 
-def _dies(policy: Policy, message: Given, error: BaseException) -> bool:
+def _dies(policy: Policy, message: AnyMessage, error: BaseException) -> bool:
     try:
         with parent_only():
             return bool(policy.should_dead_letter(message, error))  # type: ignore[arg-type]  # SystemExit is asked about, too
     except Exception as broken:  # noqa: BLE001 - the user's own policy
-        logs.log(
-            logging.ERROR, "Policy failed, its threshold decides", message_id=message.id, error=logs.text_of(broken)
-        )
+        logs.log(logging.ERROR, "Policy failed, its threshold decides", message_id=message.id, error=broken)
         return message.delivery_count >= policy.max_delivery_count
 
 

@@ -23,7 +23,8 @@ from redrive.blocking.loops.heartbeat import Heartbeat
 from redrive.core.instants import moment
 from redrive.core.validation import check_count
 from redrive.engine.caller import run_blocking
-from redrive.mailboxes.faults import BudgetExceededError, DeadlineExceededError
+from redrive.mailboxes.boxes.dead_letter import field_of
+from redrive.mailboxes.errors import BudgetExceededError, DeadlineExceededError
 from redrive.mailboxes.loops.requests import Budget, Deadline, Experiment, RunContext
 from redrive.stores.clock import Clock
 
@@ -169,7 +170,7 @@ def under_way(run: Run) -> Iterator[Run]:
 
 def usage_of(output: object) -> dict[str, int] | None:
     """The usage that an output reports, by the field names of providers; None if it reports none."""
-    usage = _ask(output, "usage")
+    usage = field_of(output, "usage")
     if usage is None:
         return None
     found = {
@@ -182,18 +183,10 @@ def usage_of(output: object) -> dict[str, int] | None:
 
 def _number(usage: object, *names: str) -> int | None:
     for name in names:
-        value = _ask(usage, name)
+        value = field_of(usage, name)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
     return None
-
-
-def _ask(holder: object, name: str) -> Any:
-    """An attribute or key of an object we know nothing about: a property may raise anything."""
-    try:
-        return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
-    except Exception:  # noqa: BLE001 - see above
-        return None
 
 
 def _earlier(*deadlines: Deadline | None) -> Deadline | None:

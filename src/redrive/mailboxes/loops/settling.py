@@ -25,8 +25,8 @@ from redrive.mailboxes.boxes.mailbox import Mailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
 from redrive.mailboxes.loops.outbox import letter_item, reply_item, shares_store
 
-Anyone = Mailbox[Any, Any]
-Given = Message[Any, Any]
+AnyMailbox = Mailbox[Any, Any]
+AnyMessage = Message[Any, Any]
 Result = Literal["dead", "full", "lost"]
 
 _POLICY = Policy()
@@ -56,24 +56,26 @@ class DeadLetterReason:
 class Settler:
     """By public calls. A crash between two of them repeats the message, and what was sent for it."""
 
-    def __init__(self, requests: Anyone) -> None:
+    def __init__(self, requests: AnyMailbox) -> None:
         self._requests = requests
 
-    def finish(self, message: Given, reply: object | None = None) -> bool:
+    def finish(self, message: AnyMessage, reply: object | None = None) -> bool:
         """Done, with the reply if the message asks for one."""
         self._send_reply(message, reply)
         return _counted(message.acknowledge)
 
-    def retry(self, message: Given, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
+    def retry(self, message: AnyMessage, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
         """It failed, and is received again after `delay` seconds. `free`: this delivery does not count, on a store."""
         del error, free
         return _counted(lambda: message.nack(delay))
 
-    def release(self, message: Given) -> bool:
+    def release(self, message: AnyMessage) -> bool:
         """It was not processed: visible again at once. On a store this delivery does not count."""
         return _counted(lambda: message.nack(0))
 
-    def dead_letter(self, message: Given, why: DeadLetterReason, target: Anyone | None, reply: object | None) -> Result:
+    def dead_letter(
+        self, message: AnyMessage, why: DeadLetterReason, target: AnyMailbox | None, reply: object | None
+    ) -> Result:
         """A dead letter of the target (None: of no mailbox), with its last reply. "full": the target has no room; no
         reply was sent, and the message is received again.
         """
@@ -86,7 +88,7 @@ class Settler:
         return "dead" if _counted(message.acknowledge) else "lost"
 
     @staticmethod
-    def _send_reply(message: Given, reply: object | None) -> None:
+    def _send_reply(message: AnyMessage, reply: object | None) -> None:
         """A broken address must not hold up the message."""
         if reply is None or message.reply_to is None:
             return
@@ -95,9 +97,9 @@ class Settler:
         except MailboxConnectionError:
             raise
         except MailboxError as error:
-            logs.log(logging.WARNING, "Reply not sent", message_id=message.id, error=logs.text_of(error))
+            logs.log(logging.WARNING, "Reply not sent", message_id=message.id, error=error)
 
-    def _letter(self, message: Given, why: DeadLetterReason) -> DeadLetter[Any]:
+    def _letter(self, message: AnyMessage, why: DeadLetterReason) -> DeadLetter[Any]:
         try:
             body = message.body
         except MailboxError:
@@ -122,18 +124,20 @@ class Settler:
 class StoreSettler(Settler):
     """In one write: the message ends, and its reply and its letter exist, or none of that happened."""
 
-    def finish(self, message: Given, reply: object | None = None) -> bool:
+    def finish(self, message: AnyMessage, reply: object | None = None) -> bool:
         ours = _ours(message)
         return ours.settle(ours.done(), _replies(ours, reply)) is not None
 
-    def retry(self, message: Given, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
+    def retry(self, message: AnyMessage, delay: float, error: BaseException | Failure, *, free: bool = False) -> bool:
         outcome = o.Limited if free else o.Retry
         return _ours(message).settle(outcome(failure_from(error), check_seconds(delay, field="delay"))) is not None
 
-    def release(self, message: Given) -> bool:
+    def release(self, message: AnyMessage) -> bool:
         return _ours(message).settle(o.Release()) is not None
 
-    def dead_letter(self, message: Given, why: DeadLetterReason, target: Anyone | None, reply: object | None) -> Result:
+    def dead_letter(
+        self, message: AnyMessage, why: DeadLetterReason, target: AnyMailbox | None, reply: object | None
+    ) -> Result:
         ours, route = _ours(message), "" if target is None else target.name
         delay = check_seconds(why.retry_delay, field="retry_delay")
         follow_ups = _replies(ours, reply)
@@ -154,7 +158,7 @@ def failure_from(error: BaseException | Failure) -> Failure:
     return error if isinstance(error, Failure) else failure_of(error, _POLICY)
 
 
-def _ours(message: Given) -> StoreMessage[Any, Any]:
+def _ours(message: AnyMessage) -> StoreMessage[Any, Any]:
     return cast("StoreMessage[Any, Any]", message)
 
 

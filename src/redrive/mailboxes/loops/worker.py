@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +26,6 @@ from redrive.engine.runner import received
 from redrive.errors import (
     InvalidParameterError,
     MailboxClosedError,
-    MailboxConnectionError,
     MailboxError,
     SerializationError,
 )
@@ -34,7 +33,6 @@ from redrive.mailboxes import logs
 from redrive.mailboxes.boxes.dead_letter import DeadLetter, request_id_of
 from redrive.mailboxes.boxes.mailbox import Mailbox, StoreMailbox
 from redrive.mailboxes.boxes.message import Message, StoreMessage
-from redrive.mailboxes.life.receiving import MailboxLoop, Outage
 from redrive.mailboxes.loops.config import MainLoopConfig
 from redrive.mailboxes.loops.outbox import LoopOutbox, shares_store
 from redrive.mailboxes.loops.policy import (
@@ -49,11 +47,11 @@ from redrive.mailboxes.loops.policy import (
 )
 from redrive.mailboxes.loops.settling import DeadLetterReason, Settler, StoreSettler, failure_from
 from redrive.mailboxes.metrics import MailboxMetrics
+from redrive.mailboxes.receive_loop import MailboxLoop
 from redrive.mailboxes.validation import LONGEST_VISIBILITY
 
 BodyT = TypeVar("BodyT")
 ReplyT = TypeVar("ReplyT")
-X = TypeVar("X")
 
 
 class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
@@ -117,11 +115,12 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
     ) -> None:
         """Until `shutdown`, the mailbox is closed, or it has received `max_iterations` times."""
         self._bind(late=True)
-        self._repeat(max_iterations, visibility_timeout, wait_time_seconds)
+        self._run(max_iterations, visibility_timeout, wait_time_seconds)
 
     @contextmanager
     def _around(self) -> Iterator[None]:
-        with one_loop(), nullcontext() if self._outbox is None else self._outbox.running():
+        outbox = nullcontext() if self._outbox is None else self._outbox.running()
+        with one_loop(), outbox, super()._around():
             self._announce()
             yield
 
@@ -142,7 +141,7 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
         try:
             for mailbox in self.dead_letters:
                 if isinstance(mailbox, StoreMailbox) and self._shares_store(mailbox):
-                    self._steadily(partial(mailbox.call, mailbox.prepare), None)
+                    self._until_answered(partial(mailbox.call, mailbox.prepare), None)
         except MailboxClosedError:
             # Closed by another thread, or with the process, before the first round.
             if not self._requests.closed:
@@ -151,61 +150,29 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
     def _round(self, visibility: float, wait: float) -> None:
         self._deliver()
         nothing: Sequence[Message[BodyT, ReplyT]] = ()
-        try:
-            batch = self._steadily(partial(self._receive, visibility, wait), nothing)
-        except MailboxClosedError:
-            return
-        self._life.batch = batch = sorted(batch, key=is_suspect)
-        with self._extender.attach(batch, self._heartbeat, visibility_timeout=visibility):
-            for position, message in enumerate(batch):
-                if self._stop.is_set():
-                    self._give_back(batch[position:])
-                    return
-                if is_suspect(message):
-                    # It may crash this process: then no other message shall be counted as lost.
-                    self._give_back(batch[position + 1 :])
-                try:
-                    self._one(message)
-                except MailboxClosedError as error:
-                    logs.not_settled(message.id, error)
-                    return
-                except BaseException:
-                    self._give_back(batch[position:])
-                    raise
-                self._heartbeat.beat()
-                self._deliver()
-                if is_suspect(message):
-                    return
+        batch = self._until_answered(partial(self._receive, visibility, wait), nothing)
+        self._process_batch(sorted(batch, key=is_suspect), visibility)
 
-    def _give_back(self, rest: Sequence[Message[BodyT, ReplyT]]) -> None:
-        for message in rest:
-            if not message.is_finalized:
-                # Without patience: if the store is away, their leases bring them back.
-                try:
-                    self._ends.release(message)
-                except (MailboxConnectionError, MailboxClosedError) as error:
-                    logs.not_settled(message.id, error)
-
-    def _steadily(self, act: Callable[[], X], if_stopped: X) -> X:
-        """Retry until the store answers; `if_stopped` if the loop stops before."""
-        outage = Outage(self._requests.name)
-        while True:
-            try:
-                answer = act()
-            except MailboxConnectionError as error:
-                if self._requests.closed:
-                    return if_stopped
-                pause = outage.goes_on(error)
-            else:
-                outage.is_over()
-                return answer
-            self._heartbeat.beat()
-            if self._stop.wait(pause, self._clock):
-                return if_stopped
+    def _release(self, message: Message[BodyT, ReplyT]) -> None:
+        self._settled(message, lambda: self._ends.release(message))
 
     # --- one message ------------------------------------------------------------------------------------------------
 
-    def _one(self, message: Message[BodyT, ReplyT]) -> None:
+    def _process(self, message: Message[BodyT, ReplyT]) -> bool:
+        suspect = is_suspect(message)
+        if suspect:
+            # It may crash this process: then no other message shall be counted as lost.
+            self._give_back([each for each in self._life.batch if each is not message])
+        try:
+            self._work_on(message)
+        except MailboxClosedError as error:
+            # Not given back: the mailbox that is closed may be that of the dead letters.
+            logs.not_settled(message.id, error)
+            return False
+        self._deliver()
+        return not suspect
+
+    def _work_on(self, message: Message[BodyT, ReplyT]) -> None:
         lost = lost_too_often(self._dlq, message)
         if lost is not None:
             self._give_up(message, DeadLetterReason("max_crashes", lost, self._backoff(message), counted=False))
@@ -218,7 +185,7 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
         try:
             with parent_only(), _in_hand(message):
                 reply = self._work(message)
-            ended = self._steadily(lambda: self._ends.finish(message, reply), None)
+            ended = self._until_answered(lambda: self._ends.finish(message, reply), None)
         except KeyboardInterrupt:
             raise
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the user's work
@@ -241,7 +208,7 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
     def _failed(self, message: Message[BodyT, ReplyT], error: BaseException) -> None:
         if isinstance(message, StoreMessage) and message.asked:
             cancelled = o.Cancelled(message.asked, failure_from(error))
-            self._log_lost(message, ended=self._steadily(lambda: message.settle(cancelled) is not None, None))
+            self._log_lost(message, ended=self._until_answered(lambda: message.settle(cancelled) is not None, None))
             return
         reason = verdict(self._dlq, message, error)
         if reason is not None:
@@ -272,7 +239,9 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
             error_message=why.text,
             retry_in_seconds=delay,
         )
-        self._log_lost(message, ended=self._steadily(lambda: self._ends.retry(message, delay, error, free=free), None))
+        self._log_lost(
+            message, ended=self._until_answered(lambda: self._ends.retry(message, delay, error, free=free), None)
+        )
 
     def _give_up(self, message: Message[BodyT, ReplyT], why: DeadLetterReason) -> None:
         """One write: the letter, the end of the message, and the answer that says so."""
@@ -282,11 +251,11 @@ class MailboxWorker(MailboxLoop[BodyT, ReplyT]):
             return
         target = mailbox_of(self._dlq, message, why.error)
         if target is not None and not self._has_room(target):
-            kept = self._steadily(lambda: self._ends.retry(message, why.retry_delay, why.error), None)
+            kept = self._until_answered(lambda: self._ends.retry(message, why.retry_delay, why.error), None)
             outcome = None if kept is None else "full" if kept else "lost"
         else:
             reply = self._terminal(message, why)
-            outcome = self._steadily(lambda: self._ends.dead_letter(message, why, target, reply), None)
+            outcome = self._until_answered(lambda: self._ends.dead_letter(message, why, target, reply), None)
         match outcome:
             case "dead":
                 self._dead_lettered(message, why, target)

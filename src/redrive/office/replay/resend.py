@@ -35,7 +35,7 @@ from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 BATCH = 50
-"""Letters that are read, planned, claimed and written together."""
+"""Letters per batch: read, planned, claimed and written at once."""
 TTL: Millis = 60_000
 GRACE: Millis = 60 * 60 * 1000
 """The claim of a letter that is still one is taken over after this time: the process that made it has died."""

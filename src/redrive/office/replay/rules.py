@@ -11,9 +11,8 @@ from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.filters import parse
 from redrive.core.item import Instant, Item, Millis
-from redrive.core.quantity import shown
 from redrive.core.select import Selection, matches
-from redrive.errors import ConfigError
+from redrive.core.validation import check_count, check_errors
 from redrive.office.replay.resend import Candidate
 
 
@@ -30,18 +29,9 @@ class Rule:
     max_replays: int = 3
 
     def check(self) -> None:
-        """Raises ConfigError that names the field."""
-        most: object = self.max_replays
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise ConfigError(f"{shown(most)} is no number of replays", field="max_replays", hint="use 1 or more")
-        errors: object = self.errors
-        hint = "give exception classes or their names, such as {TimeoutError, 'shop.errors.Busy'}"
-        # An iterator would be empty after the first letter.
-        if isinstance(errors, str) or (errors is not None and not isinstance(errors, Collection)):
-            raise ConfigError(f"{shown(errors)} is no set of errors", field="errors", hint=hint)
-        for error in errors or ():
-            if not isinstance(error, str) and not (isinstance(error, type) and issubclass(error, BaseException)):
-                raise ConfigError(f"{shown(error)} is no exception class", field="errors", hint=hint)
+        """Raises InvalidParameterError."""
+        check_count(self.max_replays, field="max_replays")
+        check_errors(self.errors, field="errors", names=True)
 
     @cached_property
     def delay(self) -> Millis:

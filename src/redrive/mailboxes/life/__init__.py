@@ -1,1 +1,0 @@
-"""Groups of loops, and the base of loops that receive."""
