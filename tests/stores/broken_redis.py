@@ -354,8 +354,8 @@ OFFICE: dict[str, Plant] = {
         (
             Edit(
                 "sweep",
-                "m[ENDED_AT] + keep <= time and discarded_at(id, m) + keep <= time",
-                "m[LETTER][DIED_AT] + keep <= time",
+                "'trash' and m[ENDED_AT] + keep <= time",
+                "'trash' and m[LETTER][DIED_AT] + keep <= time",
             ),
         )
     ),
