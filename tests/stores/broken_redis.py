@@ -43,7 +43,7 @@ for _, one in ipairs(cmsgpack.unpack(ARGV[2])) do
   local m = load(one[1])
   if m then
     lift(one[1], m)
-    m[LETTER] = {one[2], now(), 'open', one[3], one[4], one[5]}
+    m[LETTER] = {one[2], now(), 'open', one[3], one[4], one[5], ''}
     lay(one[1], m)
   end
 end
