@@ -15,10 +15,10 @@ from redrive.cli.db import check, status
 from redrive.cli.exits import Exit
 from redrive.core.item import NewItem
 from redrive.stores import migrate
-from redrive.stores.migrate import Migration
 from redrive.stores.sqlite import SqliteStore, upkeep
-from tests.stores.upkeep_kit import execute, filled, of_schema, rows
+from tests.stores.upkeep_kit import execute, filled, of_first_schema, rows
 from tests.support.cli import COMMAND, PATIENCE, environment, here, letters_in, on_terminal
+from tests.support.migrations import add_migration
 
 NEWEST = max(migration.number for migration in migrate.known("sqlite"))
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,6 @@ def test_status_as_json_has_the_same(path: Path, capsys: pytest.CaptureFixture[s
         ("insert into redrive_migration values (99, 'x', 0)", "99, made by a newer redrive"),
         ("update redrive_migration set checksum = 'x' where number = 1", "migration 1 was applied with other contents"),
         ("select 1", f"{NEWEST}, up to date"),
-        (f"delete from redrive_migration where number = {NEWEST}", "redrive db migrate"),
     ],
 )
 def test_status_says_how_the_schema_stands(
@@ -73,9 +72,21 @@ def test_status_says_how_the_schema_stands(
     monkeypatch.setattr(status, "on_terminal", lambda: True)
     told = here(capsys, "db", "status")
     assert said in told.out
-    works = "redrive db migrate" in said or "up to date" in said
+    works = "up to date" in said
     assert told.code == (Exit.DONE if works else Exit.STORE)
     assert ("no app can work with it: schema " in told.err) is not works
+
+
+def test_status_says_what_is_pending(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = add_migration(monkeypatch, "sqlite")
+    told = here(capsys, "db", "status")
+    assert (told.code, f"pending\t{more.name}\n" in told.out, told.err) == (Exit.DONE, True, "")
+    monkeypatch.setattr(status, "on_terminal", lambda: True)
+    told = here(capsys, "db", "status")
+    assert f"{NEWEST}, to be brought to {more.number} by redrive db migrate" in told.out
+    assert (told.code, told.err) == (Exit.DONE, "")
 
 
 @pytest.mark.parametrize("risky", [True, False])
@@ -169,8 +180,11 @@ def test_repair_mends_what_is_counted_and_says_what_is_left(path: Path, capsys: 
     assert "what is left cannot be repaired" in told.err
 
 
-def test_an_old_schema_is_not_migrated_by_a_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    of_schema(tmp_path / "redrive.db", [1])
+def test_an_old_schema_is_not_migrated_by_a_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_migration(monkeypatch, "sqlite")
+    of_first_schema(tmp_path / "redrive.db")
     told = here(capsys, "db", "check")
     assert told.code == Exit.FAILED
     assert "left-out\tcounters and rows: it has schema 1; redrive db migrate brings it to" in told.out
@@ -288,31 +302,33 @@ def test_who_may_not_write_is_told_so(path: Path) -> None:
 # --- migrate ---------------------------------------------------------------------------------------------------------
 
 
-def test_migrate_applies_what_is_pending_and_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    of_schema(tmp_path / "redrive.db", [1])
-    names = [migration.name for migration in migrate.known("sqlite")[1:]]
+def test_migrate_applies_what_is_pending_and_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [add_migration(monkeypatch, "sqlite").name, add_migration(monkeypatch, "sqlite", "select 1;\n", "x").name]
+    of_first_schema(tmp_path / "redrive.db")
     told = here(capsys, "db", "migrate")
     assert (told.code, told.out.splitlines(), told.err) == (Exit.DONE, names, "")
     told = here(capsys, "db", "migrate")
     assert (told.code, told.out, told.err) == (Exit.DONE, "", "nothing to do: the schema is up to date\n")
 
 
-def test_a_dry_run_prints_sql_that_does_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = of_schema(tmp_path / "redrive.db", [1])
+def test_a_dry_run_prints_sql_that_does_it(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_migration(monkeypatch, "sqlite")
     told = here(capsys, "db", "migrate", "--dry-run")
     assert (told.code, told.err) == (Exit.DONE, "")
     assert rows(path, "select max(number) from redrive_migration") == [(1,)]
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(told.out)
-    assert ("packing",) in rows(path, "select name from pragma_table_info('payload')")
+    assert rows(path, "select count(*) from more") == rows(path, "select count(*) from item")
 
 
 def test_a_failing_migration_changes_nothing(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = migrate.known("sqlite")
-    broken = Migration(NEWEST + 1, "9999_broken.sql", "create table half (x);\ninsert into nowhere values (1);\n")
-    monkeypatch.setattr(migrate, "known", lambda _: (*ours, broken))
+    add_migration(monkeypatch, "sqlite", "create table half (x);\ninsert into nowhere values (1);\n")
     told = here(capsys, "db", "migrate")
     assert (told.code, told.out) == (Exit.STORE, "")
     assert "no such table: nowhere" in told.err

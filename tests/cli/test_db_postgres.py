@@ -14,6 +14,7 @@ from redrive.cli.db import check, status
 from redrive.cli.exits import Exit
 from redrive.stores import migrate, script
 from tests.support.cli import here, letters_in
+from tests.support.migrations import add_migration
 from tests.support.servers import schemas
 from tests.support.servers.shared import postgres
 from tests.support.stores import StoreUrl
@@ -117,6 +118,15 @@ def test_status_says_how_the_schema_stands(
     assert "  server     fsync on, full_page_writes on, synchronous_commit on\n" in told.out
 
 
+def test_status_says_what_is_pending(
+    schema: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = add_migration(monkeypatch, "postgres")
+    told = here(capsys, "db", "status")
+    assert (told.code, f"pending\t{more.name}\n" in told.out, told.err) == (Exit.DONE, True, "")
+    assert rows(schema, "select max(number) from {schema}.migration") == [(NEWEST,)]
+
+
 # --- check -----------------------------------------------------------------------------------------------------------
 
 
@@ -173,6 +183,16 @@ def test_migrate_makes_the_schema_and_names_what_was_applied(missing: str, capsy
     told = here(capsys, "db", "migrate")
     assert (told.code, told.out, told.err) == (Exit.DONE, "", "nothing to do: the schema is up to date\n")
     assert here(capsys, "db", "check").out == "checked\t0\n"
+
+
+def test_migrate_applies_what_is_pending_and_names_it(
+    schema: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = add_migration(monkeypatch, "postgres")
+    told = here(capsys, "db", "migrate")
+    assert (told.code, told.out, told.err) == (Exit.DONE, f"{more.name}\n", "")
+    assert rows(schema, "select number from {schema}.migration order by 1") == [(NEWEST,), (more.number,)]
+    assert here(capsys, "db", "migrate").err == "nothing to do: the schema is up to date\n"
 
 
 def test_a_dry_run_changes_nothing_and_prints_what_does_it(missing: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,12 +275,8 @@ def test_sql_that_was_run_is_not_run_again(missing: str, capsys: pytest.CaptureF
 def test_an_upgrade_is_for_the_schema_it_names(
     schema: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = migrate.known("postgres")
-    known = {
-        NEWEST + 1: migrate.Migration(NEWEST + 1, "9998_more.sql", "create table {schema}.more ();\n"),
-        NEWEST + 2: migrate.Migration(NEWEST + 2, "9999_most.sql", "create table {schema}.most ();\n"),
-    }
-    monkeypatch.setattr(migrate, "known", lambda _: (*ours, *known.values()))
+    add_migration(monkeypatch, "postgres")
+    add_migration(monkeypatch, "postgres", "create table {schema}.most ();\n")
     later = here(capsys, "db", "sql", "--from", str(NEWEST + 1)).out
     with pytest.raises(psycopg.errors.RaiseException, match=f"has schema {NEWEST + 1}"):
         execute(schema, later)

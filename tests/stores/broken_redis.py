@@ -43,7 +43,7 @@ for _, one in ipairs(cmsgpack.unpack(ARGV[2])) do
   local m = load(one[1])
   if m then
     lift(one[1], m)
-    m[LETTER] = {one[2], now(), 'open', one[3], one[4], one[5]}
+    m[LETTER] = {one[2], now(), 'open', one[3], one[4], one[5], ''}
     lay(one[1], m)
   end
 end
@@ -354,8 +354,8 @@ OFFICE: dict[str, Plant] = {
         (
             Edit(
                 "sweep",
-                "m[ENDED_AT] + keep <= time and discarded_at(id, m) + keep <= time",
-                "m[LETTER][DIED_AT] + keep <= time",
+                "'trash' and m[ENDED_AT] + keep <= time",
+                "'trash' and m[LETTER][DIED_AT] + keep <= time",
             ),
         )
     ),

@@ -17,7 +17,8 @@ from redrive.stores.sqlite import SqliteStore, backup
 from redrive.stores.sqlite.binding import BindingName
 from redrive.testing.clock import FakeClock
 from tests.stores.sqlite_kit import Open, asking, new
-from tests.stores.upkeep_kit import execute, fill, filled, of_schema, rows, upkeep
+from tests.stores.upkeep_kit import execute, fill, filled, of_first_schema, rows, upkeep
+from tests.support.migrations import add_migration
 
 pytestmark = pytest.mark.slow
 """Each test makes and copies whole databases."""
@@ -248,9 +249,12 @@ async def test_a_damaged_database_is_not_copied(path: Path, target: Path, bindin
 
 
 @pytest.mark.parametrize("schema", [1, 99])
-async def test_a_database_of_another_schema_is_copied_as_it_is(path: Path, target: Path, schema: int) -> None:
+async def test_a_database_of_another_schema_is_copied_as_it_is(
+    path: Path, target: Path, schema: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before an upgrade is when a backup is wanted most."""
-    of_schema(path, [1])
+    add_migration(monkeypatch, "sqlite")
+    of_first_schema(path)
     if schema > 1:
         execute(path, f"insert into redrive_migration values ({schema}, 'x', 0)")
     await upkeep(path).backup(str(target), force=False)

@@ -88,8 +88,8 @@ async def test_tags_come_with_every_lease_beside_the_terms(opened: Open, terms: 
     assert seen == [(tuple(sorted(tags)), None if terms == Terms() else terms)] * 4
 
 
-async def test_a_worker_that_does_not_know_of_tags_reads_the_terms(url: str, opened: Open) -> None:
-    """As those of an earlier release do, which are still running when another has brought the schema up to date."""
+async def test_terms_with_tags_are_read_as_terms_too(url: str, opened: Open) -> None:
+    """The tags are one more field in the JSON of the terms."""
     store = await opened()
     bound = Terms(order_key="k", after=(), policy="slow")
     await store.put([NewItem("bound", "q", b"{}", terms=bound), NewItem("plain", "q", b"{}")])

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from redrive.core.select import EVERYTHING
 from redrive.errors import (
     BadStoreURL,
     ConfigError,
@@ -23,18 +24,22 @@ from redrive.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
+from redrive.stores import script
 from redrive.stores.postgres import PostgresStore, install
 from redrive.stores.postgres.connect import parameters
 from redrive.stores.postgres.install import Facts
 from redrive.stores.postgres.options import Options, hash_of
 from redrive.stores.url import store_from_url
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.postgres_hot_kit import Open, asking, news, session_of, unopened
+from tests.stores.postgres_hot_kit import Open, asking, finished, news, session_of, unopened
 from tests.stores.postgres_kit import behind, execute, rows, schema_of
+from tests.stores.upkeep_kit import fill
+from tests.support.migrations import add_migration
 from tests.support.servers import shared
 from tests.support.servers.postgres import SEALED
 from tests.support.servers.server import with_options
 
+NEWEST = script.newest("postgres")
 PASSWORD = "s3cret/pass word"  # noqa: S105 - of roles that live as long as a test
 
 
@@ -78,11 +83,63 @@ async def role(admin: str) -> AsyncIterator[str]:
 async def test_the_first_of_many_openers_makes_the_tables(unused: str) -> None:
     stores = [unopened(unused) for _ in range(6)]
     await asyncio.gather(*(store.open() for store in stores))
-    assert {store.info().schema for store in stores} == {5}
-    assert await rows(unused, "select count(*) from migration") == [(5,)]
+    assert {store.info().schema for store in stores} == {NEWEST}
+    assert await rows(unused, "select number from migration") == [(NEWEST,)]
     for store in stores:
         await store.put(news(1))
         await store.close()
+
+
+async def test_of_many_openers_one_migrates(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = add_migration(monkeypatch, "postgres")
+    stores = [unopened(url) for _ in range(6)]
+    await asyncio.gather(*(store.open() for store in stores))
+    assert {store.info().schema for store in stores} == {more.number}
+    assert await rows(url, "select number from migration order by 1") == [(NEWEST,), (more.number,)]
+    for store in stores:
+        await store.close()
+
+
+async def test_an_older_schema_is_brought_up_to_date_with_all_it_holds(
+    url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened()
+    await fill(store)
+    before = await store.find(EVERYTHING)
+    with monkeypatch.context() as patch:
+        more = add_migration(patch, "postgres")
+        newer = await opened()
+        assert newer.info().schema == more.number
+        assert await newer.find(EVERYTHING) == before
+        assert (await newer.check()).findings == ()
+        assert (await newer.settle(finished(before.items[-1:]))).answers[0].verdict == "applied"
+    assert await rows(url, "select count(*) from more") == [(len(before.items),)]
+    assert await rows(url, "select checksum from migration where number = 2") == [(more.checksum,)]
+    with pytest.raises(StoreTooNew, match=f"schema {more.number}"):
+        await unopened(url).open()
+
+
+async def test_a_migration_brings_the_functions_of_this_release(
+    url: str, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functions = "select proname, md5(string_agg(prosrc, '' order by prosrc)) from pg_proc p, pg_namespace n"
+    functions += f" where pronamespace = n.oid and nspname = '{schema_of(url)}' group by proname order by proname"
+    ours = await rows(url, functions)
+    older = "create or replace function elect(pinned bigint, what text, who text, ttl bigint) returns boolean"
+    await execute(url, f"{older} language sql as 'select false'")
+    assert await rows(url, functions) != ours
+    add_migration(monkeypatch, "postgres")
+    await opened()
+    assert await rows(url, functions) == ours
+
+
+async def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        add_migration(patch, "postgres", "create table {schema}.half ();\ninsert into {schema}.nowhere values (1);\n")
+        with pytest.raises(StoreUnavailable, match="42P01"):
+            await unopened(url).open()
+    assert await rows(url, "select to_regclass('half')::text, count(*) from migration") == [(None, 1)]
+    await (await unopened(url).open()).close()
 
 
 async def test_what_must_be_there_is_not_made(unused: str) -> None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
-from redrive.core.item import NewItem
 from redrive.core.select import EVERYTHING, Ids
-from redrive.core.verbs import Checkup, Discard, QueueChange, Swept, Tag
+from redrive.core.verbs import Checkup, Tag
 from redrive.errors import ConfigError, StoreCorrupt
 from redrive.stores.packing import Packed
 from redrive.stores.redis import checkup, take_in
 from redrive.stores.redis.rows import payload_of
 from redrive.stores.redis.session import Session
 from redrive.testing.conformance.imports import foreign
-from redrive.testing.conformance.kit import QUEUE, SECOND, World, act, finished, ids, new, news
-from redrive.testing.conformance.retention import swept
+from redrive.testing.conformance.kit import World, act, finished, new, news
 from tests.stores.redis_office_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.redis_office_kit import Server
 
@@ -160,42 +157,3 @@ async def test_after_a_restart_items_are_found_by_their_tags(world: World, serve
     await (await _session(world)).mend()
     assert (await world.store.check()).sound
     assert server.client.zcard(server.key("tag:vip")) == len(made)
-
-
-# --- trash of an earlier release ---
-
-
-async def test_trash_that_an_earlier_release_made_is_held_from_its_discard(world: World, server: Server) -> None:
-    """It left the time of death as the end: the history of the letter knows when it was discarded."""
-    letter = await world.letter()
-    await world.store.configure(QUEUE, QueueChange(keep_trash=60 * SECOND))
-    world.tick(100 * SECOND)
-    await world.store.amend(Ids((letter.id,)), Discard(), act())
-    record = msgspec.msgpack.decode(server.client.hget(server.key("item"), letter.id))
-    record[ENDED_AT] = letter.ended_at
-    kept = b"\xdc\x00\x13" + b"".join(msgspec.msgpack.encode(field) for field in record)
-    server.client.hset(server.key("item"), letter.id, kept)
-    world.tick(59 * SECOND)
-    assert await swept(world) == Swept()
-    world.tick(SECOND)
-    assert await swept(world) == Swept(1)
-
-
-async def test_settings_of_an_earlier_release_hold_trash_for_as_long_as_all_others(
-    world: World, server: Server
-) -> None:
-    await world.put(NewItem("i", QUEUE, b"1"))
-    await world.store.configure(QUEUE, QueueChange(keep=5))
-    *declared, _ = msgspec.msgpack.decode(server.client.hget(server.key("queues"), QUEUE))
-    declared[4] = '{"keep":5}'
-    server.client.hset(server.key("queues"), QUEUE, msgspec.msgpack.encode(declared))
-    settings = await world.store.settings(QUEUE)
-    assert (settings.keep, settings.keep_trash) == (5, 30 * 24 * 3_600 * SECOND)
-    await world.finish(finished(await world.lease_one()))
-    letter = await world.letter()
-    await world.store.amend(Ids((letter.id,)), Discard(), act())
-    world.tick(settings.keep_trash - 1)
-    assert await swept(world) == Swept(1)
-    assert ids((await world.store.find(EVERYTHING)).items) == (letter.id,)
-    world.tick(1)
-    assert await swept(world) == Swept(1)

@@ -13,10 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
 import redrive.stores
+from redrive.core.item import NewItem, Priority
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
 from redrive.core.verbs import Archive, DocumentWrite, Replay, Want, WorkerFacts
@@ -46,6 +48,8 @@ from tests.support.rest import turns
 from tests.support.servers.redis import private_redis
 
 LUA = Path(redrive.stores.__file__).parent / "lua"
+FIELDS = 19
+"""Of the record of an item that has no priority, hold or tie."""
 HOT = ("put", "lease", "settle", "extend", "reclaim", "due")
 
 
@@ -243,6 +247,39 @@ async def test_what_a_set_has_and_its_item_does_not_know_of_blocks_nobody(world:
     assert await world.lease(2) == ()
     assert ids(await world.lease(2)) == (made[1].id,)
     assert server.client.zscore(server.key(f"ready:0:{QUEUE}"), first) is None
+
+
+@pytest.mark.parametrize("wrong", ["0", "2"])
+async def test_a_suspect_in_the_wrong_set_is_not_given_beside_others(world: World, server: Server, wrong: str) -> None:
+    """A lease that finds it there moves it where it belongs; then it is given, and alone."""
+    suspect, others = await world.suspect(), news(3)
+    await world.put(*others)
+    (level,) = server.client.smembers(server.key(f"levels:{QUEUE}"))
+    (member,) = server.client.zrange(server.key(f"ready:{level.decode()}:{QUEUE}"), 0, -1)
+    server.client.delete(server.key(f"ready:{level.decode()}:{QUEUE}"), server.key(f"levels:{QUEUE}"))
+    server.client.zadd(server.key(f"ready:{wrong}:{QUEUE}"), {member: 1})
+    if wrong != "0":
+        server.client.sadd(server.key(f"levels:{QUEUE}"), wrong)
+    world.clock.advance(3_600 * SECOND)
+    first = await world.lease(9)
+    assert ids(first) == ids(others)
+    assert not any(item.alone for item in first)
+    await world.finish(*(finished(item) for item in first))
+    (second,) = await world.lease(9)
+    assert (second.id, second.alone) == (suspect.id, True)
+
+
+async def test_a_plain_item_has_a_short_record(world: World, server: Server) -> None:
+    """What nobody uses costs nothing: not a byte."""
+    plain, high = new(), NewItem("high", QUEUE, b"{}", priority=Priority.HIGH)
+    late = NewItem("late", QUEUE, b"{}", at=world.clock.now() + SECOND)
+    await world.put(plain, high, late)
+    for item in await world.lease(5):
+        await world.finish(failed(item))
+    sizes = {
+        name: len(msgspec.msgpack.decode(kept)) for name, kept in server.client.hgetall(server.key("item")).items()
+    }
+    assert sizes == {plain.id.encode(): FIELDS, b"late": FIELDS, b"high": FIELDS + 4}
 
 
 async def test_a_worker_that_has_not_asked_for_a_day_is_forgotten(world: World, server: Server) -> None:

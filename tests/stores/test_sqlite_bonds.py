@@ -1,4 +1,4 @@
-"""Order, dedupe, dependencies and limits on SQLite: files of before, plans, and work that does not grow."""
+"""Order, dedupe, dependencies and limits on SQLite: shared commits, plans, and work that does not grow."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ import pytest
 
 from redrive.core.filters import parse
 from redrive.core.item import Dedupe, NewItem, Terms
-from redrive.core.select import EVERYTHING, Ids, Match
+from redrive.core.select import Ids, Match
 from redrive.core.verbs import (
     Act,
     Cancel,
@@ -23,11 +23,9 @@ from redrive.core.verbs import (
     Held,
     PutResult,
     QueueChange,
-    QueueSettings,
     Replay,
 )
 from redrive.errors import BadDependency, QueueFull
-from redrive.stores.migrate import known
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.tx import Tx
@@ -44,33 +42,6 @@ Given = TypeVar("Given")
 
 def bound(item_id: str, terms: Terms, queue: str = "q") -> NewItem:
     return NewItem(item_id, queue, b"{}", terms=terms)
-
-
-# --- a file of before ---
-
-
-async def test_a_file_of_schema_3_comes_along_with_items_in_all_states(opened: Open, path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript((Path(__file__).parent / "schema_3.sql").read_text(encoding="utf-8"))
-        assert connection.execute("select max(number) from redrive_migration").fetchone() == (3,)
-    store = await opened(clock=FakeClock())
-    assert store.info().schema == known("sqlite")[-1].number
-    assert (await store.check()).findings == ()
-    mail, reports = (await store.tally()).queues
-    assert (mail.ready, mail.held, mail.parked, mail.leased, mail.done) == (5, 0, 0, 1, 1)
-    assert (mail.open, mail.archived, mail.trash, mail.cancelled) == (1, 1, 1, 1)
-    assert (reports.paused, reports.paused_by, reports.settings) == (True, "ada", QueueSettings())
-    found = {item.id: item for item in (await store.find(EVERYTHING)).items}
-    assert {(item.priority, item.hold, item.gap, item.cancel, item.terms) for item in found.values()} == {
-        ("normal", "", "", "", None)
-    }
-    assert (await store.settle([finished(found["leased"])])).answers[0].verdict == "applied"
-    with pytest.raises(BadDependency, match="gone"):
-        await store.put([bound("never", Terms(after=("open", "gone")), "mail")])
-    await store.put([bound("after", Terms(after=("open", "done", "leased")), "mail")])
-    assert (await store.get("after")).blocked_by == ("open",)
-    assert (await store.amend(Ids(("open", "archived")), Replay(), BY)).changed == ("open", "archived")
-    assert [item.id for item in (await store.lease(asking(queue="mail"))).items] == ["open", "archived", "ready"]
 
 
 # --- puts that wait together ---

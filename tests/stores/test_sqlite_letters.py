@@ -1,4 +1,4 @@
-"""Tags, moves, trash and letters from elsewhere on SQLite: a file of before, plans, and what check finds."""
+"""Tags, moves, trash and letters from elsewhere on SQLite: plans, and what check finds."""
 
 import sqlite3
 from contextlib import closing
@@ -8,17 +8,14 @@ import pytest
 from msgspec import structs
 
 from redrive.core.item import NewItem
-from redrive.core.select import EVERYTHING, And, Ids, Match
-from redrive.core.verbs import TRASH_KEPT, Act, Discard, Move, QueueChange, QueueSettings, Replay, Restore, Swept, Tag
-from redrive.stores.clock import SystemClock
-from redrive.stores.migrate import known
+from redrive.core.select import And, Ids, Match
+from redrive.core.verbs import Act, Discard, QueueChange, Replay, Swept, Tag
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.checkup import can_repair
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 from redrive.testing.clock import FakeClock
-from redrive.testing.conformance.kit import finished
 from tests.stores.sqlite_kit import Open, asking, lane, new
 from tests.stores.upkeep_kit import died, execute
 
@@ -30,40 +27,6 @@ async def letters(store: SqliteStore, *names: str) -> None:
     await store.put([new(name) for name in names])
     items = (await store.lease(asking(len(names)))).items
     await store.settle([died(item) for item in items])
-
-
-# --- a file of before ---
-
-
-async def test_a_file_of_schema_4_comes_along_with_its_letters(opened: Open, path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript((Path(__file__).parent / "schema_4.sql").read_text(encoding="utf-8"))
-        assert connection.execute("select max(number) from redrive_migration").fetchone() == (4,)
-    began = SystemClock().now()
-    store = await opened()
-    assert store.info().schema == known("sqlite")[-1].number
-    assert (await store.check()).findings == ()
-    (mail,) = (await store.tally()).queues
-    assert (mail.ready, mail.held, mail.leased, mail.done, mail.cancelled) == (2, 2, 1, 1, 1)
-    assert (mail.open, mail.archived, mail.trash) == (2, 1, 1)
-    assert mail.settings == QueueSettings(max_running=90, keep_results=60_000, keep_trash=TRASH_KEPT)
-    found = {item.id: item for item in (await store.find(EVERYTHING)).items}
-    assert {item.tags for item in found.values()} == {()}
-    everyone = tuple(found)
-    assert len((await store.amend(Ids(everyone), Tag(("old",)), BY)).changed) == len(everyone)
-    assert (await store.amend(Ids(("head",)), Move("other"), BY)).changed == ()
-    moved = await store.amend(Ids(("archived",)), Move("other"), structs.replace(BY, request_id="r-11"))
-    assert moved.changed == ("archived",)
-    assert (await store.settle([finished(found["leased"])])).answers[0].verdict == "applied"
-    assert (await store.check()).findings == ()
-    # Discarded years ago by the clock of the file; nobody could have known that it would go for it.
-    assert (await store.sweep(100, BY)).pruned == 0
-    trash = (await store.get("trash")).item
-    assert trash.letter is not None
-    assert trash.ended_at is not None
-    assert trash.letter.died_at < began <= trash.ended_at + 1
-    await store.amend(Ids(("trash",)), Restore(), structs.replace(BY, request_id="r-12"))
-    assert (await store.get("trash")).item.ended_at == trash.letter.died_at
 
 
 # --- plans ---

@@ -137,35 +137,6 @@ async def test_other_thresholds_read_the_same_file(opened: Open) -> None:
         assert [item.payload for item in (await store.find(EVERYTHING)).items] == [TEXT, TEXT]
 
 
-# --- a file of before ---
-
-
-async def test_a_file_of_schema_1_comes_along_with_its_data(opened: Open, path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript((Path(__file__).parent / "schema_1.sql").read_text(encoding="utf-8"))
-    before = query(path, "select seq, crc, body from payload order by seq")
-    assert query(path, "select max(number) from redrive_migration") == [(1,)]
-    store = await opened()
-    assert store.info().schema >= 2
-    assert query(path, "select seq, crc, body from payload order by seq") == before
-    found = {item.id: item for item in (await store.find(EVERYTHING)).items}
-    assert {item_id: str(item.state) for item_id, item in found.items()} == {
-        "done": "done",
-        "letter": "dead",
-        "raw": "dead",
-        "waiting": "ready",
-        "cancelled": "cancelled",
-    }
-    assert found["done"].result == b'{"sent":"bob"}'
-    assert found["raw"].payload == b"\x00\xff not json"
-    assert [attempt.ending for attempt in (await store.get("letter")).attempts] == ["failed"]
-    assert (await store.amend(Ids(("raw",)), Replay(), BY)).changed == ("raw",)
-    await store.put([new("large", queue="mail", payload=TEXT)])
-    leased = (await store.lease(asking(queue="mail"))).items
-    assert [(item.id, item.payload) for item in leased] == [("raw", b"\x00\xff not json"), ("large", TEXT)]
-    assert (await store.lease(asking(queue="later", nonce="n-2"))).items[0].payload == found["waiting"].payload
-
-
 # --- what cannot be read ---
 
 

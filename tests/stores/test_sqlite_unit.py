@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,15 @@ from redrive.errors import (
 )
 from redrive.stores.clock import StoreTime, SystemClock
 from redrive.stores.migrate import known
-from redrive.stores.sqlite import SqliteStore, boot, checkpoint, writer
+from redrive.stores.sqlite import SqliteStore, boot, checkpoint, connect, writer
 from redrive.stores.sqlite.binding import Connection
 from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.tx import Tx
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import dead, failure, finished
 from tests.stores.sqlite_kit import Open, asking, exists, lane, new
+from tests.stores.upkeep_kit import fill, rows
+from tests.support.migrations import add_migration
 
 NEWEST = known("sqlite")[-1].number
 
@@ -347,6 +349,44 @@ async def test_a_changed_migration_is_refused(opened: Open, path: Path) -> None:
     await (await opened()).close()
     alter(path, "update redrive_migration set checksum = 'other'")
     assert str(path) in await refused(path, StoreCorrupt)
+
+
+async def test_an_older_database_is_brought_up_to_date_with_all_it_holds(
+    opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened()
+    await fill(store)
+    before = await store.find(EVERYTHING)
+    await store.close()
+    with monkeypatch.context() as patch:
+        more = add_migration(patch, "sqlite")
+        store = await opened()
+        assert store.info().schema == more.number
+        assert await store.find(EVERYTHING) == before
+        assert (await store.check()).findings == ()
+        assert (await store.settle([finished(before.items[-1])])).answers[0].verdict == "applied"
+        await store.close()
+    assert rows(path, "select count(*) from more") == [(len(before.items),)]
+    assert rows(path, "select checksum from redrive_migration where number = 2") == [(more.checksum,)]
+    assert f"schema {more.number}" in await refused(path, StoreTooNew)
+
+
+async def test_of_many_openers_one_migrates(opened: Open, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await (await opened()).close()
+    more = add_migration(monkeypatch, "sqlite")
+    both, read = threading.Barrier(2), connect.applied_to
+
+    def applied_to(connection: Connection) -> dict[int, str]:
+        """Waits for a second opener, which must not come as far as this before the first has written."""
+        found = read(connection)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        return found
+
+    monkeypatch.setattr(connect, "applied_to", applied_to)
+    stores = await asyncio.gather(*(opened() for _ in range(6)))
+    assert {store.info().schema for store in stores} == {more.number}
+    assert rows(path, "select number from redrive_migration") == [(NEWEST,), (more.number,)]
 
 
 @pytest.mark.parametrize("start", [b"", b"SQLite format 3\x00"])

@@ -12,10 +12,12 @@ from redrive.core.verbs import Checkup
 from redrive.errors import ConfigError, StoreUnavailable, UnsafeFileSystem
 from redrive.stores import migrate
 from redrive.stores.memory import MemoryStore
+from redrive.stores.migrate import Migration
 from redrive.stores.sqlite import SqliteStore, checkup, ground
 from redrive.stores.sqlite.binding import BindingName
 from tests.stores.sqlite_kit import Open, asking, new
-from tests.stores.upkeep_kit import execute, fill, filled, of_schema, rows, spoil, upkeep
+from tests.stores.upkeep_kit import execute, fill, filled, of_first_schema, rows, spoil, upkeep
+from tests.support.migrations import add_migration
 
 pytestmark = pytest.mark.slow
 """Each test makes and reads whole databases."""
@@ -27,6 +29,12 @@ NEWEST = max(migration.number for migration in migrate.known("sqlite"))
 def binding(request: pytest.FixtureRequest) -> BindingName:
     name: BindingName = request.param
     return name
+
+
+@pytest.fixture
+def more(monkeypatch: pytest.MonkeyPatch) -> Migration:
+    """A migration after those of the files."""
+    return add_migration(monkeypatch, "sqlite")
 
 
 # --- check -----------------------------------------------------------------------------------------------------------
@@ -224,10 +232,10 @@ async def test_where_there_is_no_database_none_is_made(path: Path, act: str, emp
     assert [each.stat().st_size for each in path.parent.iterdir()] == [0] * empty
 
 
-async def test_another_schema_is_checked_as_far_as_it_is_known(path: Path) -> None:
-    old = await upkeep(of_schema(path, [1])).check(quick=False)
+async def test_another_schema_is_checked_as_far_as_it_is_known(path: Path, more: Migration) -> None:
+    old = await upkeep(of_first_schema(path)).check(quick=False)
     assert (old.sound, old.items) == (True, 0)
-    assert f"redrive db migrate brings it to {NEWEST}" in old.left_out[0]
+    assert f"redrive db migrate brings it to {more.number}" in old.left_out[0]
     execute(path, "insert into redrive_migration values (99, 'x', 0)")
     new_ = await upkeep(path).check(quick=False)
     assert new_.sound
@@ -365,11 +373,11 @@ async def test_status_shows_pages_that_will_be_used_again(path: Path) -> None:
     assert (await upkeep(path).status()).free_pages >= 100
 
 
-async def test_status_neither_migrates_nor_writes(path: Path, binding: BindingName) -> None:
-    before = of_schema(path, [1]).read_bytes()
+async def test_status_neither_migrates_nor_writes(path: Path, binding: BindingName, more: Migration) -> None:
+    before = of_first_schema(path).read_bytes()
     found = await upkeep(path, binding).status()
-    assert (found.schema, found.known, found.trouble) == (1, NEWEST, "")
-    assert found.pending == tuple(migration.name for migration in migrate.known("sqlite")[1:])
+    assert (found.schema, found.known, found.trouble) == (1, more.number, "")
+    assert found.pending == (more.name,)
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
@@ -391,10 +399,9 @@ async def test_status_of_what_cannot_be_read_says_why(path: Path, binding: Bindi
     assert "is not a usable database" in found.trouble
 
 
-async def test_migrate_brings_an_old_database_up_to_date(path: Path, binding: BindingName) -> None:
-    pending = await upkeep(of_schema(path, [1]), binding).pending()
-    assert [migration.number for migration in pending] == list(range(2, NEWEST + 1))
-    assert await upkeep(path, binding).migrate(now=5) == tuple(range(2, NEWEST + 1))
+async def test_migrate_brings_an_old_database_up_to_date(path: Path, binding: BindingName, more: Migration) -> None:
+    assert await upkeep(of_first_schema(path), binding).pending() == (more,)
+    assert await upkeep(path, binding).migrate(now=5) == (more.number,)
     assert await upkeep(path, binding).pending() == ()
     assert await upkeep(path, binding).migrate(now=6) == ()
     assert await upkeep(path, binding).check(quick=False) == Checkup()

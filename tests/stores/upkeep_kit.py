@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -74,15 +73,13 @@ def spoil(path: Path, old: bytes, wanted: bytes) -> None:
     path.write_bytes(data.replace(old, wanted))
 
 
-def of_schema(path: Path, numbers: Sequence[int]) -> Path:
-    """A database as an older redrive left it."""
-    sql = load("sqlite", "open")
+def of_first_schema(path: Path) -> Path:
+    """An empty database of schema 1, whatever came after it."""
+    sql, first = load("sqlite", "open"), migrate.known("sqlite")[0]
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("pragma journal_mode = wal")
         connection.execute(sql["create_migration"])
-        for migration in migrate.known("sqlite"):
-            if migration.number in numbers:
-                for statement in migration.statements():
-                    connection.execute(statement)
-                connection.execute(sql["record"], (migration.number, migration.checksum, 0))
+        for statement in first.statements():
+            connection.execute(statement)
+        connection.execute(sql["record"], (first.number, first.checksum, 0))
     return path

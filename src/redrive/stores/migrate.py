@@ -1,7 +1,7 @@
-"""Numbered SQL files per engine, applied once each and never changed afterwards.
+"""Migrations: numbered SQL files per engine, each applied once. A released file is never changed (ADR 35).
 
-A database that knows a number we do not is from a newer redrive and is refused; one whose file had other contents when
-it was applied is not what we think it is and is refused too.
+A database with a higher number than ours was made by a newer redrive and is refused. So is one to which a file was
+applied with other contents than ours: its tables may differ.
 """
 
 from __future__ import annotations

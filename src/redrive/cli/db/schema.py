@@ -27,8 +27,8 @@ Examples:
   redrive db migrate --dry-run > pending.sql
 
 Prints the names of what was applied, all in one transaction; with --dry-run the SQL itself, and nothing is applied.
-There is no way back but a backup: make one first. On PostgreSQL it makes the schema if there is none. On Redis it moves
-ready items to where this release looks for them.
+There is no way back but a backup: make one first. On PostgreSQL it makes the schema if there is none. On Redis it
+brings the indexes to the layout of this release.
 """
 
 

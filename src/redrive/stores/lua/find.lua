@@ -8,7 +8,7 @@
 -- Outputs:   now; 1 if that was all; score and member of the last candidate; then of each what rows.lua gives, with 0
 --            for a payload that had no room. There may be fewer than asked for without that being all
 -- Atomicity: one read. Places do not shift between two calls: an item's place is part of the item
--- Uses: parking laid
+-- Uses: parking
 
 local many, backwards = tonumber(ARGV[2]), ARGV[3] == 'last'
 local score, member = ARGV[4], ARGV[5]
@@ -40,7 +40,7 @@ local function smallest_group()
         count = count + call('ZCARD', key)
       end
     end
-    if (not fewest or count < fewest) and is_laid(ARGV[at + 1]) then
+    if not fewest or count < fewest then
       best, fewest = keys, count
     end
     at = at + tonumber(ARGV[at]) + 1

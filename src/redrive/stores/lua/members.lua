@@ -1,17 +1,15 @@
 #!lua flags=no-writes
 -- members: all members of a few small indexes, where a search would otherwise read every item.
 -- Inputs:    how many at most; then pairs of "key" and a key without prefix, or "ready" and a queue
--- Outputs:   the ids; nil if there are more, or if such an index is still being made
+-- Outputs:   the ids; nil if there are more
 -- Atomicity: one read
--- Uses: levels laid
+-- Uses: levels
 
 local room = tonumber(ARGV[2])
 local keys = {}
 for index = 3, #ARGV, 2 do
   local name = ARGV[index + 1]
-  if not is_laid(name) then
-    return false
-  elseif ARGV[index] == 'ready' then
+  if ARGV[index] == 'ready' then
     for _, key in ipairs(ready_keys(name)) do
       keys[#keys + 1] = key
     end

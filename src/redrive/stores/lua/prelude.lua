@@ -286,7 +286,7 @@ end
 local known_keys = {}
 local function letter_keys(queue, letter)
   local lies, cause, error_short, category = letter[DISPOSITION], letter[CAUSE], letter[ERROR_SHORT], letter[CATEGORY]
-  local route = letter[ROUTE] or ''
+  local route = letter[ROUTE]
   local keys = under(under(under(under(under(under(known_keys, lies), queue), cause), error_short), category), route)
   if not keys[1] then
     keys[1] = P .. 'letters'
@@ -375,7 +375,7 @@ local function shares(id, m, note)
     if lies == 'open' then
       sound(P .. 'causes', 'zset')
       recounted[cause .. '\0' .. queue] = true
-      local route = letter[ROUTE] or ''
+      local route = letter[ROUTE]
       if route ~= '' then
         sound(P .. 'routes', 'zset')
         routed[route] = true

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- One step of putting right what a server that was restarted may have lost, and of bringing an earlier layout to this one:
--- every item is in exactly the sets that its record says. How far it has come is kept, so whoever is killed in the middle leaves the rest to the next.
+-- every item is in exactly the sets that its record says. The position is stored, so that another process can go on from it.
 -- Inputs:    ARGV[2] the schema; ARGV[3] the run of the server; ARGV[4] who does it; ARGV[5] how many at a time;
 --            ARGV[6] for how long nobody else goes on with it
 -- Outputs:   0 if there is more to do, 1 if all is done, 2 if somebody else is at it; how many were put right so far
@@ -25,10 +25,6 @@ local function look_at_items(cursor)
       add(P .. 'items', m[SEQ], id)
       places(id, m, add)
       mended = mended + 1
-      if m[STATE] == 'ready' and level_of(m) ~= m[CRASHES] then
-        -- Layout 1 had the ready apart by their crashes alone.
-        remove(ready_key(m[QUEUE], m[CRASHES]), place(m, id))
-      end
       if m[STATE] == 'ready' then
         wake(m[QUEUE])
       end
@@ -90,12 +86,12 @@ if was[1] == run and not is_earlier then
   return {DONE, 0}
 end
 if call('EXISTS', ITEM) == 0 and call('EXISTS', P .. 'items') == 0 then
-  keep({'schema', ARGV[2], 'laid', ARGV[2], 'run', run})
+  keep({'schema', ARGV[2], 'run', run})
   return {DONE, 0}
 end
 local at, cursor, before = '', '0', 0
 if is_earlier then
-  -- From here on it is for those who know this layout.
+  -- From here on processes that do not know this layout are refused.
   set(BOOT, 'schema', ARGV[2])
   set(BOOT, 'run', '')
 elseif was[2] == run then
@@ -114,7 +110,7 @@ if cursor == '0' then
   at = next_set(at)
 end
 if not at then
-  keep({'schema', ARGV[2], 'laid', ARGV[2], 'run', run, 'doing', '', 'who', ''})
+  keep({'schema', ARGV[2], 'run', run, 'doing', '', 'who', ''})
   return {DONE, before + mended}
 end
 keep({'doing', run, 'who', me, 'until', time + tonumber(ARGV[6]), 'at', at, 'cursor', cursor, 'mended', before + mended})

@@ -5,7 +5,6 @@
 -- Outputs:   now; how many it looked at; the number of the last; how many results it dropped; then id and record in turn of
 --            the finished items, and the letters in the trash, whose time is over
 -- Atomicity: one script; whoever removes them looks again (prune.lua)
--- Uses: deeds
 
 local cursor, limit, trash_kept = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = now()
@@ -38,20 +37,9 @@ local function is_over(m, keep)
   return keep and (m[STATE] == 'done' or m[STATE] == 'cancelled') and m[ENDED_AT] + keep <= time
 end
 
--- Earlier releases left the time of death as the end of a letter that was discarded: then its history knows better.
-local function discarded_at(id, m)
-  local last = m[ENDED_AT]
-  if last == m[LETTER][DIED_AT] then
-    each_deed(call('HGET', sound(P .. 'deeds', 'hash'), id), function(deed)
-      last = deed[2] == 'discard' and deed[1] or last
-    end)
-  end
-  return last
-end
-
-local function is_old_trash(id, m, keep)
-  return m[LETTER] and m[LETTER][DISPOSITION] == 'trash'
-    and m[ENDED_AT] + keep <= time and discarded_at(id, m) + keep <= time
+-- The end of a letter in the trash is when it was discarded.
+local function is_old_trash(m, keep)
+  return m[LETTER] and m[LETTER][DISPOSITION] == 'trash' and m[ENDED_AT] + keep <= time
 end
 
 local function look(keeps)
@@ -64,7 +52,7 @@ local function look(keeps)
   for index, id in ipairs(ids) do
     local m = unpacked(records[index])
     local keep = m and keeps[m[QUEUE]] or {false, false, trash_kept}
-    if m and (is_over(m, keep[1]) or is_old_trash(id, m, keep[3])) then
+    if m and (is_over(m, keep[1]) or is_old_trash(m, keep[3])) then
       reply[#reply + 1] = id
       reply[#reply + 1] = records[index]
     elseif m and is_over(m, keep[2]) and call('HEXISTS', sound(P .. 'result', 'hash'), id) == 1 then

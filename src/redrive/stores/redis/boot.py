@@ -15,11 +15,9 @@ from redrive.stores.migrate import Migration
 from redrive.stores.redis.options import Address
 from redrive.stores.redis.wire import Refused, Wire
 
-SCHEMA = 3
-LAYOUTS = (Migration(2, "0002_levels", ""), Migration(3, "0003_letters_by", ""))
-"""What came after the first: ready items lie apart by their level; letters are found by their error or category in one
-queue. Whoever opens the namespace brings it there.
-"""
+SCHEMA = 1
+LAYOUTS: tuple[Migration, ...] = ()
+"""The layouts after the first, up to SCHEMA. Opening a namespace of an earlier one reconciles it (mend.py)."""
 OLDEST = (7, 0)
 
 Durability = Literal["power-loss", "process-crash", "none"]

@@ -1,10 +1,7 @@
-"""Reconciling: after a restart of the server, every item is put into exactly the sets that its record says.
+"""Reconciling: every item is put into exactly the sets that its record says, in steps and beside the work.
 
-So is a namespace that an earlier release made, where ready items lay apart by other numbers. Meanwhile `lease` puts
-what it finds in the wrong set where it belongs.
-
-A server that lost the end of its log says nothing about it. So whoever first meets a new run of it looks through all
-items, step by step and beside the work, and puts right what does not agree.
+A server that lost the end of its log does not report it, so this happens after each restart of the server; and when a
+namespace of an earlier layout is opened. Meanwhile `lease` moves an item that it finds in the wrong set.
 """
 
 from __future__ import annotations

@@ -136,8 +136,7 @@ def _letters(pinned: dict[str, str]) -> tuple[Group, ...]:
     for kind, value in (("c", pinned.get("cause")), ("e", error), ("k", pinned.get("category"))):
         if value is not None and queue is not None:
             ways.append((f"{kind}q", f"{value}\0{queue}"))
-        if value is not None:
-            # Also without the queue: an index of both may still be in the making (lua/laid.lua).
+        elif value is not None:
             ways.append((kind, value))
     if pinned.get("route"):
         ways.append(("r", pinned["route"]))

@@ -48,7 +48,7 @@ class LetterFacts(Struct, array_like=True, frozen=True, gc=False):
     cause: str
     error_short: str
     category: str
-    route: str = ""
+    route: str
 
 
 class TermsFacts(Struct, array_like=True, frozen=True, gc=False):

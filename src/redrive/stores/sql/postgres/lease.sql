@@ -8,8 +8,7 @@
 -- The planner is kept to the indexes and to one plan, whatever the statistics say: they are always old here.
 
 -- :name labelled
--- The terms of an item with its tags before them. What lease gives keeps its columns so, and workers of an earlier
--- release, which read terms as they know them, go on while others are new.
+-- The terms of an item as JSON with its tags in front: one column carries both.
 create or replace function {schema}.labelled(of_seq bigint, terms bytea) returns bytea
 language sql stable parallel safe
 as $function$

@@ -1,2 +1,0 @@
--- No table changes. The functions are made anew after every migration, and those of this release find each row by its
--- key, whatever the planner believes of a table that was analyzed while there was nothing in it.
