@@ -171,6 +171,23 @@ def test_set_policy_of_what_waits(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert json.loads(here(capsys, "item", "show", first, "--json").out)["policy"] is None
 
 
+def test_run_now_and_expire_what_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = with_app(tmp_path, bound)
+    tried = here(capsys, "item", "expire", first, "--reason", "x", "--dry-run", "--json")
+    assert json.loads(tried.out) == {"dry_run": True, "expired": [first], "skipped": []}
+    told = here(capsys, "item", "run-now", "--where", "queue:q", "--reset", "--reason", "INC-88", "--yes")
+    assert (told.code, sorted(told.out.split()), told.err) == (Exit.DONE, sorted([first, second]), "rescheduled 2\n")
+    expired = here(capsys, "item", "expire", first, "--reason", "too late")
+    assert (expired.code, expired.err) == (Exit.DONE, "expired 1\n")
+    shown = json.loads(here(capsys, "letters", "show", first, "--json").out)
+    assert (shown["reason"], shown["error"]) == ("expired", "redrive.Expired")
+    assert [deed["change"] for deed in shown["deeds"]] == ["run_now", "expire"]
+    over = here(capsys, "item", "run-now", first, "--reason", "x")
+    assert (over.code, "it is dead; only a waiting item can be run now" in over.err) == (Exit.CONFLICT, True)
+    neither = here(capsys, "item", "expire", "--reason", "x")
+    assert (neither.code, "by id or by --where" in neither.err) == (Exit.USAGE, True)
+
+
 def test_set_policy_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, _ = with_app(tmp_path, bound)
     typo = here(capsys, "item", "set-policy", first, "--policy", "gentl", "--reason", "x")

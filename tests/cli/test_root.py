@@ -24,7 +24,7 @@ COMMANDS = list(every_command(root.cli))
 TREE = {
     "": "init demo status top health doctor version completion help",
     "queue": "list show push retry drop set pause resume prune",
-    "item": "list show explain attempts wait cancel set-policy",
+    "item": "list show explain attempts wait cancel run-now expire set-policy",
     "letters": "list show payload replay archive restore discard move tag note skip export import",
     "causes": "list show",
     "view": "save list show remove",

@@ -20,10 +20,14 @@ from redrive.core.verbs import (
     Cancel,
     CauseTally,
     Checkup,
+    Expire,
     QueueChange,
+    RunNow,
+    SetPolicy,
     StoreInfo,
     Tally,
     Tombstone,
+    WaitingChange,
     WorkerBeat,
 )
 from redrive.engine import deaths
@@ -32,7 +36,7 @@ from redrive.engine.ids import new_id
 from redrive.engine.orders import Order
 from redrive.errors import ConfigError
 from redrive.observe.app_metrics import AppMetrics
-from redrive.office import gates, policies, workers
+from redrive.office import gates, workers
 from redrive.office import settings as office
 from redrive.office.audit import Audit
 from redrive.office.bites import amend_in_bites, bites_of, joined
@@ -42,8 +46,9 @@ from redrive.office.health import health as find_health
 from redrive.office.letters import Letters, Which, check_reason, check_several
 from redrive.office.overview import Overview, overview
 from redrive.office.schedules import Schedules
-from redrive.office.settings import QueueOptions
+from redrive.office.settings import QueueOptions, policy_value
 from redrive.office.views import Views
+from redrive.office.waiting import amend_waiting
 
 
 class Operating(Lifecycle):
@@ -201,7 +206,23 @@ class Operating(Lifecycle):
         `which` is an id, ids, items, a page, or a filter, which selects waiting items only. Items that run or have
         ended are skipped.
         """
-        return await policies.set_policy(self._parts.check_open().store, which, policy, self._act(reason))
+        return await self._amend_waiting(which, SetPolicy(policy_value(policy, "policy")), reason)
+
+    async def run_now(self, which: Which, *, reason: str, reset: bool = False) -> Amended:
+        """Make waiting items due at once, whatever their retry or delay; what waits for others still does.
+
+        `reset` gives them the whole budget of attempts again. `which` as for `set_policy`.
+        """
+        return await self._amend_waiting(which, RunNow(reset=bool(reset)), reason)
+
+    async def expire(self, which: Which, *, reason: str) -> Amended:
+        """Make waiting items dead letters with the reason `expired`, without another attempt. `which` as for
+        `set_policy`.
+        """
+        return await self._amend_waiting(which, Expire(), reason)
+
+    async def _amend_waiting(self, which: Which, change: WaitingChange, reason: str) -> Amended:
+        return await amend_waiting(self._parts.check_open().store, which, change, self._act(reason))
 
     def _act(self, reason: str) -> Act:
         return Act(self._parts.actor, check_reason(reason), new_id())

@@ -139,6 +139,21 @@ class Operating(Lifecycle):
         chosen = which if isinstance(which, str | Item | History) else list(which)
         return self._bridge.call(self._app.set_policy, chosen, policy, reason=reason)
 
+    def run_now(self, which: Which, *, reason: str, reset: bool = False) -> Amended:
+        """Make waiting items due at once, whatever their retry or delay; what waits for others still does.
+
+        `reset` gives them the whole budget of attempts again. `which` as for `set_policy`.
+        """
+        chosen = which if isinstance(which, str | Item | History) else list(which)
+        return self._bridge.call(self._app.run_now, chosen, reason=reason, reset=reset)
+
+    def expire(self, which: Which, *, reason: str) -> Amended:
+        """Make waiting items dead letters with the reason `expired`, without another attempt. `which` as for
+        `set_policy`.
+        """
+        chosen = which if isinstance(which, str | Item | History) else list(which)
+        return self._bridge.call(self._app.expire, chosen, reason=reason)
+
     def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
         return self._bridge.call(self._app.prune, filter, reason=reason, limit=limit)

@@ -40,9 +40,11 @@ item = LazyGroup(
         "attempts": "redrive.cli.item_attempts:attempts",
         "wait": "redrive.cli.item_wait:wait",
         "cancel": "redrive.cli.item_cancel:cancel",
-        "set-policy": "redrive.cli.item_policy:set_policy",
+        "run-now": "redrive.cli.item_waiting:run_now",
+        "expire": "redrive.cli.item_waiting:expire",
+        "set-policy": "redrive.cli.item_waiting:set_policy",
     },
-    help="""Any item, dead or alive: find it, look at it, ask why it does not run, cancel it, replace its policy.
+    help="""Any item, dead or alive: find it, look at it, ask why it does not run, run it now, cancel it.
 
 \b
 Examples:

@@ -24,6 +24,8 @@ SUMMARIES = {
     "item attempts": "List the attempts of an item, first one first.",
     "item wait": "Wait for an item to end and print its result, as JSON.",
     "item cancel": "Cancel items.",
+    "item run-now": "Make waiting items due at once, instead of after their delay or the...",
+    "item expire": "Make waiting items dead letters with the reason `expired`, without...",
     "item set-policy": "Replace the policy of waiting items, from their next failure on.",
     "redrive letters": "Dead letters: find, read, send again, put away, carry over.",
     "letters list": "List dead letters, last died first: the open ones, unless the...",

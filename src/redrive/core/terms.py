@@ -33,6 +33,16 @@ DEPENDENCY_FAILURE = Failure(
 )
 DEPENDENCY_BYTES = codec.encode(DEPENDENCY_FAILURE)
 
+EXPIRED = "expired"
+EXPIRED_FAILURE = Failure(
+    type="redrive.Expired",
+    text="its time was over before it was done",
+    category=EXPIRED,
+    rule="expire",
+    cause=EXPIRED,
+    action="dead",
+)
+
 STORE_SCOPE = ""
 """The scope under which keys for the whole store are kept; no queue has this name."""
 

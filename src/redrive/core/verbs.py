@@ -170,7 +170,19 @@ class SetPolicy(Struct, frozen=True, tag=True):
     policy: str
 
 
-Change = Replay | Archive | Discard | Restore | Cancel | Skip | Move | Tag | Note | SetPolicy
+class RunNow(Struct, frozen=True, tag=True):
+    """A waiting item is due at once. `reset`: with the whole budget, as after a replay."""
+
+    reset: bool = False
+
+
+class Expire(Struct, frozen=True, tag=True):
+    """A waiting item becomes a letter, tried or not, with the reason and failure of core.terms.EXPIRED_FAILURE."""
+
+
+WaitingChange = SetPolicy | RunNow | Expire
+"""Of ready items only."""
+Change = Replay | Archive | Discard | Restore | Cancel | Skip | Move | Tag | Note | WaitingChange
 
 
 class Skipped(Struct, frozen=True):
@@ -186,6 +198,13 @@ class Amended(Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
 
 
+_ONLY_WAITING: dict[type, str] = {
+    SetPolicy: "only a waiting item's policy can be replaced",
+    RunNow: "only a waiting item can be run now",
+    Expire: "only a waiting item can expire",
+}
+
+
 def refusal(change: Change, state: State, disposition: Disposition | None, *, holder: str = "") -> str | None:
     """Why `change` is not legal for an item in this state, or None. The one place that knows.
 
@@ -194,8 +213,8 @@ def refusal(change: Change, state: State, disposition: Disposition | None, *, ho
     if isinstance(change, Cancel):
         live = state in (State.READY, State.LEASED)
         return None if live else f"it is {state}; only a ready or running item can be cancelled"
-    if isinstance(change, SetPolicy):
-        return None if state is State.READY else f"it is {state}; only a waiting item's policy can be replaced"
+    if isinstance(change, WaitingChange):
+        return None if state is State.READY else f"it is {state}; {_ONLY_WAITING[type(change)]}"
     if isinstance(change, Tag | Note):
         return None
     if state is not State.DEAD or disposition is None:

@@ -13,12 +13,12 @@ from redrive.core.filters import render
 from redrive.core.item import Instant, Item, Terms, holder
 from redrive.core.select import Ids, Selection, fields_of
 from redrive.core.states import Disposition
-from redrive.core.verbs import Change, Move, Restore, SetPolicy, Skip, refusal
+from redrive.core.verbs import Change, Move, Restore, Skip, WaitingChange, refusal
 from redrive.errors import NotFound
 from redrive.office.bites import pages
 from redrive.office.letters import Letters, letters_matching
-from redrive.office.policies import waiting
 from redrive.office.views import Views
+from redrive.office.waiting import waiting
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.checks import there_already
 
@@ -112,8 +112,8 @@ async def _by_filter(store: Store, where: str, change: Change) -> list[Chosen]:
 
 
 def _meant(where: str, change: Change) -> Selection:
-    """Letters, but for the one change of waiting items. To restore means what was put away."""
-    if isinstance(change, SetPolicy):
+    """Letters, but for changes of waiting items. To restore means what was put away."""
+    if isinstance(change, WaitingChange):
         return waiting(where)
     away = isinstance(change, Restore) and "disposition" not in fields_of(parse_filter(where))
     return letters_matching(f"{where and f'({where})'} disposition:archived,trash" if away else where)

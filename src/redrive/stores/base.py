@@ -187,8 +187,11 @@ class Store(Protocol):
         key, behind which others wait, for one with an order key that others were put to wait for, and for a letter that
         is there already. Replay with another `queue` is Move and Replay in one. Tag and Note are legal in every state,
         held or not; a Tag that changes nothing counts as changed. SetPolicy replaces the policy of a ready item and
-        leaves its other terms. Anything else is skipped for a letter that somebody
-        works on where it lies; once the lease ran out, it takes it away for good (deliveries + 1, no lease).
+        leaves its other terms. RunNow makes a ready item due now, whatever it waits for besides, and with `reset` its
+        counters begin anew (attempt, errors and crashes 0, no last chance, `renewed_at` now). Expire makes a ready item
+        a letter, without an attempt, and moves those that wait for it as `settle` would. Anything else is skipped for a
+        letter that somebody works on where it lies; once the lease ran out, it takes it away for good (deliveries + 1,
+        no lease).
         """
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:

@@ -3,8 +3,10 @@
 -- Inputs:    change; how many must exist, or empty; actor, reason, request id; delay; "1" if the next error is final;
 --            where it lies afterwards, or empty; "1" to replay although another has its dedupe key, and to wait for nobody; "1" if
 --            only ready items are meant; a map from what an item is to why the change is not legal then, or
---            empty, `held` being a letter that somebody works on; a list of the queue to which it goes, or empty, the tags to add and the tags to remove, and how many it
---            may have, its policy; the audit entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
+--            empty, `held` being a letter that somebody works on; a table with the queue to which it goes, or empty, the tags to
+--            add and to remove, how many it may have (most), its policy, whether its counters begin anew (reset), and of the
+--            letter of an expired item the reason, cause, class without its module, category and failure (expired); the audit
+--            entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
 --            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), a list: 'twin' and the item
@@ -20,7 +22,8 @@ local change, expect = ARGV[2], ARGV[3]
 local actor, reason, request = ARGV[4], ARGV[5], ARGV[6]
 local delay, last_chance, lies = tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9]
 local force, only_ready, refusals = ARGV[10] == '1', ARGV[11] == '1', cmsgpack.unpack(ARGV[12])
-local target, add_tags, remove_tags, most_tags, policy = unpack(cmsgpack.unpack(ARGV[13]))
+-- One table: a script has at most 200 local variables.
+local how = cmsgpack.unpack(ARGV[13])
 local meta, head, tail = ARGV[14], ARGV[15], ARGV[16]
 local FIRST_ITEM = 17
 local at = now()
@@ -32,10 +35,13 @@ local function done_before(acts)
   end)
 end
 
+local function begin_anew(m)
+  m[RENEWED_AT], m[ATTEMPT], m[ERRORS], m[CRASHES], m[LAST_CHANCE] = at, 0, 0, 0, last_chance
+end
+
 local function replay(m)
-  m[STATE], m[DUE_AT], m[RENEWED_AT] = 'ready', at + delay, at
-  m[ATTEMPT], m[ERRORS], m[CRASHES] = 0, 0, 0
-  m[REPLAYS], m[LAST_CHANCE] = m[REPLAYS] + 1, last_chance
+  begin_anew(m)
+  m[STATE], m[DUE_AT], m[REPLAYS] = 'ready', at + delay, m[REPLAYS] + 1
   m[ENDED_AT], m[LETTER] = false, false
 end
 
@@ -104,25 +110,38 @@ local function let_pass(id, m, gap)
   end
 end
 
+local function end_waiting(id, m, state)
+  if not m[TIES] then
+    m[STATE], m[ENDED_AT] = state, at
+    return
+  end
+  if tied(m, LIMITED) and m[HOLD] == 0 then
+    -- It may be the one to which the last free place was passed.
+    vacate(m)
+  end
+  end_ready(id, m, state, at)
+end
+
 local function cancel(id, m)
   if m[STATE] == 'leased' then
     terms_of(m)[CANCELLED_BY] = actor .. ': ' .. reason
     m[TIES] = bor(m[TIES], CANCEL)
-  elseif m[TIES] then
-    if tied(m, LIMITED) and m[HOLD] == 0 then
-      -- It may be the one to which the last free place was passed.
-      vacate(m)
-    end
-    end_ready(id, m, 'cancelled', at)
   else
-    m[STATE], m[ENDED_AT] = 'cancelled', at
+    end_waiting(id, m, 'cancelled')
   end
+end
+
+local function expire(id, m)
+  local why, cause, error_short, category, failure = unpack(how.expired)
+  end_waiting(id, m, 'dead')
+  m[LETTER] = {why, at, 'open', cause, error_short, category, ''}
+  set(P .. 'failure', id, failure)
 end
 
 -- Out of its line, where nobody waits behind it; in another one its old place would mean nothing.
 local function move(id, m)
   let_pass(id, m, false)
-  m[QUEUE] = target
+  m[QUEUE] = how.queue
   if tied(m, ORDERED) then
     m[TERMS][PLACE] = next_number()
   end
@@ -132,8 +151,8 @@ end
 local function set_policy(m)
   local terms = terms_of(m)
   local is_bound = terms[ORDER_KEY] ~= '' or terms[LIMIT_KEY] ~= '' or terms[SCOPE] or terms[AFTER] or terms[ON_DEAD] == 'die'
-  terms[POLICY] = policy
-  terms[ON_DEAD] = (is_bound or policy ~= '') and (terms[ON_DEAD] or 'wait')
+  terms[POLICY] = how.policy
+  terms[ON_DEAD] = (is_bound or how.policy ~= '') and (terms[ON_DEAD] or 'wait')
 end
 
 local function alter(id, m)
@@ -145,7 +164,7 @@ local function alter(id, m)
     -- Whoever had it where it lies comes too late.
     m[DELIVERIES], m[LEASE_UNTIL] = m[DELIVERIES] + 1, false
   end
-  if target ~= '' and target ~= m[QUEUE] then
+  if how.queue ~= '' and how.queue ~= m[QUEUE] then
     move(id, m)
   end
   if change == 'replay' then
@@ -158,9 +177,16 @@ local function alter(id, m)
   elseif change == 'cancel' then
     cancel(id, m)
   elseif change == 'tag' then
-    label(id, m, tags_with(m, add_tags, remove_tags))
+    label(id, m, tags_with(m, how.add, how.remove))
   elseif change == 'set_policy' then
     set_policy(m)
+  elseif change == 'run_now' then
+    m[DUE_AT] = at
+    if how.reset then
+      begin_anew(m)
+    end
+  elseif change == 'expire' then
+    expire(id, m)
   else
     if lies ~= '' then
       m[LETTER][DISPOSITION] = lies
@@ -181,8 +207,8 @@ local function is_head(id, m)
 end
 
 local function cannot_move(id, m)
-  if m[QUEUE] == target then
-    return change == 'move' and {'there', target} or nil
+  if m[QUEUE] == how.queue then
+    return change == 'move' and {'there', how.queue} or nil
   end
   local line = is_head(id, m)
   if line and first_in(line.followers) then
@@ -194,7 +220,7 @@ end
 -- In the queue in which it will run it takes its dedupe key at once, so that the next sees it.
 local function twin_of(id, m)
   local own = m[QUEUE]
-  m[QUEUE] = target ~= '' and target or own
+  m[QUEUE] = how.queue ~= '' and how.queue or own
   local holder = tied(m, DEDUPED) and claimed_by_another(id, m, at)
   m[QUEUE] = own
   return holder
@@ -204,10 +230,10 @@ local function hindrance(id, m)
   if change == 'skip' then
     return not is_head(id, m) and KEEPS_NOTHING_BACK or nil
   elseif change == 'tag' then
-    local count = #tags_with(m, add_tags, remove_tags)
-    return count > most_tags and {'tags', count} or nil
+    local count = #tags_with(m, how.add, how.remove)
+    return count > how.most and {'tags', count} or nil
   end
-  local stays = target ~= '' and cannot_move(id, m)
+  local stays = how.queue ~= '' and cannot_move(id, m)
   if stays or change ~= 'replay' then
     return stays or nil
   end
@@ -229,8 +255,8 @@ local function is_worked_on(m)
 end
 
 local function declare_target()
-  if target ~= '' and call('HEXISTS', sound(P .. 'queues', 'hash'), target) == 0 then
-    set(P .. 'queues', target, cmsgpack.pack({false, '', ''}))
+  if how.queue ~= '' and call('HEXISTS', sound(P .. 'queues', 'hash'), how.queue) == 0 then
+    set(P .. 'queues', how.queue, cmsgpack.pack({false, '', ''}))
   end
 end
 

@@ -7,7 +7,6 @@ from collections.abc import Container, Sequence
 from msgspec import structs
 
 from redrive.core.item import Deed, History, Instant, Item, holder
-from redrive.core.states import State
 from redrive.core.terms import dedupe_place
 from redrive.core.verbs import Act, Amended, Change, Discard, Move, PutResult, Replay, Skip, Skipped, Tag, refusal
 from redrive.stores import audit
@@ -124,7 +123,7 @@ class Acts:
                 self._bonds.discarded(after)
             elif isinstance(change, Skip):
                 self._bonds.next_head(after, gap=after.id)
-            elif after.state is State.CANCELLED:
+            elif after.state is not before.state:
                 moved.append((before, after))
         self._bonds.ended(moved, now)
 

@@ -10,7 +10,23 @@ from redrive.core import terms
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
 from redrive.core.item import Instant, Item, Letter, Millis, NewItem, Terms, holder
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Act, Archive, Cancel, Change, Discard, Move, Note, Replay, Restore, SetPolicy, Skip, Tag
+from redrive.core.verbs import (
+    Act,
+    Archive,
+    Cancel,
+    Change,
+    Discard,
+    Expire,
+    Move,
+    Note,
+    Replay,
+    Restore,
+    RunNow,
+    SetPolicy,
+    Skip,
+    Tag,
+    WaitingChange,
+)
 from redrive.stores.checks import tagged
 
 
@@ -119,8 +135,11 @@ def _charged(item: Item, charge: Charge) -> Item:
 
 def doomed(item: Item, now: Instant) -> Item:
     """One that it waits for will not come, and it was to die then."""
-    letter = Letter(terms.DEPENDENCY, now, Disposition.OPEN, terms.DEPENDENCY_FAILURE)
-    return structs.replace(item, state=State.DEAD, hold="", ended_at=now, letter=letter)
+    return _dead_while_ready(item, Letter(terms.DEPENDENCY, now, Disposition.OPEN, terms.DEPENDENCY_FAILURE))
+
+
+def _dead_while_ready(item: Item, letter: Letter) -> Item:
+    return structs.replace(item, state=State.DEAD, hold="", ended_at=letter.died_at, letter=letter)
 
 
 def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
@@ -141,12 +160,29 @@ def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
             return structs.replace(item, queue=queue)
         case Tag():
             return structs.replace(item, tags=tagged(item.tags, change))
-        case SetPolicy(policy):
-            return structs.replace(item, terms=terms.with_policy(item.terms, policy))
+        case SetPolicy() | RunNow() | Expire():
+            return _waiting_changed(item, change, now)
         case Skip() | Note():
             return item
         case _:
             assert_never(change)
+
+
+def _waiting_changed(item: Item, change: WaitingChange, now: Instant) -> Item:
+    match change:
+        case SetPolicy(policy):
+            return structs.replace(item, terms=terms.with_policy(item.terms, policy))
+        case RunNow(reset):
+            return structs.replace(item, due_at=now, **(_anew(now) | {"last_chance": False} if reset else {}))
+        case Expire():
+            return _dead_while_ready(item, Letter(terms.EXPIRED, now, Disposition.OPEN, terms.EXPIRED_FAILURE))
+        case _:
+            assert_never(change)
+
+
+def _anew(now: Instant) -> dict[str, Any]:
+    """Counters as of an item that was never tried."""
+    return {"renewed_at": now, "attempt": 0, "errors": 0, "crashes": 0}
 
 
 def _cancelled(item: Item, by: Act, now: Instant) -> Item:
@@ -170,10 +206,7 @@ def _replayed(item: Item, change: Replay, now: Instant) -> Item:
         queue=change.queue or item.queue,
         state=State.READY,
         due_at=now + change.delay,
-        renewed_at=now,
-        attempt=0,
-        errors=0,
-        crashes=0,
+        **_anew(now),
         replays=item.replays + 1,
         last_chance=change.budget == "once",
         ended_at=None,

@@ -14,7 +14,7 @@ from redrive.core import codec
 from redrive.core.item import Instant, Terms
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Disposition, State
-from redrive.core.terms import with_policy
+from redrive.core.terms import EXPIRED, EXPIRED_FAILURE, with_policy
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -22,14 +22,17 @@ from redrive.core.verbs import (
     Cancel,
     Change,
     Discard,
+    Expire,
     Move,
     Note,
     Replay,
     Restore,
+    RunNow,
     SetPolicy,
     Skip,
     Skipped,
     Tag,
+    WaitingChange,
     refusal,
 )
 from redrive.errors import Conflict
@@ -39,7 +42,7 @@ from redrive.stores.postgres import bonds, find, labels
 from redrive.stores.postgres.arrays import bigints, bodies, texts
 from redrive.stores.postgres.compile import compiled, storable, tables
 from redrive.stores.postgres.named import by_ids
-from redrive.stores.postgres.rows import DISPOSITIONS, STATES, Row
+from redrive.stores.postgres.rows import DISPOSITIONS, STATES, Row, short
 from redrive.stores.postgres.shelf import append_acts
 from redrive.stores.postgres.tx import Kind, Tx
 
@@ -254,10 +257,24 @@ async def _change(session: Session, tx: Tx, places: list[Place], change: Change,
                 recount(tx, [place for place in places if place.kind == kind], kind, queue)
         case Tag():
             await labels.tag(session, tx, places, change)
-        case SetPolicy(policy):
-            await _set_policy(session, tx, places, policy)
+        case SetPolicy() | RunNow() | Expire():
+            await _change_waiting(session, tx, places, change)
         case Note():
             pass
+        case _:
+            assert_never(change)
+
+
+async def _change_waiting(session: Session, tx: Tx, places: list[Place], change: WaitingChange) -> None:
+    match change:
+        case SetPolicy(policy):
+            await _set_policy(session, tx, places, policy)
+        case RunNow(reset):
+            seqs = bigints([place.seq for place in places])
+            await tx.execute(session.sql("amend", "run_now"), (tx.now, reset, seqs))
+            tx.woken.update([place.queue for place in places])
+        case Expire():
+            await _expire(session, tx, places)
         case _:
             assert_never(change)
 
@@ -308,7 +325,16 @@ async def _cancel(session: Session, tx: Tx, places: list[Place], by: Act) -> Non
     if waiting:
         await tx.execute(session.sql("amend", "cancel"), (tx.now, bigints([place.seq for place in waiting])))
         recount(tx, waiting, "cancelled")
-        await bonds.untied(session, tx, waiting)
+        await bonds.untied(session, tx, waiting, bonds.CANCELLED)
+
+
+async def _expire(session: Session, tx: Tx, places: list[Place]) -> None:
+    failure = EXPIRED_FAILURE
+    names = (EXPIRED, failure.cause, failure.type, short(failure.type), failure.category, failure.rule)
+    seqs = bigints([place.seq for place in places])
+    await tx.execute(session.sql("amend", "expire"), (tx.now, seqs, *names, codec.encode(failure)))
+    recount(tx, [place._replace(cause=failure.cause) for place in places], "open")
+    await bonds.untied(session, tx, places, bonds.DEAD)
 
 
 def recount(tx: Tx, places: list[Place], after: Kind | None, into: str = "") -> None:

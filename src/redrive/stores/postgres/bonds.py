@@ -84,11 +84,15 @@ async def let_go(session: Session, tx: Tx, places: Sequence[Place], *, gap: bool
         tx.woken.update(woken)
 
 
-async def untied(session: Session, tx: Tx, places: Sequence[Place]) -> None:
-    """They were ready, and are cancelled."""
+DEAD, CANCELLED = 2, 4
+"""How an item ended, as bonds.sql has it."""
+
+
+async def untied(session: Session, tx: Tx, places: Sequence[Place], ending: int) -> None:
+    """They were ready, and are dead or cancelled."""
     tied = bigints([place.seq for place in places if place.ties])
     if any(place.ties for place in places):
         free = bigints([place.seq for place in places if place.ties and place.kind == "ready"])
         bits = reduce(or_, [place.ties for place in places])
-        ((woken,),) = await tx.execute(session.sql("amend", "untie"), (tx.now, tied, tied, free, bits))
+        ((woken,),) = await tx.execute(session.sql("amend", "untie"), (tx.now, tied, ending, tied, free, bits))
         tx.woken.update(woken)

@@ -16,6 +16,7 @@ from redrive.core import codec, select
 from redrive.core.item import Item
 from redrive.core.select import And, Ids, Match, Selection
 from redrive.core.states import Disposition, State
+from redrive.core.terms import EXPIRED, EXPIRED_FAILURE
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -25,6 +26,7 @@ from redrive.core.verbs import (
     Move,
     Replay,
     Restore,
+    RunNow,
     SetPolicy,
     Skipped,
     Tag,
@@ -73,6 +75,13 @@ _LIES: dict[type, Disposition] = {
     Restore: Disposition.OPEN,
 }
 Arg = bytes | str | int
+_EXPIRED = (
+    EXPIRED,
+    EXPIRED_FAILURE.cause,
+    EXPIRED_FAILURE.type.rpartition(".")[2],
+    EXPIRED_FAILURE.category,
+    codec.encode(EXPIRED_FAILURE).decode(),
+)
 _HOLDER = "\0"
 """Stands for whoever works on a letter: the script knows who that is."""
 
@@ -115,11 +124,17 @@ def _head(change: Change, by: Act, expect: int | None) -> list[Arg]:
     return [audit.word(change), wanted, by.actor, by.reason, by.request_id, delay, int(once), lies, int(force)]
 
 
-def _detail(change: Change) -> tuple[object, ...]:
-    """Where it goes, its tags and its policy."""
-    queue = change.queue if isinstance(change, Move | Replay) else ""
-    tags = (change.add, change.remove) if isinstance(change, Tag) else ((), ())
-    return queue, *tags, TAGS_LIMIT, change.policy if isinstance(change, SetPolicy) else ""
+def _detail(change: Change) -> dict[str, object]:
+    """What the script needs to know of some changes only."""
+    return {
+        "queue": change.queue if isinstance(change, Move | Replay) else "",
+        "add": change.add if isinstance(change, Tag) else (),
+        "remove": change.remove if isinstance(change, Tag) else (),
+        "most": TAGS_LIMIT,
+        "policy": change.policy if isinstance(change, SetPolicy) else "",
+        "reset": isinstance(change, RunNow) and change.reset,
+        "expired": _EXPIRED,
+    }
 
 
 def _refusals(change: Change) -> dict[str, str]:

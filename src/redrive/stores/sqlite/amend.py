@@ -11,7 +11,7 @@ from typing import NamedTuple, assert_never
 from redrive.core import codec, select
 from redrive.core.select import And, Ids, Match, Or, Selection
 from redrive.core.states import Disposition, State
-from redrive.core.terms import TAGGED, with_policy
+from redrive.core.terms import EXPIRED, EXPIRED_FAILURE, TAGGED, with_policy
 from redrive.core.verbs import (
     Act,
     Amended,
@@ -19,21 +19,24 @@ from redrive.core.verbs import (
     Cancel,
     Change,
     Discard,
+    Expire,
     Move,
     Note,
     Replay,
     Restore,
+    RunNow,
     SetPolicy,
     Skip,
     Skipped,
     Tag,
     Tombstone,
+    WaitingChange,
     refusal,
 )
 from redrive.errors import Conflict
 from redrive.stores import audit, packing
 from redrive.stores.base import PAGE_LIMIT
-from redrive.stores.sqlite import faults, rebind, tags, tied
+from redrive.stores.sqlite import edges, faults, rebind, tags, tied
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import DISPOSITIONS, STATES, Row
 from redrive.stores.sqlite.search import short_of_time
@@ -172,10 +175,23 @@ def _change(tx: Tx, places: list[Place], bound: dict[int, Tied], change: Change,
             _move(tx, places, ours, queue)
         case Tag():
             tags.change_all(tx, [place.seq for place in places], change)
-        case SetPolicy(policy):
-            _set_policy(tx, places, policy)
+        case SetPolicy() | RunNow() | Expire():
+            _change_waiting(tx, places, ours, change)
         case Note():
             pass
+        case _:
+            assert_never(change)
+
+
+def _change_waiting(tx: Tx, places: list[Place], bound: list[Tied], change: WaitingChange) -> None:
+    match change:
+        case SetPolicy(policy):
+            _set_policy(tx, places, policy)
+        case RunNow(reset):
+            tx.execute(_SQL["run_now_anew" if reset else "run_now"], (tx.now, _numbers(places)))
+            tx.woken.update([place.queue for place in places])
+        case Expire():
+            _expire(tx, places, bound)
         case _:
             assert_never(change)
 
@@ -235,12 +251,23 @@ def _cancel(tx: Tx, places: list[Place], bound: list[Tied], by: Act) -> None:
     rebind.ask(tx, running, f"{by.actor}: {by.reason}")
     ready = [place for place in places if place.seq not in running]
     ended = [item for item in bound if item.seq not in running]
-    # Before anything moves: what they count as depends on their lines.
-    for item in ended:
-        tx.moved(item.queue, tied.kind_of(tx, item), "ready")
+    _count_as_ready(tx, ended)
     tx.execute(_SQL["cancel"], (tx.now, _numbers(ready)))
     _recount(tx, ready, "cancelled")
-    rebind.cancelled(tx, ended)
+    rebind.ended(tx, ended, "cancelled")
+
+
+def _expire(tx: Tx, places: list[Place], bound: list[Tied]) -> None:
+    _count_as_ready(tx, bound)
+    edges.die(tx, [(place.seq, place.queue) for place in places], EXPIRED, EXPIRED_FAILURE)
+    _recount(tx, [place._replace(cause=EXPIRED_FAILURE.cause) for place in places], "open")
+    rebind.ended(tx, bound, "dead")
+
+
+def _count_as_ready(tx: Tx, bound: list[Tied]) -> None:
+    """Before anything moves: what they count as depends on their lines."""
+    for item in bound:
+        tx.moved(item.queue, tied.kind_of(tx, item), "ready")
 
 
 def _record(tx: Tx, places: list[Place], selection: Selection, change: Change, by: Act) -> None:

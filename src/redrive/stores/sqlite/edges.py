@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from redrive.core import terms
+from redrive.core import codec, terms
+from redrive.core.item import Failure
 from redrive.core.terms import AWAITED, DEDUPED, ORDERED, WAITS
 from redrive.stores.sqlite import keys, lines, tied
 from redrive.stores.sqlite.rows import short
@@ -69,15 +70,20 @@ def dying_with(tx: Tx, items: Iterable[Tied]) -> list[int]:
 
 
 def _die(tx: Tx, items: list[Tied]) -> None:
-    failure = terms.DEPENDENCY_FAILURE
-    names = (failure.cause, failure.type, short(failure.type), failure.category, failure.rule)
     give_up(tx, items)
     for item in items:
         tx.moved(item.queue, tied.kind_of(tx, item), "open")
-        tx.count_cause(failure.cause, item.queue, 1)
+        tx.count_cause(terms.DEPENDENCY_FAILURE.cause, item.queue, 1)
     keys.release(tx, [(item, "dead") for item in items if item.has(DEDUPED)])
-    tx.executemany(_SQL["die"], [(tx.now, item.seq) for item in items])
-    letters = [(item.seq, item.queue, terms.DEPENDENCY, tx.now, *names, terms.DEPENDENCY_BYTES, "") for item in items]
+    die(tx, [(item.seq, item.queue) for item in items], terms.DEPENDENCY, terms.DEPENDENCY_FAILURE)
+
+
+def die(tx: Tx, ready: Sequence[tuple[int, str]], reason: str, failure: Failure) -> None:
+    """Ready items, by number and queue, become letters; the counters and what is bound to them are the caller's."""
+    names = (failure.cause, failure.type, short(failure.type), failure.category, failure.rule)
+    body = codec.encode(failure)
+    tx.executemany(_SQL["die"], [(tx.now, seq) for seq, _ in ready])
+    letters = [(seq, queue, reason, tx.now, *names, body, "") for seq, queue in ready]
     tx.executemany(_SETTLE["insert_letter"], letters)
 
 

@@ -156,9 +156,9 @@ def ask(tx: Tx, seqs: Iterable[int], text: str) -> None:
         tx.execute(_TERMS["mark_asked"], (seq,))
 
 
-def cancelled(tx: Tx, items: Sequence[Tied]) -> None:
-    """They were ready."""
-    moved = [(item, "cancelled") for item in items]
+def ended(tx: Tx, items: Sequence[Tied], state: str) -> None:
+    """They were ready, and are cancelled or dead."""
+    moved = [(item, state) for item in items]
     for item in items:
         slots.take_back(tx, item)
     ties = bonds.ties_of(moved)

@@ -75,6 +75,7 @@ _PARTS = (
     "trash",
     "upkeep",
     "wait",
+    "waiting",
     "workers",
 )
 # Before the parts are imported: pytest explains only asserts that it has rewritten.
@@ -126,6 +127,7 @@ from redrive.testing.conformance.terms_races import *  # noqa: E402,F403
 from redrive.testing.conformance.trash import *  # noqa: E402,F403
 from redrive.testing.conformance.upkeep import *  # noqa: E402,F403
 from redrive.testing.conformance.wait import *  # noqa: E402,F403
+from redrive.testing.conformance.waiting import *  # noqa: E402,F403
 from redrive.testing.conformance.workers import *  # noqa: E402,F403
 
 # Helpers of the parts stay where they are: an engine's file gets the tests and the fixtures they need.

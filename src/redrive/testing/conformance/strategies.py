@@ -13,11 +13,13 @@ from redrive.core.verbs import (
     Cancel,
     Change,
     Discard,
+    Expire,
     Move,
     Note,
     QueueChange,
     Replay,
     Restore,
+    RunNow,
     SetPolicy,
     Skip,
     Tag,
@@ -63,6 +65,9 @@ changes: st.SearchStrategy[Change] = st.sampled_from(
         Note(),
         SetPolicy("hasty"),
         SetPolicy(""),
+        RunNow(),
+        RunNow(reset=True),
+        Expire(),
     ]
 )
 filters: st.SearchStrategy[Selection] = st.sampled_from(

@@ -162,12 +162,37 @@ with given as (
 )
 update {schema}.course c set ties = c.ties | 64 from given g where c.seq = any (array[g.seq]);
 
+-- :name run_now
+-- Due now, and where they begin anew, as if they were never tried; their level follows from that.
+update {schema}.course c
+set due_at = o.now_at,
+    renewed_at = case when o.reset then o.now_at else c.renewed_at end,
+    attempt = case when o.reset then 0 else c.attempt end,
+    errors = case when o.reset then 0 else c.errors end,
+    crashes = case when o.reset then 0 else c.crashes end,
+    last_chance = c.last_chance and not o.reset,
+    level = case when o.reset then c.priority + case when c.replays > 0 then 3 else 0 end else c.level end
+from (select %b::bigint as now_at, %b::boolean as reset) o
+where c.seq = any(%b::bigint[]);
+
+-- :name expire
+with fallen as (
+    update {schema}.course c set state = 'dead', ended_at = o.now_at, hold = 0
+    from (select %b::bigint as now_at) o
+    where c.seq = any(%b::bigint[])
+    returning c.seq, c.queue, c.ended_at
+)
+insert into {schema}.letter (
+    seq, queue, died_at, disposition, reason, cause, error, error_short, category, rule, failure
+)
+select f.seq, f.queue, f.ended_at, 'open', %b, %b, %b, %b, %b, %b, %b from fallen f;
+
 -- :name cancel
 update {schema}.course set state = 'cancelled', ended_at = %b::bigint, hold = 0 where seq = any(%b::bigint[]);
 
 -- :name untie
 select {schema}.untie(
-    %b::bigint, %b::bigint[], array_fill(4::smallint, array[cardinality(%b::bigint[])]), %b::bigint[], false,
+    %b::bigint, %b::bigint[], array_fill(%b::smallint, array[cardinality(%b::bigint[])]), %b::bigint[], false,
     %b::integer, true
 );
 

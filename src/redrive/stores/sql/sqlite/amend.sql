@@ -45,6 +45,13 @@ update letter set queue = ? where seq in (select value from json_each(?));
 -- :name cancel
 update item set state = 'cancelled', ended_at = ?, hold = 0 where seq in (select value from json_each(?));
 
+-- :name run_now
+update item set due_at = ? where seq in (select value from json_each(?));
+
+-- :name run_now_anew
+update item set due_at = ?1, renewed_at = ?1, attempt = 0, errors = 0, crashes = 0, last_chance = 0
+where seq in (select value from json_each(?2));
+
 -- :name set_policy
 -- The terms with another policy, or null where they say nothing else.
 insert into terms (seq, body) values (?, ?) on conflict (seq) do update set body = excluded.body;

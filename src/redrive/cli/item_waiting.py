@@ -1,0 +1,118 @@
+"""`redrive item set-policy`, `run-now` and `expire`: acts on waiting items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from redrive.cli.access import HELP_NAMES, store_of
+from redrive.cli.bulk import How, Wish, Words, act, act_options
+from redrive.cli.queue_set import check_known
+from redrive.cli.selection import Choice, named
+from redrive.core.filters import parse as parse_filter
+from redrive.core.policy_data import describe, is_data
+from redrive.core.verbs import Amended, Expire, RunNow, SetPolicy
+from redrive.errors import ConfigError
+from redrive.office.policies import declared_policies
+from redrive.office.settings import policy_value
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+CHOSEN = """Items that run or have ended are skipped; a filter selects waiting items only.
+ID may be a unique prefix; - reads ids from stdin, one a line. With --where or more than 100 ids it asks first; without
+a terminal, use --yes. In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were.
+"""
+ABOUT_SET_POLICY = f"""Replace the policy of waiting items, from their next failure on.
+
+\b
+Examples:
+  redrive item set-policy k3v9q2ma --policy '{{"max_attempts": 10}}' --reason 'the bank is slow today'
+  redrive item set-policy --where 'queue:payments attempts>2' --policy gentle --reason INC-88
+  redrive item set-policy k3v9q2ma --clear --reason 'as its queue again'
+
+A policy is JSON with some of backoff, max_attempts, max_age and route, or the name of one that an app declares. What
+it leaves out is taken from the queue's policy, and then from the handler's. --clear removes the item's own policy.
+{CHOSEN}"""
+ABOUT_RUN_NOW = f"""Make waiting items due at once, instead of after their delay or the wait before their next attempt.
+
+\b
+Examples:
+  redrive item run-now k3v9q2ma --reason 'the bank is back'
+  redrive item run-now --where 'queue:payments errors>0' --reset --reason INC-88
+
+--reset gives them the whole budget of attempts again, as a replay does for a letter. What waits for other items, or in
+a paused queue, still does.
+{CHOSEN}"""
+ABOUT_EXPIRE = f"""Make waiting items dead letters with the reason `expired`, without another attempt.
+
+\b
+Examples:
+  redrive item expire k3v9q2ma --reason 'the offer has ended'
+  redrive item expire --where 'queue:offers age>7d' --reason 'too late' --dry-run
+
+Unlike a cancelled item, a letter can be found, read and replayed.
+{CHOSEN}"""
+
+
+@click.command("set-policy", help=ABOUT_SET_POLICY, context_settings=HELP_NAMES)
+@click.argument("ids", metavar="[ID]... | -", nargs=-1)
+@click.option("--where", metavar="FILTER", help="Every waiting item that matches, instead of ids.")
+@click.option("--policy", metavar="JSON|NAME", help="As in '{\"max_attempts\": 10}', or the name of a policy.")
+@click.option("--clear", is_flag=True, help="Remove the items' own policy.")
+@click.option("--new-policy", is_flag=True, help="Also if no app has declared such a policy yet.")
+@act_options("Show which items would be changed, and change nothing.")
+def set_policy(
+    *, ids: tuple[str, ...], where: str | None, policy: str | None, clear: bool, new_policy: bool, how: How
+) -> int:
+    choice = _choice(ids, where)
+    if bool(policy) == clear:
+        raise click.UsageError("give --policy or --clear, one of the two", ctx=click.get_current_context())
+    change = SetPolicy(policy_value(policy, "--policy"))
+
+    async def check(app: Redrive) -> None:
+        if change.policy and not is_data(change.policy) and not new_policy:
+            check_known("policy", change.policy, await declared_policies(store_of(app)))
+
+    async def apply(app: Redrive, ids: list[str]) -> Amended:
+        return await app.set_policy(ids, change.policy or None, reason=how.reason)
+
+    to = f"the policy {describe(change.policy)}" if change.policy else "no policy of their own"
+    words = Words("changed", f"Give {{count}} {to}?", "would change", would_be=f"given {to}", noun="item")
+    return act(how, Wish(choice, change, words, apply, check=check))
+
+
+@click.command("run-now", help=ABOUT_RUN_NOW, context_settings=HELP_NAMES)
+@click.argument("ids", metavar="[ID]... | -", nargs=-1)
+@click.option("--where", metavar="FILTER", help="Every waiting item that matches, instead of ids.")
+@click.option("--reset", is_flag=True, help="With the whole budget of attempts again.")
+@act_options("Show which items would be made due, and change nothing.")
+def run_now(*, ids: tuple[str, ...], where: str | None, reset: bool, how: How) -> int:
+    async def apply(app: Redrive, ids: list[str]) -> Amended:
+        return await app.run_now(ids, reset=reset, reason=how.reason)
+
+    words = Words("rescheduled", "Run {count} now?", "would reschedule", noun="item")
+    return act(how, Wish(_choice(ids, where), RunNow(reset=reset), words, apply))
+
+
+@click.command("expire", help=ABOUT_EXPIRE, context_settings=HELP_NAMES)
+@click.argument("ids", metavar="[ID]... | -", nargs=-1)
+@click.option("--where", metavar="FILTER", help="Every waiting item that matches, instead of ids.")
+@act_options("Show which items would expire, and change nothing.")
+def expire(*, ids: tuple[str, ...], where: str | None, how: How) -> int:
+    async def apply(app: Redrive, ids: list[str]) -> Amended:
+        return await app.expire(ids, reason=how.reason)
+
+    words = Words("expired", "Let {count} expire?", "would let expire", noun="item")
+    return act(how, Wish(_choice(ids, where), Expire(), words, apply))
+
+
+def _choice(ids: tuple[str, ...], where: str | None) -> Choice:
+    if bool(ids) == (where is not None):
+        text = "name items by id or by --where, one of the two"
+        raise click.UsageError(text, ctx=click.get_current_context())
+    if where is not None and not where.strip():
+        raise ConfigError("filter must not be empty", field="--where", hint="for every waiting item: state:ready")
+    parse_filter(where or "")
+    return Choice(named(ids), where)
