@@ -12,18 +12,22 @@ from redrive.core.decide import ToDone
 from redrive.core.item import History, Instant, Item, Millis
 from redrive.core.select import Not, Selection
 from redrive.core.states import State
+from redrive.core.terms import EXPIRED
 from redrive.core.verbs import (
     Act,
     Amended,
     Answer,
+    Cancel,
     Change,
     Discard,
+    Expire,
     IdPage,
     LeaseRequest,
     Move,
     Page,
     PutResult,
     Replay,
+    RunNow,
     SetPolicy,
     Settled,
     Settlement,
@@ -85,6 +89,41 @@ class KeepsTheOldPolicy(Bent):
             for item_id in amended.changed:
                 self.force(before[item_id])
         return amended
+
+
+class RunsLaterInstead(Bent):
+    """The audit says that it was to run at once, and it waits as before."""
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        before = dict(self._table.items)
+        amended = await super().amend(selection, change, by, expect)
+        if isinstance(change, RunNow):
+            for item_id in amended.changed:
+                self.force(before[item_id])
+        return amended
+
+
+class KeepsTheOldCounters(Bent):
+    """It was given a new budget, and its next error is the last one all the same."""
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        return await super().amend(selection, RunNow() if isinstance(change, RunNow) else change, by, expect)
+
+
+class ExpiresWithoutItsLine(BentBonds):
+    """Those behind an expired head wait for it, though the queue lets them past dead ones."""
+
+    class kind(Bonds):  # noqa: N801
+        def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant) -> None:
+            expired = [pair for pair in moved if pair[1].letter is not None and pair[1].letter.reason == EXPIRED]
+            super().ended([pair for pair in moved if pair not in expired], now)
+
+
+class ExpiresAsCancelled(Bent):
+    """What was too late is gone, and no letter tells of it."""
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        return await super().amend(selection, Cancel() if isinstance(change, Expire) else change, by, expect)
 
 
 class MovesWithoutAuditing(Bent):

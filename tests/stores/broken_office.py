@@ -24,6 +24,22 @@ OFFICE: dict[str, Bug] = {
         "the audit says that an operator replaced the policy of an item, and workers go by the old one",
         ("test_amend_sets_a_policy_that_the_next_lease_has",),
     ),
+    "RunsLaterInstead": Bug(
+        "the audit says that it was to run at once, and it waits as before",
+        ("test_run_now_makes_a_waiting_item_due",),
+    ),
+    "KeepsTheOldCounters": Bug(
+        "it was given a new budget, and its next error is the last one all the same",
+        ("test_run_now_may_give_a_new_budget",),
+    ),
+    "ExpiresWithoutItsLine": Bug(
+        "those behind an expired head wait for it, though the queue lets them past dead ones",
+        ("test_expire_of_a_head_is_the_death_of_a_head",),
+    ),
+    "ExpiresWithoutItsCause": Bug(
+        "nobody sees the expired among the causes of open letters",
+        ("test_expire_makes_a_letter_of_what_was_never_tried",),
+    ),
     "HoldsTrashFromItsDeath": Bug(
         "a letter that lay for long is removed for good as soon as it is discarded",
         ("test_trash_is_swept_when_its_time_is_over",),

@@ -14,7 +14,7 @@ from redrive.core.select import Match, Or
 from redrive.core.states import State
 from redrive.core.verbs import Act, LeaseRequest, NewEntry, Settlement
 from redrive.errors import StoreUnavailable
-from redrive.stores.postgres import PostgresStore, amend, faults, prune, settle, take_in
+from redrive.stores.postgres import PostgresStore, amend, bonds, faults, prune, settle, take_in
 from redrive.stores.postgres.rows import short
 from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.shelf import append_acts
@@ -78,6 +78,20 @@ def _audits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (amend, prune, take_in):
         monkeypatch.setattr(module, "append_acts", append)
+
+
+def _leaves_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = bonds.untied
+
+    async def untied(session: Session, tx: Tx, places: Sequence[amend.Place], ending: int) -> None:
+        if ending != bonds.DEAD:
+            await right(session, tx, places, ending)
+
+    monkeypatch.setattr(bonds, "untied", untied)
+
+
+def _opens_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amend.Place, "_replace", lambda place, **_: place)
 
 
 def _counts_no_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,6 +392,12 @@ OFFICE: dict[str, Plant] = {
     "AsksForTwinsWhereItWas": Plant((Edit("amend/retake", "coalesce(q.other, t.scope)", "t.scope"),)),
     "ForgetsTagsOnReplay": Plant((Edit("amend/replay", "ended_at = null", "ended_at = null, ties = ties & ~128"),)),
     "KeepsTheOldPolicy": Plant((Edit("amend/set_policy", "c.ties | 64", "c.ties | 0"),)),
+    "RunsLaterInstead": Plant((Edit("amend/run_now", "set due_at = o.now_at", "set due_at = c.due_at"),)),
+    "KeepsTheOldCounters": Plant(
+        (Edit("amend/run_now", "when o.reset then 0 else c.errors", "when false then 0 else c.errors"),)
+    ),
+    "ExpiresWithoutItsLine": Plant(patches=(_leaves_no_line,)),
+    "ExpiresWithoutItsCause": Plant(patches=(_opens_no_cause,)),
     "HoldsTrashFromItsDeath": Plant(
         (Edit("amend/lay", "then %b::bigint else", "then least(%b::bigint, l.died_at) else"),)
     ),

@@ -338,7 +338,7 @@ OFFICE: dict[str, Plant] = {
         )
     ),
     "MovesTheHeadAway": Plant((Edit("amend", "return KEEPS_OTHERS_BACK", "return nil"),)),
-    "AsksForTwinsWhereItWas": Plant((Edit("amend", "m[QUEUE] = target ~= '' and target or own", ""),)),
+    "AsksForTwinsWhereItWas": Plant((Edit("amend", "m[QUEUE] = how.queue ~= '' and how.queue or own", ""),)),
     "ForgetsTagsOnReplay": Plant(
         (
             Edit(
@@ -349,7 +349,13 @@ OFFICE: dict[str, Plant] = {
             ),
         )
     ),
-    "KeepsTheOldPolicy": Plant((Edit("amend", "terms[POLICY] = policy", ""),)),
+    "KeepsTheOldPolicy": Plant((Edit("amend", "terms[POLICY] = how.policy", ""),)),
+    "RunsLaterInstead": Plant((Edit("amend", "m[DUE_AT] = at\n", "\n"),)),
+    "KeepsTheOldCounters": Plant((Edit("amend", "if how.reset then", "if false then"),)),
+    "ExpiresWithoutItsLine": Plant(
+        (Edit("amend", "end_waiting(id, m, 'dead')", "m[STATE], m[ENDED_AT], m[HOLD] = 'dead', at, 0"),)
+    ),
+    "ExpiresWithoutItsCause": Plant((Edit("amend", "{why, at, 'open', cause,", "{why, at, 'open', '?',"),)),
     "HoldsTrashFromItsDeath": Plant(
         (
             Edit(

@@ -12,7 +12,7 @@ from redrive.core.decide import ToDead
 from redrive.core.item import NewItem
 from redrive.core.lanes import Waiting
 from redrive.core.verbs import Settlement, Verdict
-from redrive.stores.sqlite import SqliteStore, amend, bind, keys, lines, settle, take_in
+from redrive.stores.sqlite import SqliteStore, amend, bind, keys, lines, rebind, settle, take_in
 from redrive.stores.sqlite.amend import Place
 from redrive.stores.sqlite.lines import Joining
 from redrive.stores.sqlite.rebind import Refusals
@@ -133,6 +133,15 @@ def _follows_up(became: Kind) -> Patch:
     return lambda monkeypatch: monkeypatch.setattr(settle._Plan, "add", add)  # noqa: SLF001
 
 
+def _leaves_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = rebind.ended
+    monkeypatch.setattr(rebind, "ended", lambda tx, items, state: None if state == "dead" else right(tx, items, state))
+
+
+def _opens_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Place, "_replace", lambda place, **_: place)
+
+
 OFFICE: dict[str, Plant] = {
     "FollowsUpTheKept": Plant(patches=(_follows_up("ready"),)),
     "FollowsUpTheCancelled": Plant(patches=(_follows_up("cancelled"),)),
@@ -146,6 +155,10 @@ OFFICE: dict[str, Plant] = {
         (Edit("amend/replay", "set state = 'ready',", "set state = 'ready', ties = ties & ~128,"),)
     ),
     "KeepsTheOldPolicy": Plant((Edit("amend/mark_terms", "ties | 64", "ties | 0"),)),
+    "RunsLaterInstead": Plant((Edit("amend/run_now", "set due_at = ?", "set due_at = max(due_at, ?)"),)),
+    "KeepsTheOldCounters": Plant((Edit("amend/run_now_anew", "errors = 0,", ""),)),
+    "ExpiresWithoutItsLine": Plant(patches=(_leaves_no_line,)),
+    "ExpiresWithoutItsCause": Plant(patches=(_opens_no_cause,)),
     "HoldsTrashFromItsDeath": Plant((Edit("amend/discarded", "ended_at = ?", "ended_at = coalesce(ended_at, ?)"),)),
     "TakesInOverWhatIsThere": Plant(
         (Edit("take_in/item", "insert into item", "insert or replace into item"),), (_finds_nobody,)
