@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 import redrive
 from redrive import Redrive, doors
 from redrive.app.internals import store_of
-from redrive.doors import Door
+from redrive.cli.root import cli
+from redrive.doors import BadDoor, Door, Group
 from redrive.errors import AppClosed
 from redrive.mailboxes import MailboxMetrics
 from redrive.observe.app_metrics import AppMetrics
@@ -22,8 +25,11 @@ from redrive.observe.metrics import Metrics
 from redrive.office import doors as office
 from redrive.office.health import Problem
 from redrive.receipts import ReceiptMetrics
+from redrive.settings.model import fields
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
+from tests.docs.pages import ROOT, blocks
+from tests.support.cli import piped
 
 BELOW = ("core", "stores", "engine", "office", "observe", "app", "settings", "blocking")
 
@@ -125,3 +131,109 @@ async def test_an_app_whose_door_cannot_start_is_closed() -> None:
         await app.open()
     with pytest.raises(AppClosed):
         await app.tally()
+
+
+# --- what is refused ---
+
+PINGS = Group("pings:commands", "Pings.")
+
+
+@pytest.mark.parametrize(
+    ("door", "message"),
+    [
+        ("x", "door: must be a redrive.doors.Door, got 'x'"),
+        (Door(name=""), "name: must be a text that is not empty, got ''"),
+        (Door(name=" "), "name: must be a text that is not empty, got ' '"),
+        (Door(name=5), "name: must be a text that is not empty, got 5"),  # type: ignore[arg-type]
+        (Door(name="letters"), "name: 'letters' is a command or a setting of redrive (choose another name)"),
+        (Door(name="log"), "name: 'log' is a command or a setting of redrive (choose another name)"),
+        (
+            Door(name="mailboxes"),
+            "name: another door is registered as 'mailboxes' (choose another name, or register it once)",
+        ),
+        (Door("pings", start=5), "start: must be a text, got 5"),  # type: ignore[arg-type]
+        (Door("pings", body=5), "body: must be a function or None, got 5"),  # type: ignore[arg-type]
+        (Door("pings", section=5), "section: must be a function or None, got 5"),  # type: ignore[arg-type]
+        (Door("pings", metrics="pings"), "metrics: must be a tuple of texts, got 'pings'"),  # type: ignore[arg-type]
+        (Door("pings", groups=5), "groups: must be a mapping of names to redrive.doors.Group, got 5"),  # type: ignore[arg-type]
+        (Door("pings", groups={5: PINGS}), "groups: must be a mapping with names as keys, got 5"),  # type: ignore[dict-item]
+        (Door("pings", groups={"pings": 5}), "groups['pings']: must be a redrive.doors.Group, got 5"),  # type: ignore[dict-item]
+        (
+            Door("pings", groups={"pings": Group("pings", "Pings.")}),
+            "groups['pings'].place: must be a text like \"module:attribute\", got 'pings'",
+        ),
+        (
+            Door("pings", groups={"letters": PINGS}),
+            "groups: 'letters' is a command of redrive (choose another name)",
+        ),
+        (
+            Door("pings", groups={"mailbox": PINGS}),
+            "groups: 'mailbox' is a command of the door 'mailboxes' (choose another name)",
+        ),
+        (Door("pings", exits=5), "exits: must be a mapping of exception classes to (code, word), got 5"),  # type: ignore[arg-type]
+        (Door("pings", exits={"Jam": (20, "jam")}), "exits: must be keyed by exception classes, got 'Jam'"),  # type: ignore[dict-item]
+        (Door("pings", exits={int: (20, "jam")}), "exits: must be keyed by exception classes, got <class 'int'>"),  # type: ignore[dict-item]
+        (Door("pings", exits={OSError: 20}), "exits[OSError]: must be a tuple (code, word), got 20"),  # type: ignore[dict-item]
+        (Door("pings", exits={OSError: (0, "jam")}), "exits[OSError]: must be a code from 1 to 125, got 0"),
+        (Door("pings", exits={OSError: (126, "jam")}), "exits[OSError]: must be a code from 1 to 125, got 126"),
+        (Door("pings", exits={OSError: (True, "jam")}), "exits[OSError]: must be a code from 1 to 125, got True"),
+        (
+            Door("pings", exits={OSError: (20, "")}),
+            "exits[OSError]: must be a code with a word that is not empty, got ''",
+        ),
+    ],
+)
+def test_a_door_that_cannot_work_is_not_registered(door: Any, message: str) -> None:
+    with pytest.raises(BadDoor) as refused:
+        doors.register(door)
+    assert str(refused.value) == message
+    assert door not in doors.every()
+
+
+def test_one_door_has_one_name_and_its_own_commands() -> None:
+    door = doors.register(Door("pings", groups={"ping": PINGS}))
+    assert doors.register(door) is door
+    with pytest.raises(BadDoor, match="another door is registered as 'pings'"):
+        doors.register(Door("pings"))
+    with pytest.raises(BadDoor, match="'ping' is a command of the door 'pings'"):
+        doors.register(Door("pongs", groups={"ping": PINGS}))
+    assert doors.loaded("pings") is door
+    assert doors.loaded("pongs") is None
+
+
+def test_the_names_that_no_door_may_have_are_those_of_redrive() -> None:
+    of_doors = {name for door in doors.every() for name in door.groups}
+    assert set(cli.lazy) - of_doors == doors.COMMANDS
+    sections = {door.name for door in doors.every()}
+    assert {name.partition(".")[0] for name in fields()} - sections == doors.SETTINGS
+
+
+# --- the command `redrive` ---
+
+
+@pytest.mark.slow
+def test_the_redrive_command_knows_the_door_of_an_installed_package(tmp_path: Path) -> None:
+    """The example of docs/doors.md, with the entry point that an installer writes."""
+    for block in blocks(ROOT / "docs" / "doors.md"):
+        if block.file_name is not None:
+            (tmp_path / block.file_name).write_text(block.text, encoding="utf-8")
+    packages = tmp_path / "packages"
+    information = packages / "reminders-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: reminders\nVersion: 1.0\n")
+    points = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["entry-points"]["redrive.doors"]
+    lines = ["[redrive.doors]", *(f"{name} = {place}" for name, place in points.items())]
+    (information / "entry_points.txt").write_text("\n".join(lines))
+    (tmp_path / "reminders.py").rename(packages / "reminders.py")
+    source = Path(redrive.__file__).parent.parent
+    installed = {"PYTHONPATH": os.pathsep.join([str(source), str(packages)]), "REDRIVE_STORE": ""}
+
+    added = piped("reminders", "add", "eve", "stand up", "--id", "e", cwd=tmp_path, env=installed)
+    assert (added.returncode, added.stdout, added.stderr) == (0, "e\n", "")
+    health = piped("health", cwd=tmp_path, env=installed)
+    assert (health.returncode, health.stderr) == (10, "")
+    assert "reminder_late" in health.stdout
+    ran = piped("worker", "run", "desk:app", "--until-idle", cwd=tmp_path, env=installed)
+    assert (ran.returncode, ran.stdout) == (0, "eve: stand up\n")
+    unknown = piped("reminders", "add", "zoe", "sit down", cwd=tmp_path, env=installed)
+    assert (unknown.returncode, unknown.stderr) == (5, "redrive: no person 'zoe' (people has ann, bob, eve)\n")

@@ -15,6 +15,21 @@ from typing import Any, NamedTuple
 ENTRY_POINTS = "redrive.doors"
 BUILT_IN = tuple(each.name for each in Path(__file__).parent.iterdir() if (each / "door.py").is_file())
 """Packages of redrive that are doors."""
+COMMANDS = frozenset(
+    (
+        *("init", "demo", "status", "top", "health", "doctor", "queue", "item", "letters", "causes", "view"),
+        *("worker", "route", "gate", "schedule", "policy", "db", "audit", "config", "version", "completion", "help"),
+    )
+)
+"""The commands of redrive that belong to no door."""
+SETTINGS = frozenset({"store", "actor", "max_payload", "log", "worker"})
+"""The first words of redrive's own settings."""
+CODES = range(1, 126)
+"""Exit codes that a door may use: a shell gives the higher ones a meaning of its own."""
+
+
+class BadDoor(ValueError):
+    """A door that cannot be registered. The message names the field, the value and the fix."""
 
 
 class Section(NamedTuple):
@@ -57,10 +72,58 @@ _registered: dict[str, Door] = {}
 
 
 def register(door: Door) -> Door:
-    """Make the door known in this process; one of the same name is replaced."""
+    """Make the door known in this process, or raise BadDoor. To register the same object again changes nothing."""
+    _check_parts(door)
+    for other in every():
+        if other is not door:
+            _check_names(door, other)
     _registered[door.name] = door
     every.cache_clear()
     return door
+
+
+def _need(valid: object, field: str, needed: str, value: object) -> None:
+    if not valid:
+        raise BadDoor(f"{field}: must be {needed}, got {value!r}")
+
+
+def _check_parts(door: Any) -> None:
+    _need(isinstance(door, Door), "door", "a redrive.doors.Door", door)
+    _need(isinstance(door.name, str) and door.name.strip(), "name", "a text that is not empty", door.name)
+    if door.name in COMMANDS | SETTINGS:
+        raise BadDoor(f"name: {door.name!r} is a command or a setting of redrive (choose another name)")
+    _need(isinstance(door.start, str), "start", "a text", door.start)
+    for field in ("section", "opened", "check", "body", "with_body"):
+        part = getattr(door, field)
+        _need(part is None or callable(part), field, "a function or None", part)
+    _need(isinstance(door.groups, Mapping), "groups", "a mapping of names to redrive.doors.Group", door.groups)
+    for name, group in door.groups.items():
+        _need(isinstance(name, str) and name.strip(), "groups", "a mapping with names as keys", name)
+        _need(isinstance(group, Group), f"groups[{name!r}]", "a redrive.doors.Group", group)
+        _need(":" in str(group.place), f"groups[{name!r}].place", 'a text like "module:attribute"', group.place)
+        if name in COMMANDS:
+            raise BadDoor(f"groups: {name!r} is a command of redrive (choose another name)")
+    metrics = isinstance(door.metrics, tuple) and all(isinstance(each, str) for each in door.metrics)
+    _need(metrics, "metrics", "a tuple of texts", door.metrics)
+    _need(isinstance(door.exits, Mapping), "exits", "a mapping of exception classes to (code, word)", door.exits)
+    for kind, ending in door.exits.items():
+        _need(isinstance(kind, type) and issubclass(kind, BaseException), "exits", "keyed by exception classes", kind)
+        _check_ending(f"exits[{kind.__name__}]", ending)
+
+
+def _check_ending(field: str, ending: Any) -> None:
+    _need(isinstance(ending, tuple) and len(ending) == 2, field, "a tuple (code, word)", ending)
+    code, word = ending
+    _need(type(code) is int and code in CODES, field, f"a code from {CODES[0]} to {CODES[-1]}", code)
+    _need(isinstance(word, str) and word.strip(), field, "a code with a word that is not empty", word)
+
+
+def _check_names(door: Door, other: Door) -> None:
+    if door.name == other.name:
+        raise BadDoor(f"name: another door is registered as {door.name!r} (choose another name, or register it once)")
+    for name in door.groups:
+        if name in other.groups:
+            raise BadDoor(f"groups: {name!r} is a command of the door {other.name!r} (choose another name)")
 
 
 def registered() -> tuple[Door, ...]:

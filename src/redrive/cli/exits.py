@@ -84,17 +84,19 @@ class Talk:
     config: str | None = None
     context: click.Context | None = None
     """Of the command, as soon as there is one."""
+    door: str = ""
+    """The door that the command belongs to, if it is not one of redrive's own."""
 
 
-def tell(error: BaseException, talk: Talk) -> Exit:
+def tell(error: BaseException, talk: Talk) -> int:
     """Say what went wrong, and how the command ends because of it."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         error = unwritten(error, str(error.filename or "its output"))
-    code, word = _ending(error)
+    code, word = _ending(error, talk.door)
     if talk.debug:
         say(_discreet("".join(traceback.format_exception(error)).rstrip()), keep="\n")
     error = _as_typed(error, talk.context)
-    message, hint = _words(error, word)
+    message, hint = _words(error, word, talk.door)
     if talk.json:
         told = {"code": word, "message": message, "hint": hint, "details": _details(error)}
         say(as_json({"error": told}, indent=None))
@@ -109,14 +111,18 @@ def tell(error: BaseException, talk: Talk) -> Exit:
     return code
 
 
-def _ending(error: BaseException) -> tuple[Exit, str]:
+def _ending(error: BaseException, of_door: str) -> tuple[int, str]:
+    """Errors of redrive's kind end as their door says, wherever they come from; others in the door's commands alone."""
     code, word = next(((code, word) for kind, code, word in TABLE if isinstance(error, kind)), (Exit.FAILED, "bug"))
-    if word == "failed":
+    if word in ("failed", "bug"):
         from redrive import doors
 
-        for kind, ending in [each for door in doors.every() for each in door.exits.items()]:
+        if isinstance(error, doors.BadDoor):
+            return Exit.USAGE, "usage"
+        own = [door for door in doors.every() if word == "failed" or door.name == of_door]
+        for kind, ending in [each for door in own for each in door.exits.items()]:
             if isinstance(error, kind):
-                return Exit(ending[0]), ending[1]
+                return ending
     return code, word
 
 
@@ -154,7 +160,7 @@ def _dashed(error: click.UsageError) -> str:
     return "; a name that begins with - goes after --" if isinstance(error, click.NoSuchOption) and takes else ""
 
 
-def _words(error: BaseException, word: str) -> tuple[str, str]:
+def _words(error: BaseException, word: str, door: str) -> tuple[str, str]:
     if isinstance(error, BadFilter):
         return error.message.partition("\n")[0], error.hint
     if isinstance(error, RedriveError):
@@ -164,4 +170,7 @@ def _words(error: BaseException, word: str) -> tuple[str, str]:
         return error.format_message(), f"see {path} -h{_dashed(error)}"
     if word == "interrupted":
         return "interrupted", ""
-    return f"this is a bug in redrive: {type(error).__name__}: {error}", "REDRIVE_DEBUG=1 shows where"
+    if word != "bug":  # a door's error with an exit code of its own
+        return str(error) or type(error).__name__, ""
+    fault = f"this is an error in the door {door}" if door else "this is a bug in redrive"
+    return f"{fault}: {type(error).__name__}: {error}", "REDRIVE_DEBUG=1 shows where"

@@ -187,6 +187,11 @@ class _Root(LazyGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         self.add_doors(args[0])
+        if args[0] in self.of_doors and isinstance(ctx.obj, Talk):
+            from redrive import doors
+
+            owner = next((door.name for door in doors.every() if args[0] in door.groups), "")
+            ctx.obj.door = "" if owner in doors.BUILT_IN else owner
         return super().resolve_command(ctx, args)
 
     def in_short(self, ctx: click.Context, name: str) -> click.Command:
