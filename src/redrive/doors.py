@@ -54,6 +54,7 @@ class Door(NamedTuple):
     `opened`: runs with the app and its store after an app of this process was opened. `check`: finds problems of its
     queues (office.health.Problem), from the store and their names. `metrics`: names of its metrics, without prefix.
     `body`: what a payload carries, without the door's own fields; `with_body`: that payload with another body.
+    `receives`: its items are received, not handled, so that no policy judges them.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Door(NamedTuple):
     metrics: tuple[str, ...] = ()
     body: Callable[[bytes], bytes] | None = None
     with_body: Callable[[bytes, bytes], bytes] | None = None
+    receives: bool = False
 
 
 _registered: dict[str, Door] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -143,6 +144,7 @@ async def test_force_takes_it_from_its_worker_whose_result_no_longer_counts(lab:
 async def test_the_policy_of_what_waits_is_replaced(lab: Lab) -> None:
     app = await lab.app()
     app.queue("q")
+    app.policy("gentle", Policy())
     running, first, second = await app.enqueue_many("q", [1, 2, 3])
     await lab.ghost("q", limit=1)
     done = await app.set_policy("queue:q", {"max_attempts": 7, "backoff": never()}, reason="INC-88")
@@ -156,6 +158,34 @@ async def test_the_policy_of_what_waits_is_replaced(lab: Lab) -> None:
     assert [record(each)[0] for each in await app.letters.audit()] == ["set_policy"] * 2
     with pytest.raises(ConfigError, match="filter must not be empty"):
         await app.set_policy(" ", None, reason="r")
+
+
+async def test_an_unknown_policy_is_refused_as_enqueue_does(lab: Lab) -> None:
+    """A name of this app, or of one that opened the store before, is known."""
+    other = await lab.app()
+    other.policy("patient", Policy())
+    other.queue("q")
+    item_id = await other.enqueue("q")
+    app = await lab.app()
+    app.policy("gentle", Policy())
+    app.queue("q")
+    asked: list[Callable[[str], Awaitable[object]]] = [
+        lambda policy: app.enqueue("q", policy=policy),
+        lambda policy: app.configure("q", policy=policy, reason="r"),
+        lambda policy: app.set_policy(item_id, policy, reason="r"),
+    ]
+    for ask in asked:
+        with pytest.raises(ConfigError, match=r"policy: no policy 'gentl' here \(did you mean 'gentle'\?"):
+            await ask("gentl")
+        with pytest.raises(ConfigError, match=r"policy: a policy must not be empty \(use None for no policy\)"):
+            await ask("")
+    assert await app.letters.audit() == ()
+    with pytest.raises(ConfigError, match="did you mean 'patient'"):
+        await app.set_policy(item_id, "pateint", reason="r")
+    for name in ("gentle", "patient"):
+        await app.configure("q", policy=name, reason="r")
+        assert (await app.set_policy(item_id, name, reason="r")).changed == (item_id,)
+    assert (await lab.store.settings("q")).policy == "patient"
 
 
 async def test_the_overview_and_the_health_are_values(lab: Lab) -> None:

@@ -196,6 +196,13 @@ def test_set_policy_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.Captur
     assert (wrong.code, "'tries' is none of its fields" in wrong.err) == (Exit.USAGE, True)
     both = here(capsys, "item", "set-policy", first, "--policy", "gentle", "--clear", "--reason", "x")
     assert (both.code, "--policy or --clear" in both.err) == (Exit.USAGE, True)
+    empty = here(capsys, "item", "set-policy", first, "--policy", "", "--clear", "--reason", "x")
+    assert (empty.code, "a policy must not be empty" in empty.err) == (Exit.USAGE, True)
+    args = ("item", "set-policy", first, "--policy", "later", "--new-policy", "--reason", "x")
+    assert here(capsys, *args, "--dry-run").code == Exit.DONE
+    assert here(capsys, *args[:5], "--reason", "x").code == Exit.NOT_FOUND
+    assert here(capsys, *args).code == Exit.DONE
+    assert json.loads(here(capsys, "item", "show", first, "--json").out)["policy"] == "later"
     here(capsys, "item", "cancel", first, "--reason", "ordered twice")
     over = here(capsys, "item", "set-policy", first, "--policy", "gentle", "--reason", "x")
     assert (over.code, "only a waiting item's policy can be replaced" in over.err) == (Exit.CONFLICT, True)

@@ -238,6 +238,15 @@ def test_explain_knows_the_policy_of_an_app(
     assert "\tattempt 1 failed: OSError" in here(capsys, "item", "explain", item_id).out
     told = here(capsys, "item", "explain", item_id, "--app", "explained:app")
     assert "\tattempt 1 of 7 failed: OSError" in told.out
+    judged = "the policy of the handler: constant 1h, 7 attempts, 3 crashes"
+    assert f"policy\tthe next failure is judged by {judged}\n" in told.out
+    shown = json.loads(here(capsys, "item", "explain", item_id, "--app", "explained:app", "--json").out)
+    assert shown["policy"] == judged
+    here(capsys, "item", "set-policy", item_id, "--policy", '{"max_attempts": 9}', "--reason", "x")
+    told = here(capsys, "item", "explain", item_id)
+    assert "decided by" not in told.out
+    judged = "policy 9 attempts of the item, over the policy of the handler"
+    assert f"policy\tthe next failure is judged by {judged} (what it says is only in the code of the app)" in told.out
 
 
 async def failing_once(app: Redrive) -> None:

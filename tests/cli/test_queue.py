@@ -74,7 +74,12 @@ def test_a_policy_must_have_been_declared(tmp_path: Path, capsys: pytest.Capture
     assert (told.code, told.err) == (Exit.DONE, "")
     told = here(capsys, "queue", "set", "mail", "--policy", '{"max_attempts": 0}', "--reason", "slow day")
     assert (told.code, "max_attempts: 0 cannot be used" in told.err) == (Exit.USAGE, True)
+    told = here(capsys, "queue", "set", "mail", "--policy", "", "--reason", "slow day")
+    assert told.code == Exit.USAGE
+    assert "--policy: a policy must not be empty (use none for no policy)" in told.err
+    assert "policy" in here(capsys, "queue", "show", "mail").out
     assert here(capsys, "queue", "set", "mail", "--policy", "none", "--reason", "over").code == Exit.DONE
+    assert "--policy JSON|NAME" in here(capsys, "queue", "set", "-h").out
 
 
 def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

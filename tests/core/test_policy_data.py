@@ -60,7 +60,12 @@ def test_some_numbers_of_a_policy(given: dict[str, Any], text: str, told: str) -
         ({"backoff": "exponential"}, "backoff", "exponential"),
         ({"backoff": {"kind": "random"}}, "backoff", "'random' is not a kind of backoff"),
         ({"backoff": {"base": "2s"}}, "backoff", "None is not a kind of backoff"),
-        ({"backoff": {"kind": "constant", "base": "2s", "factor": 2}}, "backoff", "constant does not take"),
+        ({"backoff": {"kind": "constant", "base": "2s", "factor": 2}}, "backoff", "constant does not take 'factor'"),
+        ({"backoff": {"kind": "linear", "step": "1s"}}, "backoff", r"linear needs base \(.* base, step, cap, jitter\)"),
+        ({"backoff": {"kind": "constant"}}, "backoff", r"constant needs base \(constant takes base, jitter, cap\)"),
+        ({"backoff": {"kind": "never", "base": 1}}, "backoff", "never takes no other field"),
+        ({"backoff": {"kind": "linear", 3: 1}}, "backoff", "linear does not take 3"),
+        ({"max_attempts": 10**23}, "max_attempts", "a whole number from 1 to 100,000,000"),
         ({"backoff": {"kind": "exponential", "jitter": 2}}, "jitter", "2 is not between 0 and 1"),
         ({"backoff": lambda number: number}, "policy", "a backoff function cannot be stored"),
         (Policy(rules=[dead_on(ValueError)]), "policy", "a policy with rules or routes cannot be stored"),
@@ -72,6 +77,26 @@ def test_what_cannot_be_stored_is_refused_by_name(given: Any, field: str, said: 
         policy_text(given)
     assert error.value.field == field
     assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"route": "x" * 5000},
+        {"max_attempts": 10**400},
+        {"max_attempts": -(10**5000)},
+        {"backoff": "x" * 5000},
+        {"backoff": {"kind": "x" * 5000}},
+        {"backoff": {"kind": "linear", "x" * 5000: 1}},
+        {"backoff": {"kind": "exponential", "factor": 10**400}},
+        {"backoff": {"kind": "exponential", "jitter": 10**5000}},
+        {"max_age": "9" * 5000},
+    ],
+)
+def test_long_values_are_cut_in_errors(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        policy_text(given)
+    assert len(str(error.value)) < 300
 
 
 @pytest.mark.parametrize("text", ["{", '{"max_attempts": "3"}', '{"later": 1}', "{1: 2}"])

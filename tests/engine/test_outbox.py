@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive import Item, Redrive
+from redrive import Item, Policy, Redrive, never
 from redrive.core.item import NewItem
 from redrive.core.select import Match
 from redrive.core.states import State
@@ -203,6 +203,21 @@ async def test_outbox_queues_are_not_enqueued_to_and_have_no_handlers(memory_lab
             app.outbox(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="deliver"):
         app.outbox("sms", "no function")  # type: ignore[arg-type]
+
+
+async def test_a_follow_up_to_an_unknown_target_advises_to_register_it(memory_lab: Lab) -> None:
+    app = await memory_lab.app()
+
+    @app.handler("orders", policy=Policy(never()))
+    async def order() -> None:
+        app.follow_up("redrive.outbox.nosuch", 1)
+
+    item_id = await app.enqueue("orders")
+    await memory_lab.drain(app)
+    letter = (await memory_lab.item(item_id)).letter
+    assert letter is not None
+    assert "app.outbox('nosuch', deliver)" in letter.failure.text
+    assert "app.queue" not in letter.failure.text
 
 
 async def test_an_outbox_item_causes_no_outbox_item(memory_lab: Lab) -> None:

@@ -76,8 +76,9 @@ async def test_a_policy_as_data_stands_over_what_is_below_it(lab: Lab) -> None:
     await app.configure("q", reason="slower", policy=slower)
     waiting = asyncio.create_task(app.run())
     await lab.pass_time("30m")
-    why = (await app.explain(third)).why
-    assert any("policy constant 1h, 2 attempts of the queue" in each.by for each in why)
+    told = await app.explain(third)
+    judged = "policy constant 1h, 2 attempts of the queue, over the policy of the handler: constant 1h, 2 attempts"
+    assert told.policy.startswith(judged)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
 

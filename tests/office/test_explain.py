@@ -9,10 +9,11 @@ import pytest
 
 from redrive import Policy, Redrive, Snooze, constant, never
 from redrive.core.decide import Charge, ToReady
-from redrive.core.verbs import LeaseRequest, Settlement, Want, WorkerFacts
+from redrive.core.verbs import LeaseRequest, QueueChange, Settlement, Want, WorkerFacts
 from redrive.errors import NotFound
 from redrive.office import doors
-from redrive.office.scene import Explanation
+from redrive.office.explain import explain
+from redrive.office.scene import Explanation, look
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
 
@@ -153,11 +154,61 @@ async def test_a_retry_with_its_number_its_policy_and_when(shop: Shop) -> None:
     told = await shop.app.explain(item)
     assert (told.state, kinds(told)) == ("retrying", ["retry"])
     assert told.why[0].text == "attempt 1 of 5 failed: ConnectionError; the next is due in 10m"
-    assert told.why[0].by == "the policy of the handler"
+    assert (told.why[0].by, told.policy) == ("", "the policy of the handler: constant 10m, 5 attempts, 3 crashes")
     assert told.next_at == shop.clock.now() + 600_000
     await shop.app.configure("emails", policy="gentle", reason="slow day")
-    (why,) = (await shop.app.explain(item)).why
-    assert (why.text.partition(" failed")[0], why.by) == ("attempt 1 of 9", "policy gentle of the queue")
+    told = await shop.app.explain(item)
+    assert told.why[0].text.partition(" failed")[0] == "attempt 1 of 9"
+    # The due time was decided before.
+    gentle = "policy gentle of the queue: constant 5m, 9 attempts, 3 crashes"
+    assert (told.why[0].by, told.policy) == ("", gentle)
+
+
+async def test_every_live_item_names_the_policy_that_judges_its_next_failure(shop: Shop) -> None:
+    own = {"max_attempts": 2}
+    judged = "policy 2 attempts of the item, over the policy of the handler: constant 10m, 2 attempts, 3 crashes"
+    await shop.serve("emails")
+    head = await shop.app.enqueue("emails", 1, policy=own)
+    behind = await shop.app.enqueue("emails", 2, policy=own, after=[head])
+    scheduled = await shop.app.enqueue("emails", 3, policy=own, delay="1h")
+    for item in (head, behind, scheduled):
+        assert (await shop.app.explain(item)).policy == judged
+    assert await shop.lease("emails") == head
+    assert (await shop.app.explain(head)).policy == judged
+    shop.clock.advance("2h")
+    assert (await shop.app.explain(scheduled)).policy == judged
+    await shop.app.cancel(scheduled, reason="x")
+    assert (await shop.app.explain(scheduled)).policy == ""
+
+
+async def test_the_policy_of_an_item_as_far_as_it_is_known(shop: Shop) -> None:
+    unknown = " (what it says is only in the code of the app)"
+    (item,) = await shop.put("emails")
+
+    async def told() -> str:
+        """Without an app."""
+        return explain(await look(shop.store, item)).policy
+
+    async def told_by_app() -> str:
+        return (await shop.app.explain(item)).policy
+
+    assert await told() == f"the policy of the handler{unknown}"
+    await shop.app.set_policy(item, "gentle", reason="x")
+    assert await told() == f"policy gentle of the item{unknown}"
+    await shop.app.configure("emails", policy={"route": "billing"}, reason="x")
+    await shop.app.set_policy(item, {"max_attempts": 3}, reason="x")
+    layers = "policy 3 attempts of the item, over policy letters to billing of the queue"
+    assert await told() == f"{layers}, over the policy of the handler{unknown}"
+    await shop.app.set_policy(item, Policy(never()), reason="x")
+    assert await told() == "policy never, 25 attempts, of any age, letters to no route of the item"
+    await shop.store.configure("emails", QueueChange(policy="urgent"))
+    await shop.app.set_policy(item, None, reason="x")
+    note = "no policy named 'urgent' here; judged by another"
+    assert await told_by_app() == f"policy urgent of the queue ({note}): constant 10m, 5 attempts, 3 crashes"
+    await shop.store.configure("emails", QueueChange(policy='{"later": 1}'))
+    assert (await told_by_app()).startswith("""policy '{"later": 1}' (not a policy here) of the queue, over""")
+    await doors.mark(shop.store, "emails", "mailboxes")
+    assert await told_by_app() == "its receiver: policies do not apply to what is received"
 
 
 async def test_what_was_only_put_off(shop: Shop) -> None:

@@ -45,8 +45,9 @@ from redrive.office.health import Health
 from redrive.office.health import health as find_health
 from redrive.office.letters import Letters, Which, check_reason, check_several
 from redrive.office.overview import Overview, overview
+from redrive.office.policies import check_policy
 from redrive.office.schedules import Schedules
-from redrive.office.settings import QueueOptions, policy_value
+from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
 from redrive.office.waiting import amend_waiting
 
@@ -152,6 +153,8 @@ class Operating(Lifecycle):
         if not settings:
             raise ConfigError("nothing to change", field="settings", hint="say which, such as max_running=10")
         await parts.client.check_queue(queue)
+        if settings.get("policy") is not None:
+            await check_policy(parts.store, settings["policy"], parts.registry.policies)
         said = office.said(change)
         if said.get("gate"):
             # One that is not there would hold nothing back.
@@ -206,7 +209,9 @@ class Operating(Lifecycle):
         `which` is an id, ids, items, a page, or a filter, which selects waiting items only. Items that run or have
         ended are skipped.
         """
-        return await self._amend_waiting(which, SetPolicy(policy_value(policy, "policy")), reason)
+        parts = self._parts.check_open()
+        text = "" if policy is None else await check_policy(parts.store, policy, parts.registry.policies)
+        return await self._amend_waiting(which, SetPolicy(text), reason)
 
     async def run_now(self, which: Which, *, reason: str, reset: bool = False) -> Amended:
         """Make waiting items due at once, whatever their retry or delay; what waits for others still does.

@@ -15,7 +15,7 @@ from redrive.core.policy_data import PolicyLike
 from redrive.core.verbs import Page
 from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
-from redrive.engine.registry import is_outbox
+from redrive.engine.registry import is_outbox, unknown_outbox
 from redrive.errors import ConfigError
 from redrive.office.scene import Explanation, look
 
@@ -132,6 +132,8 @@ class Working(Lifecycle):
             raise ConfigError("an outbox item cannot cause another outbox item", field="queue", hint=hint)
         parts = self._parts
         if queue not in parts.registry.declared and queue not in parts.registry.outboxes:
+            if is_outbox(queue):
+                raise unknown_outbox(queue)
             hint = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
         asks = Asks(

@@ -25,9 +25,9 @@ Examples:
   redrive item explain k3v9q2ma --app tasks:app
   redrive item explain k3v9q2ma --json | jq -r '.why[].kind'
 
-Reasons stand with the strongest first. With --app, or REDRIVE_APP, the policies of your code are known too: how many
-attempts there are. ID may be any prefix of at least four characters that no other item has.
-In a pipe each line is a kind and a text, separated by a tab: state, each reason by its kind, next, do.
+Reasons stand with the strongest first. With --app, or REDRIVE_APP, the policies of your code are known too: what
+they say, and how many attempts there are. ID may be any prefix of at least four characters that no other item has.
+In a pipe each line is a kind and a text, separated by a tab: state, each reason by its kind, policy, next, do.
 """
 
 
@@ -64,6 +64,8 @@ def _lines(told: Explanation) -> Iterator[tuple[str, str]]:
     for why in told.why:
         by = f" (decided by {why.by})" if why.by and why.by not in why.text else ""
         yield why.kind.replace("_", " "), f"{redact_text(why.text)}{by}"
+    if told.policy:
+        yield "policy", f"the next failure is judged by {redact_text(told.policy)}"
     at = "" if told.next_at is None else f" ({iso(told.next_at)})"
     yield "next", f"{told.next}{at}"
     for command in told.advice:
@@ -86,6 +88,7 @@ def explanation_object(told: Explanation) -> dict[str, Any]:
             }
             for why in told.why
         ],
+        "policy": redact_text(told.policy) or None,
         "next": told.next,
         "next_at": iso(told.next_at),
         "do": list(told.advice),

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import HELP_NAMES, store_of
+from redrive.cli.access import HELP_NAMES
 from redrive.cli.bulk import How, Wish, Words, act, act_options
-from redrive.cli.queue_set import check_known
+from redrive.cli.queue_set import check_policy_name
 from redrive.cli.selection import Choice, named
 from redrive.core.filters import parse as parse_filter
 from redrive.core.policy_data import describe, is_data
 from redrive.core.verbs import Amended, Expire, RunNow, SetPolicy
 from redrive.errors import ConfigError
-from redrive.office.policies import declared_policies
 from redrive.office.settings import policy_value
 
 if TYPE_CHECKING:
@@ -73,9 +72,11 @@ def set_policy(
 
     async def check(app: Redrive) -> None:
         if change.policy and not is_data(change.policy) and not new_policy:
-            check_known("policy", change.policy, await declared_policies(store_of(app)))
+            await check_policy_name(app, change.policy, new=False)
 
     async def apply(app: Redrive, ids: list[str]) -> Amended:
+        if new_policy and change.policy and not is_data(change.policy):
+            await check_policy_name(app, change.policy, new=True)
         return await app.set_policy(ids, change.policy or None, reason=how.reason)
 
     to = f"the policy {describe(change.policy)}" if change.policy else "no policy of their own"

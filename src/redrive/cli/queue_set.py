@@ -18,7 +18,7 @@ from redrive.core.policy_data import is_data
 from redrive.core.verbs import QueueSettings
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
-from redrive.office.policies import declared_policies
+from redrive.office.policies import declare_policies, declared_policies
 from redrive.office.settings import QueueOptions, queue_change
 from redrive.stores.checks import ORDERS
 
@@ -30,9 +30,11 @@ Examples:
   redrive queue set emails --max-running 10 --rate 100/min --reason 'the mail server is slow'
   redrive queue set emails --rate none --reason 'it is fast again'
   redrive queue set payments --order park --max-per-key 1 --reason INC-88
+  redrive queue set payments --policy '{"max_attempts": 10, "max_age": "7d"}' --reason INC-88
 
 It stays until it is changed again, or until a release of the code declares another value than the one before did.
 Prints the settings that are not as a new queue has them; in a pipe as NAME and VALUE, separated by tabs.
+A policy is JSON with some of backoff, max_attempts, max_age and route, or the name of one that an app declares.
 """
 ABOUT_PAUSE = """Stop workers from taking items of a queue. What runs goes on; enqueue goes on.
 
@@ -94,7 +96,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
     "rate": ("RATE", _rate, "How fast they are given out, as in 100/min or 5 per 10s."),
     "capacity": ("N", _count, "How many may wait or run before enqueue refuses."),
     "order": ("WORD", _order, "Behind a dead head of an order key: block, park or skip."),
-    "policy": ("NAME", _text, "The policy by this name in the workers' code; app.policy declares it."),
+    "policy": ("JSON|NAME", _text, "As in '{\"max_attempts\": 10}', or the name of one that an app declares."),
     "gate": ("NAME", _text, "The gate it stands behind."),
     "keep": ("DURATION", _duration, "How long finished items are kept, as in 7d."),
     "keep_results": ("DURATION", _duration, "How long results are kept."),
@@ -171,9 +173,9 @@ async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions, new
     if gate and "gate" not in new:
         # A typo would be a gate of its own, which nothing ever opens.
         check_known("gate", gate, [view.name for view in await app.gates()])
-    if isinstance(policy, str) and policy and not is_data(policy) and "policy" not in new:
+    if isinstance(policy, str) and not is_data(policy):
         # A typo would change nothing at all: workers that do not know the name go by the handler's policy.
-        check_known("policy", policy, await declared_policies(store_of(app)))
+        await check_policy_name(app, policy, new="policy" in new)
     await app.configure(name, reason=reason, **settings)
     return row_of((await app.tally()).queues, name).settings
 
@@ -184,6 +186,14 @@ def check_known(word: str, name: str, known: Sequence[str]) -> None:
         guess = f"did you mean {near[0]!r}? otherwise " if near else ""
         declared = f"app.gate({name!r})" if word == "gate" else f"app.policy({name!r}, Policy(...))"
         raise NotFound(f"no {word} {name!r}", hint=f"{guess}declare it with {declared}, or say --new-{word}")
+
+
+async def check_policy_name(app: Redrive, name: str, *, new: bool) -> None:
+    """`new` declares the name, ahead of the release that gives it a meaning."""
+    if new:
+        await declare_policies(store_of(app), [name])
+    else:
+        check_known("policy", name, await declared_policies(store_of(app)))
 
 
 @click.command("pause", help=ABOUT_PAUSE, context_settings=HELP_NAMES)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from redrive.core import durations
 from redrive.core.durations import Duration
 from redrive.core.item import Millis
+from redrive.core.quantity import shown
 from redrive.errors import ConfigError
 
 FALLBACK: Millis = 60_000
@@ -117,7 +118,7 @@ def custom(function: Custom) -> Backoff:
     """Any function of the failure number (from 1) that gives a duration, or None for no retry. See FALLBACK."""
     if not callable(function):
         raise ConfigError(
-            f"{function!r} is not a function", field="backoff", hint="pass a function of the failure number"
+            f"{shown(function)} is not a function", field="backoff", hint="pass a function of the failure number"
         )
     if inspect.iscoroutinefunction(function):
         raise ConfigError(
@@ -134,7 +135,7 @@ def as_backoff(value: Backoff | Custom) -> Backoff:
         raise ConfigError("a constructor was given, not its result", field="backoff", hint="call it: exponential(...)")
     if not callable(value):
         raise ConfigError(
-            f"{value!r} is not a backoff",
+            f"{shown(value)} is not a backoff",
             field="backoff",
             hint="use exponential, linear, constant, immediate, never, or a function of the failure number",
         )
@@ -179,12 +180,13 @@ def _cap(value: Duration | None) -> Millis | None:
 def _jitter(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(
-            f"{value!r} is not between 0 and 1", field="jitter", hint="0.2 spreads delays by 20 % either way"
+            f"{shown(value)} is not between 0 and 1", field="jitter", hint="0.2 spreads delays by 20 % either way"
         )
     return float(value)
 
 
 def _factor(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= durations.MAX:
-        raise ConfigError(f"{value!r} cannot be used", field="factor", hint="use a number of at least 1, such as 2")
+        hint = "use a number of at least 1, such as 2"
+        raise ConfigError(f"{shown(value)} cannot be used", field="factor", hint=hint)
     return value

@@ -12,7 +12,8 @@ from redrive.core import durations
 from redrive.core.backoff import Backoff, Custom, as_backoff, exponential
 from redrive.core.classify import Rule, Verdict
 from redrive.core.durations import Duration
-from redrive.core.item import Failure, Millis
+from redrive.core.item import MOST_TRIES, Failure, Millis
+from redrive.core.quantity import shown
 from redrive.core.routes import RouteKey, Routes
 from redrive.errors import ConfigError
 
@@ -162,9 +163,12 @@ class Policy:
 
 
 def _count(value: object, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        hint = "use a whole number of at least 1" + (", or None for no limit" if field == "max_attempts" else "")
-        raise ConfigError(f"{value!r} cannot be used", field=field, hint=hint)
+    most = MOST_TRIES if field == "max_attempts" else None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        hint = "use a whole number of at least 1"
+        if most is not None:
+            hint = f"use a whole number from 1 to {most:,}, or None for no limit"
+        raise ConfigError(f"{shown(value)} cannot be used", field=field, hint=hint)
     return value
 
 
@@ -180,11 +184,11 @@ def _age(value: Duration) -> Millis:
 def _checked(rules: object) -> tuple[Rule, ...]:
     hint = "give a list of retry_on(...), dead_on(...), never_dead(...) and rate_limited(...)"
     if not isinstance(rules, Iterable):
-        raise ConfigError(f"{rules!r} is not a list of rules", field="rules", hint=hint)
+        raise ConfigError(f"{shown(rules)} is not a list of rules", field="rules", hint=hint)
     checked = []
     for rule in rules:
         if not isinstance(rule, Rule):
-            raise ConfigError(f"{rule!r} is not a rule", field="rules", hint=hint)
+            raise ConfigError(f"{shown(rule)} is not a rule", field="rules", hint=hint)
         checked.append(rule)
     return tuple(checked)
 

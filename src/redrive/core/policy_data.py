@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import msgspec
@@ -43,9 +44,14 @@ class PolicyData(Struct, frozen=True):
     max_age: Millis | UnsetType | None = UNSET
     route: str | UnsetType = UNSET
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The fields that it does not leave to the policy below."""
+        return tuple([name for name in FIELDS if getattr(self, name) is not UNSET])
+
     def over(self, policy: Policy) -> Policy:
         """That policy, with the numbers of this one."""
-        return policy.with_values(**{name: value for name in FIELDS if (value := getattr(self, name)) is not UNSET})
+        return policy.with_values(**{name: getattr(self, name) for name in self.given})
 
     def describe(self) -> str:
         """One line for people."""
@@ -83,7 +89,7 @@ def read(text: str) -> PolicyData:
 def policy_text(policy: Policy | Mapping[str, Any]) -> str:
     """What is stored: all numbers of a Policy, or those that a mapping gives. Raises ConfigError."""
     data = _of_policy(policy) if isinstance(policy, Policy) else _of_mapping(policy)
-    given: dict[str, Any] = {name: value for name in FIELDS if (value := getattr(data, name)) is not UNSET}
+    given: dict[str, Any] = {name: getattr(data, name) for name in data.given}
     if "backoff" in given:
         given["backoff"] = _backoff_fields(given["backoff"])
     if given.get("max_age") is not None:
@@ -125,23 +131,27 @@ def _of_mapping(given: Mapping[str, Any]) -> PolicyData:
         raise ConfigError(f"{shown(unknown[0])} is none of its fields", field="policy", hint=f"use {', '.join(FIELDS)}")
     values = dict(given)
     if isinstance(values.get("backoff"), Mapping):
-        values["backoff"] = _backoff(**values["backoff"])
+        values["backoff"] = _backoff(values["backoff"])
     # A Policy checks what it is made of, and knows durations.
     whole = _of_policy(Policy(**values))
     return PolicyData(**{name: getattr(whole, name) for name in given})
 
 
-def _backoff(*, kind: object = None, **values: Any) -> Backoff:
-    make = _KINDS.get(str(kind))
+def _backoff(given: Mapping[str, Any]) -> Backoff:
+    values = dict(given)
+    kind = values.pop("kind", None)
+    make = _KINDS.get(kind) if isinstance(kind, str) else None
     if make is None:
         raise ConfigError(f"{shown(kind)} is not a kind of backoff", field="backoff", hint=f"use {', '.join(_KINDS)}")
-    try:
-        return make(**values)
-    except TypeError:
-        hint = "use base, and factor, step, cap or jitter where the kind has them"
-        raise ConfigError(
-            f"{kind} does not take {', '.join(values) or 'nothing'}", field="backoff", hint=hint
-        ) from None
+    fields = signature(make).parameters
+    hint = f"{kind} takes {', '.join(fields) or 'no other field'}"
+    for name in values:
+        if name not in fields:
+            raise ConfigError(f"{kind} does not take {shown(name)}", field="backoff", hint=hint)
+    for name, field in fields.items():
+        if field.default is field.empty and name not in values:
+            raise ConfigError(f"{kind} needs {name}", field="backoff", hint=hint)
+    return make(**values)
 
 
 def _backoff_fields(backoff: Backoff) -> dict[str, Any]:

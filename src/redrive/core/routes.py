@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from redrive.core.classify import type_name
 from redrive.core.item import Failure
+from redrive.core.quantity import shown
 from redrive.errors import ConfigError
 
 ROUTE_LIMIT = 128
@@ -20,7 +21,7 @@ _HINT = 'map a category or an error to a label: {"timeout": "network", ValueErro
 def check_route(name: object, field: str = "route") -> str:
     if not isinstance(name, str) or not name or len(name) > ROUTE_LIMIT or not name.isprintable() or " " in name:
         hint = f"use 1 to {ROUTE_LIMIT} printable characters without blanks"
-        raise ConfigError(f"{name!r} is not the name of a route", field=field, hint=hint)
+        raise ConfigError(f"{shown(name)} is not the name of a route", field=field, hint=hint)
     return name
 
 
@@ -32,7 +33,7 @@ class Routes:
     def __init__(self, routes: object, usual: object) -> None:
         self.usual = usual if usual == "" and isinstance(usual, str) else check_route(usual)
         if not isinstance(routes, Mapping):
-            raise ConfigError(f"{routes!r} is not a mapping", field="routes", hint=_HINT)
+            raise ConfigError(f"{shown(routes)} is not a mapping", field="routes", hint=_HINT)
         self._named: dict[str, str] = {}
         self._kinds: dict[type[BaseException], str] = {}
         for key, value in routes.items():
@@ -51,7 +52,7 @@ class Routes:
             self._kinds[kind] = route
             key = type_name(kind)
         if not isinstance(key, str) or not key.strip():
-            raise ConfigError(f"{key!r} is neither a category nor an error type", field="routes", hint=_HINT)
+            raise ConfigError(f"{shown(key)} is neither a category nor an error type", field="routes", hint=_HINT)
         self._named[key.strip()] = route
 
     def of(self, failure: Failure) -> str:

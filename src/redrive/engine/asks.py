@@ -182,15 +182,21 @@ def known_policy(policy: object, policies: Collection[str], asked_by: str = "") 
         hint = "use Policy(...), a mapping such as {'max_attempts': 3}, or the name of a policy"
         raise ConfigError(f"{shown(policy)} is not a policy", field="policy", hint=hint)
     name = policy
+    if not name:
+        raise empty_policy("policy")
     if is_data(name):
         read(name)
     elif name not in policies:
-        declare = f"declare it with app.policy({name!r}, Policy(...))"
+        declare = f"declare it with app.policy({shown(name)}, Policy(...))"
         near = get_close_matches(name, list(policies), n=1)
         hint = f"did you mean {near[0]!r}? otherwise {declare}" if near else declare
         whose = f", which {asked_by} asks for" if asked_by else ""
-        raise ConfigError(f"no policy {name!r} here{whose}", field="policy", hint=hint)
+        raise ConfigError(f"no policy {shown(name)} here{whose}", field="policy", hint=hint)
     return name
+
+
+def empty_policy(field: str) -> ConfigError:
+    return ConfigError("a policy must not be empty", field=field, hint="use None for no policy")
 
 
 def _guess(word: object, words: Collection[str]) -> str:

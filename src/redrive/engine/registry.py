@@ -40,6 +40,12 @@ def outbox_refused(queue: str) -> ConfigError:
     return ConfigError(f"{queue!r} is the outbox queue of target {target!r}", field="queue", hint=hint)
 
 
+def unknown_outbox(queue: str) -> ConfigError:
+    target = queue.removeprefix(OUTBOX)
+    hint = f"register the target with app.outbox({target!r}, deliver), or app.outbox({target!r}) if others deliver"
+    return ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
+
+
 def check_queue_name(name: object) -> str:
     if not isinstance(name, str) or not name or len(name) > QUEUE_NAME_LIMIT or not name.isprintable() or " " in name:
         hint = f"use 1 to {QUEUE_NAME_LIMIT} printable characters without blanks"
@@ -162,13 +168,15 @@ class Registry:
             hint = "give each policy a name of its own"
             raise ConfigError(f"{name!r} names another policy already", field="policy", hint=hint)
 
-    def policy_of(self, item: Item, row: QueueTally) -> Policy | None:
-        """The one that judges it, as far as this app knows: its own, else its queue's, else its handler's."""
+    def policy_of(self, item: Item, row: QueueTally) -> tuple[Policy, str] | None:
+        """The one that judges it, as far as this app knows: its own, else its queue's, else its handler's; and which
+        names were passed over.
+        """
         handler = self.handlers.get(item.queue)
         texts = (row.settings.policy, "" if item.terms is None else item.terms.policy)
         if handler is None and not any(text in self.policies for text in texts):
             return None
-        return resolve(Policy() if handler is None else handler.policy, self.policies, *texts)[0]
+        return resolve(Policy() if handler is None else handler.policy, self.policies, *texts)
 
     def choose(self, queues: Iterable[str] | None) -> dict[str, Handler]:
         """The handlers to run: all, or those named; and those of outbox queues in any case."""

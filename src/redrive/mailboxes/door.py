@@ -30,4 +30,5 @@ door = Door(
     ),
     body=_body,
     with_body=_with_body,
+    receives=True,
 )

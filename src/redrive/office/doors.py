@@ -50,6 +50,12 @@ async def _load(name: str) -> Door | None:
     return loaded(name) or await aside(partial(find, name))
 
 
+def receives(door: str) -> bool:
+    """Whether the items of its queues are received, not handled: then no policy judges them."""
+    found = loaded(door)
+    return found is not None and found.receives
+
+
 def start(door: str, queue: str) -> str:
     """What serves such a queue. The door is one that `doors` gave."""
     if is_outbox(queue):

@@ -13,13 +13,13 @@ from redrive.core import rates
 from redrive.core.durations import brief
 from redrive.core.item import Ending, Instant, Terms, short_id
 from redrive.core.lanes import is_retry, level_of
-from redrive.core.policy_data import describe
 from redrive.core.states import State
 from redrive.core.verbs import QueueTally, RouteTally, WorkerBeat
 from redrive.engine.registry import OUTBOX, is_outbox
 from redrive.engine.report import INTO
 from redrive.office import doors
 from redrive.office.gates import GateView
+from redrive.office.judge import next_judge
 from redrive.office.over import of_ended, of_letter
 from redrive.office.scene import Explanation, Scene, Why, state_of
 from redrive.office.telling import Then, answer, last_attempt, replayed_at, with_state
@@ -30,6 +30,8 @@ METERED = frozenset({"rate", "retry_budget"})
 
 def explain(scene: Scene) -> Explanation:
     told = _explained(scene)
+    if scene.history.item.state in (State.READY, State.LEASED):
+        told = replace(told, policy=next_judge(scene))
     if not is_outbox(told.queue):
         return told
     text = f"an outbox item: a delivery to target {told.queue.removeprefix(OUTBOX)}, by processes that registered it"
@@ -148,21 +150,12 @@ def _not_due(scene: Scene) -> Why:
         text = f"its last delivery was {last.ending}{error}, which costs nothing; it is due in {wait}"
         return Why(str(last.ending), text, until=item.due_at)
     text = f"attempt {last.number}{_of(scene)} {how}{error}; the next is due in {wait}"
-    return Why("retry", text, by=_judge(scene), until=item.due_at)
+    return Why("retry", text, until=item.due_at)
 
 
 def _of(scene: Scene) -> str:
     most = None if scene.policy is None else scene.policy.max_attempts
     return "" if most is None else f" of {most}"
-
-
-def _judge(scene: Scene) -> str:
-    """Whose policy says when it comes again."""
-    own = (scene.history.item.terms or Terms()).policy
-    if own:
-        return f"policy {describe(own)} of the item"
-    named = scene.queue.settings.policy
-    return f"policy {describe(named)} of the queue" if named else "the policy of the handler"
 
 
 def _paused(row: QueueTally) -> Why:

@@ -4,9 +4,11 @@ error is found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from redrive.core.policy_data import is_data
 from redrive.core.verbs import DocumentWrite
+from redrive.engine.asks import known_policy
 from redrive.stores.base import Store
 
 KIND = "policy"
@@ -22,3 +24,10 @@ async def declare_policies(store: Store, names: Iterable[str]) -> None:
 
 async def declared_policies(store: Store) -> tuple[str, ...]:
     return tuple([document.key for document in await store.documents(KIND)])
+
+
+async def check_policy(store: Store, policy: object, named: Collection[str]) -> str:
+    """What is stored. Raises ConfigError for a name that is neither one of `named` nor declared in the store."""
+    if isinstance(policy, str) and policy and policy not in named and not is_data(policy):
+        named = {*named, *await declared_policies(store)}
+    return known_policy(policy, named)

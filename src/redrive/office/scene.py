@@ -35,7 +35,8 @@ class Why(Struct, frozen=True):
 
 class Explanation(Struct, frozen=True):
     """`state` is the word people use: scheduled, retrying, blocked and running besides those that are stored. `next` is
-    what happens next, at `next_at` if that is known. `advice` are commands that change it.
+    what happens next, at `next_at` if that is known. `advice` are commands that change it. `policy` judges the next
+    failure of a live item: whose it is, and what it says where that is known.
     """
 
     id: str
@@ -46,14 +47,15 @@ class Explanation(Struct, frozen=True):
     next: str
     next_at: Instant | None = None
     advice: tuple[str, ...] = ()
+    policy: str = ""
 
 
 class Scene(Struct, frozen=True):
     """The item and what stands around it at one time.
 
     `others` are those it waits for, as far as they are still there. `behind`: how many wait behind it under its order
-    key, and `more` if there are more. `policy`: the one that judges it, where the app is known. `door`:
-    see office.doors.
+    key, and `more` if there are more. `policy`: the one that judges it, where the app is known;
+    `note` tells of names that the app does not know. `door`: see office.doors.
     """
 
     now: Instant
@@ -66,11 +68,12 @@ class Scene(Struct, frozen=True):
     behind: int = 0
     more: bool = False
     policy: Policy | None = None
+    note: str = ""
     door: str = ""
 
 
-Judge = Callable[[Item, QueueTally], Policy | None]
-"""Whose policy judges an item, where the app is known."""
+Judge = Callable[[Item, QueueTally], tuple[Policy, str] | None]
+"""The policy that judges an item, where the app is known, and which names were passed over (see `resolve`)."""
 
 
 def _nobody(_item: Item, _row: QueueTally) -> None:
@@ -84,6 +87,7 @@ async def look(store: Store, item_id: str, judge: Judge = _nobody) -> Scene:
     row = tally.row(item.queue)
     gates = await list_gates(store) if row.settings.gate else ()
     behind, more = await _behind(store, item)
+    policy, note = judge(item, row) or (None, "")
     return Scene(
         now=tally.at,
         history=history,
@@ -94,7 +98,8 @@ async def look(store: Store, item_id: str, judge: Judge = _nobody) -> Scene:
         others=await _others(store, history),
         behind=behind,
         more=more,
-        policy=judge(item, row),
+        policy=policy,
+        note=note,
         door=(await doors(store)).get(item.queue, ""),
     )
 

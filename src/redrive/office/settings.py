@@ -16,7 +16,7 @@ from redrive.core.quantity import shown
 from redrive.core.rates import RateText
 from redrive.core.select import Ids
 from redrive.core.verbs import Act, NewEntry, QueueChange, QueueSettings
-from redrive.engine.asks import one_of
+from redrive.engine.asks import empty_policy, one_of
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError
 from redrive.stores.audit import TOPIC
@@ -31,7 +31,7 @@ class QueueOptions(TypedDict, total=False):
 
     `max_running`, `max_per_key`: how many run at once, in the queue and for each limit key. `rate`: how fast they are
     given out, as in "100/min". `capacity`: how many may wait or run before `enqueue` raises QueueFull. `order`: what
-    becomes of those behind a dead head of an order key: block, park or skip. `policy`: the name of its policy. `gate`:
+    becomes of those behind a dead head of an order key: block, park or skip. `policy`: by name, or as numbers. `gate`:
     the gate it stands behind. `keep`, `keep_results`: how long finished items, and results alone, are kept.
     `retry_share`: of a worker's slots, how many retries and replays may take while first attempts wait. `keep_trash`:
     how long discarded letters can be brought back.
@@ -153,6 +153,8 @@ def policy_value(value: object, field: str) -> str:
     if isinstance(value, str) and is_data(value):
         read(value)
         return value
+    if value == "":
+        raise empty_policy(field)
     return _name(value, field)
 
 
