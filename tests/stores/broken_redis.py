@@ -162,7 +162,9 @@ PLANTS: dict[str, Plant] = {
     "ExtendRevives": Plant((Edit("extend", "and m[LEASE_UNTIL] and m[LEASE_UNTIL] > time", "and m[LEASE_UNTIL]"),)),
     "ExtendShortens": Plant((Edit("extend", "if until_then > m[LEASE_UNTIL] then", "if true then"),)),
     "ExtendMovesNoEntry": Plant((Edit("extend", "lay(id, m)", "set(ITEM, id, packed(m))"),)),
-    "ReplayResetsTheFence": Plant((Edit("amend", "m[ATTEMPT], m[ERRORS]", "m[DELIVERIES] = 0 m[ATTEMPT], m[ERRORS]"),)),
+    "ReplayResetsTheFence": Plant(
+        (Edit("amend", "m[STATE], m[DUE_AT], m[REPLAYS]", "m[DELIVERIES] = 0 m[STATE], m[DUE_AT], m[REPLAYS]"),)
+    ),
     "LeavesItReady": Plant(
         (
             Edit("leasing", "remove(ready_key(queue, level), member)", ""),
@@ -333,7 +335,7 @@ OFFICE: dict[str, Plant] = {
             Edit(
                 "amend",
                 "m = touched[id] or adopt(id, m) if m[LETTER]",
-                "m = (target ~= '' and touch or adopt)(id, m) if m[LETTER]",
+                "m = (how.queue ~= '' and touch or adopt)(id, m) if m[LETTER]",
             ),
         )
     ),
