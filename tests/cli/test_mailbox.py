@@ -1,6 +1,7 @@
 """`redrive mailbox …`: send, look, receive and purge, on real stores."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.mailboxes.ends import dead_letter
 from tests.support.cli import here, made_in
 
 pytestmark = pytest.mark.usefixtures("on_store")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def test_what_is_sent_is_received_and_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +33,7 @@ def test_what_is_sent_is_received_and_gone(tmp_path: Path, capsys: pytest.Captur
     assert messages[1]["id"] == key
     assert (messages[1]["attributes"], messages[1]["reply_to"]) == ({"tenant": "a"}, "answers")
     assert messages[1]["delivery_count"] == 1, "to look costs no delivery"
+    assert TIME.fullmatch(messages[1]["enqueued_at"])
     empty = here(capsys, "mailbox", "receive", "requests")
     assert (empty.code, empty.out, empty.err) == (Exit.DONE, "", "nothing to receive\n")
 
@@ -47,7 +50,9 @@ def test_the_body_of_a_message_is_shown_and_the_envelope_with_raw(
     assert raw == {"redrive.mailbox": 1, "body": {"n": 1}, "reply_to": "answers"}
 
 
-def test_letters_are_shown_and_purged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_letters_are_shown_and_purged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = made_in(tmp_path)
     with open_mailbox("requests", url) as box, open_mailbox("dead", url, dead_letters=True) as dead:
         assert dead.receive() == []
@@ -62,10 +67,17 @@ def test_letters_are_shown_and_purged(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "dead letters\t1\n" in here(capsys, "mailbox", "show", "dead").out
     letter = json.loads(here(capsys, "mailbox", "receive", "dead").out)["body"]
     assert (letter["body"], letter["source_mailbox"]) == ({"n": 1}, "requests")
-    refused = here(capsys, "mailbox", "purge", "dead")
+    times = [letter["dead_lettered_at"], letter["first_enqueued_at"], letter["attempts"][0]["started_at"]]
+    assert all(TIME.fullmatch(each) for each in times), times
+    unsaid = here(capsys, "mailbox", "purge", "dead", "--yes")
+    assert (unsaid.code, "--reason" in unsaid.err) == (Exit.USAGE, True)
+    refused = here(capsys, "mailbox", "purge", "dead", "--reason", "too old")
     assert (refused.code, "1 message would be cancelled or moved to the trash" in refused.err) == (Exit.REFUSED, True)
-    assert here(capsys, "mailbox", "purge", "dead", "--yes").out == "1\n"
-    assert here(capsys, "mailbox", "purge", "requests", "--yes").out == "1\n"
+    monkeypatch.setenv("REDRIVE_ACTOR", "ann")
+    assert here(capsys, "mailbox", "purge", "dead", "--yes", "--reason", "too old").out == "1\n"
+    assert here(capsys, "mailbox", "purge", "requests", "--yes", "--reason", "by mistake").out == "1\n"
+    audit = json.loads(here(capsys, "audit", "list", "--json").out)
+    assert sorted((each["actor"], each["reason"]) for each in audit) == [("ann", "by mistake"), ("ann", "too old")]
     rows = json.loads(here(capsys, "mailbox", "list", "--json").out)
     assert [row["waiting"] + row["dead_letters"] for row in rows] == [0, 0]
 
@@ -80,6 +92,14 @@ def test_letters_are_shown_and_purged(tmp_path: Path, capsys: pytest.CaptureFixt
         (("send", "requests", "1", "--in", "soon"), Exit.USAGE, "--in: 'soon'"),
         (("send", "requests", "1", "--priority", "urgent"), Exit.USAGE, "urgent"),
         (("receive", "requests", "--max", "11"), Exit.USAGE, "--max"),
+        (("receive", "requests", "--wait", "30s"), Exit.USAGE, "--wait: must be at most 20s, got '30s'"),
+        (("send", "other", "1"), Exit.NOT_FOUND, "no mailbox 'other' (say --new"),
+        (("send", "a b", "1", "--new"), Exit.USAGE, "MAILBOX: must be the name of a mailbox, got 'a b'"),
+        (("send", "redrive.outbox.z", "1", "--new"), Exit.USAGE, "MAILBOX: 'redrive.outbox.z' is the outbox queue of"),
+        (("send", "requests", "1", "--reply-to", ""), Exit.USAGE, "--reply-to: must be the name of a mailbox, got ''"),
+        (("send", "requests", "NaN"), Exit.USAGE, "BODY: body is NaN or infinite, which JSON cannot say (JSON has no"),
+        (("send", "requests", '"\\ud800"'), Exit.USAGE, "BODY: body cannot be written as JSON"),
+        (("send", "requests", "1", "--lines"), Exit.USAGE, "--lines reads stdin; give - as the body"),
     ],
 )
 def test_bad_input_is_told(
@@ -91,3 +111,17 @@ def test_bad_input_is_told(
     assert (told.code, told.out) == (code, "")
     assert said in told.err
     assert here(capsys, "mailbox", "send", "fresh", "1", "--new").code == Exit.DONE
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [("x", "it is not JSON: column 1: Expecting value"), ("NaN", "body is NaN or infinite")]
+)
+def test_a_bad_line_is_named_and_nothing_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, said: str
+) -> None:
+    with open_mailbox("requests", made_in(tmp_path)) as box:
+        box.approximate_count()
+    told = here(capsys, "mailbox", "send", "requests", "-", "--lines", text=f"1\n\n{wrong}\n")
+    assert told.code == Exit.USAGE
+    assert f"redrive: line 3: {said}" in told.err
+    assert here(capsys, "mailbox", "receive", "requests").out == ""

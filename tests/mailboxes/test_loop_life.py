@@ -18,6 +18,7 @@ from redrive.core.verbs import Act, Cancel, WorkerBeat
 from redrive.engine import heartbeat, orders
 from redrive.events import CancelAsked, Event
 from redrive.mailboxes import (
+    AutoReplay,
     DeadLetter,
     DLQPolicy,
     Mailbox,
@@ -27,6 +28,7 @@ from redrive.mailboxes import (
     MainLoopRequest,
     MainLoopResult,
     Message,
+    ReplayRule,
     SerializationError,
     StoreMailbox,
     open_mailbox,
@@ -68,7 +70,7 @@ def while_time_passes(clock: FakeClock, work: Callable[[], None]) -> None:
         thread.join(0.001)
 
 
-def begun(loop: Loop, **options: float) -> threading.Thread:
+def begun(loop: Loop | AutoReplay[Any], **options: float) -> threading.Thread:
     """The loop at work in a thread."""
     beaten = threading.Event()
     loop.heartbeat.add_callback(beaten.set)
@@ -478,6 +480,23 @@ def test_an_operator_sees_a_loop_and_ends_it(bench: Bench, word: orders.Word) ->
     assert not thread.is_alive()
     assert [result.success for result in bench.answers()] == [True]
     assert bench.requests.approximate_count() == 1
+
+
+@pytest.mark.parametrize("word", ["drain", "stop"])
+def test_an_operator_ends_automatic_replay_with_the_other_loops(bench: Bench, word: orders.Word) -> None:
+    place = bench.requests.shared
+    auto: AutoReplay[Any] = AutoReplay(bench.letters, [ReplayRule(after=0)])
+    thread = begun(auto)
+    bench.requests.receive()
+    order = orders.Order(word, "ann", "new release", bench.clock.now())
+    place.call(orders.give, place.store, [beat_of(bench.requests).worker], order)
+    bench.clock.advance(heartbeat.EVERY)
+    bench.requests.receive()
+    assert beat_of(bench.requests).facts.order == word
+    thread.join(SOON)
+    running = auto.running
+    auto.shutdown()
+    assert not running
 
 
 @pytest.mark.parametrize("obeys", [True, False])

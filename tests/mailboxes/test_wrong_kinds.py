@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive.errors import InvalidParameterError
+from redrive.errors import InvalidParameterError, SerializationError
 from redrive.mailboxes import (
     AutoReplay,
     DLQConsumer,
@@ -110,3 +110,58 @@ def test_a_visibility_in_which_nothing_can_be_worked_on_is_refused(mailboxes: Op
         with pytest.raises(InvalidParameterError, match=r"^visibility_timeout: .*use 1 to 43,200 seconds") as caught:
             run(wrong)
         assert caught.value.field == "visibility_timeout"
+
+
+@pytest.mark.parametrize("wrong", ["abc", b"abc", {"a": 1}, None, 5])
+def test_what_is_no_list_is_not_sent_or_acknowledged_as_many(mailboxes: Openers, wrong: Any) -> None:
+    """A text would be sent letter by letter, a mapping as its keys."""
+    box = mailboxes("memory")("box")
+    with pytest.raises(InvalidParameterError, match=r"^bodies: must be a list, got .*use send for one"):
+        box.send_many(wrong)
+    assert box.approximate_count() == 0
+    box.send(1)
+    (message,) = box.receive()
+    given: list[Any] = [wrong, message]
+    for each in given:
+        with pytest.raises(InvalidParameterError, match=r"^messages: must be a list, got .*message\.acknowledge"):
+            box.acknowledge_many(each)
+    assert not message.is_finalized
+
+
+def test_a_bad_body_among_many_is_named_by_its_number(mailboxes: Openers) -> None:
+    box = mailboxes("memory")("box")
+    with pytest.raises(SerializationError, match=r"^bodies: number 2 of 3: body is NaN"):
+        box.send_many([1, float("nan"), 3])
+    assert box.approximate_count() == 0
+
+
+def test_dead_letters_is_a_yes_or_no() -> None:
+    with pytest.raises(InvalidParameterError, match=r"^dead_letters: must be a bool, got 'x'"):
+        open_mailbox("any", "memory:", dead_letters="x")  # type: ignore[arg-type]
+
+
+def test_outbox_queues_are_no_mailboxes(mailboxes: Openers) -> None:
+    """In the words of app.enqueue, app.handler and app.queue."""
+    box = mailboxes("memory")("box")
+    wrong: list[tuple[str, Wrong]] = [
+        ("name", lambda name: open_mailbox(name, "memory:")),
+        ("reply_to", lambda name: box.send(1, reply_to=name)),
+    ]
+    for field, call in wrong:
+        words = (
+            rf"^{field}: 'redrive\.outbox\.z' is the outbox queue of target 'z' \(register the target with app\.outbox"
+        )
+        with pytest.raises(InvalidParameterError, match=words) as caught:
+            call("redrive.outbox.z")
+        assert caught.value.field == field
+    assert box.approximate_count() == 0
+
+
+def test_a_purge_has_a_reason(mailboxes: Openers) -> None:
+    box = mailboxes("memory")("box")
+    with pytest.raises(InvalidParameterError, match=r"^reason: a reason is needed"):
+        box.purge(reason=" ")
+    key = box.send(1)
+    assert box.purge(reason="sent by mistake") == 1
+    deeds = box.call(box.shared.store.get, key).deeds
+    assert [(each.actor, each.reason) for each in deeds] == [(box.shared.worker, "sent by mistake")]

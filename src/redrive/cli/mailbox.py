@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
 
-from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit, yes_option
+from redrive.cli.access import (
+    HELP_NAMES,
+    json_option,
+    reason_option,
+    store_of,
+    store_option,
+    verbose_option,
+    visit,
+    yes_option,
+)
 from redrive.cli.asking import confirm
-from redrive.cli.output import MISSING, brief, clean, counted, say, write, write_json
+from redrive.cli.output import MISSING, brief, clean, counted, iso, say, write, write_json
+from redrive.cli.queue_push import SAYABLE, read_json, read_stdin
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
-from redrive.core import durations
+from redrive.core import durations, typed_codec
 from redrive.core.verbs import QueueTally
 from redrive.engine.registry import unknown_queue
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, InvalidParameterError, PayloadTooLarge, SerializationError
 from redrive.office.doors import doors
+from redrive.office.said import check_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +56,13 @@ Examples:
   redrive mailbox send requests '{"question": "why"}'
   redrive mailbox receive requests --max 5
   redrive mailbox receive requests --acknowledge
-  redrive mailbox purge requests
+  redrive mailbox purge requests --reason 'sent by mistake'
 """,
 )
+LIST_THEM = "list them with redrive mailbox list"
+LONGEST_WAIT = 20_000
+TYPED = {"name": "MAILBOX", "reply_to": "--reply-to", "attributes": "--attribute", "delay": "--in", "ttl": "--ttl"}
+"""Arguments and options by the parameter of a mailbox that they set."""
 ABOUT_LIST = """List the mailboxes with their counts.
 
 \b
@@ -88,8 +104,8 @@ ABOUT_PURGE = """Cancel all messages that wait, and move the dead letters of the
 
 \b
 Examples:
-  redrive mailbox purge requests
-  redrive mailbox purge requests --yes
+  redrive mailbox purge requests --reason 'sent by mistake'
+  redrive mailbox purge requests --yes --reason 'the provider is gone'
 
 Messages in somebody's hands are left to them. Letters in the trash can be restored: redrive letters restore.
 """
@@ -139,12 +155,12 @@ async def _rows(app: Redrive) -> list[Row]:
     ]
 
 
-def _row(rows: list[Row], name: str) -> Row:
+def _row(rows: list[Row], name: str, fix: str = LIST_THEM) -> Row:
     """Raises UnknownQueue."""
     for row in rows:
         if row.name == name:
             return row
-    raise unknown_queue(name, [row.name for row in rows], "list them with redrive mailbox list")
+    raise unknown_queue(name, [row.name for row in rows], fix, what="mailbox")
 
 
 @click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
@@ -202,10 +218,9 @@ def send(
     new: bool,
     store: str,
 ) -> None:
-    texts = sys.stdin.read() if body == "-" else body
-    bodies = [_json(text) for text in (texts.splitlines() if lines else [texts]) if text.strip() or not lines]
+    bodies = _bodies(body, lines=lines)
     given = dict(_attribute(each) for each in attributes)
-    with _opened(name, store, new=new) as box:
+    with _opened(name, store, new=new, fix="say --new if it is to be a new one") as box:
         sent = box.send_many(
             bodies,
             reply_to,
@@ -229,10 +244,13 @@ def receive(*, name: str, most: int, wait: str, acknowledge: bool, store: str) -
     from redrive.core.outcome import Release
     from redrive.mailboxes.boxes.message import StoreMessage
 
+    millis = durations.parse(wait, field="--wait")
+    if millis > LONGEST_WAIT:
+        raise ConfigError(f"must be at most 20s, got {wait!r}", field="--wait", hint="use 0s to 20s, and repeat it")
     with _opened(name, store) as box:
-        got = box.receive(max_messages=most, wait_time_seconds=durations.parse(wait, field="--wait") / 1000)
+        got = box.receive(max_messages=most, wait_time_seconds=millis / 1000)
         for message in got:
-            write(json.dumps(_message(message), default=str, ensure_ascii=False))
+            write(json.dumps(_message(message), default=_plain, ensure_ascii=False))
         if acknowledge:
             lost = box.acknowledge_many(got)
             for key in lost:
@@ -247,35 +265,59 @@ def receive(*, name: str, most: int, wait: str, acknowledge: bool, store: str) -
 
 @click.command("purge", help=ABOUT_PURGE, context_settings=HELP_NAMES)
 @click.argument("name", metavar="MAILBOX")
+@reason_option()
 @yes_option
 @store_option
 @verbose_option
-def purge(*, name: str, yes: bool, store: str) -> None:
+def purge(*, name: str, reason: str, yes: bool, store: str) -> None:
+    why = check_reason(reason)
     row = _row(visit(store, _rows), name)
     messages = counted(row.waiting + row.letters, "message")
     confirm(f"{messages} would be cancelled or moved to the trash", f"Purge {messages}?", yes=yes)
-    with _opened(name, store) as box:
-        write(f"{box.purge()}")
+    write(f"{visit(store, lambda app: _purge(app, name, why), acts=True)}")
+
+
+async def _purge(app: Redrive, name: str, reason: str) -> int:
+    from redrive.app.internals import parts_of
+    from redrive.office import bulk
+
+    return await bulk.purge(store_of(app), name, parts_of(app).actor, reason)
 
 
 @contextmanager
-def _opened(name: str, store: str, *, new: bool = False) -> Iterator[StoreMailbox[Any, Any]]:
-    """A mailbox that is there, by its name."""
+def _opened(name: str, store: str, *, new: bool = False, fix: str = LIST_THEM) -> Iterator[StoreMailbox[Any, Any]]:
+    """A mailbox that is there, by its name. Errors of its calls name the argument or option as it was typed."""
     from redrive.mailboxes import open_mailbox
+    from redrive.mailboxes.validation import check_name
 
-    rows = visit(store, _rows)
-    if not new:
-        _row(rows, name)
-    with open_mailbox(name, store, keep=None) as box:
-        yield box
-
-
-def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
-        hint = "quote texts as JSON does: '\"hello\"'"
-        raise ConfigError(f"it is not JSON: {error}", field="BODY", hint=hint) from None
+        check_name(name)
+        rows = visit(store, _rows)
+        if not new:
+            _row(rows, name, fix)
+        with open_mailbox(name, store, keep=None) as box:
+            yield box
+    except InvalidParameterError as error:
+        message = error.message.removeprefix(f"{error.field}: ")
+        raise ConfigError(message, field=TYPED.get(error.field, error.field), hint=error.hint) from None
+
+
+def _bodies(body: str, *, lines: bool) -> list[Any]:
+    if not lines:
+        return [_body(read_stdin() if body == "-" else body, "BODY")]
+    if body != "-":
+        raise click.UsageError("--lines reads stdin; give - as the body", ctx=click.get_current_context())
+    return [_body(line, f"line {number}") for number, line in enumerate(read_stdin().split("\n"), 1) if line.strip()]
+
+
+def _body(text: str, where: str) -> Any:
+    value = read_json(text, where)
+    try:
+        typed_codec.dump(value)
+    except SerializationError as error:
+        hint = error.hint if isinstance(error.__cause__, PayloadTooLarge) else SAYABLE
+        raise ConfigError(error.message, field=where, hint=hint) from None
+    return value
 
 
 def _attribute(text: str) -> tuple[str, str]:
@@ -288,17 +330,16 @@ def _attribute(text: str) -> tuple[str, str]:
 def _message(message: Any) -> dict[str, Any]:
     return {
         "id": message.id,
-        "body": _plain(message),
+        "body": message.body,
         "attributes": dict(message.attributes),
         "delivery_count": message.delivery_count,
-        "enqueued_at": message.enqueued_at.isoformat(),
+        "enqueued_at": _plain(message.enqueued_at),
         "reply_to": message.reply_to_name,
     }
 
 
-def _plain(message: Any) -> Any:
-    """A body as it stands in the store; of a dead letter, the letter."""
-    body = message.body
-    if hasattr(body, "__dataclass_fields__"):
-        return {name: getattr(body, name) for name in body.__dataclass_fields__}
-    return body
+def _plain(value: object) -> Any:
+    """What JSON has no form for: a dead letter as an object, with its attempts; a time as in all other commands."""
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    return iso(round(value.timestamp() * 1000)) if isinstance(value, datetime) else str(value)

@@ -147,16 +147,16 @@ def _payloads(text: str | None, variables: tuple[str, ...], *, lines: bool) -> l
     if lines:
         if text not in (None, "-"):
             raise click.UsageError("--lines reads stdin; leave the payload out", ctx=click.get_current_context())
-        given = enumerate(_stdin().split("\n"), 1)
-        read = [_value(line, f"line {number}") for number, line in given if line.strip()]
+        given = enumerate(read_stdin().split("\n"), 1)
+        read = [read_json(line, f"line {number}") for number, line in given if line.strip()]
         if not read:
             raise ConfigError("there is no line", field="stdin", hint="one payload a line, as JSON")
         return [_with(value, variables) for value in read]
-    body = None if text is None else _value(_stdin() if text == "-" else text, "PAYLOAD")
+    body = None if text is None else read_json(read_stdin() if text == "-" else text, "PAYLOAD")
     return [_with(body, variables)]
 
 
-def _stdin() -> str:
+def read_stdin() -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
@@ -164,13 +164,15 @@ def _stdin() -> str:
         raise ConfigError(said, field="stdin", hint="JSON is written in UTF-8") from None
 
 
-def _value(text: str, where: str) -> Any:
+def read_json(text: str, where: str) -> Any:
+    """`where` names the text in an error: the argument, or the line of the input, as in "line 2"."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        told = (
-            f"line {error.lineno} column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
-        )
+        told = ""
+        if isinstance(error, json.JSONDecodeError):
+            line = "" if where.startswith("line ") else f"line {error.lineno} "
+            told = f"{line}column {error.colno}: {error.msg}"
         hint = (
             f"a text needs quotes: '\"{text.strip()}\"'" if text.strip().isalnum() else "quote it for the shell: '{…}'"
         )
@@ -187,5 +189,5 @@ def _with(value: Any, variables: tuple[str, ...]) -> Any:
         name, sign, text = variable.partition("=")
         if not sign or not name.rstrip(":"):
             raise ConfigError(f"{variable!r} names no field", field="--var", hint="write NAME=TEXT or NAME:=JSON")
-        merged[name.removesuffix(":")] = _value(text, f"--var {name}") if name.endswith(":") else text
+        merged[name.removesuffix(":")] = read_json(text, f"--var {name}") if name.endswith(":") else text
     return merged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from redrive.core import durations
 from redrive.core.item import Millis
@@ -97,6 +97,13 @@ def check_str_list(given: object, *, field: str, hint: str) -> list[str]:
             return found
         given = found
     raise ConfigError(f"must be a list of non-empty strings, got {shown(given)}", field=field, hint=hint)
+
+
+def check_list(given: object, *, field: str, hint: str) -> list[Any]:
+    """Any iterable but a string or mapping, which would be taken for its characters or keys."""
+    if isinstance(given, str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
+        raise InvalidParameterError(f"must be a list, got {shown(given)}", field=field, hint=hint)
+    return list(given)
 
 
 def check_range(value: object, *, field: str, least: float, most: float, whole: bool = False) -> None:

@@ -195,7 +195,7 @@ class Registry:
         return {queue: self.handlers[queue] for queue in wanted} | outboxes
 
 
-def unknown_queue(queue: str, known: Iterable[str], fix: str) -> UnknownQueue:
+def unknown_queue(queue: str, known: Iterable[str], fix: str, *, what: str = "queue") -> UnknownQueue:
     near = get_close_matches(queue, list(known), n=1)
     guess = f"did you mean {near[0]!r}? otherwise " if near else ""
-    return UnknownQueue(f"no queue {queue!r}", hint=f"{guess}{fix}")
+    return UnknownQueue(f"no {what} {queue!r}", hint=f"{guess}{fix}")

@@ -9,7 +9,7 @@ from redrive.core.item import Millis, Priority
 from redrive.core.quantity import shown
 from redrive.core.validation import check_count, check_has, check_seconds
 from redrive.engine.client import check_id
-from redrive.engine.registry import check_queue_name
+from redrive.engine.registry import check_queue_name, user_queue_name
 from redrive.errors import ConfigError, InvalidParameterError
 
 A = TypeVar("A")
@@ -76,7 +76,9 @@ def as_parameter(check: Callable[[object], A], given: object, field: str = "", w
 
 
 def check_name(given: object, *, field: str = "name") -> str:
-    return as_parameter(check_queue_name, given, field, "the name of a mailbox")
+    """Outbox queues are refused: what they hold is delivered to their targets."""
+    name = as_parameter(check_queue_name, given, field, "the name of a mailbox")
+    return as_parameter(user_queue_name, name, field)
 
 
 def check_message_id(given: object) -> str:

@@ -82,23 +82,26 @@ async def running_among(store: Store, ids: Sequence[str]) -> set[str]:
     return {item.id for item in await items_of(store, ids, Match("state", "=", State.LEASED))}
 
 
-async def purge(store: Store, name: str, actor: str) -> int:
+async def purge(store: Store, name: str, actor: str, reason: str) -> int:
     """Cancel the items of a queue, and discard the open letters of the route of its name; how many there were.
 
     Leased items are asked to cancel, once: they end when they are given back, or their lease expires.
     """
     queue = Match("queue", "=", name)
-    gone = await _amend_all(store, And((queue, Match("state", "=", State.READY))), Cancel(), actor)
-    gone += await _amend_all(store, open_letters(name), Discard(), actor)
-    await _amend_all(store, And((queue, Match("state", "=", State.LEASED))), Cancel(), actor, once=True)
+    amend_all = partial(_amend_all, store, actor=actor, reason=reason)
+    gone = await amend_all(And((queue, Match("state", "=", State.READY))), Cancel())
+    gone += await amend_all(open_letters(name), Discard())
+    await amend_all(And((queue, Match("state", "=", State.LEASED))), Cancel(), once=True)
     return gone
 
 
-async def _amend_all(store: Store, which: Selection, change: Change, actor: str, *, once: bool = False) -> int:
+async def _amend_all(
+    store: Store, which: Selection, change: Change, *, actor: str, reason: str, once: bool = False
+) -> int:
     """Until none is left that can be changed."""
     changed = 0
     while True:
-        act = verbs.Act(actor, "purged", new_id())
+        act = verbs.Act(actor, reason, new_id())
         amended, _ = await retry_unknown(partial(store.amend, which, change, act))
         changed += len(amended.changed) + len(amended.already)
         if once or not amended.changed:

@@ -18,7 +18,7 @@ from redrive.core import durations, typed_codec
 from redrive.core import outcome as o
 from redrive.core.durations import Duration
 from redrive.core.item import Item, Millis, NewItem
-from redrive.core.validation import check_clock, check_count, check_has, check_seconds
+from redrive.core.validation import check_clock, check_count, check_has, check_list, check_seconds, check_type
 from redrive.core.verbs import QueueChange
 from redrive.engine.evidence import plain_failure
 from redrive.engine.ids import fresh_id
@@ -31,6 +31,7 @@ from redrive.errors import (
     MailboxConnectionError,
     MailboxFullError,
     OutcomeUnknown,
+    SerializationError,
 )
 from redrive.events import Events
 from redrive.mailboxes import logs
@@ -41,6 +42,7 @@ from redrive.mailboxes.boxes.message import Message, StoreMessage, acknowledge_a
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.mailboxes.validation import (
+    as_parameter,
     check_attributes,
     check_max_messages,
     check_message_id,
@@ -50,6 +52,7 @@ from redrive.mailboxes.validation import (
     check_visibility,
 )
 from redrive.office import doors
+from redrive.office.said import check_reason
 from redrive.stores.clock import Clock
 
 if TYPE_CHECKING:
@@ -117,6 +120,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         self._letter_ttl = 0 if default_ttl is None else self.default_ttl
         self.max_size = None if max_size is None else check_count(max_size, field="max_size")
         self._keep = None if keep is None else durations.parse(keep, field="keep")
+        check_type(dead_letters, bool, field="dead_letters", hint="use True or False")
         self.holds_letters = dead_letters or _is_of_letters(body_type)
         if on_expire not in ("letter", "cancel"):
             message = f"must be 'letter' or 'cancel', got {on_expire!r}"
@@ -256,11 +260,17 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     ) -> list[str]:
         """All of them in one write, or none; the ids in their order. As `send`, which see."""
         self.check_open()
-        given = list(bodies)
+        given = check_list(bodies, field="bodies", hint="give a list of bodies, or use send for one")
         if self.holds_letters or any(isinstance(body, DeadLetter) for body in given):
             raise InvalidParameterError("dead letters are sent one by one", field="bodies", hint="use send for each")
         urgency, seconds = check_priority(priority), check_seconds(delay, field="delay")
-        payloads = [self.seal(body, reply_to, attributes, ttl) for body in given]
+        payloads: list[bytes] = []
+        for number, body in enumerate(given, 1):
+            try:
+                payloads.append(self.seal(body, reply_to, attributes, ttl))
+            except SerializationError as error:
+                text = f"bodies: number {number} of {len(given)}: {error.message}"
+                raise SerializationError(text, hint=error.hint) from error
         items = [NewItem(fresh_id(), self.name, payload, seconds, priority=urgency) for payload in payloads]
         if items:
             self.call(self._put_many, items)
@@ -273,7 +283,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     def acknowledge_many(self, messages: Iterable[Message[T, R]]) -> tuple[str, ...]:
         """Acknowledge messages of this mailbox in one write. Gives the ids of those that were not ours any more."""
         self.check_open()
-        given = list(messages)
+        given = check_list(messages, field="messages", hint="give a list of messages, or use message.acknowledge()")
         foreign = [each for each in given if not isinstance(each, StoreMessage) or each.mailbox_name != self.name]
         if foreign:
             hint = f"give messages that {self.name!r}.receive() gave"
@@ -405,15 +415,17 @@ class StoreMailbox(Handle, Mailbox[T, R]):
 
     # --- the rest ---------------------------------------------------------------------------------------------------
 
-    def purge(self) -> int:
+    def purge(self, *, reason: str = "purged") -> int:
         """Remove all messages, and all letters under this name, into the trash. How many there were.
 
-        Leased messages are not counted: they end when they are given back, and may still be acknowledged.
+        Leased messages are not counted: they end when they are given back, and may still be acknowledged. The audit
+        keeps the reason, with the name of this process as the actor.
         """
         self.check_open()
         from redrive.office.bulk import purge
 
-        return self.call(purge, self.shared.store, self.name, self.shared.worker)
+        why = as_parameter(check_reason, reason)
+        return self.call(purge, self.shared.store, self.name, self.shared.worker, why)
 
     def approximate_count(self) -> int:
         """Of all messages: those that wait, those in hand, and letters under this name."""

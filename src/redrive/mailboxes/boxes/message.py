@@ -55,7 +55,9 @@ class Message(ABC, Generic[T, R]):
     @property
     @abstractmethod
     def delivery_count(self) -> int:
-        """Which delivery this is, from 1. One whose receiver was lost counts; one given back unused does not."""
+        """Which delivery this is, from 1. One whose receiver was lost, or that was given back by `nack`, counts; one
+        that a loop released, or whose error is excluded, does not.
+        """
 
     @property
     @abstractmethod
@@ -104,7 +106,7 @@ class Message(ABC, Generic[T, R]):
 
     @abstractmethod
     def nack(self, visibility_timeout: float = 0) -> None:
-        """Give it back: visible again after so many seconds."""
+        """Give it back: visible again after so many seconds. This delivery counts."""
 
     @abstractmethod
     def extend_visibility(self, timeout: float) -> None:

@@ -108,7 +108,7 @@ class AutoReplay(RoundLoop, Generic[T]):
         wait_time_seconds: float | None = None,  # noqa: ARG002
     ) -> None:
         """Runs until it is stopped, the mailbox is closed, or `max_iterations` rounds are over."""
-        self._repeat(check_rounds(max_iterations), lambda: self.look(self._stop))
+        self._repeat(check_rounds(max_iterations), lambda: self.look(self._stop), self._mailbox.shared)
 
     def look(self, stop: Stop | None = None) -> Replayed:
         """One round now: replay the letters that are due by a rule."""

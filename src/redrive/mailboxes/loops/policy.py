@@ -44,7 +44,8 @@ class DLQPolicy(Generic[T, R]):
     `mailbox`.
 
     Lost workers count with the errors: a message that comes back from one, and has used up `max_delivery_count`
-    deliveries, is dead-lettered without being tried again. Excluded errors and releases do not count.
+    deliveries, is dead-lettered without being tried again. Excluded errors and releases by a loop do not count;
+    `message.nack()` by hand does.
     """
 
     mailbox: Mailbox[DeadLetter[T], None]
