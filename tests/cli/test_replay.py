@@ -175,6 +175,8 @@ def repairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "def new_form(payload):\n"
         "    if payload['text'] == 'b':\n"
         "        raise LookupError('no such order')\n"
+        "    if payload['text'] == 'exit':\n"
+        "        raise SystemExit(3)\n"
         "    return {**payload, 'text': payload['text'].upper()}\n"
         "def nothing(payload):\n"
         "    seen.append(payload)\n"
@@ -240,6 +242,17 @@ def test_a_transformed_letter_is_a_new_item_and_one_that_fails_is_kept(
     assert (new != one, still_dead(capsys)) == (True, {two})
     assert '"A"' in here(capsys, "item", "show", new).out
     assert here(capsys, *BY_PAYLOAD, "--transform", "repairs:new_form").code == Exit.CONFLICT
+
+
+def test_a_function_that_ends_the_program_keeps_its_letter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repairs(tmp_path, monkeypatch)
+    (letter,) = dead_with(tmp_path, "exit")
+    told = here(capsys, *BY_PAYLOAD, "--transform", "repairs:new_form")
+    assert (told.code, told.out) == (Exit.CONFLICT, "")
+    assert told.err.startswith(f"kept {letter}: its payload could not be used: builtins.SystemExit: 3\n")
+    assert still_dead(capsys) == {letter}
 
 
 @on_sqlite

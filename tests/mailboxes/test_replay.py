@@ -25,8 +25,11 @@ from redrive.mailboxes import (
     selective_replay,
 )
 from redrive.mailboxes.boxes.message import StoreMessage
+from redrive.mailboxes.letters.resending import LetterToReplay, MailboxReplay
 from redrive.mailboxes.metrics import MailboxMetrics
 from redrive.mailboxes.testing import CollectingMailbox
+from redrive.office.replay import claims
+from redrive.office.replay.resend import Plan
 from redrive.stores.audit import AuditRecord
 from redrive.testing import FakeClock
 from redrive.testing.faults import SimulatedCrash
@@ -174,6 +177,29 @@ def test_m20_a_letter_that_could_not_go_does_not_keep_others_of_its_request(
     done = Replayer(boxes.dead).matching(**how)
     assert (len(done.replayed), [each.id for each in done.duplicates]) == (1, [third])
     assert [each.id for each in Replayer(boxes.dead).matching(**how).duplicates] == [third]
+
+
+def test_m20_a_letter_that_could_not_go_leaves_the_claim_of_another(
+    in_memory: Boxes, mailboxes: Openers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without dedupe both are sent to another store, and one of them has the claim."""
+    boxes, request = in_memory, uuid4()
+    first, second = (boxes.die(Order(number, request)) for number in range(2))
+    away, send = mailboxes("sqlite")("away", body_type=Order), MailboxReplay.send
+
+    def only_first(self: MailboxReplay, plan: Plan) -> tuple[str, str]:
+        if plan.letter.id == second:
+            raise LookupError("no")
+        return send(self, plan)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MailboxReplay, "send", only_first)
+        done = Replayer(boxes.dead).matching(to=away, dedupe=False)
+    assert (len(done.replayed), [each.id for each in done.kept]) == (1, [second])
+    shared = boxes.dead.shared
+    claim = LetterToReplay(shared.call(shared.store.get, second), boxes.dead).claim_on(away.name)
+    assert claim is not None
+    assert shared.call(claims.claimed, shared.store, claim) == first
 
 
 def test_m43_lineage_and_audit_tell_where_a_message_comes_from(boxes: Boxes) -> None:

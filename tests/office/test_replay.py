@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
@@ -15,12 +16,13 @@ from redrive.core.item import Priority
 from redrive.core.states import State
 from redrive.core.verbs import Act, Replay
 from redrive.errors import ConfigError
+from redrive.office.replay import Replayed, claims
 from redrive.office.replay.by_payload import replay_by_payload
-from redrive.office.replay.resend import GRACE
+from redrive.office.replay.resend import GRACE, TAKEN
 from redrive.stores.audit import AuditRecord
 from redrive.stores.memory import MemoryStore
 from redrive.testing import FakeClock
-from redrive.testing.faults import FaultyStore, SimulatedCrash
+from redrive.testing.faults import FaultyStore, Hold, SimulatedCrash
 from tests.support.stores import StoreUrl
 
 
@@ -52,7 +54,7 @@ async def shop(request: pytest.FixtureRequest, store_url: StoreUrl) -> AsyncIter
 
 
 async def test_of_letters_with_one_key_the_longest_dead_goes(shop: Shop) -> None:
-    one, two, three, none = await shop.dead({"id": 7}, {"id": "7"}, {"id": 8}, {"name": "x"})
+    one, two, three, none = await shop.dead({"id": 7}, {"id": 7}, {"id": 8}, {"name": "x"})
     dry = await shop.app.letters.replay("queue:orders", reason="open", dedupe_by="order.id", dry_run=True)
     done = await shop.app.letters.replay("queue:orders", reason="open", dedupe_by="order.id")
     assert done == dry
@@ -134,8 +136,55 @@ async def test_what_cannot_be_used_is_refused_with_the_name_of_the_field(shop: S
             await shop.app.letters.replay("queue:orders", reason="x", **how)
         assert caught.value.field == field
     assert await shop.app.letters.count() == 1
-    with pytest.raises(RuntimeError, match="a function raised SystemExit"):
-        await shop.app.letters.replay("queue:orders", reason="x", transform=lambda _: sys.exit(1))
+
+
+async def test_a_function_that_ends_the_program_keeps_its_letter(shop: Shop) -> None:
+    (letter,) = await shop.dead({"id": 1})
+
+    def interrupted(_: object) -> object:
+        raise KeyboardInterrupt("stop")
+
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("builtins.SystemExit: 3", {"transform": lambda _: sys.exit(3)}),
+        ("builtins.KeyboardInterrupt: stop", {"transform": interrupted}),
+        ("builtins.SystemExit: 3", {"dedupe_by": lambda _: sys.exit(3)}),
+    ]
+    for error, how in wrong:
+        done = await shop.app.letters.replay("queue:orders", reason="x", **how)
+        assert done.changed == ()
+        assert [(each.id, each.reason) for each in done.kept] == [(letter, f"its payload could not be used: {error}")]
+    assert await shop.app.letters.count() == 1
+
+
+async def test_equal_json_values_are_one_dedupe_key_and_no_others(shop: Shop) -> None:
+    groups: list[list[Any]] = [
+        [1, 1.0],
+        ["1"],
+        [True],
+        ["true"],
+        [1.5],
+        [{"a": [1, {"b": 2.0, "c": "x"}]}, {"a": [1.0, {"c": "x", "b": 2}]}],
+        [{"a": ["1", {"b": 2, "c": "x"}]}],
+        ['{"a": 1}'],
+        [{"a": 1}],
+    ]
+    ids = [await shop.dead(*[{"id": value} for value in group]) for group in groups]
+    for by in ("order.id", lambda payload: payload["order"]["id"]):
+        done = await shop.app.letters.replay(
+            [each for group in ids for each in group], reason="x", dedupe_by=by, dry_run=True
+        )
+        assert done.changed == tuple(group[0] for group in ids)
+        assert [each.id for each in done.duplicates] == [each for group in ids for each in group[1:]]
+
+
+class Code(str):
+    __slots__ = ()
+
+
+async def test_the_key_of_a_function_may_be_of_a_subclass_of_str(shop: Shop) -> None:
+    one, two = await shop.dead({"id": "x"}, {"id": "x"})
+    done = await shop.app.letters.replay([one, two], reason="x", dedupe_by=lambda payload: Code(payload["order"]["id"]))
+    assert (done.changed, [each.id for each in done.duplicates]) == ((one,), [two])
 
 
 async def test_a_letter_that_is_bound_to_others_needs_force_to_become_a_new_item(shop: Shop) -> None:
@@ -240,3 +289,125 @@ async def test_a_crash_at_each_step_loses_and_doubles_nothing(clock: FakeClock) 
     assert (steps > 2, found) == (True, [1, 1])
     for step in range(1, steps + 1):
         assert (await replayed(step))[1:] == (1, 1), f"step {step}"
+
+
+class Overlap:
+    """Three letters of one value, and calls that replay them at the same time, each through its own faulty store."""
+
+    def __init__(self, clock: FakeClock, **how: Any) -> None:
+        self.clock, self.how = clock, {"dedupe_by": "order.id", **how}
+        self.store = MemoryStore(clock)
+        self.app = Redrive(self.store, clock=clock, log=False)
+        self.shop = Shop(self.app)
+        self.calls = 0
+
+    async def replay(self, ids: list[str], through: FaultyStore | None = None) -> Replayed:
+        self.calls += 1
+        act = Act("ann", "x", f"r-{self.calls}")
+        return await replay_by_payload(through or self.store, ids, act, Replay(), clock=self.clock, **self.how)
+
+    async def begun(self, ids: list[str], verb: str, when: Literal["before", "after"] = "before") -> Begun:
+        """A call that has claimed the value, and waits at this verb."""
+        faulty = FaultyStore(self.store)
+        hold = faulty.hold(verb, when)
+        task = asyncio.create_task(self.replay(ids, faulty))
+        await hold.reached.wait()
+        return Begun(task, hold)
+
+    async def live(self) -> int:
+        return next(row for row in (await self.app.tally()).queues if row.queue == "orders").ready
+
+
+class Begun(NamedTuple):
+    task: asyncio.Task[Replayed]
+    hold: Hold
+
+    async def end(self) -> Replayed:
+        self.hold.release()
+        return await self.task
+
+
+SENT_BY = {"as it is": ({}, "amend"), "as a new item": ({"transform": dict}, "lease_letters")}
+
+
+@pytest.mark.parametrize("sent", SENT_BY)
+@pytest.mark.parametrize("first", [0, 1])
+async def test_of_two_replays_at_once_the_second_leaves_the_claim(clock: FakeClock, sent: str, first: int) -> None:
+    """Both have claimed the same letter; the one that comes too late must not withdraw."""
+    how, verb = SENT_BY[sent]
+    case = Overlap(clock, **how)
+    async with case.app:
+        ids = await case.shop.dead(*[{"id": 7}] * 3)
+        both = [await case.begun(ids, verb) for _ in range(2)]
+        sender, late = both[first], both[1 - first]
+        assert (await sender.end()).changed == (ids[0],)
+        done = await late.end()
+        assert ([each.id for each in done.skipped], done.changed) == ([ids[0]], ())
+        assert (await case.replay(ids)).changed == ()
+        assert await case.live() == 1
+
+
+@pytest.mark.parametrize("ids_of_first", [slice(0, 1), slice(1, 2)])
+async def test_a_letter_that_another_call_is_about_to_send_keeps_its_claim(
+    clock: FakeClock, ids_of_first: slice
+) -> None:
+    """Also if the other call has the claim for a letter that is not the first of its list."""
+    case = Overlap(clock, transform=dict)
+    async with case.app:
+        ids = await case.shop.dead(*[{"id": 7}] * 3)
+        late = await case.begun(ids[ids_of_first], "lease_letters")
+        sender = await case.begun(ids, "settle_letters")
+        assert [each.reason for each in (await late.end()).skipped] == [TAKEN]
+        assert (await case.replay(ids[2:])).changed == (), "the sender has the lease, and not yet sent"
+        assert (await sender.end()).changed == tuple(ids[ids_of_first])
+        assert (await case.replay(ids)).changed == ()
+        assert await case.live() == 1
+
+
+async def test_a_letter_that_was_replayed_without_a_claim_keeps_that_of_another_call(clock: FakeClock) -> None:
+    case = Overlap(clock)
+    async with case.app:
+        ids = await case.shop.dead(*[{"id": 7}] * 3)
+        late = await case.begun(ids, "amend")
+        await case.app.letters.replay(ids[:1], reason="without dedupe_by")
+        assert [each.id for each in (await late.end()).skipped] == ids[:1]
+        assert (await case.replay(ids)).changed == ()
+
+
+async def test_a_claim_whose_letter_no_call_sent_is_withdrawn_by_the_last_of_them(clock: FakeClock) -> None:
+    case = Overlap(clock, transform=dict)
+    async with case.app:
+        ids = await case.shop.dead(*[{"id": 7}] * 3)
+        both = [await case.begun(ids, "lease_letters") for _ in range(2)]
+        await case.store.lease_letters(ids[:1], "a consumer", 60_000)
+        for number, each in enumerate(both):
+            assert [skipped.id for skipped in (await each.end()).skipped] == ids[:1]
+            assert len((await case.replay(ids[1:])).changed) == number, "the other call may still send it"
+        assert await case.live() == 1
+
+
+async def test_a_call_that_was_killed_after_it_sent_leaves_the_claim(clock: FakeClock) -> None:
+    case = Overlap(clock, transform=dict)
+    async with case.app:
+        ids = await case.shop.dead(*[{"id": 7}] * 3)
+        killed = await case.begun(ids, "settle_letters", "after")
+        killed.task.cancel()
+        await asyncio.wait([killed.task])
+        clock.advance(2 * GRACE)
+        assert (await case.replay(ids)).changed == ()
+        assert await case.live() == 1
+
+
+async def test_a_claim_of_very_many_calls_stays(clock: FakeClock) -> None:
+    """A claim does not grow without end, and none of its calls is forgotten."""
+    store = await MemoryStore(clock).open()
+    name, calls = claims.name_of("any"), [f"call {number}" for number in range(3 * claims.CALLS)]
+    for call in calls:
+        await claims.claim(store, {name: "letter"}, 0, call)
+        found = await claims.found(store, name)
+        assert found is not None
+        assert len(found.calls) <= claims.CALLS
+    for call in calls[1:]:
+        await claims.withdraw(store, name, call)
+    assert await claims.claimed(store, name) == "letter", "the first may have sent it"
+    await store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import platform
 import re
@@ -92,8 +93,7 @@ async def _drive(steps: Steps, caller: Caller) -> None:
         if isinstance(error, StopIteration):
             return
         if error is not None:
-            # SystemExit would end the event loop.
-            raise error if isinstance(error, Exception) else RuntimeError(f"a function raised {error!r}") from error
+            raise error
         function, args = step
         answer = await function(*args)
 
@@ -104,6 +104,7 @@ class _NothingReturnedError(ConfigError):
 
 class _ByPayload(LetterReplay):
     failed = "its payload could not be used"
+    caught_in_plan = BaseException  # in this thread only a user function raises SystemExit or KeyboardInterrupt
     fatal_in_plan = (_NothingReturnedError,)
     lineage_in_audit = True
 
@@ -128,7 +129,7 @@ class _ByPayload(LetterReplay):
             key = self._key(item)
             if key is ABSENT:
                 return f"its payload has no {self.dedupe_by} to deduplicate by"
-            letter = Candidate(history, None if key is None else str(key), self.replays_of(item))
+            letter = Candidate(history, None if key is None else _canonical(key), self.replays_of(item))
             if self.transform is None and self.priority is None:
                 return Plan(letter, queue, queue)
             terms = item.terms or Terms()
@@ -147,12 +148,9 @@ class _ByPayload(LetterReplay):
         if self.dedupe_by is None:
             return None
         if callable(self.dedupe_by):
-            found = self.dedupe_by(_payload(item))
-        else:
-            found = Reading(item).at(tuple(self.dedupe_by.split(".")))
-            found = ABSENT if found is None else found
-        plain = found is None or found is ABSENT or isinstance(found, str)
-        return found if plain else msgspec.json.encode(found, order="sorted").decode()
+            return self.dedupe_by(_payload(item))
+        found = Reading(item).at(tuple(self.dedupe_by.split(".")))
+        return ABSENT if found is None else found
 
     def _transformed(self, item: Item, queue: str) -> bytes:
         if self.transform is None:
@@ -162,6 +160,21 @@ class _ByPayload(LetterReplay):
             hint = "return the new payload; raise an error to keep a letter as it is"
             raise _NothingReturnedError(f"the function returned None for {item.id}", field="transform", hint=hint)
         return codec.dump_payload(payload, limit=self.max_payload, queue=queue)
+
+
+def _canonical(value: object) -> str:
+    """JSON text that is the same for equal JSON values: 1 and 1.0 are equal; 1, "1" and true are not."""
+    if not isinstance(value, str):
+        value = _with_plain_numbers(msgspec.to_builtins(value, str_keys=True, order="sorted"))
+    return json.dumps(value, sort_keys=True)
+
+
+def _with_plain_numbers(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _with_plain_numbers(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_plain_numbers(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _payload(item: Item) -> Any:

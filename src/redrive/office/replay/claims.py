@@ -31,15 +31,27 @@ DAY: Millis = 24 * 60 * 60 * 1000
 KEPT = 90 * DAY
 SWEPT = 64
 """Buckets per sweep: with one sweep each minute, nearly all of them within a few days."""
+CALLS = 16
+"""Calls that a claim names. With more, the oldest become FOREVER."""
+FOREVER = ""
+"""In place of a call: it never withdraws, so that the claim stays."""
 
 
 class Claim(Struct, frozen=True, array_like=True):
-    """`at`: last use, to within a day. `by`: the call that claimed it for its owner last; `since`: when."""
+    """`at`: last use, to within a day. `by`: the call that claimed it for its owner last; `since`: when.
+
+    `others`: the calls that claimed it for its owner before, and have not withdrawn. Each may have sent the owner.
+    """
 
     owner: str
     at: Instant
     by: str
     since: Instant = 0
+    others: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        return (self.by, *self.others)
 
 
 _Bucket = dict[str, Claim]
@@ -102,10 +114,16 @@ async def take_over(store: Store, name: str, seen: Claim, new: Claim) -> str:
 
 
 async def withdraw(store: Store, name: str, by: str) -> None:
-    """Remove the claim, so that another letter can claim it; unless another call has claimed it for its owner since."""
+    """The call did not send the owner. The claim ends with the last of its calls, and another letter can claim it."""
 
     def without(claims: _Bucket) -> _Bucket:
-        return {each: known for each, known in claims.items() if each != name or known.by != by}
+        known = claims.get(name)
+        if known is None or by not in known.calls:
+            return claims
+        if known.others:
+            last, *others = [call for call in known.calls if call != by]
+            return {**claims, name: structs.replace(known, by=last, others=tuple(others))}
+        return {each: kept for each, kept in claims.items() if each != name}
 
     await _update(store, name[:DIGITS], without)
 
@@ -139,8 +157,11 @@ def _taken(claims: _Bucket, wanted: Mapping[str, str], now: Instant, by: str) ->
     after = _unexpired(claims, now)
     for name, owner in wanted.items():
         known = after.get(name)
-        if known is None or (known.owner == owner and known.by != by):
+        if known is None:
             after[name] = Claim(owner, now, by, now)
+        elif known.owner == owner and by not in known.calls:
+            others = known.calls if len(known.calls) < CALLS else (*known.calls[: CALLS - 2], FOREVER)
+            after[name] = Claim(owner, now, by, now, others)
         elif now - known.at > DAY:
             after[name] = structs.replace(known, at=now)
     return after

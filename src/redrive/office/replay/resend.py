@@ -21,6 +21,7 @@ from redrive.core import outcome as o
 from redrive.core.item import History, Item, Millis, NewItem, holder
 from redrive.core.meters import Rate
 from redrive.core.select import Ids
+from redrive.core.states import State
 from redrive.core.verbs import Act, NewEntry, Replay, Settlement, Skipped, Verdict
 from redrive.engine.evidence import text_of
 from redrive.engine.ids import new_id
@@ -100,6 +101,7 @@ class LetterReplay(ABC):
 
     same, anyway = "with the same dedupe key", "without dedupe_by"
     failed, missing = "it could not be sent", "no such item"
+    caught_in_plan: type[BaseException] = Exception
     fatal_in_plan: tuple[type[Exception], ...] = ()
     fatal_in_send: tuple[type[Exception], ...] = ()
     """Errors that end the whole replay, where others keep one letter."""
@@ -116,7 +118,7 @@ class LetterReplay(ABC):
         self.skipped: list[Skipped] = []
         self.kept: list[Skipped] = []
         self._unsent: set[str] = set()
-        """Letters that cannot have arrived anywhere, so that their claims are withdrawn."""
+        """Letters that this call surely did not send, so that it withdraws its claims on their keys."""
         self._claimed_by = new_id()
         self._owners: dict[str, str] = {}
         """In a dry run, the owners that claims would have."""
@@ -137,7 +139,7 @@ class LetterReplay(ABC):
         """Send a plan that is `away`. Gives its id there, or the other letter of its key that came there before."""
         raise NotImplementedError
 
-    def keep(self, letter_id: str, why: str, error: Exception) -> None:
+    def keep(self, letter_id: str, why: str, error: BaseException) -> None:
         kind = type(error)
         self.kept.append(Skipped(letter_id, f"{why}: {kind.__module__}.{kind.__qualname__}: {text_of(error)}"))
 
@@ -162,7 +164,7 @@ class LetterReplay(ABC):
                 plan = self.plan(history) if len(plans) < room else None
             except self.fatal_in_plan:
                 raise
-            except Exception as error:  # noqa: BLE001 - of a user function: its letter stays one
+            except self.caught_in_plan as error:  # of a user function: its letter stays one
                 self.keep(history.item.id, self.failed, error)
                 continue
             if isinstance(plan, str):
@@ -213,7 +215,10 @@ class LetterReplay(ABC):
         free: list[Plan] = []
         for plan, key in zip(plans, keys, strict=True):
             owner, pending = plan.letter.id if key is None else owners[key], ""
-            if key is not None and self.dedupe and owner not in (plan.letter.id, wanted[key]):
+            if key is not None and owner == plan.letter.id != wanted[key]:
+                # Another call claimed it for this letter. This call sends it as well: it must have the claim, too.
+                owner = owners[key] = (await self._claim({key: owner}))[key]
+            elif key is not None and self.dedupe and owner not in (plan.letter.id, wanted[key]):
                 owner, pending = await self._take_over(plan, key)
                 owners[key] = owner
             if owner == plan.letter.id:
@@ -227,7 +232,10 @@ class LetterReplay(ABC):
     async def _withdraw_unsent(self, plans: Sequence[Plan]) -> None:
         for plan in plans:
             key = self._claim_of(plan) if plan.letter.id in self._unsent else None
-            if key is not None:
+            # Without `dedupe` the claim may be that of another letter, which was sent.
+            if key is None or await claims.claimed(self.store, key) != plan.letter.id:
+                continue
+            if not await self._was_sent(plan.letter):
                 await self._withdraw(key)
 
     def _claim_of(self, plan: Plan) -> str | None:
@@ -245,6 +253,14 @@ class LetterReplay(ABC):
 
     async def _withdraw(self, name: str) -> None:
         await retry_unknown(lambda: claims.withdraw(self.store, name, self._claimed_by))
+
+    async def _was_sent(self, letter: Candidate) -> bool:
+        """Another call sent it, perhaps without a claim: it was replayed since, or has ended as done."""
+        try:
+            item = (await self.store.get(letter.id)).item
+        except NotFound:
+            return True  # it ended, and was pruned
+        return item.replays != letter.item.replays or item.state is State.DONE
 
     async def _take_over(self, plan: Plan, key: str) -> tuple[str, str]:
         """The owner of a claim that another letter had, and the time after which it can be taken over if not yet.
