@@ -208,7 +208,7 @@ PLANTS: dict[str, Plant] = {
     "ExtendsById": Plant((Edit("extend", "c.deliveries = o.delivery and", ""),)),
     "ExtendRevives": Plant((Edit("extend", "c.lease_until > now_at", "c.lease_until is not null"),)),
     "ExtendShortens": Plant((Edit("extend", "greatest(c.lease_until, now_at + ttl)", "now_at + ttl"),)),
-    "ReplayResetsTheFence": Plant((Edit("amend/replay", "attempt = 0, errors", "deliveries = 0, attempt = 0, errors"),)),
+    "ReplayResetsTheFence": Plant((Edit("amend/replay", "attempt = 0,", "deliveries = 0, attempt = 0,"),)),
     "LeasesWithoutExclusion": Plant(
         (
             Edit("lease", "for no key update of c skip locked", ""),

@@ -199,7 +199,7 @@ PLANTS: dict[str, Plant] = {
     "ExtendsById": Plant((Edit("extend/prolong", "deliveries = ?", "? is not null"),)),
     "ExtendRevives": Plant((Edit("extend/prolong", "lease_until > ?", "? is not null"),)),
     "ExtendShortens": Plant((Edit("extend", "max(lease_until, ?)", "?"),)),
-    "ReplayResetsTheFence": Plant((Edit("amend/replay", "attempt = 0, errors", "deliveries = 0, attempt = 0, errors"),)),
+    "ReplayResetsTheFence": Plant((Edit("amend/replay", "attempt = 0,", "deliveries = 0, attempt = 0,"),)),
     "LeavesItReady": Plant((Edit("lease/mark", "set state = 'leased',", "set"),)),
     "CountsOnFailureOnly": Plant(
         (Edit("lease/mark", "attempt = attempt + 1,", ""), Edit("lease/pick", "i.attempt + 1", "i.attempt"))
