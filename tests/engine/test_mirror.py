@@ -14,16 +14,29 @@ class Copy:
         self.written: list[int] = []
         self.errors: list[str] = []
         self.full = False
+        self.intact = True
         self._original = original
-        self.mirror = Mirror("copy", store, clock, signature=self._signature, write=self._write, failed=self._failed)
+        self.mirror = Mirror(
+            "copy",
+            store,
+            clock,
+            signature=self._signature,
+            write=self._write,
+            failed=self._failed,
+            is_intact=self._is_intact,
+        )
 
     async def _signature(self) -> object:
         return self._original[-1]
+
+    async def _is_intact(self) -> bool:
+        return self.intact
 
     async def _write(self) -> None:
         if self.full:
             raise OSError("no room")
         self.written.append(self._original[-1])
+        self.intact = True
 
     def _failed(self, error: Exception) -> None:
         self.errors.append(str(error))
@@ -57,4 +70,17 @@ async def test_the_elected_one_writes_what_it_is_told_and_what_others_change_and
     await clock.sleep(LOOK_EVERY)
     assert second.written == [4, 5]
     await second.mirror.close()
+    await store.close()
+
+
+async def test_a_copy_that_is_not_intact_is_written_again_once() -> None:
+    clock = FakeClock(autoadvance=True)
+    store = MemoryStore(clock)
+    await store.open()
+    copy = Copy(store, clock, [1])
+    await clock.sleep(LOOK_EVERY)
+    copy.intact = False
+    await clock.sleep(3 * LOOK_EVERY)
+    assert copy.written == [1, 1]
+    await copy.mirror.close()
     await store.close()

@@ -102,6 +102,11 @@ async def test_it_is_refused_where_a_loop_runs() -> None:
     client = ReceiptClient("http://127.0.0.1:9", "memory:", log=False)
     with pytest.raises(CalledFromLoop, match=r"redrive\.receipts"):
         client.open()
+    for call, name in ((client.open, "ReceiptClient.open"), (client.recover, "ReceiptClient.recover")):
+        with pytest.raises(CalledFromLoop, match=rf"^{name} of redrive\.receipts\.blocking would block"):
+            call()
+    with pytest.raises(CalledFromLoop, match=r"^WorkPoller\.run of redrive\.receipts\.blocking would block"):
+        blocking.WorkPoller(client, lambda job: None).run()
     assert loop_threads() == []
 
 

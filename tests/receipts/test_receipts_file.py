@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
+import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from redrive.errors import ConfigError
 from redrive.office import files
-from redrive.receipts import DeadLetterQueue, receipts_json
+from redrive.receipts import DeadLetterQueue, ReceiptClient, receipts_json
+from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore, SimulatedCrash
 from tests.receipts.target import REFUSED, Target, opened, receipt
 from tests.receipts.test_json import entry, written
@@ -142,6 +148,84 @@ async def test_nothing_of_a_damaged_or_foreign_file_is_lost(
         await lab.pass_time("2s")
         assert leases(path) == ["a", "by hand", "new"]
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+async def test_a_file_that_was_deleted_or_changed_is_written_again_while_no_letter_changes(
+    memory_lab: Lab, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, writes = memory_lab, Writes(monkeypatch)
+    async with opened(lab, Target(lab.clock, then=REFUSED), receipts_file=path) as client:
+        await lab.drive(client.send_receipt(receipt("a")))
+        await lab.pass_time("10s")
+        right, count = path.read_bytes(), len(writes.at)
+        path.unlink()
+        await lab.pass_time("6s")
+        assert path.read_bytes() == right
+        path.write_bytes(right[:-9])
+        await lab.pass_time("6s")
+        assert path.read_bytes() == right
+        assert [each.read_bytes() for each in path.parent.glob("receipts.json.damaged-*")] == [right[:-9]]
+        await lab.pass_time("1m")
+        assert len(writes.at) == count + 2
+        path.unlink()
+        os.mkfifo(path)
+        await lab.pass_time("12s")
+        assert path.is_fifo(), "nothing but a regular file is replaced"
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def unix_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))  # an absolute path may be too long
+
+
+def link_to_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+@pytest.mark.parametrize("make", [fifo, unix_socket, link_to_fifo, Path.mkdir])
+async def test_only_a_regular_file_is_read_and_replaced(
+    memory_lab: Lab, path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
+) -> None:
+    path.parent.mkdir()
+    monkeypatch.chdir(path.parent)
+    make(path)
+    before, kind = path.lstat(), "a directory" if path.is_dir() else "not a regular file"
+    text = f"{path} is {kind}"
+    given = path.parent if path.is_dir() else path
+    client = ReceiptClient(None, "memory:", transport=Target(memory_lab.clock), receipts_file=given, log=False)
+    with pytest.raises(ConfigError, match=f"receipts_file: {re.escape(text)}") as refused:
+        await client.open()
+    assert refused.value.hint == "name a receipts.json, or its folder"
+    with pytest.raises(ConfigError, match=f"storage_path: {re.escape(text)}"):
+        await DeadLetterQueue("memory:", storage_path=given).open()
+    with pytest.raises(OSError, match=f"it is {kind}"):
+        await files.replace_file(path, b"[]")
+    with pytest.raises(ConfigError, match=f"FILE: {re.escape(text)}"):
+        await receipts_json.write(path, [], force=True)
+    after = path.lstat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+
+
+async def test_a_link_to_a_regular_file_is_followed(memory_lab: Lab, path: Path) -> None:
+    path.parent.mkdir()
+    path.with_name("kept.json").write_bytes(written(entry("a")))
+    path.symlink_to("kept.json")
+    async with opened(memory_lab, Target(memory_lab.clock), receipts_file=path) as client:
+        await memory_lab.drive(client.dead_letters.store(receipt("b")))
+    assert path.is_symlink()
+    assert leases(path.with_name("kept.json")) == ["a", "b"]
+
+
+def test_a_path_with_nul_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"storage_path: 'a\\x00b' contains NUL"):
+        DeadLetterQueue("memory:", storage_path="a\0b")
+    with pytest.raises(ConfigError, match=r"receipts_file: 'a\\x00b' contains NUL"):
+        ReceiptClient(None, "memory:", transport=Target(FakeClock()), receipts_file="a\0b")
 
 
 async def test_a_write_that_fails_is_logged_once_and_tried_again(

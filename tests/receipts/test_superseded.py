@@ -1,4 +1,4 @@
-"""Dead `running` receipts of a lease whose end was said are no letters any more; nobody is woken for them."""
+"""Dead receipts of a lease end as superseded when a final receipt of it has been delivered, and never arrive later."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from redrive.core.states import State
 from redrive.receipts import ReceiptClient, _superseded
+from redrive.receipts._delivery import ENDED_BY
 from redrive.testing.faults import Fault, FaultyStore
 from tests.receipts.target import GONE, REFUSED, Target, opened, receipt
 from tests.support.lab import LABS, Lab, Shared, open_lab
@@ -76,7 +77,7 @@ async def test_they_stay_while_the_final_one_is_dead_too(lab: Lab) -> None:
 
 
 async def test_another_end_is_sent_when_the_first_was_refused(each_lab: Lab) -> None:
-    """Nothing had arrived. When it arrives it ends the lease, and the letters of progress with it."""
+    """Nothing had arrived. When it arrives it ends the lease, and all dead receipts of it."""
     lab = each_lab
     target = Target(lab.clock, REFUSED, REFUSED, REFUSED)
     async with opened(lab, target) as client:
@@ -88,10 +89,82 @@ async def test_another_end_is_sent_when_the_first_was_refused(each_lab: Lab) -> 
         assert await lab.drive(client.send_receipt(failed)) is True
         await lab.drive(client.close())
         assert [status for _, status in target.leases] == ["running", "complete", "failed", "failed"]
-        assert client.metrics.superseded == {"running": 1}
+        assert client.metrics.superseded == {"running": 1, "complete": 1}
     async with opened(lab, target) as client:
-        (left,) = await client.dead_letters.get_all()
-        assert left.receipt.status == "complete"
+        assert await client.dead_letters.size() == 0
+        assert await lab.store.documents(ENDED_BY) == (), "the cancelled first one says the same"
+        other = receipt(status="failed", summary="and again")
+        assert await lab.drive(client.send_receipt(other)) is False
+        assert len(target.calls) == 4
+
+
+@pytest.mark.parametrize("way", ["recover", "replay", "send", "restore"])
+async def test_the_first_end_does_not_arrive_after_another_one(each_lab: Lab, way: str) -> None:
+    """Also if it could not be ended when the other one arrived: it was in the trash, or the store failed."""
+    lab, target = each_lab, Target(each_lab.clock, REFUSED)
+    faulty = FaultyStore(Shared(lab.store, lab.clock))
+    async with opened(lab, target, store=faulty) as client:
+        assert await lab.drive(client.send_receipt(receipt())) is False
+        (dead,) = await client.dead_letters.get_all()
+        if way == "restore":
+            assert await lab.drive(client.dead_letters.remove(dead.id)) is True
+        else:
+            faulty.fail("lease_letters", Fault.UNAVAILABLE)
+        failed = await lab.drive(client.submit(receipt(status="failed")))
+        assert await lab.drive(client.wait(failed)) is True
+        await lab.pass_time("1m")
+        faulty.heal()
+        other = receipt(status="failed", summary="and again")
+        assert await lab.drive(client.send_receipt(other)) is False, "nor does a third one"
+        if way == "restore":
+            await lab.drive(client.app.letters.restore([dead.id], reason="by mistake"))
+        assert await client.dead_letters.size() == 1
+        if way == "recover":
+            done = await lab.drive(client.recover())
+            assert [each.id for each in done.superseded] == [dead.id]
+        elif way == "send":
+            assert await lab.drive(client.send_receipt(receipt())) is False
+        else:
+            await lab.drive(client.app.letters.replay("queue:receipts", reason="the broker is back"))
+            assert await lab.drive(client.wait(dead.id)) is False
+        history = await client.app.history(dead.id)
+        assert history.item.state is State.CANCELLED
+        assert f"superseded: final receipt {failed} ended the lease" in history.attempts[-1].note
+        assert [status for _, status in target.leases] == ["complete", "failed"]
+
+
+async def test_a_recovery_that_delivers_another_end_supersedes_the_first_in_the_next_one(lab: Lab) -> None:
+    target = Target(lab.clock, REFUSED, REFUSED, REFUSED)
+    async with opened(lab, target) as client:
+        for status in ("complete", "failed"):
+            assert await lab.drive(client.send_receipt(receipt(status=status))) is False
+        complete, failed = [each.id for each in await client.dead_letters.get_all()]
+        done = await lab.drive(client.recover())
+        assert (done.delivered, [each.id for each in done.kept]) == ((failed,), [complete])
+        done = await lab.drive(client.recover())
+        assert [each.id for each in done.superseded] == [complete]
+        assert [status for _, status in target.leases] == ["complete", "failed", "complete", "failed"]
+
+
+async def test_another_end_that_was_not_settled_is_delivered_again(lab: Lab) -> None:
+    """The document that names it does not supersede it."""
+    target = Target(lab.clock, REFUSED)
+    faulty = FaultyStore(Shared(lab.store, lab.clock))
+    async with opened(lab, target, store=faulty) as client:
+        assert await lab.drive(client.send_receipt(receipt())) is False
+        faulty.next("write_documents", Fault.UNKNOWN)
+        failed = await lab.drive(client.submit(receipt(status="failed")))
+        await lab.until(lambda: len(target.calls) == 2)
+        faulty.heal()
+        assert await lab.drive(client.wait(failed)) is True
+        assert [status for _, status in target.leases] == ["complete", "failed", "failed"]
+
+
+async def test_the_first_end_of_a_lease_reads_nothing_more(lab: Lab) -> None:
+    faulty = FaultyStore(Shared(lab.store, lab.clock))
+    async with opened(lab, Target(lab.clock), store=faulty) as client:
+        faulty.fail("document", Fault.UNAVAILABLE)
+        assert await lab.drive(client.send_receipt(receipt())) is True
 
 
 async def test_more_progress_is_no_end(lab: Lab) -> None:

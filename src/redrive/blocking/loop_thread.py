@@ -112,6 +112,9 @@ class LoopThreadHost:
     def _refuse_in_loop(self, method: Callable[..., object]) -> None:
         if not in_event_loop():
             return
-        name = method.__qualname__
+        owner = getattr(method, "__self__", None)
+        # The class that the caller knows, not the one that has the method.
+        classes = [each.__name__ for each in type(owner).__mro__ if not each.__name__.startswith("_")]
+        name = method.__qualname__ if owner is None else f"{classes[0]}.{method.__name__}"
         text = f"{self._what.format(name=name)} would block the event loop that runs in this thread"
         raise CalledFromLoop(text, hint=self._instead.format(name=name.rpartition(".")[2]))

@@ -1,6 +1,7 @@
 """A mirror: one process, elected through the store, keeps a copy of something in the store up to date.
 
-It writes after `change`, and after a look at a signature every few seconds, for changes that other processes made.
+It writes after `change`, and after a look every few seconds at a signature, for changes that other processes made, and
+at the copy, for one that was deleted or changed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from redrive.stores.clock import Clock
 WRITE_EVERY: Millis = 1_000
 """The shortest time between two writes."""
 LOOK_EVERY: Millis = 5_000
-"""The time between two looks at the signature, and between two tries of a write that fails."""
+"""The time between two looks at the signature and the copy, and between two tries of a write that fails."""
 TERM: Millis = 15_000
 """How long an election lasts: another process takes over this long after a crash."""
 
 
 class Mirror:
-    """`election` names the copy. `signature` gives a value that changes with the original, `write` makes the copy.
+    """`election` names the copy. `signature` gives a value that changes with the original, `write` makes the copy,
+    `is_intact` says whether the copy is still as it was written.
 
     `failed` is called with the error of the first of several writes that fail, RedriveError or OSError.
     """
@@ -38,6 +40,7 @@ class Mirror:
         signature: Callable[[], Awaitable[object]],
         write: Callable[[], Awaitable[object]],
         failed: Callable[[Exception], None],
+        is_intact: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._election, self._owner = election, new_id()
         self._store = store
@@ -45,6 +48,7 @@ class Mirror:
         self._signature = signature
         self._write = write
         self._failed = failed
+        self._is_intact = is_intact
         self._leads = self._unwritten = self._failing = False
         self._changed = asyncio.Event()
         self._seen: object = None
@@ -85,6 +89,8 @@ class Mirror:
                 self._unwritten, self._seen = False, None  # the elected process sees what changed here
                 return
             seen = await self._signature()
+            if self._is_intact is not None and not await self._is_intact():
+                self._unwritten = True
             if self._unwritten or seen != self._seen:
                 self._unwritten = True
                 await self._write()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -18,11 +19,18 @@ from redrive.stores.aside import in_thread
 _GAP = re.compile(r"[\s,]*")
 
 
+def irregular(path: Path) -> str:
+    """What there is in place of a regular file, links followed; "" for a regular file, or none."""
+    if path.is_file() or not path.exists():
+        return ""
+    return "a directory" if path.is_dir() else "not a regular file"
+
+
 @contextmanager
 def new_file(path: Path, *, force: bool) -> Iterator[IO[bytes]]:
     """As `complete_file`. Raises ConfigError if it cannot be a file, Conflict for one that exists, unless `force`."""
-    if path.exists() and not path.is_file():
-        kind = "a directory" if path.is_dir() else "not a regular file"
+    kind = irregular(path)
+    if kind:
         raise ConfigError(f"{path} is {kind}", field="FILE", hint="name a file")
     if not path.parent.is_dir():
         hint = "make the folder first, or name another place"
@@ -71,8 +79,14 @@ def complete_file(path: Path, *, force: bool = False) -> Iterator[IO[bytes]]:
 
 @in_thread
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the file, or the one that a link leads to; its folder is made. Raises OSError."""
+    """Replace the file, or the one that a link leads to; its folder is made. Raises OSError.
+
+    What exists and is not a regular file is kept: OSError too.
+    """
     target = path.resolve()
+    kind = irregular(target)
+    if kind:
+        raise OSError(errno.EINVAL, f"it is {kind}", str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     with complete_file(target, force=True) as out:
         out.write(data)

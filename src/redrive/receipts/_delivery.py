@@ -7,12 +7,14 @@ from datetime import timedelta
 from functools import lru_cache
 
 from redrive.app.internals import Store
+from redrive.core import codec
 from redrive.core.backoff import exponential
 from redrive.core.classify import dead_on, retry_on
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.policy_data import policy_text, resolve
 from redrive.core.states import State
+from redrive.core.verbs import DocumentWrite
 from redrive.engine.signals import Cancel, Dead, Snooze
 from redrive.errors import (
     InvalidReceipt,
@@ -32,6 +34,8 @@ from redrive.receipts.transports import Transport
 
 SUPERSEDED = "superseded: "
 """The beginning of the reason of a superseded receipt."""
+ENDED_BY = "receipts-ended-by"
+"""A document under the id of a dead first final receipt: the id of another final one that was delivered."""
 LONGEST = 86_400.0
 """Seconds: the longest wait."""
 EXPECTED = 1_000
@@ -87,7 +91,7 @@ class Delivery:
             raise Dead(error.message) from error
         self._metrics.trying(item.id, receipt.status, retry=item.errors > 0)
         try:
-            await self._deliver(item.id, receipt, tenant_id)
+            await self._deliver(item, receipt, tenant_id)
         except ReceiptSuperseded as error:
             raise Cancel(f"{SUPERSEDED}{error.message}") from None
         except ReceiptError as error:
@@ -96,32 +100,46 @@ class Delivery:
                 error.retry_after = None
             raise
         except StoreError as error:
-            # The receipt was not sent: no attempt.
-            raise Snooze("1s", note=f"the store could not be asked whether the lease has ended: {error}") from None
+            # The receipt was not sent, or is sent again with the same key: no attempt.
+            raise Snooze("1s", note=f"the store could not read or write how the lease ended: {error}") from None
         self._metrics.arrived(item.id)
         self.delivered(item.id)
 
     async def deliver(self, item: Item) -> None:
         """One attempt, by the holder of the item. Raises ReceiptError, PayloadUndecodable, StoreError."""
-        await self._deliver(item.id, *unpack(item.payload))
+        await self._deliver(item, *unpack(item.payload))
 
-    async def _deliver(self, key: str, receipt: Receipt, tenant_id: str | None) -> None:
+    async def _deliver(self, item: Item, receipt: Receipt, tenant_id: str | None) -> None:
         try:
             check_sendable(receipt)
         except InvalidReceipt as error:
             raise ReceiptRefused(f"{error.message}; it can only be discarded") from None
         final = final_id(self._queue, tenant_id, receipt.lease_id)
-        if key != final and await self._has_ended(final, another=receipt.final):
-            raise ReceiptSuperseded(f"final receipt {final} ended the lease")
-        await self._transport.deliver(receipt, key, tenant_id)
+        ended_by = await self._ended_by(item, final, is_final=receipt.final)
+        if ended_by:
+            raise ReceiptSuperseded(f"final receipt {ended_by} ended the lease")
+        await self._transport.deliver(receipt, item.id, tenant_id)
+        if receipt.final and item.id != final:
+            # Before the item is settled: after a crash in between it is delivered again.
+            await self._store.write_documents([DocumentWrite(ENDED_BY, final, codec.encode(item.id))])
 
-    async def _has_ended(self, final: str, *, another: bool) -> bool:
-        """Whether a final receipt exists. For another final one, a dead first one does not count."""
-        try:
-            first = (await self._store.get(final)).item
-        except NotFound:
-            return await self._store.tombstone(final) is not None
-        return not (another and first.state is State.DEAD)
+    async def _ended_by(self, item: Item, final: str, *, is_final: bool) -> str:
+        """The id of the final receipt that ended the lease, else "". A dead first one does not end it for another.
+
+        A first final receipt that was never dead needs no read: none but a dead one lets another be delivered.
+        """
+        if item.id != final:
+            try:
+                first = (await self._store.get(final)).item
+            except NotFound:
+                return "" if await self._store.tombstone(final) is None else final
+            if not is_final or first.state is not State.DEAD:
+                return final
+        elif item.letter is None and not item.replays:
+            return ""
+        other = await self._store.document(ENDED_BY, final)
+        ended_by = "" if other is None else codec.decode(other.body, str)
+        return "" if ended_by == item.id else ended_by
 
 
 def _own_wait(item: Item) -> Millis:

@@ -1,4 +1,4 @@
-"""Ends dead `running` receipts of a lease when its final receipt has been delivered.
+"""Ends the dead receipts of a lease when a final receipt of it has been delivered.
 
 A dead item leaves a gap before the later ones of its order key. So the look for dead receipts costs nothing where there
 are none, and the process that delivers the final receipt finds them, in whatever process they died.
@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from redrive.app import Redrive
-from redrive.app.internals import PAGE_LIMIT
+from redrive.app.internals import PAGE_LIMIT, store_of
 from redrive.core.filters import render
 from redrive.core.item import Item, Millis
 from redrive.core.select import And, Match, Or
+from redrive.core.verbs import DocumentWrite
 from redrive.engine.signals import Cancel
 from redrive.errors import PayloadUndecodable, RedriveError
 from redrive.office.bites import pages
-from redrive.receipts._delivery import SUPERSEDED
+from redrive.receipts._delivery import ENDED_BY, SUPERSEDED
 from redrive.receipts.metrics import ReceiptMetrics
 from redrive.receipts.model import final_id, receipt_in, unpack
 
@@ -82,16 +83,20 @@ class SupersededLetters:
 
     async def _supersede(self, ended: dict[str, str]) -> None:
         async def supersede(item: Item) -> None:
-            self._metrics.trying(item.id, "running", retry=False)
+            self._metrics.trying(item.id, unpack(item.payload)[0].status, retry=False)
             raise Cancel(f"{SUPERSEDED}final receipt {ended[_key(item)]} ended the lease")
 
         leases = Or(tuple([Match("key", "=", key) for key in ended]))
         where = render(And((Match("queue", "=", self._queue), leases)))
         async for page in pages(lambda cursor: self._app.letters.find(where, limit=PAGE_LIMIT, cursor=cursor)):
-            found = ((item.id, receipt_in(item.payload)) for item in page)
-            ids = [each for each, receipt in found if receipt is not None and not receipt.final]
+            ids = [item.id for item in page if receipt_in(item.payload) is not None and item.id != ended[_key(item)]]
             if ids:
-                await self._app.letters.work(ids, supersede, reason=REASON, concurrency=AT_ONCE, early=True)
+                done = await self._app.letters.work(ids, supersede, reason=REASON, concurrency=AT_ONCE, early=True)
+                # A first final receipt that is cancelled ends its lease without the document.
+                firsts = {item.id for item in page if self._is_first_final(item)}
+                writes = [DocumentWrite(ENDED_BY, each.id, None) for each in done.cancelled if each.id in firsts]
+                if writes:
+                    await store_of(self._app).write_documents(writes)
 
 
 def _key(item: Item) -> str:

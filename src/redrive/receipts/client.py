@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Any, Literal
 
 from redrive.app import Redrive
 from redrive.app.internals import Store, set_write_hook, store_of
@@ -112,9 +113,6 @@ class ReceiptClient(Recovering):
 
     # --- lifecycle ---
 
-    async def open(self) -> Self:
-        return await super().open()  # CalledFromLoop names this method
-
     async def _open(self) -> None:
         await self._transport.open()
         try:
@@ -131,6 +129,8 @@ class ReceiptClient(Recovering):
 
     async def _start(self) -> None:
         letters = self.dead_letters
+        if self.receipts_file is not None:
+            await receipts_json.resolve(Path(self.receipts_file), "receipts_file")
         await letters.load()
         await doors.mark(self._store, self.queue, "receipts")
         await self.metrics.open(self.app, self.queue)
@@ -141,8 +141,7 @@ class ReceiptClient(Recovering):
             work.add_done_callback(self._worker_ended)
             self._tasks.append(work)
         if self.receipts_file is not None:
-            path = receipts_json.check_path(self.receipts_file)
-            self._file = ReceiptsFile(self.app, self.queue, path, letters.load)
+            self._file = ReceiptsFile(self.app, self.queue, Path(self.receipts_file), letters.load)
             await self._file.open()
 
     async def close(self) -> None:

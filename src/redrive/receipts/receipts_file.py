@@ -55,14 +55,20 @@ class ReceiptsFile:
         self._path = path
         self._load = load
         self._mirror: Mirror | None = None
+        self._written: object = None
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
         self._path = await receipts_json.resolve(self._path)
         name = hashlib.sha256(f"{platform.node()}:{self._path}".encode()).hexdigest()[:16]
-        store, clock = store_of(self._app), clock_of(self._app)
         self._mirror = Mirror(
-            f"receipts.json-{name}", store, clock, signature=self._signature, write=self._write, failed=self._failed
+            f"receipts.json-{name}",
+            store_of(self._app),
+            clock_of(self._app),
+            signature=self._signature,
+            write=self._write,
+            failed=self._failed,
+            is_intact=self._is_intact,
         )
         self._unsubscribe = self._app.events.subscribe(self._on_event)
 
@@ -88,6 +94,9 @@ class ReceiptsFile:
         last = [(item.id, item.letter and item.letter.died_at) for item in page]
         return row.open, row.archived, row.trash, last
 
+    async def _is_intact(self) -> bool:
+        return await _stamp(self._path) == self._written
+
     async def _write(self) -> None:
         there = await receipts_json.read(self._path)
         if there is not None:
@@ -101,3 +110,14 @@ class ReceiptsFile:
         if there is None or there.hash != digest:
             await files.replace_file(self._path, data)
             await remember(self._app, self._path, digest)
+        self._written = await _stamp(self._path)
+
+
+@in_thread
+def _stamp(path: Path) -> object:
+    """Changes with the file; None if there is none. Raises OSError."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

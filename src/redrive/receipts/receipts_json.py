@@ -20,10 +20,11 @@ from redrive.app.internals import in_thread
 from redrive.core.quantity import shown
 from redrive.core.validation import check_count
 from redrive.errors import ConfigError, InvalidReceipt
-from redrive.office.files import json_entries, new_file
+from redrive.office.files import irregular, json_entries, new_file
 from redrive.receipts.model import Receipt, check_sendable, check_tenant
 
 NAME = "receipts.json"
+PATH_HINT = f"name a {NAME}, or its folder"
 FAULTS = 20
 """So many are reported one by one; of more, only the number."""
 MOST_ATTEMPTS = 1_000_000
@@ -63,15 +64,27 @@ class Contents(Struct, frozen=True):
 def check_path(path: object, field: str = "storage_path") -> Path:
     if not isinstance(path, str | os.PathLike) or not str(path):
         text = f"must be a string or a pathlib.Path, got {shown(path)}"
-        raise ConfigError(text, field=field, hint="name a receipts.json, or its folder")
+        raise ConfigError(text, field=field, hint=PATH_HINT)
+    if "\0" in str(path):
+        raise ConfigError(f"{shown(str(path))} contains NUL", field=field, hint=PATH_HINT)
     return Path(path)
 
 
 @in_thread
-def resolve(path: Path) -> Path:
-    """The file itself, or the receipts.json in a folder. A path without a suffix that does not exist is a folder."""
+def resolve(path: Path, field: str = "storage_path") -> Path:
+    """The file itself, or the receipts.json in a folder. A path without a suffix that does not exist is a folder.
+
+    Raises ConfigError for what exists and is not a regular file.
+    """
     named = path.expanduser().absolute()
-    return named / NAME if named.is_dir() or not (named.suffix or named.exists()) else named
+    return _regular(named / NAME if named.is_dir() or not (named.suffix or named.exists()) else named, field)
+
+
+def _regular(path: Path, field: str) -> Path:
+    kind = irregular(path)
+    if kind:
+        raise ConfigError(f"{path} is {kind}", field=field, hint=PATH_HINT)
+    return path
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -81,7 +94,7 @@ def resolve(path: Path) -> Path:
 def read(path: Path) -> Contents | None:
     """None if there is no such file. Raises ConfigError if it cannot be read."""
     try:
-        return parse(path.read_bytes())
+        return parse(_regular(path, "storage_path").read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
