@@ -16,6 +16,7 @@ from redrive.errors import StoreCorrupt
 from redrive.stores.postgres import PostgresStore, checkup
 from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.shape import SHAPE
+from redrive.stores.statements import load
 from redrive.stores.url import store_from_url
 from tests.stores.postgres_hot_kit import session_of
 from tests.stores.postgres_kit import behind, execute, rows, somebody_waits
@@ -169,6 +170,14 @@ async def test_a_newer_and_an_older_schema_are_left_alone(url: str, filled: Post
     await execute(url, "delete from migration")
     (older,) = (await filled.check()).left_out
     assert "redrive db migrate brings it to" in older
+
+
+def test_what_is_found_comes_in_order_whatever_the_plan() -> None:
+    """The first of them are told as examples, and where rows lie depends on who wrote them last."""
+    statements = load("postgres", "check")
+    named = [name for name in statements if name.endswith("_bodies") and name != "window_of_bodies"]
+    for name in (*checkup._TABLES, *named):  # noqa: SLF001 - one statement for each
+        assert "order by" in statements[name], name
 
 
 async def test_windows_leave_nothing_out(store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

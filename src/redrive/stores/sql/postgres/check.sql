@@ -35,19 +35,21 @@ where n.relnamespace = to_regnamespace(%b) and n.relkind in ('i', 'I') and x.ind
 group by n.relname;
 
 -- --- rows: the name of what breaks a truth, and for each truth in order whether it breaks that ---
--- The window is said of every table, so that each is read once and in order.
+-- The window is said of every table, so that each is read once and in order. What is found comes in the order of put:
+-- the first examples are told.
 
 -- :name item
 select i.id, c.seq is null, t.id is not null
 from {schema}.item i
 left join {schema}.course c on c.seq = i.seq and c.seq > %b::bigint and c.seq <= %b::bigint
 left join {schema}.tombstone t on t.id = i.id
-where i.seq > %b::bigint and i.seq <= %b::bigint and (c.seq is null or t.id is not null);
+where i.seq > %b::bigint and i.seq <= %b::bigint and (c.seq is null or t.id is not null)
+order by i.seq;
 
 -- :name course
 select name, misfit, unknown, lease, ending, letter, held, untold, waits, lined, levelled, labelled
 from (
-    select coalesce(i.id, '#' || c.seq) as name,
+    select c.seq, coalesce(i.id, '#' || c.seq) as name,
            i.seq is null or i.queue <> c.queue as misfit,
            c.state not in ('ready', 'leased', 'done', 'dead', 'cancelled') as unknown,
            c.state <> 'dead' and (c.state = 'leased') <> (c.lease_until is not null)
@@ -77,7 +79,8 @@ from (
     ) g on g.seq = c.seq
     where c.seq > %b::bigint and c.seq <= %b::bigint
 ) looked_at
-where misfit or unknown or lease or ending or letter or held or untold or waits or lined or levelled or labelled;
+where misfit or unknown or lease or ending or letter or held or untold or waits or lined or levelled or labelled
+order by seq;
 
 -- :name letter
 -- One whose item is not there, is not dead, or is of another queue, or that lies nowhere we know.
@@ -87,32 +90,37 @@ left join {schema}.course c on c.seq = l.seq and c.seq > %b::bigint and c.seq <=
 left join {schema}.item i on i.seq = l.seq and i.seq > %b::bigint and i.seq <= %b::bigint
 where l.seq > %b::bigint and l.seq <= %b::bigint
     and (i.seq is null or c.seq is null or c.state <> 'dead' or c.queue <> l.queue
-        or l.disposition not in ('open', 'archived', 'trash'));
+        or l.disposition not in ('open', 'archived', 'trash'))
+order by l.seq;
 
 -- :name result
 select '#' || r.seq, true
 from {schema}.result r
 left join {schema}.item i on i.seq = r.seq and i.seq > %b::bigint and i.seq <= %b::bigint
-where r.seq > %b::bigint and r.seq <= %b::bigint and i.seq is null;
+where r.seq > %b::bigint and r.seq <= %b::bigint and i.seq is null
+order by r.seq;
 
 -- :name attempt
 select '#' || a.seq, true
 from {schema}.attempt a
 left join {schema}.item i on i.seq = a.seq and i.seq > %b::bigint and i.seq <= %b::bigint
-where a.seq > %b::bigint and a.seq <= %b::bigint and i.seq is null;
+where a.seq > %b::bigint and a.seq <= %b::bigint and i.seq is null
+order by a.seq;
 
 -- :name tag
 select '#' || g.seq, true
 from {schema}.tag g
 left join {schema}.item i on i.seq = g.seq and i.seq > %b::bigint and i.seq <= %b::bigint
-where g.seq > %b::bigint and g.seq <= %b::bigint and i.seq is null;
+where g.seq > %b::bigint and g.seq <= %b::bigint and i.seq is null
+order by g.seq;
 
 -- :name deed
 select '#' || d.seq, true
 from {schema}.deed d
 left join {schema}.item i on i.seq = d.seq and i.seq > %b::bigint and i.seq <= %b::bigint
 where d.seq > %b::bigint and d.seq <= %b::bigint
-    and (i.seq is null or not exists (select from {schema}.journal j where j.position = d.position));
+    and (i.seq is null or not exists (select from {schema}.journal j where j.position = d.position))
+order by d.seq;
 
 -- :name bonds
 -- Lines, followers, places under limit keys, dedupe keys and edges: which truth (by its number) is broken, and by what.
@@ -181,22 +189,26 @@ where coalesce(c.state, '') <> 'ready' or a.state = 'done' or a.ties & 8 = 0;
 
 -- :name payload_bodies
 select i.id, i.body, i.packing, i.crc from {schema}.item i
-where i.seq > %b::bigint and i.seq <= %b::bigint;
+where i.seq > %b::bigint and i.seq <= %b::bigint
+order by i.seq;
 
 -- :name result_bodies
 select coalesce(i.id, '#' || r.seq), r.body, r.packing
 from {schema}.result r left join {schema}.item i on i.seq = r.seq
-where r.seq > %b::bigint and r.seq <= %b::bigint;
+where r.seq > %b::bigint and r.seq <= %b::bigint
+order by r.seq;
 
 -- :name letter_bodies
 select coalesce(i.id, '#' || l.seq), l.failure, l.cause, l.error
 from {schema}.letter l left join {schema}.item i on i.seq = l.seq
-where l.seq > %b::bigint and l.seq <= %b::bigint;
+where l.seq > %b::bigint and l.seq <= %b::bigint
+order by l.seq;
 
 -- :name attempt_bodies
 select coalesce(i.id, '#' || a.seq), a.body, a.delivery
 from {schema}.attempt a left join {schema}.item i on i.seq = a.seq
-where a.seq > %b::bigint and a.seq <= %b::bigint;
+where a.seq > %b::bigint and a.seq <= %b::bigint
+order by a.seq, a.delivery;
 
 -- --- what is kept beside the rows ---
 
