@@ -43,6 +43,23 @@ async def test_acts_are_sealed_in_order_and_verified(work: Work) -> None:
     assert [entry.reason for entry in await audit.last(2)] == ["not quite", "later"]
 
 
+async def test_a_request_is_one_line_however_many_entries_it_has(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.office.bites.PAGE_LIMIT", 2)
+    ids = await work.letters(5)
+    await work.app.letters.archive(ids, reason="known")
+    await work.app.letters.note(ids[0], "later")
+    assert len(await work.app.audit.list()) > 2
+    archived, note = await work.app.audit.requests()
+    assert (archived.act, archived.reason, sorted(archived.changed), note.act) == (
+        "archive",
+        "known",
+        sorted(ids),
+        "note",
+    )
+    assert archived.entries == len(await work.app.audit.list()) - 1
+    assert await work.app.audit.requests(1) == (note,)
+
+
 async def test_two_who_seal_at_once_leave_one_chain(work: Work) -> None:
     ids = await work.letters(3)
     for each in ids:

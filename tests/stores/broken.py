@@ -186,6 +186,13 @@ class LeasesByTheWorkersClock(Bent):
         return await super().lease(request)
 
 
+class KnowsOneLane(Bent):
+    """A second request of a worker makes it forget the first, whose leases nobody holds then."""
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        return await super().lease(structs.replace(request, lane=0))
+
+
 class IgnoresTheNonce(Bent):
     _calls = 0
 

@@ -14,7 +14,7 @@ from redrive.core.select import Match, Or
 from redrive.core.states import State
 from redrive.core.verbs import Act, LeaseRequest, NewEntry, Settlement
 from redrive.errors import StoreUnavailable
-from redrive.stores.postgres import PostgresStore, amend, bonds, faults, prune, settle, take_in
+from redrive.stores.postgres import PostgresStore, amend, bonds, faults, lease, prune, settle, take_in
 from redrive.stores.postgres.rows import short
 from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.shelf import append_acts
@@ -78,6 +78,11 @@ def _audits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (amend, prune, take_in):
         monkeypatch.setattr(module, "append_acts", append)
+
+
+def _knows_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lease.wanted
+    monkeypatch.setattr(lease, "wanted", lambda request, look: right(structs.replace(request, lane=0), look))
 
 
 def _leaves_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +225,21 @@ PLANTS: dict[str, Plant] = {
     "CountsOnFailureOnly": Plant((Edit("lease", "attempt = c.attempt + 1,", ""),)),
     "LeasesByAnotherClock": Plant(
         (Edit("lease", f"0 and {_DUE}", f"0 and {_DUE} + 500"), Edit("lanes/choose", _DUE, f"{_DUE} + 500"))
+    ),
+    "KnowsOneLane": Plant(patches=(_knows_one_lane,)),
+    "AnswersAnyLane": Plant(
+        (
+            Edit(
+                "lease",
+                "n.lane = split_part(request, ':', 1) and n.nonce = request",
+                "split_part(n.nonce, ':', 2) = split_part(request, ':', 2)",
+            ),
+            Edit(
+                "lease",
+                "n.lane = split_part(request, ':', 1) and c.deliveries",
+                "split_part(n.nonce, ':', 2) = split_part(request, ':', 2) and c.deliveries",
+            ),
+        )
     ),
     "IgnoresTheNonce": Plant((Edit("lease", "n.nonce = request", "false"),)),
     "GivesSuspectsInCompany": Plant(

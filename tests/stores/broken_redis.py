@@ -177,6 +177,22 @@ PLANTS: dict[str, Plant] = {
     "LeasesByAnotherClock": Plant(
         (Edit("leasing", "'-inf', time, 'LIMIT', 0, most)", "'-inf', time + 500, 'LIMIT', 0, most)"),)
     ),
+    "KnowsOneLane": Plant(
+        (
+            Edit("leasing", "set(P .. 'nonce', request[5],", "set(P .. 'nonce', request[1],"),
+            Edit("leasing", "call('HGET', P .. 'nonce', request[5])", "call('HGET', P .. 'nonce', request[1])"),
+        )
+    ),
+    "AnswersAnyLane": Plant(
+        (
+            Edit(
+                "leasing",
+                "local before = list_of(call('HGET', P .. 'nonce', request[5]))",
+                "local before for _, kept in ipairs(call('HVALS', P .. 'nonce')) do local found = list_of(kept) "
+                "if found and found[1] == request[2] then before = found end end",
+            ),
+        )
+    ),
     "IgnoresTheNonce": Plant((Edit("leasing", "if before and before[1] == request[2] then", "if false then"),)),
     "GivesSuspectsInCompany": Plant(
         (Edit("leasing", "math.floor(number / 6) < line and made.plain or made.suspect", "made.plain"),)

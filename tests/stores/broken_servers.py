@@ -89,6 +89,14 @@ _LEASING = {
         "by the worker's, which is half a second fast",
         ("test_put_with_a_delay_is_not_leased_early", "test_lease_gives_a_retry_when_it_is_due_and_not_before"),
     ),
+    "KnowsOneLane": Bug(
+        "a second request of a worker makes it forget the first, whose leases nobody holds then",
+        ("test_lease_nonces_are_each_lane_s_own",),
+    ),
+    "AnswersAnyLane": Bug(
+        "a request is taken for the repeat of one of another lane",
+        ("test_lease_nonces_are_each_lane_s_own",),
+    ),
     "IgnoresTheNonce": Bug(
         "what was given in an answer that got lost is held by nobody, and more is given",
         (

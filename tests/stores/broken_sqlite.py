@@ -205,7 +205,14 @@ PLANTS: dict[str, Plant] = {
         (Edit("lease/mark", "attempt = attempt + 1,", ""), Edit("lease/pick", "i.attempt + 1", "i.attempt"))
     ),
     "LeasesByAnotherClock": Plant((Edit("lease/pick", "i.due_at <= ?", "i.due_at <= ? + 500"),)),
-    "IgnoresTheNonce": Plant((Edit("lease", "worker = ? and nonce = ?", "worker = ? and nonce = ? and false"),)),
+    "KnowsOneLane": Plant(
+        (
+            Edit("lease/last_nonce", "lane = ?", "lane = 0 * ?"),
+            Edit("lease/keep_nonce", "values (?, ?, ?, ?, ?)", "values (?, 0 * ?, ?, ?, ?)"),
+        )
+    ),
+    "AnswersAnyLane": Plant((Edit("lease/last_nonce", "lane = ?", "lane <> ? + 100"),)),
+    "IgnoresTheNonce": Plant((Edit("lease", "lane = ? and nonce = ?", "lane = ? and nonce = ? and false"),)),
     "GivesMoreBesideASuspect": Plant((Edit("lease", "state = 'leased' and alone = 1", "false"),)),
     "LeasesFromThePaused": Plant((Edit("lease/queue", "select paused,", "select 0,"),)),
     "LeasesTheUnscathedFirst": Plant(patches=(_by_crashes,)),

@@ -70,6 +70,7 @@ TEETH = (
         ("test_put_with_a_delay_is_not_leased_early", "test_lease_gives_a_retry_when_it_is_due_and_not_before"),
         machine=True,
     ),
+    Tooth(b.KnowsOneLane, ("test_lease_nonces_are_each_lane_s_own",)),
     Tooth(
         b.IgnoresTheNonce,
         (

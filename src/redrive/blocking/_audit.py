@@ -6,7 +6,7 @@ from redrive.blocking._bridge import Bridge
 from redrive.core.chain import Seal
 from redrive.core.verbs import Entry
 from redrive.office import audit as office
-from redrive.office.audit import AuditCheck
+from redrive.office.audit import AuditCheck, AuditLine
 
 
 class Audit:
@@ -21,6 +21,10 @@ class Audit:
     def last(self, limit: int = 100) -> tuple[Entry, ...]:
         """The newest entries, in order."""
         return self._bridge.call(self._audit.last, limit)
+
+    def requests(self, limit: int = 100) -> tuple[AuditLine, ...]:
+        """The newest requests among the last LOOKED_AT entries, in order: one line each, whatever they changed."""
+        return self._bridge.call(self._audit.requests, limit)
 
     def seal(self) -> Seal | None:
         """Make what is new a part of the chain. Workers do it every minute, and commands when they have acted."""

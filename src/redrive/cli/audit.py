@@ -15,8 +15,7 @@ from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.watch import look, watch_option
 from redrive.core.item import Instant, Millis, short_id
 from redrive.core.redact import redact_text
-from redrive.core.verbs import Entry
-from redrive.office.audit import AuditCheck
+from redrive.office.audit import LOOKED_AT, AuditCheck, AuditLine
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -33,7 +32,7 @@ Examples:
 """,
 )
 
-ABOUT_LIST = """List what people did, the newest last.
+ABOUT_LIST = """List what was done, one line per request, the newest last.
 
 \b
 Examples:
@@ -42,7 +41,8 @@ Examples:
   redrive audit list --actor ann --limit 20
 
 In a pipe the columns are POSITION AT ACTOR ACT COUNT REASON REQUEST ABOUT, separated by tabs; COUNT is how many items
-or things it changed, ABOUT names some of them.
+or things it changed, ABOUT names some of them. An act on many items is written in several entries: POSITION and AT are
+those of the first.
 """
 ABOUT_VERIFY = """Check that nobody changed, added or removed what was written.
 
@@ -69,76 +69,54 @@ SHOWN = 3
 def list_entries(
     *, actor: str | None, since: Millis | None, limit: int, shape: Shape, watch: int | None, store: str
 ) -> int:
-    async def ask(app: Redrive) -> tuple[list[Entry], Instant]:
+    async def ask(app: Redrive) -> tuple[list[AuditLine], Instant]:
         now = (await app.tally()).at
-        entries = await app.audit.last(limit if actor is None else LOOKED_AT)
-        wanted = [each for each in entries if actor in (None, each.actor) and (since is None or each.at >= now - since)]
+        lines = await app.audit.requests(LOOKED_AT)
+        wanted = [each for each in lines if actor in (None, each.actor) and (since is None or each.at >= now - since)]
         return wanted[-limit:], now
 
-    def draw(found: tuple[list[Entry], Instant]) -> None:
-        entries, now = found
-        listing: Listing[Entry] = Listing(
+    def draw(found: tuple[list[AuditLine], Instant]) -> None:
+        lines, now = found
+        listing: Listing[AuditLine] = Listing(
             key="position",
             as_object=_as_object,
             table=lambda rows: (["AT", "ACTOR", "ACT", "COUNT", "ABOUT", "REASON"], [_row(row, now) for row in rows]),
             line=_line,
-            none="nobody did anything yet",
-            kind=Entry,
+            none="the audit is empty",
+            kind=AuditLine,
         )
-        show_list(listing, entries, shape)
+        show_list(listing, lines, shape)
 
     return look(store, ask, draw, watch)
 
 
-LOOKED_AT = 10_000
-"""Entries among which those of one actor are looked for; the newest."""
-
-
-def _body(entry: Entry) -> dict[str, Any]:
-    try:
-        body = msgspec.json.decode(entry.body)
-    except (msgspec.MsgspecError, ValueError):
-        return {}
-    return body if isinstance(body, dict) else {}
-
-
-def _act(entry: Entry) -> tuple[str, list[str]]:
-    """The word of the act, and what it changed."""
-    body = _body(entry)
-    changed = body.get("changed")
-    return str(body.get("change", entry.topic)), [str(one) for one in changed] if isinstance(changed, list) else []
-
-
-def _as_object(entry: Entry) -> dict[str, Any]:
-    word, changed = _act(entry)
-    body = _body(entry)
+def _as_object(line: AuditLine) -> dict[str, Any]:
     return {
-        "position": entry.position,
-        "at": iso(entry.at),
-        "actor": entry.actor,
-        "act": word,
-        "reason": redact_text(entry.reason),
-        "request_id": entry.request_id,
-        "changed": changed,
-        "detail": body.get("detail") or body.get("settings"),
+        "position": line.position,
+        "at": iso(line.at),
+        "actor": line.actor,
+        "act": line.act,
+        "reason": redact_text(line.reason),
+        "request_id": line.request_id,
+        "changed": list(line.changed),
+        "detail": line.detail,
+        "entries": line.entries,
     }
 
 
-def _about(changed: list[str]) -> str:
+def _about(changed: tuple[str, ...]) -> str:
     more = len(changed) - SHOWN
     return " ".join(short_id(one) for one in changed[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _row(entry: Entry, now: Instant) -> list[str]:
-    word, changed = _act(entry)
-    at = f"{brief(now - entry.at)} ago"
-    return [at, entry.actor, word, str(len(changed)), _about(changed), redact_text(entry.reason)]
+def _row(line: AuditLine, now: Instant) -> list[str]:
+    facts = [f"{brief(now - line.at)} ago", line.actor, line.act, str(len(line.changed))]
+    return [*facts, _about(line.changed), redact_text(line.reason)]
 
 
-def _line(entry: Entry) -> list[str]:
-    word, changed = _act(entry)
-    facts = [str(entry.position), iso(entry.at) or MISSING, entry.actor, word, str(len(changed))]
-    return [*facts, redact_text(entry.reason), entry.request_id or MISSING, _about(changed) or MISSING]
+def _line(line: AuditLine) -> list[str]:
+    facts = [str(line.position), iso(line.at) or MISSING, line.actor, line.act, str(len(line.changed))]
+    return [*facts, redact_text(line.reason), line.request_id or MISSING, _about(line.changed) or MISSING]
 
 
 @click.command("verify", help=ABOUT_VERIFY, context_settings=HELP_NAMES)

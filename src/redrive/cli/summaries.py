@@ -94,7 +94,7 @@ SUMMARIES = {
     "db migrate": "Bring the schema of the database to what this redrive knows.",
     "db sql": "Print all that makes redrive's tables and functions, for tools of...",
     "redrive audit": "The audit: what was done by whom and why.",
-    "audit list": "List what people did, the newest last.",
+    "audit list": "List what was done, one line per request, the newest last.",
     "audit verify": "Check that nobody changed, added or removed what was written.",
     "redrive config": "Settings: redrive.toml or redrive.yaml, REDRIVE_… variables, and...",
     "config show": "Show the settings in force; passwords are left out.",

@@ -45,12 +45,17 @@ class Want(Struct, frozen=True):
 
 
 class LeaseRequest(Struct, frozen=True):
-    """`holding` is how many leases the worker has in hand besides this request; `nonce` names the request."""
+    """`holding` is how many leases the worker has in hand besides this request; `nonce` names the request.
+
+    `lane`: a worker that has several requests under way makes each in a lane of its own. The last nonce of each lane
+    is remembered, so that every one of them can be repeated.
+    """
 
     worker: str
     wants: tuple[Want, ...]
     nonce: str
     holding: int = 0
+    lane: int = 0
 
 
 class Leases(Struct, frozen=True):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redrive.core import codec
 from redrive.core.chain import HEAD, KIND, UNSEALED, Chain, Seal, key_of
+from redrive.core.item import Instant
 from redrive.core.verbs import Document, Entry
 from redrive.engine import seals
 from redrive.errors import StoreCorrupt
 from redrive.stores.audit import TOPIC
 from redrive.stores.base import PAGE_LIMIT, Store
+
+LOOKED_AT = 10_000
+"""Entries among which requests are looked for; the newest."""
 
 
 class AuditCheck(Struct, frozen=True):
@@ -35,6 +42,54 @@ class AuditCheck(Struct, frozen=True):
     @property
     def sound(self) -> bool:
         return not self.fault
+
+
+class AuditLine(Struct, frozen=True):
+    """What one request did. An act on many items is written in several `entries`: `position` and `at` are those of the
+    first, `changed` has the items of all.
+    """
+
+    position: int
+    at: Instant
+    actor: str
+    act: str
+    reason: str
+    request_id: str
+    changed: tuple[str, ...] = ()
+    detail: Any = None
+    entries: int = 1
+
+
+def by_request(entries: Iterable[Entry]) -> list[AuditLine]:
+    """One line for each act of a request, in the order of their first entries."""
+    lines: dict[tuple[object, ...], AuditLine] = {}
+    for entry in entries:
+        line = _line(entry)
+        key = (line.request_id or line.position, line.act, line.actor)
+        first = lines.get(key)
+        if first is None:
+            lines[key] = line
+        else:
+            lines[key] = replace(first, changed=(*first.changed, *line.changed), entries=first.entries + 1)
+    return list(lines.values())
+
+
+def _line(entry: Entry) -> AuditLine:
+    try:
+        body = msgspec.json.decode(entry.body, type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError):
+        body = {}
+    changed = body.get("changed")
+    return AuditLine(
+        entry.position,
+        entry.at,
+        entry.actor,
+        str(body.get("change", entry.topic)),
+        entry.reason,
+        entry.request_id,
+        tuple([str(each) for each in changed]) if isinstance(changed, list) else (),
+        body.get("detail") or body.get("settings"),
+    )
 
 
 class _Fault(Struct, frozen=True):
@@ -64,6 +119,10 @@ class Audit:
                 break
             after = entries[-1].position
         return tuple(newest)
+
+    async def requests(self, limit: int = 100) -> tuple[AuditLine, ...]:
+        """The newest requests among the last LOOKED_AT entries, in order: one line each, whatever they changed."""
+        return tuple(by_request(await self.last(LOOKED_AT))[-limit:])
 
     async def seal(self) -> Seal | None:
         """Make what is new a part of the chain. Workers do it every minute, and commands when they have acted."""

@@ -95,8 +95,8 @@ class Store(Protocol):
         Counts before it gives: deliveries + 1, attempt + 1. An item with at least `want.max_crashes - 1` crashes is
         given only as the sole lease of a worker with `holding == 0` (then `alone` is set and nothing else is given);
         it goes before plain items, and a worker that holds it gets nothing more. The wants are served in their order.
-        Repeating the worker's last nonce gives the same leases, as far as the worker still holds them, and leases
-        nothing new.
+        Repeating the last nonce of the worker's lane gives the same leases, as far as the worker still holds them, and
+        leases nothing new.
         """
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from redrive.core.item import Item
-from redrive.core.verbs import Settlement
+from redrive.core.verbs import LeaseRequest, Settlement
 
 MOST = 16_384
 
@@ -18,7 +18,7 @@ class Memo:
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[int, str]] = {}
-        self._gave_nothing: dict[str, str] = {}
+        self._gave_nothing: dict[tuple[str, int], str] = {}
 
     def remember(self, items: Iterable[Item]) -> None:
         places = self._places
@@ -34,14 +34,14 @@ class Memo:
     def place(self, item_id: str) -> tuple[int, str] | None:
         return self._places.get(item_id)
 
-    def gave_nothing(self, worker: str, nonce: str) -> None:
+    def gave_nothing(self, request: LeaseRequest) -> None:
         """An empty answer changes nothing in the database, so its nonce is kept here and costs no commit."""
-        self._gave_nothing[worker] = nonce
+        self._gave_nothing[request.worker, request.lane] = request.nonce
         while len(self._gave_nothing) > MOST:
             del self._gave_nothing[next(iter(self._gave_nothing))]
 
-    def gave(self, worker: str) -> None:
-        self._gave_nothing.pop(worker, None)
+    def gave(self, request: LeaseRequest) -> None:
+        self._gave_nothing.pop((request.worker, request.lane), None)
 
-    def knows_nothing_was_given(self, worker: str, nonce: str) -> bool:
-        return self._gave_nothing.get(worker) == nonce
+    def knows_nothing_was_given(self, request: LeaseRequest) -> bool:
+        return self._gave_nothing.get((request.worker, request.lane)) == request.nonce

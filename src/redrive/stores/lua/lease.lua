@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Gives due items of unpaused queues to one worker.
--- Inputs:    ARGV[2] msgpack request [worker, nonce, holding, [[queue, limit, ttl, max_crashes, retries, turn], …]]
+-- Inputs:    ARGV[2] msgpack request [worker, nonce, holding, [[queue, limit, ttl, max_crashes, retries, turn], …], worker and lane]
 -- Outputs:   time, then as leasing.lua says
 -- Atomicity: all keys are checked before the first write. Taking work off the store is let through when memory is full.
 -- Uses: bonds(ledger lines ties) limits(limits) choosing(choosing) lending(lending) leasing

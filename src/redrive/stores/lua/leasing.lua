@@ -1,5 +1,5 @@
 -- Who gets what: due order, suspects alone, and the same answer to the same nonce. For lease and for settle's `then`.
--- Inputs:    prepared(request) reads and checks all that give needs; the request is {worker, nonce, holding, wants}, a
+-- Inputs:    prepared(request) reads and checks all that give needs; the request is {worker, nonce, holding, wants, its key}, a
 --            want {queue, limit, ttl, max_crashes, retries or false, turn}. give(prepared, time) comes after it, and may
 --            come after a write.
 -- Outputs:   {1 if a suspect waits else 0, id, record, payload, id, record, payload, …}
@@ -210,7 +210,7 @@ local function remember(request, given, time, is_new)
     forget_stale(time)
     write()
   end
-  set(P .. 'nonce', request[1], cmsgpack.pack({request[2], time, numbers}))
+  set(P .. 'nonce', request[5], cmsgpack.pack({request[2], time, numbers}))
 end
 
 local function nothing_yet()
@@ -262,7 +262,7 @@ local function first_suspect(lanes, time)
 end
 
 local function give(request, time)
-  local before = list_of(call('HGET', P .. 'nonce', request[1]))
+  local before = list_of(call('HGET', P .. 'nonce', request[5]))
   if before and before[1] == request[2] then
     return given_before(before[3])
   end

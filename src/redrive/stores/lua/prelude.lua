@@ -19,7 +19,7 @@
 --   causes            zset  open letters -> cause NUL queue
 --   routes            zset  open letters -> route; rooms is the hash route -> for how many it has room
 --   queues            hash  queue -> paused, by whom, why, what limits it (limits.lua), its settings as JSON
---   nonce, alone      hash  worker -> its last request and what it got; the lease it holds alone
+--   nonce, alone      hash  worker, and lane if not 0 -> its last request and what it got; worker -> the lease it holds alone
 --   tombstones, documents:<kind>, journal:<topic>, workers, elections, sequence, boot
 -- What binds items to others stands in lines.lua and ties.lua, their tags in tags.lua.
 -- What is counted is how many there are in a set, so no counter can drift.

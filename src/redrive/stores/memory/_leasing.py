@@ -30,18 +30,18 @@ class Leasing:
     def __init__(self, table: Table, limits: Limits) -> None:
         self._table = table
         self._limits = limits
-        self._given: dict[str, _Given] = {}
+        self._given: dict[tuple[str, int], _Given] = {}
         self._alone: dict[str, Held] = {}
         self._aside = 0
 
     def lease(self, request: LeaseRequest, now: Instant) -> Leases:
-        last = self._given.get(request.worker)
+        last = self._given.get((request.worker, request.lane))
         if last is not None and last.nonce == request.nonce:
             return Leases(tuple(item for held in last.held if (item := self._current(held)) is not None))
         self._aside = 0
         leases = Leases() if self._holds_a_suspect(request.worker) else self._give(request, now)
         given = tuple(Held(item.id, item.deliveries) for item in leases.items)
-        self._given[request.worker] = _Given(request.nonce, given)
+        self._given[request.worker, request.lane] = _Given(request.nonce, given)
         return leases
 
     def _current(self, held: Held) -> Item | None:

@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 
 
 async def lease(session: Session, request: LeaseRequest) -> tuple[list[Judged], bool]:
-    if session.memo.knows_nothing_was_given(request.worker, request.nonce):
+    if session.memo.knows_nothing_was_given(request):
         return [], False
     look = session.floors.look(request)
     rows = await session.call(session.sql("lease", "call"), (session.pinned(), *wanted(request, look)))
@@ -63,7 +63,7 @@ def given(session: Session, request: LeaseRequest, look: Look, answer: Answer) -
     """What this process learns from an answer: numbers, nonces, floors."""
     memo = session.memo
     if answer.judged:
-        memo.gave(request.worker)
+        memo.gave(request)
         memo.remember(item for item, _ in answer.judged)
         if len(session.ordered) > MOST_ORDERED:
             session.ordered.clear()
@@ -71,7 +71,7 @@ def given(session: Session, request: LeaseRequest, look: Look, answer: Answer) -
             [item.id for item, _ in answer.judged if item.terms is not None and item.terms.order_key]
         )
     else:
-        memo.gave_nothing(request.worker, request.nonce)
+        memo.gave_nothing(request)
     session.floors.learn(request, look, [item for item, _ in answer.judged])
 
 
@@ -80,7 +80,7 @@ def wanted(request: LeaseRequest, look: Look) -> tuple[Any, ...]:
     wants = request.wants
     return (
         request.worker,
-        request.nonce,
+        f"{request.lane}:{request.nonce}",
         request.holding,
         texts([want.queue for want in wants]),
         integers([max(0, min(want.limit, _MOST)) for want in wants]),

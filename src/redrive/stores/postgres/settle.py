@@ -32,7 +32,7 @@ Outcome = tuple[tuple[Answer, ...], "list[Judged] | None", bool]
 async def settle(session: Session, settlements: Sequence[Settlement], then: LeaseRequest | None) -> Outcome:
     memo = session.memo
     ask = then
-    if then is not None and memo.knows_nothing_was_given(then.worker, then.nonce):
+    if then is not None and memo.knows_nothing_was_given(then):
         ask = None
     look = None if ask is None else session.floors.look(ask)
     request = _NOBODY if ask is None or look is None else lease.wanted(ask, look)

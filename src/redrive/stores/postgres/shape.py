@@ -22,7 +22,7 @@ _TABLES = {
     "journal": "position, at, topic, actor, reason, request_id, change, body",
     "letter": "seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure, route",
     "line": "queue, key, head, waiting, status, gap",
-    "nonce": "worker, nonce, at, seqs, deliveries",
+    "nonce": "worker, lane, nonce, at, seqs, deliveries",
     "pace": "queue, full_at",
     "queue": (
         "name, paused, paused_by, paused_reason, max_running, max_per_key, rate_count, rate_per, rate_burst, "
@@ -69,7 +69,7 @@ _INDEXES = {
     "letter_queue": "queue, disposition, died_at, seq",
     "letter_route": "route, disposition, died_at, seq",
     "line_pkey": "queue, key",
-    "nonce_pkey": "worker",
+    "nonce_pkey": "worker, lane",
     "pace_pkey": "queue",
     "queue_capacity": "name",
     "queue_limited": "name",

@@ -32,11 +32,13 @@ def packed_request(request: LeaseRequest) -> bytes:
         (want.queue, want.limit, want.ttl, want.max_crashes, False if want.retries is None else want.retries, want.turn)
         for want in request.wants
     ]
-    return packed((request.worker, request.nonce, request.holding, wants))
+    # A worker's name has no NUL.
+    key = f"{request.worker}\0{request.lane}" if request.lane else request.worker
+    return packed((request.worker, request.nonce, request.holding, wants, key))
 
 
 async def lease(session: Session, request: LeaseRequest) -> Leases:
-    if session.memo.knows_nothing_was_given(request.worker, request.nonce):
+    if session.memo.knows_nothing_was_given(request):
         return Leases()
     time, reply = await session.run("lease", [packed_request(request)])
     return await given(session, request, reply, time)
@@ -47,7 +49,7 @@ async def settle_then(session: Session, settlements: Sequence[Settlement], then:
     if then is None:
         answers, _, _ = await settle.settle(session, settlements)
         return Settled(answers)
-    if session.memo.knows_nothing_was_given(then.worker, then.nonce):
+    if session.memo.knows_nothing_was_given(then):
         answers, _, _ = await settle.settle(session, settlements)
         return Settled(answers, Leases())
     answers, reply, time = await settle.settle(session, settlements, packed_request(then))
@@ -58,9 +60,9 @@ async def given(session: Session, request: LeaseRequest, reply: list[Any], time:
     """From the reply of leasing.lua."""
     if len(reply) == 1:
         # An empty answer changes nothing on the server, so its nonce is kept here and costs no write.
-        session.memo.gave_nothing(request.worker, request.nonce)
+        session.memo.gave_nothing(request)
         return Leases(suspects_due=reply[0] == 1)
-    session.memo.gave(request.worker)
+    session.memo.gave(request)
     return Leases(await usable(session, reply[1:], time), suspects_due=reply[0] == 1)
 
 

@@ -50,18 +50,18 @@ class _Lane(NamedTuple):
 
 
 def lease(tx: Tx, memo: BoundMemo, request: LeaseRequest) -> Leases:
-    if memo.knows_nothing_was_given(request.worker, request.nonce):
+    if memo.knows_nothing_was_given(request):
         return Leases()
-    row = tx.execute(_SQL["last_nonce"], (request.worker, request.nonce)).fetchone()
+    row = tx.execute(_SQL["last_nonce"], (request.worker, request.lane, request.nonce)).fetchone()
     if row is not None:
         return Leases(_given_before(tx, memo, codec.decode(row[0], list[int])))
     leases = Leases() if _holds_a_suspect(tx, request.worker) else _Giving(tx, memo, request).give()
     if leases.items:
         given = [number for item in leases.items for number in (item.seq, item.deliveries)]
-        tx.execute(_SQL["keep_nonce"], (request.worker, request.nonce, tx.now, codec.encode(given)))
-        memo.gave(request.worker)
+        tx.execute(_SQL["keep_nonce"], (request.worker, request.lane, request.nonce, tx.now, codec.encode(given)))
+        memo.gave(request)
     else:
-        memo.gave_nothing(request.worker, request.nonce)
+        memo.gave_nothing(request)
     return leases
 
 

@@ -84,6 +84,7 @@ class Asked(TypedDict, total=False):
     retries: int | None
     turn: int
     wants: Sequence[Want]
+    lane: int
 
 
 @dataclass
@@ -279,10 +280,11 @@ def asking(
     retries: int | None = None,
     turn: int = 0,
     wants: Sequence[Want] = (),
+    lane: int = 0,
 ) -> LeaseRequest:
     """A lease request; every call makes a new nonce unless one is given."""
     asked = tuple(wants) or (Want(queue, limit, ttl, max_crashes, retries, turn),)
-    return LeaseRequest(worker, asked, nonce or fresh("nonce"), holding)
+    return LeaseRequest(worker, asked, nonce or fresh("nonce"), holding, lane)
 
 
 def failure(cause: str = "c1", error: str = "SMTPTimeout", text: str = "timed out after 30 s") -> Failure:

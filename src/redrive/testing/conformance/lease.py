@@ -231,6 +231,25 @@ async def test_lease_nonces_are_each_worker_s_own(world: World) -> None:
     assert ids(await world.lease(1, worker="w-2", nonce="same")) == (two.id,)
 
 
+async def test_lease_nonces_are_each_lane_s_own(world: World) -> None:
+    """Two requests of a worker are under way: the first answer is lost, the second one was applied meanwhile."""
+    await world.put(*news(3))
+    first = (await world.store.lease(asking(1, nonce="one", lane=1))).items
+    second = (await world.store.lease(asking(1, nonce="two", lane=2))).items
+    assert len({*ids(first), *ids(second)}) == 2
+    again = await world.store.lease(asking(1, nonce="one", lane=1))
+    assert again.items == first
+    settled = await world.store.settle([finished(second[0])], asking(1, nonce="two", lane=2))
+    assert settled.leases is not None
+    assert settled.leases.items == ()
+    assert (await world.store.lease(asking(1, nonce="one", lane=1))).items == first
+    (third,) = (await world.store.lease(asking(1, nonce="one", lane=2))).items
+    assert third.id not in {*ids(first), *ids(second)}
+    assert (await world.store.lease(asking(1, nonce="three", lane=3))).items == ()
+    await world.put(new())
+    assert (await world.store.lease(asking(1, nonce="three", lane=3))).items == ()
+
+
 async def test_lease_with_a_new_nonce_gives_more(world: World) -> None:
     await world.put(*news(2))
     first, second = await world.lease_one(), await world.lease_one()

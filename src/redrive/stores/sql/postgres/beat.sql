@@ -19,8 +19,8 @@ begin
         select o.name from {schema}.worker o where o.seen_at <= now_at - keep for update skip locked
     ));
     delete from {schema}.nonce n
-    where n.worker = any (array(
-        select o.worker from {schema}.nonce o where o.at <= now_at - keep for update skip locked
+    where n.ctid = any (array(
+        select o.ctid from {schema}.nonce o where o.at <= now_at - keep for update skip locked
     ));
     perform {schema}.fold();
 end

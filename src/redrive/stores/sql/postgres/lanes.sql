@@ -157,10 +157,10 @@ begin
         returning c.seq, c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes, c.replays,
                   c.last_chance, c.priority, c.ties, o.nth
     ), kept as (
-        insert into {schema}.nonce as n (worker, nonce, at, seqs, deliveries)
-        select who, request, now_at, array_agg(g.seq), array_agg(g.deliveries)
+        insert into {schema}.nonce as n (worker, lane, nonce, at, seqs, deliveries)
+        select who, split_part(request, ':', 1), request, now_at, array_agg(g.seq), array_agg(g.deliveries)
         from (select g.seq, g.deliveries from given g order by g.nth) g having count(*) > 0
-        on conflict (worker) do update
+        on conflict (worker, lane) do update
         set nonce = excluded.nonce, at = excluded.at,
             seqs = case when n.nonce = excluded.nonce then n.seqs || excluded.seqs else excluded.seqs end,
             deliveries = case when n.nonce = excluded.nonce then n.deliveries || excluded.deliveries

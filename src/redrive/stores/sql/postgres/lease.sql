@@ -1,7 +1,7 @@
 -- lease: due items of unpaused queues to one worker, as core.lanes orders them and limits let them; a suspect alone.
--- Inputs: the request as arrays, one element per want, with a line (crashes from which on an item is a suspect), a
---   floor (due time and number up to which the caller has seen everything taken), how many of them may be retries (-1:
---   any number) and whose turn it is for each.
+-- Inputs: the worker; its request, as lane:nonce; the wants as arrays, one element per want, with a line (crashes from
+--   which on an item is a suspect), a floor (due time and number up to which the caller has seen everything taken), how
+--   many of them may be retries (-1: any number) and whose turn it is for each.
 -- Outputs: rows with note 0 are leases in order; one with note 1 says that a suspect waits.
 -- Atomicity: one statement. Rows that somebody else is taking are passed over, never waited for. Where a queue has a
 --   limit or stands behind a gate, leases wait for each other: their rows are locked before anything else.
@@ -168,7 +168,8 @@ begin
     -- A repeat of a request whose answer was lost waits here for the end of the first, and then finds what it gave.
     perform pg_advisory_xact_lock(hashtextextended(who, hashtext('{schema}.lease')));
     now_at := {schema}.now_ms(pinned);
-    if exists (select 1 from {schema}.nonce n where n.worker = who and n.nonce = request) then
+    if exists (select 1 from {schema}.nonce n
+               where n.worker = who and n.lane = split_part(request, ':', 1) and n.nonce = request) then
         return query
         select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
                c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
@@ -180,7 +181,7 @@ begin
         join {schema}.course c on c.seq = any (array[o.seq])
         join {schema}.item i on i.seq = any (array[o.seq])
         left join {schema}.terms t on t.seq = any (array[case when c.ties & 64 <> 0 then c.seq end])
-        where n.worker = who and c.deliveries = o.delivery and c.lease_until is not null
+        where n.worker = who and n.lane = split_part(request, ':', 1) and c.deliveries = o.delivery and c.lease_until is not null
         order by o.place;
         return;
     end if;
@@ -257,10 +258,10 @@ begin
                 returning c.seq, c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes, c.replays,
                           c.last_chance, c.priority, c.ties
             ), kept as (
-                insert into {schema}.nonce as n (worker, nonce, at, seqs, deliveries)
-                select who, request, now_at, array_agg(g.seq), array_agg(g.deliveries)
+                insert into {schema}.nonce as n (worker, lane, nonce, at, seqs, deliveries)
+                select who, split_part(request, ':', 1), request, now_at, array_agg(g.seq), array_agg(g.deliveries)
                 from (select g.seq, g.deliveries from given g order by g.due_at, g.seq) g having count(*) > 0
-                on conflict (worker) do update
+                on conflict (worker, lane) do update
                 set nonce = excluded.nonce, at = excluded.at,
                     seqs = case when n.nonce = excluded.nonce then n.seqs || excluded.seqs else excluded.seqs end,
                     deliveries = case when n.nonce = excluded.nonce then n.deliveries || excluded.deliveries

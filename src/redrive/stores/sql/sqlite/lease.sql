@@ -3,11 +3,11 @@
 -- Atomicity: picked and marked in one write; nobody else can write between.
 
 -- :name last_nonce
-select leases from nonce where worker = ? and nonce = ?;
+select leases from nonce where worker = ? and lane = ? and nonce = ?;
 
 -- :name keep_nonce
-insert into nonce (worker, nonce, at, leases) values (?, ?, ?, ?)
-on conflict (worker) do update set nonce = excluded.nonce, at = excluded.at, leases = excluded.leases;
+insert into nonce (worker, lane, nonce, at, leases) values (?, ?, ?, ?, ?)
+on conflict (worker, lane) do update set nonce = excluded.nonce, at = excluded.at, leases = excluded.leases;
 
 -- :name holds_alone
 select 1 from item where worker = ? and state = 'leased' and alone = 1 limit 1;

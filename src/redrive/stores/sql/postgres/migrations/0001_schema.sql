@@ -206,13 +206,15 @@ create table {schema}.tombstone (
     reason text not null
 );
 
--- The result of each worker's last lease request: sequence numbers and delivery numbers.
+-- The result of the last lease request of each worker's lane: sequence numbers and delivery numbers.
 create table {schema}.nonce (
-    worker text collate "C" primary key,
+    worker text collate "C" not null,
+    lane text collate "C" not null,
     nonce text collate "C" not null,
     at bigint not null,
     seqs bigint[] not null,
-    deliveries integer[] not null
+    deliveries integer[] not null,
+    primary key (worker, lane)
 ) with (fillfactor = 50);
 
 create table {schema}.worker (

@@ -172,12 +172,14 @@ create table tombstone (
     reason text not null
 ) without rowid;
 
--- The result of each worker's last lease request, as [seq, delivery, seq, delivery, ...].
+-- The result of the last lease request of each worker's lane, as [seq, delivery, seq, delivery, ...].
 create table nonce (
-    worker text primary key,
+    worker text not null,
+    lane integer not null,
     nonce text not null,
     at integer not null,
-    leases blob not null
+    leases blob not null,
+    primary key (worker, lane)
 ) without rowid;
 
 create table worker (
