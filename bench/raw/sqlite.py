@@ -59,14 +59,14 @@ class Own:
     def _lease(self, now: int, batch: int) -> list[int]:
         """All a lease of the store asks for, in its order; the numbers of what was given."""
         nonce = new_id()
-        self.db.execute(_LEASE["last_nonce"], (WORKER, nonce)).fetchall()
+        self.db.execute(_LEASE["last_nonce"], (WORKER, 0, nonce)).fetchall()
         self.db.execute(_LEASE["holds_alone"], (WORKER,)).fetchall()
         self.db.execute(_LEASE["queue"], (QUEUE, QUEUE)).fetchall()
         rows = self.db.execute(_LEASE["pick"], (QUEUE, 0, now, batch)).fetchall()
         seqs = [row[3] for row in rows]
         self.db.execute(_LEASE["mark"], (WORKER, now, now + TTL, 0, _json(seqs)))
         given = [number for row in rows for number in (row[3], row[7])]
-        self.db.execute(_LEASE["keep_nonce"], (WORKER, nonce, now, _json(given)))
+        self.db.execute(_LEASE["keep_nonce"], (WORKER, 0, nonce, now, _json(given)))
         return seqs
 
     def insert(self, payload: object, count: int, chunk: int) -> float:
