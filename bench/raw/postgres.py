@@ -119,4 +119,4 @@ def _request(batch: int, floor: tuple[int, int]) -> tuple[Any, ...]:
     """As the store makes it: above what was taken last."""
     due, seq = floor
     wants = (texts([QUEUE]), integers([batch]), bigints([TTL]), integers([_LINE]))
-    return (WORKER, new_id(), 0, *wants, bigints([due]), bigints([seq]), integers([_ANY]), bigints([0]))
+    return (WORKER, f"0:{new_id()}", 0, *wants, bigints([due]), bigints([seq]), integers([_ANY]), bigints([0]))

@@ -59,4 +59,4 @@ class Redis:
 
 
 def _request(batch: int) -> bytes:
-    return msgpack.encode((WORKER, new_id(), 0, [(QUEUE, batch, TTL, _MAX_CRASHES, False, 0)]))
+    return msgpack.encode((WORKER, new_id(), 0, [(QUEUE, batch, TTL, _MAX_CRASHES, False, 0)], WORKER))
