@@ -27,10 +27,15 @@ from redrive.stores.url import store_from_url
 MOST = 1.5
 NOISE = 1.1
 KEYS = 10_000
+KINDS = 8
 ONE_KEY = 100_000
 CHUNK = 1_000
 PUTS = 20_000
 SERIAL = 1_500
+FAMILY = "member:*"
+MEMBERS = 100_000
+BUSY = 10
+MOST_FOR_MEMBERS = 1.3
 TTL = 600_000
 FAR = 1_000_000
 """A limit that nobody comes near."""
@@ -67,6 +72,14 @@ def limits(lab: Lab) -> list[Reading]:
     return _used(lab, "limits, not reached", lambda number, _: Terms(limit_key=f"key-{number % 1_000}"), change)
 
 
+def kinds(lab: Lab) -> list[Reading]:
+    """One worker with a handler for all of them."""
+    count = lab.drain_size()
+    several = 1e6 / float(lab.work(_filled(lab, f"{KINDS} kinds", plain, count, kinds=KINDS))["rate"])
+    base = 1e6 / float(lab.work(_filled(lab, "plain", plain, count))["rate"])
+    return [Reading(f"drain, {KINDS} kinds", several, "µs an item", "plain", base, at_most=1 / 0.9)]
+
+
 def _used(lab: Lab, what: str, make: Make, change: QueueChange | None = None) -> list[Reading]:
     """A drain by a worker, and puts, each against plain ones."""
     count = lab.drain_size()
@@ -80,30 +93,44 @@ def _used(lab: Lab, what: str, make: Make, change: QueueChange | None = None) ->
 
 
 def _filled(
-    lab: Lab, what: str, make: Make, count: int, change: QueueChange | None = None, *, store: str = "queue"
+    lab: Lab,
+    what: str,
+    make: Make,
+    count: int,
+    change: QueueChange | None = None,
+    *,
+    store: str = "queue",
+    kinds: int = 0,
 ) -> str:
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{what} {count}")
-    return lab.prepared(name, lambda url: asyncio.run(_fill(url, make, count, change)), store)
+    return lab.prepared(name, lambda url: asyncio.run(_fill(url, make, count, change, kinds)), store)
 
 
-async def _fill(url: str, make: Make, count: int, change: QueueChange | None) -> None:
+async def _fill(url: str, make: Make, count: int, change: QueueChange | None, kinds: int) -> None:
     store = await store_from_url(url).open()
     try:
         await store.configure(QUEUE, change or QueueChange())
         for first in range(0, count, CHUNK):
-            await store.put(_items(make, first))
+            await store.put(_items(make, first, kinds))
         (row,) = (await store.tally()).queues
     finally:
         await store.close()
     check(row.ready + row.held, count, "put")
 
 
-def _items(make: Make, first: int) -> list[NewItem]:
+def _items(make: Make, first: int, kinds: int = 0) -> list[NewItem]:
     body = codec.encode(PAYLOAD)
     ids = new_ids(CHUNK)
     behind = ("", *ids)
     return [
-        NewItem(item_id, QUEUE, body, terms=make(first + number, behind[number])) for number, item_id in enumerate(ids)
+        NewItem(
+            item_id,
+            QUEUE,
+            body,
+            terms=make(first + number, behind[number]),
+            kind=f"kind-{number % kinds}" if kinds else "",
+        )
+        for number, item_id in enumerate(ids)
     ]
 
 
@@ -134,8 +161,9 @@ async def _puts(lab: Lab, make: Make, change: QueueChange | None) -> tuple[float
 class Serial:
     """One item at a time: each write settles one and leases the next."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, queue: str) -> None:
         self._store = store_from_url(url)
+        self._queue = queue
         self._held: tuple[Item, ...] = ()
 
     async def __aenter__(self) -> Self:
@@ -162,32 +190,71 @@ class Serial:
     def _ends(self) -> list[Settlement]:
         return [Settlement(item.id, item.deliveries, ToDone()) for item in self._held]
 
-    @staticmethod
-    def _request() -> LeaseRequest:
-        return LeaseRequest("bench", (Want(QUEUE, 1, TTL, 3),), new_id())
+    def _request(self) -> LeaseRequest:
+        return LeaseRequest("bench", (Want(self._queue, 1, TTL, 3),), new_id())
 
 
 def ordered_one(lab: Lab) -> list[Reading]:
     """Also without the fsync, behind which all else could hide."""
     bound = _filled(lab, "one key", lambda _number, _behind: Terms(order_key="key"), ONE_KEY)
     base = _filled(lab, "plain", plain, ONE_KEY, store="beside")
-    readings = [_serial(f"one key, {ONE_KEY:,} waiting", bound, base)]
+    beside = "plain, one at a time"
+    readings = [_serial(f"one key, {ONE_KEY:,} waiting", bound, beside, base)]
     with lab.engine.lax(bound) as lax, lab.engine.lax(base) as lax_base:
-        readings.append(_serial(f"one key, {ONE_KEY:,} waiting, without waiting for the disk", lax, lax_base))
+        line = f"one key, {ONE_KEY:,} waiting, without waiting for the disk"
+        readings.append(_serial(line, lax, beside, lax_base))
     return readings
 
 
-def _serial(line: str, bound: str, base: str) -> Reading:
+def _serial(line: str, ours: str, beside: str, base: str, *, queue: str = QUEUE, at_most: float = MOST) -> Reading:
     async def both() -> tuple[float, float]:
         spent = [0.0, 0.0]
-        async with Serial(bound) as one, Serial(base) as other:
+        async with Serial(ours, queue) as one, Serial(base, queue) as other:
             for turn in range(SERIAL):
                 for side in (0, 1) if turn % 2 else (1, 0):
                     spent[side] += await (one, other)[side].step()
         return spent[0] / SERIAL * 1e6, spent[1] / SERIAL * 1e6
 
-    ours, theirs = asyncio.run(both())
-    return Reading(line, ours, "µs an item", "plain, one at a time", theirs, at_most=MOST)
+    spent, theirs = asyncio.run(both())
+    return Reading(line, spent, "µs an item", beside, theirs, at_most=at_most)
+
+
+# --- families ---------------------------------------------------------------------------------------------------------
+
+
+def members(lab: Lab) -> list[Reading]:
+    """Members without work cost a lease of their family nothing. Also without the fsync."""
+    many, few = _family(lab, MEMBERS, "queue"), _family(lab, BUSY, "beside")
+    line, beside = f"lease and settle, {MEMBERS:,} members of which {BUSY} have work", f"{BUSY} of {BUSY} members"
+    readings = [_serial(line, many, beside, few, queue=FAMILY, at_most=MOST_FOR_MEMBERS)]
+    with lab.engine.lax(many) as lax, lab.engine.lax(few) as lax_few:
+        line += ", without waiting for the disk"
+        readings.append(_serial(line, lax, beside, lax_few, queue=FAMILY, at_most=MOST_FOR_MEMBERS))
+    return readings
+
+
+def _family(lab: Lab, count: int, store: str) -> str:
+    return lab.prepared(f"members-{count}", lambda url: asyncio.run(_fill_family(url, count)), store)
+
+
+async def _fill_family(url: str, count: int) -> None:
+    """Each member had an item, and the first of them have as many as are leased."""
+    names = [FAMILY.replace("*", str(number)) for number in range(count)]
+    store = await store_from_url(url).open()
+    try:
+        await store.configure(FAMILY, QueueChange())
+        for first in range(0, count, CHUNK):
+            await store.put([NewItem(new_id(), name, b"{}") for name in names[first : first + CHUNK]])
+        done = 0
+        while items := (await store.lease(LeaseRequest("bench", (Want(FAMILY, CHUNK, TTL, 3),), new_id()))).items:
+            await store.settle([Settlement(item.id, item.deliveries, ToDone()) for item in items])
+            done += len(items)
+        body = codec.encode(PAYLOAD)
+        for _ in range(0, 2 * SERIAL + CHUNK, CHUNK):
+            await store.put([NewItem(item_id, names[at % BUSY], body) for at, item_id in enumerate(new_ids(CHUNK))])
+    finally:
+        await store.close()
+    check(done, count, "done")
 
 
 # --- unused, and idle ---------------------------------------------------------------------------------------------

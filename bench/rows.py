@@ -282,6 +282,8 @@ FEATURES: dict[str, Row] = {
     "dedupe": features.dedupe,
     "after": features.after,
     "limits": features.limits,
+    "kinds": features.kinds,
+    "members": features.members,
     "schedules-idle": features.schedules_idle,
     "receipts": receipts.receipts,
     "mailbox-cycle": mailboxes.cycle,

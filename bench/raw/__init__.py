@@ -11,6 +11,8 @@ BATCH = 100
 BATCHES = (100, 500, 1_000)
 """Sizes to look for the best among."""
 TTL = 30_000
+SHARE = 500
+"""Of retries, in thousandths, as a new queue has it."""
 WORKER = "raw"
 FIRST = 1
 """The delivery of every item of a fresh queue."""

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from bench.load import QUEUE
-from bench.raw import BATCH, FIRST, TTL, WORKER
+from bench.raw import BATCH, FIRST, SHARE, TTL, WORKER
 from bench.seeds import story
 from redrive.core import codec
 from redrive.engine.ids import new_id, new_ids
@@ -119,4 +119,5 @@ def _request(batch: int, floor: tuple[int, int]) -> tuple[Any, ...]:
     """As the store makes it: above what was taken last."""
     due, seq = floor
     wants = (texts([QUEUE]), integers([batch]), bigints([TTL]), integers([_LINE]))
-    return (WORKER, f"0:{new_id()}", 0, *wants, bigints([due]), bigints([seq]), integers([_ANY]), bigints([0]))
+    of_retries = (integers([_ANY]), bigints([0]), integers([SHARE]))
+    return (WORKER, f"0:{new_id()}", 0, *wants, bigints([due]), bigints([seq]), *of_retries, "", None)

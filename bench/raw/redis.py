@@ -10,7 +10,7 @@ import redis
 from msgspec import msgpack
 
 from bench.load import QUEUE
-from bench.raw import BATCH, FIRST, TTL, WORKER
+from bench.raw import BATCH, FIRST, SHARE, TTL, WORKER
 from redrive.core import codec
 from redrive.engine.ids import new_id, new_ids
 from redrive.stores.redis import scripts
@@ -59,4 +59,5 @@ class Redis:
 
 
 def _request(batch: int) -> bytes:
-    return msgpack.encode((WORKER, new_id(), 0, [(QUEUE, batch, TTL, _MAX_CRASHES, False, 0)], WORKER))
+    want = (QUEUE, batch, TTL, _MAX_CRASHES, False, 0, SHARE, False)
+    return msgpack.encode((WORKER, new_id(), 0, [want], WORKER, ""))

@@ -62,7 +62,7 @@ class Own:
         self.db.execute(_LEASE["last_nonce"], (WORKER, 0, nonce)).fetchall()
         self.db.execute(_LEASE["holds_alone"], (WORKER,)).fetchall()
         self.db.execute(_LEASE["queue"], (QUEUE, QUEUE)).fetchall()
-        rows = self.db.execute(_LEASE["pick"], (QUEUE, 0, now, batch)).fetchall()
+        rows = self.db.execute(_LEASE["pick"], (QUEUE, "", 0, now, batch)).fetchall()
         seqs = [row[3] for row in rows]
         self.db.execute(_LEASE["mark"], (WORKER, now, now + TTL, 0, _json(seqs)))
         given = [number for row in rows for number in (row[3], row[7])]
@@ -83,8 +83,8 @@ class Own:
         now = _now()
         (seq,) = self.db.execute(_PUT["last_seq"]).fetchone()
         self.db.execute(_PUT["any_tombstone"]).fetchone()
-        rows = [(seq + n, key, QUEUE, now, now, now) for n, (key, _) in enumerate(items, 1)]
-        bodies = [(seq + n, zlib.crc32(body), body) for n, (_, body) in enumerate(items, 1)]
+        rows = [(seq + n, key, QUEUE, now, now, now, "") for n, (key, _) in enumerate(items, 1)]
+        bodies = [(seq + n, zlib.crc32(body), "", body) for n, (_, body) in enumerate(items, 1)]
         self.db.executemany(_PUT["insert_item"], rows)
         self.db.executemany(_PUT["insert_payload"], bodies)
         self.db.execute(_PUT["keep_seq"], (seq + len(items),))

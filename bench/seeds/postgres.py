@@ -72,6 +72,7 @@ _COUNT = (
     from course group by queue
     """,
     "insert into cause (cause, queue, n) select cause, queue, count(*) from letter group by cause, queue",
+    "insert into unnumbered (seq) select seq from letter order by died_at, seq",
 )
 
 

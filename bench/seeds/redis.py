@@ -15,7 +15,7 @@ from bench.seeds.story import Kind, Wait
 from redrive.core import codec
 from redrive.engine.ids import new_ids
 from redrive.stores.redis.options import NAMESPACE
-from redrive.stores.redis.rows import packed_body
+from redrive.stores.redis.rows import STAMP, packed_body
 
 CHUNK = 5_000
 """Items of one call: the server answers nobody else meanwhile."""
@@ -70,6 +70,14 @@ class _Planter:
                 kind, ran = lots[n * story.LOT_STEP % len(lots)], n * story.RAN_STEP % story.DAY
                 rows.append((key, since + n * story.SPAN // count, ran, kind + 1))
             self._run(script, [msgpack.encode(rows), story.WORKER, story.REASON, self._body, heads, *parts])
+        self._number_changes(count)
+
+    def _number_changes(self, count: int) -> None:
+        """The script gave them numbers in the order of enqueue; they died in another."""
+        for numbers in _chunks(count):
+            died = self._client.zrange(f"{_PREFIX}letters", numbers.start, numbers.stop - 1)
+            changes = {member[STAMP:]: nth + 1 for nth, member in zip(numbers, died, strict=True)}
+            self._client.zadd(f"{_PREFIX}changes", changes)
 
     def _script(self, name: str) -> str:
         prelude = resources.files("redrive.stores").joinpath("lua", "prelude.lua").read_text(encoding="utf-8")

@@ -61,6 +61,8 @@ _COUNT = (
     """,
     "insert into cause (cause, queue, n) select cause, queue, count(*) from letter group by cause, queue",
     "update sequence set n = (select max(seq) from item) where name = 'item'",
+    "insert into change (seq, n) select seq, row_number() over (order by died_at, seq) from letter",
+    "update sequence set n = (select count(*) from change) where name = 'change'",
 )
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import psycopg
 
-from redrive.core import codec
+from redrive.core import codec, sizes
 from redrive.core.select import Selection
+from redrive.stores.bodies import Bodies
 from redrive.stores.postgres import find
 from redrive.stores.postgres.session import Session, Tx
 from tests.stores.postgres_kit import failure, schema_of
@@ -253,7 +254,7 @@ async def of_page(session: Session, monkeypatch: Any, selection: Selection, limi
     looked = Looked()
     with monkeypatch.context() as patched:
         patched.setattr(session, "page", _counting(session.page, looked))
-        await find.find(session, selection, limit, None, oldest=oldest)
+        await find.find(session, Bodies(sizes.MAX), selection, limit, None, oldest=oldest)
     return looked
 
 

@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 
+from redrive.core.acts import Replay
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
-from redrive.core.verbs import Replay
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import act
 
@@ -21,7 +21,7 @@ import asyncio, sys
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import *
 from redrive.core.select import Ids
-from redrive.core.verbs import Replay
+from redrive.core.acts import Replay
 
 ENDINGS = {"finished": finished, "failed": failed, "dead": dead, "replayed": dead}
 

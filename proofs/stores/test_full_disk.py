@@ -16,7 +16,7 @@ import asyncio, os, sys
 from pathlib import Path
 from redrive.core.item import NewItem
 from redrive.core.select import Match
-from redrive.core.verbs import Act, Cancel
+from redrive.core.acts import Act, Cancel
 from redrive.engine.ids import new_id
 from redrive.errors import StoreFull
 from redrive.stores.sqlite import SqliteStore, ballast

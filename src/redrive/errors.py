@@ -10,6 +10,7 @@ RedriveError
 │   ├── BadSchedule          a cron text, interval or time zone that cannot be kept
 │   ├── BadSettings          the settings file, the environment or flags; carries every fault
 │   ├── InvalidReceipt       a receipt that cannot be sent; carries every fault
+│   ├── EncryptionKeyMissing a queue is encrypted, and this process has no key; nothing was stored; carries the queue
 │   ├── MissingExtra         an optional package is needed; names the pip command
 │   ├── BindingConflict      this process has the database open through another SQLite library
 │   └── UnsafeFileSystem     SQLite's locks cannot be relied on there
@@ -49,6 +50,7 @@ RedriveError
     │   └── StoreForbidden   the file or its folder may not be read or written
     ├── OutcomeUnknown       the write may or may not be there; repeat it with the same id, it will not double
     ├── StoreCorrupt
+    ├── DecryptionFailed     a body is encrypted with a key that this process does not have, or with another one
     └── StoreTooNew          made by a newer redrive
 """
 
@@ -120,6 +122,18 @@ class MissingExtra(ConfigError):
     pass
 
 
+class EncryptionKeyMissing(ConfigError):
+    """`queue` is encrypted, and this process has no key to encrypt with."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(
+            f"queue {queue!r} is encrypted and this process has no encryption key; nothing was stored",
+            field="encryption",
+            hint="give it the keys: Redrive(..., encryption=Keyring(...)) or REDRIVE_ENCRYPTION_KEYS",
+        )
+        self.queue = queue
+
+
 class BindingConflict(ConfigError):
     pass
 
@@ -161,15 +175,19 @@ class UnknownQueue(RedriveError):
 
 
 class QueueFull(RedriveError):
-    """`fill` is how many items waited or ran when these were refused."""
+    """`fill` is how many items waited or ran when these were refused. `member`: for which queue they were, where it is
+    the capacity of a family (`queue`) that was reached; else empty.
+    """
 
-    def __init__(self, queue: str, *, fill: int, capacity: int, more: int = 1) -> None:
+    def __init__(self, queue: str, *, fill: int, capacity: int, more: int = 1, member: str = "") -> None:
         items = "1 item" if more == 1 else f"{more:,} items"
+        what, whose = ("family", f" of {member!r}") if member else ("queue", "")
         super().__init__(
-            f"queue {queue!r} holds {fill:,} of at most {capacity:,}; {items} refused, nothing was added",
+            f"{what} {queue!r} holds {fill:,} of at most {capacity:,}; {items}{whose} refused, nothing was added",
             hint="try again when workers have caught up, or raise its capacity",
         )
         self.queue = queue
+        self.member = member
         self.fill = fill
         self.capacity = capacity
 
@@ -309,6 +327,14 @@ class OutcomeUnknown(StoreError):
 
 class StoreCorrupt(StoreError):
     pass
+
+
+class DecryptionFailed(StoreError):
+    """`key` is the id of the key that the body says it is encrypted with."""
+
+    def __init__(self, message: str, *, key: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
 
 
 class StoreTooNew(StoreError):

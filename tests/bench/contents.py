@@ -36,6 +36,7 @@ def _sqlite(url: str) -> Contents:
 def _postgres(url: str) -> Contents:
     with psycopg.connect(url) as db:
         db.execute("set search_path = redrive")
+        db.execute("select number_changes()")  # by now there, perhaps, and here not yet
         names = [name for (name,) in db.execute("select tablename from pg_tables where schemaname = 'redrive'")]
         found: Contents = {
             name: sorted(db.execute(DELTAS.get(name, f"select * from {name}").encode()), key=repr) for name in names

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench import engines, rows
+from bench import engines, features, rows
 from bench.__main__ import main
+from bench.engines.base import Engine
+from bench.lab import Lab
 
 
 @pytest.mark.parametrize("store", engines.NAMES)
@@ -20,3 +22,13 @@ def test_groups_name_their_rows(
     with pytest.raises(SystemExit):
         main()
     assert "'nothing' is not one of" in capsys.readouterr().err
+
+
+def test_leases_of_a_family_are_measured_with_and_without_idle_members(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "MEMBERS", 200)
+    monkeypatch.setattr(features, "SERIAL", 20)
+    readings = rows.FEATURES["members"](Lab(engine, engine.scratch))
+    assert [reading.at_most for reading in readings] == [1.3, 1.3]
+    assert all(reading.value > 0 and reading.ratio is not None for reading in readings)

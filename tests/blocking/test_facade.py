@@ -262,7 +262,7 @@ def test_what_is_iterated_is_iterated_by_the_caller(app: Redrive) -> None:
 class FailingStore(MemoryStore):
     error: BaseException = TimeoutError("from inside")
 
-    async def tally(self) -> Tally:
+    async def tally(self, *, members: bool = True) -> Tally:
         raise self.error
 
 

@@ -11,13 +11,14 @@ import pytest
 import redrive
 from redrive import blocking
 from redrive.app import Redrive
-from redrive.blocking import Amended, History, Item, Page, _audit, _letters, _schedules, _views
+from redrive.blocking import Amended, History, Item, Page, _audit, _letters, _replays, _schedules, _views
 from redrive.core.verbs import Tally, WorkerBeat
 from redrive.engine.ids import ItemId
 from redrive.office.audit import Audit
 from redrive.office.letters import Letters
 from redrive.office.records import Record
 from redrive.office.replay import Replayed
+from redrive.office.replays import Replays
 from redrive.office.schedules import Schedules
 from redrive.office.views import Views
 from tests.blocking.signatures import differences
@@ -25,6 +26,7 @@ from tests.blocking.signatures import differences
 TWINS: dict[object, object] = {
     Redrive: blocking.Redrive,
     Letters: _letters.Letters,
+    Replays: _replays.Replays,
     Schedules: _schedules.Schedules,
     Views: _views.Views,
     Audit: _audit.Audit,
@@ -38,6 +40,10 @@ def test_both_apps_have_the_same_methods() -> None:
 
 def test_both_offices_have_the_same_methods() -> None:
     assert differences(Letters, _letters.Letters, TWINS) == []
+
+
+def test_both_have_the_same_replays() -> None:
+    assert differences(Replays, _replays.Replays, TWINS) == []
 
 
 def test_both_manage_schedules_alike() -> None:

@@ -1,6 +1,7 @@
 """`redrive item …` and `redrive letters skip`: what binds items to each other, and what ends them."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from redrive import Policy, Redrive
 from redrive.cli.exits import Exit
 from tests.support.bound import lease_in, line_in, with_app
-from tests.support.cli import here, letters_in, on_sqlite, on_terminal
+from tests.support.cli import Told, here, letters_in, on_sqlite, on_terminal, store_in
 
 pytestmark = pytest.mark.usefixtures("on_store")
 
@@ -186,6 +187,118 @@ def test_run_now_and_expire_what_waits(tmp_path: Path, capsys: pytest.CaptureFix
     assert (over.code, "it is dead; only a waiting item can be run now" in over.err) == (Exit.CONFLICT, True)
     neither = here(capsys, "item", "expire", "--reason", "x")
     assert (neither.code, "by id or by --where" in neither.err) == (Exit.USAGE, True)
+
+
+def test_park_and_unpark_what_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = with_app(tmp_path, bound)
+    told = here(capsys, "item", "park", first, "--label", "schema", "--reason", "waits for 1.4")
+    assert (told.code, told.out.split(), told.err) == (Exit.DONE, [first], "parked 1\n")
+    shown = json.loads(here(capsys, "item", "show", first, "--json").out)
+    assert (shown["hold"], shown["deeds"][0]["change"]) == ("parked:schema", "park")
+    assert "parked: by an operator, as schema" in here(capsys, "item", "show", first).out
+    why = here(capsys, "item", "explain", first).out
+    assert "it was parked (schema) by" in why
+    assert "waits for 1.4" in why
+    assert f"redrive item unpark {first[:8]}" in why
+    listed = here(capsys, "item", "list", "--where", "state:parked", "--json").out
+    assert [(one["id"], one["state"]) for one in json.loads(listed)["items"]] == [(first, "parked")]
+    assert here(capsys, "item", "list", "--where", "hold:parked", "--quiet").out.split() == [first]
+    wrong = here(capsys, "item", "park", second, "--label", "two words", "--reason", "x")
+    assert (wrong.code, "is no label" in wrong.err) == (Exit.USAGE, True)
+    never = here(capsys, "item", "unpark", second, "--reason", "x")
+    assert (never.code, "it is not parked" in never.err) == (Exit.CONFLICT, True)
+    told = here(capsys, "item", "unpark", "--where", "state:parked", "--reason", "1.4 is out", "--yes")
+    assert (told.code, told.err) == (Exit.DONE, "unparked 1\n")
+    assert json.loads(here(capsys, "item", "show", first, "--json").out)["hold"] is None
+
+
+def test_edit_a_payload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _ = with_app(tmp_path, bound)
+    file = tmp_path / "new.json"
+    file.write_text('{"to": "ann", "lines": [{"price": 1}]}\n')
+    told = here(capsys, "item", "edit", first[:12], "--file", str(file), "--reason", "the form left it out")
+    assert (told.code, told.out, told.err) == (Exit.DONE, f"{first} is at revision 1\n", "")
+    price = ("--set", "lines.0.price=12", "--set", 'currency="EUR"')
+    told = here(capsys, "item", "edit", first, *price, "--revision", "1", "--reason", "INC-88", "--json")
+    assert json.loads(told.out) == {"id": first, "revision": 2}
+    shown = json.loads(here(capsys, "item", "show", first, "--json").out)
+    assert shown["payload"] == {"to": "ann", "lines": [{"price": 12}], "currency": "EUR"}
+    assert (shown["revisions"][0]["number"], shown["revisions"][0]["payload"]) == (0, "first")
+    page = here(capsys, "item", "show", first).out
+    assert "revision  2, edited by" in page
+    assert "INC-88" in page
+    earlier = here(capsys, "item", "show", first, "--revision", "0").out
+    assert (earlier.splitlines()[0].startswith("revision 0, replaced"), earlier.splitlines()[1]) == (True, '"first"')
+    assert json.loads(here(capsys, "item", "show", first, "--revision", "1", "--json").out)["edited_for"] == "INC-88"
+    missing = here(capsys, "item", "show", first, "--revision", "2")
+    assert (missing.code, "it is at revision 2" in missing.err) == (Exit.NOT_FOUND, True)
+
+
+def test_edit_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _ = with_app(tmp_path, bound)
+    late = here(capsys, "item", "edit", first, "--set", "x=1", "--reason", "x")
+    assert (late.code, "has no 'x'" in late.err) == (Exit.USAGE, True)
+    bad = here(capsys, "item", "edit", first, "--set", "x=EUR", "--reason", "x")
+    assert (bad.code, "is not JSON" in bad.err) == (Exit.USAGE, True)
+    neither = here(capsys, "item", "edit", first, "--reason", "x")
+    assert (neither.code, "no terminal for an editor" in neither.err) == (Exit.USAGE, True)
+    both = here(capsys, "item", "edit", first, "--set", "x=1", "--file", "f", "--reason", "x")
+    assert (both.code, "--set or --file" in both.err) == (Exit.USAGE, True)
+    nowhere = here(capsys, "item", "edit", first, "--file", str(tmp_path / "none"), "--reason", "x")
+    assert (nowhere.code, "cannot be read" in nowhere.err) == (Exit.USAGE, True)
+    file = tmp_path / "new.json"
+    file.write_bytes(b"\xff")
+    raw = here(capsys, "item", "edit", first, "--file", str(file), "--reason", "x")
+    assert (raw.code, "it is not JSON" in raw.err) == (Exit.USAGE, True)
+    assert here(capsys, "item", "edit", first, "--file", str(file), "--raw", "--reason", "x").code == Exit.DONE
+    other = here(capsys, "item", "edit", first, "--file", str(file), "--raw", "--revision", "0", "--reason", "x")
+    assert (other.code, "it is at revision 1, not 0" in other.err) == (Exit.CONFLICT, True)
+    here(capsys, "item", "cancel", first, "--reason", "ordered twice")
+    over = here(capsys, "item", "edit", first, "--file", str(file), "--raw", "--reason", "x")
+    assert (over.code, "only a letter or a waiting item can be edited" in over.err) == (Exit.CONFLICT, True)
+
+
+TASKS = """
+from redrive import Dead, Redrive
+app = Redrive({url!r}, log=False)
+@app.handler("q")
+async def handle(payload):
+    if payload == "bad":
+        raise Dead("hopeless")
+    return payload
+"""
+
+
+@on_sqlite
+def test_one_item_is_run_here_and_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def waiting(app: Redrive) -> list[str]:
+        app.queue("q")
+        bad = await app.enqueue("q", "bad", delay="1d")
+        good = await app.enqueue("q", "good", delay="1d")
+        held = await app.enqueue("q", "held", after=[good], delay="1d")
+        await app.pause("q", reason="to look at some")
+        return [good, bad, await app.enqueue("q", "later", after=[bad]), held]
+
+    good, bad, behind, _ = with_app(tmp_path, waiting)
+    (tmp_path / "run_here.py").write_text(TASKS.format(url=store_in(tmp_path)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run(item_id: str, *more: str) -> Told:
+        monkeypatch.delitem(sys.modules, "run_here", raising=False)  # as in a new process: an app is opened once
+        return here(capsys, "item", "run", item_id, "--app", "run_here:app", *more)
+
+    held = run(behind)
+    assert (held.code, "it has the hold 'after'" in held.err) == (Exit.CONFLICT, True)
+    told = run(good[:12])
+    assert (told.code, told.out, told.err) == (Exit.DONE, f"{good}\tdone\n", "")
+    again = run(good)
+    assert (again.code, "it is done" in again.err) == (Exit.CONFLICT, True)
+    died = run(bad, "--json")
+    assert (died.code, json.loads(died.out)["state"]) == (Exit.FAILED, "dead")
+    assert run("nowhere-to-be-found").code == Exit.NOT_FOUND
+    assert here(capsys, "item", "run", good).code == Exit.USAGE
 
 
 def test_set_policy_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from redrive import cli as command_line
 from redrive.app.internals import store_of
 from redrive.cli.exits import Exit
 from redrive.cli.export import FORMULA, neutral
-from redrive.core.verbs import Act
+from redrive.core.acts import Act
 from redrive.office import bulk
 from redrive.office.letters import Letters
 from redrive.stores.sqlite import SqliteStore
@@ -249,6 +249,33 @@ def test_views_are_saved_and_used(tmp_path: Path, run: Callable[..., Told]) -> N
     assert ids_of(run("letters", "list")) == [two]
 
 
+# -- changes ---------------------------------------------------------------------------------------------------------
+
+
+def test_changes_are_read_on_from_a_number(tmp_path: Path, run: Callable[..., Told]) -> None:
+    one, two = letters_in(tmp_path, *"ab")
+    first = run("letters", "changes")
+    assert [line.split("\t")[1:5] for line in first.out.splitlines()] == [
+        [one, "dead", "mail", "open"],
+        [two, "dead", "mail", "open"],
+    ]
+    last = first.out.splitlines()[-1].split("\t")[0]
+    assert first.err == f"go on with --after {last}\n"
+    nothing = run("letters", "changes", "--after", last, "--json")
+    assert json.loads(nothing.out) == {"changes": [], "next": int(last)}
+    run("letters", "replay", one, "--reason", "fixed", "--yes")
+    run("letters", "discard", two, "--reason", "spam", "--yes")
+    run("queue", "prune", "mail", "--reason", "spam", "--yes")
+    told = json.loads(run("letters", "changes", "--after", last, "--limit", "1", "--json").out)
+    assert [(each["id"], each["item"]["state"]) for each in told["changes"]] == [(one, "ready")]
+    rest = json.loads(run("letters", "changes", "--after", str(told["next"]), "--all", "--json").out)
+    assert rest["next"] > told["next"]
+    assert [each["id"] for each in rest["changes"]] == [two]
+    assert run("letters", "changes", "--all", "-q").out.split() == [one, two]
+    wrong = run("letters", "changes", "--after", "-1")
+    assert (wrong.code, "--after" in wrong.err) == (Exit.USAGE, True)
+
+
 # -- audit -----------------------------------------------------------------------------------------------------------
 
 
@@ -260,7 +287,7 @@ def test_the_audit_tells_who_did_what_and_verifies(tmp_path: Path, run: Callable
     assert (first[3], first[4], first[5]) == ("archive", "2", "known")
     assert (second[3], second[4], second[5], second[7]) == ("note", "1", "later", one[:8])
     (entry,) = json.loads(run("audit", "list", "--limit", "1", "--json").out)
-    assert (entry["act"], entry["changed"]) == ("note", [one])
+    assert (entry["act"], entry["count"], entry["changed"]) == ("note", 1, [one])
     assert run("audit", "list", "--actor", "nobody").out == ""
     assert run("audit", "list", "--since", "0s").out == ""
     found = run("audit", "verify", "--json")

@@ -96,6 +96,7 @@ def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.Captur
         "keep-results": "90m",
         "retry-share": "30%",
         "keep-trash": "45d",
+        "encrypt": "on",
     }
     args = [word for name, value in values.items() for word in (f"--{name}", value)]
     told = here(capsys, "queue", "set", "mail", *args, "--reason", "slow day")
@@ -113,9 +114,11 @@ def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.Captur
         "keep-results": "1h30m",
         "retry-share": "0.3",
     }
-    lifted = [word for name in values if name not in {"order", "keep-trash"} for word in (f"--{name}", "none")]
-    told = here(capsys, "queue", "set", "mail", *lifted, "--order", "block", "--reason", "over", "--json")
-    left = {"order": "block", "keep_trash": 45 * 86_400}
+    always = {"order", "keep-trash", "encrypt"}
+    lifted = [word for name in values if name not in always for word in (f"--{name}", "none")]
+    others = ("--order", "block", "--encrypt", "off")
+    told = here(capsys, "queue", "set", "mail", *lifted, *others, "--reason", "over", "--json")
+    left = {"order": "block", "keep_trash": 45 * 86_400, "encrypt": False}
     assert json.loads(told.out) == dict.fromkeys([name.replace("-", "_") for name in values]) | left
 
     async def audit(app: Redrive) -> list[str]:
@@ -124,7 +127,7 @@ def test_every_limit_can_be_set_and_lifted(tmp_path: Path, capsys: pytest.Captur
     assert with_app(tmp_path, audit) == ["slow day", "over"]
 
 
-@pytest.mark.parametrize("name", ["order", "keep-trash"])
+@pytest.mark.parametrize("name", ["order", "keep-trash", "encrypt"])
 def test_what_a_queue_always_has_cannot_be_lifted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -2,7 +2,6 @@ import asyncio
 import json
 import sqlite3
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -45,6 +44,22 @@ def test_a_dry_run_says_the_same_and_moves_nothing(tmp_path: Path, capsys: pytes
     assert dry.code == wet.code == Exit.PARTLY
     assert json.loads(dry.out) == json.loads(wet.out) | {"dry_run": True}
     assert dry.err == wet.err
+
+
+def test_a_replay_is_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two, three = letters_in(tmp_path, *"abc")
+    here(capsys, "letters", "replay", one, two, "--reason", "x", "--delay", "1h", "--request", "ticket-1")
+    tried = here(capsys, "letters", "recall", "--request", "ticket-1", "--reason", "x", "--dry-run", "--json")
+    assert json.loads(tried.out) == {"dry_run": True, "recalled": [one, two], "skipped": []}
+    told = here(capsys, "letters", "recall", "--request", "ticket-1", "--reason", "too early")
+    assert (told.code, told.out.split(), told.err) == (Exit.DONE, [one, two], "recalled 2\n")
+    assert still_dead(capsys) == {one, two, three}
+    again = here(capsys, "letters", "recall", one, "--reason", "x")
+    assert (again.code, "it was not replayed, or it was recalled already" in again.err) == (Exit.CONFLICT, True)
+    nowhere = here(capsys, "letters", "recall", "--request", "ticket-2", "--reason", "x")
+    assert (nowhere.code, "no replay has the request id 'ticket-2'" in nowhere.err) == (Exit.NOT_FOUND, True)
+    neither = here(capsys, "letters", "recall", "--reason", "x")
+    assert (neither.code, "one of the three" in neither.err) == (Exit.USAGE, True)
 
 
 def test_a_dry_run_by_filter_needs_no_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,17 +161,34 @@ def test_a_locked_database_is_7(
     assert json.loads(told.err)["error"]["code"] == "store_unavailable"
 
 
-def test_a_pace_goes_on_from_bite_to_bite(
+def test_a_paced_replay_is_one_in_the_background(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "BATCH", 2)
     ids = letters_in(tmp_path, *"abcde")
-    told = here(capsys, "letters", "replay", *ids, "--reason", "x", "--pace", "1/h")
-    assert (told.code, told.err) == (Exit.DONE, "sent again 5\n")
-    due = [json.loads(here(capsys, "item", "show", one, "--json").out)["due_at"] for one in ids]
-    instants = [datetime.fromisoformat(one) for one in due]
-    hours = [round((one - instants[0]).total_seconds() / 3600, 2) for one in instants]
-    assert hours == [0, 1, 2, 3, 4]
+    told = here(capsys, "letters", "replay", *ids, "--reason", "x", "--pace", "1/h", "--request", "r-1")
+    assert (told.code, told.err) == (Exit.DONE, "reserved for replay r-1: 5\n")
+    assert still_dead(capsys) == set(ids)
+    shown = json.loads(here(capsys, "replay", "show", "r-1", "--json").out)
+    assert {name: shown[name] for name in ("state", "rate", "total", "sent", "left")} == {
+        "state": "running",
+        "rate": "1/h",
+        "total": 5,
+        "sent": 0,
+        "left": 5,
+    }
+    assert f"reserved for replay {'r-1'}" in here(capsys, "letters", "discard", ids[0], "--reason", "x", "--yes").err
+    assert "it is reserved for replay r-1" in here(capsys, "item", "explain", ids[0]).out
+    assert here(capsys, "replay", "list", "-q").out.split() == ["r-1"]
+    assert here(capsys, "replay", "pause", "r-1", "--reason", "x").err == "paused r-1: 0 sent, 5 left\n"
+    assert here(capsys, "replay", "resume", "r-1", "--reason", "x").err == "resumed r-1: 0 sent, 5 left\n"
+    assert "rate\t10/s" in here(capsys, "replay", "set-rate", "r-1", "10/s", "--reason", "x").out
+    assert here(capsys, "replay", "cancel", "r-1", "--reason", "x").err == "cancelled r-1: 0 sent, 5 left\n"
+    assert here(capsys, "replay", "undo", "r-1", "--reason", "x").err == "recalled 0\n"
+    assert here(capsys, "letters", "archive", *ids, "--reason", "x").code == Exit.DONE
+    gone = here(capsys, "replay", "pause", "r-1", "--reason", "x")
+    assert (gone.code, "replay r-1 is cancelled" in gone.err) == (Exit.CONFLICT, True)
+    assert here(capsys, "replay", "show", "r-2").code == Exit.NOT_FOUND
 
 
 def test_a_bad_pace_is_told_before_anything_moves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,9 +24,10 @@ COMMANDS = list(every_command(root.cli))
 TREE = {
     "": "init demo status top health doctor version completion help",
     "queue": "list show push retry drop set pause resume prune",
-    "item": "list show explain attempts wait cancel run-now expire set-policy",
-    "letters": "list show payload replay archive restore discard move tag note skip export import",
+    "item": "list show explain attempts wait cancel run run-now expire park unpark edit set-policy",
+    "letters": "list show payload replay recall archive restore discard move tag note skip changes export import",
     "causes": "list show",
+    "replay": "list show pause resume set-rate cancel undo",
     "view": "save list show remove",
     "receipts": "list show send recover export import alerts",
     "mailbox": "list show send receive purge",
@@ -35,7 +36,7 @@ TREE = {
     "gate": "list show open close remove",
     "schedule": "list show run pause resume remove",
     "policy": "list show explain simulate",
-    "db": "status check backup migrate sql",
+    "db": "status check backup migrate sql keys reencrypt",
     "audit": "list verify",
     "config": "show check schema",
 }
@@ -80,7 +81,10 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["letter"], "did you mean 'letters'?"),
         (["letters", "replya"], "did you mean 'replay'?"),
-        (["xyzzy"], "there are init, demo, status, top, health, doctor, queue, item, letters, causes, view, receipts"),
+        (
+            ["xyzzy"],
+            "there are init, demo, status, top, health, doctor, queue, item, letters, causes, replay, view, receipts",
+        ),
         (["status", "--jsno"], "--json"),
         (["letters", "list", "--limit", "0"], "--limit"),
         (["letters", "list", "--limit", "many"], "'many' is not a valid whole number"),

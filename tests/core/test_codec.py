@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.core import codec, decide, item, outcome, select, verbs
+from redrive.core import acts, codec, decide, item, outcome, select, verbs
 from redrive.errors import ConfigError, PayloadNotSerialisable, PayloadTooLarge, PayloadUndecodable, StoreCorrupt
 from tests.core.values import FAILURE, TEXTS, of
 
@@ -33,10 +33,10 @@ def structs(*modules: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 VALUES: list[Any] = [
-    *structs(item, outcome, verbs),
+    *structs(acts, item, outcome, verbs),
     outcome.Outcome,
     decide.Decision,
-    verbs.Change,
+    acts.Change,
     select.Selection,
 ]
 

@@ -7,7 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.item import Priority
-from redrive.core.lanes import CYCLE, NUMBERS, PRIORITIES, choose, crashes_of, is_retry, level, level_of, priority_of
+from redrive.core.lanes import (
+    CYCLE,
+    NUMBERS,
+    PRIORITIES,
+    WHOLE,
+    choose,
+    crashes_of,
+    is_retry,
+    level,
+    level_of,
+    may_retry,
+    priority_of,
+)
+from redrive.testing.conformance.fresh_work import CHOICES, Choice
 from tests.core.values import an_item
 
 HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
@@ -86,12 +99,13 @@ def test_the_budget_of_retries_is_never_passed() -> None:
     retries=st.none() | st.integers(0, 5),
     most=st.integers(0, 5),
     turn=st.integers(0, 100),
+    share=st.none() | st.integers(1, WHOLE),
 )
 def test_it_is_as_full_as_the_budget_lets_it_be(
-    counts: dict[int, int], limit: int, retries: int | None, most: int, turn: int
+    counts: dict[int, int], limit: int, retries: int | None, *, most: int, turn: int, share: int | None
 ) -> None:
     waiting = {number: rows(count) for number, count in counts.items()}
-    chosen = choose(waiting, limit, retries=retries, most_retries=most, turn=turn)
+    chosen = choose(waiting, limit, retries=retries, most_retries=most, turn=turn, share=share)
     taken = [number for number in chosen if is_retry(number)]
     firsts = sum(count for number, count in counts.items() if not is_retry(number))
     again = sum(count for number, count in counts.items() if is_retry(number))
@@ -107,3 +121,46 @@ def test_nobody_waits_for_more_than_a_cycle(high: int, turn: int) -> None:
     waiting = {first(HIGH): rows(high), first(NORMAL): rows(1), first(LOW): rows(1)}
     chosen = choose(waiting, CYCLE, retries=None, most_retries=0, turn=turn)
     assert {first(NORMAL), first(LOW)} <= set(chosen)
+
+
+# --- the share of retries ---
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_it_chooses_as_the_table_says(choice: Choice) -> None:
+    waiting = {number: [(due, seq) for seq, due in enumerate(dues)] for number, dues in choice.waiting.items()}
+    chosen = choose(
+        waiting,
+        choice.limit,
+        retries=choice.retries,
+        most_retries=ENOUGH,
+        turn=choice.turn,
+        share=choice.share,
+    )
+    assert tuple(chosen) == choice.levels
+
+
+@pytest.mark.parametrize("share", [1, 20, 47, 48, 50, 100, 200, 250, 300, 333, 500, 667, 800, 950, 999, WHOLE])
+@pytest.mark.parametrize("start", [0, 7, 19_990])
+def test_every_priority_has_its_share_of_retries_and_of_first_attempts(share: int, start: int) -> None:
+    """One lease at a time, with first attempts and older retries of every priority waiting."""
+    waiting = {number: rows(1, due=0 if is_retry(number) else 9) for number in range(6)}
+    turns = range(start, start + CYCLE * WHOLE)
+    given = [choose(waiting, 1, retries=None, most_retries=ENOUGH, turn=turn, share=share)[0] for turn in turns]
+    for priority, in_cycle in ((HIGH, CYCLE - 2), (NORMAL, 1), (LOW, 1)):
+        assert given.count(tried(priority)) == in_cycle * share
+        assert given.count(first(priority)) == in_cycle * (WHOLE - share)
+
+
+@given(share=st.integers(1, WHOLE - 1), start=st.integers(0, 10**9))
+def test_retries_have_about_their_share_of_any_thousand(share: int, start: int) -> None:
+    granted = sum(may_retry(turn, share) for turn in range(start, start + 1000))
+    assert abs(granted - share) <= 3
+
+
+@given(share=st.integers(1, WHOLE - 1), start=st.integers(0, 10**9))
+def test_neither_retries_nor_first_attempts_wait_for_long(share: int, start: int) -> None:
+    turns = [may_retry(turn, share) for turn in range(start, start + 4 * WHOLE)]
+    longest = {kind: max(len(list(run)) for of, run in itertools.groupby(turns) if of is kind) for kind in set(turns)}
+    assert longest[False] <= 1.2 * WHOLE / share + 3
+    assert longest[True] <= 1.2 * WHOLE / (WHOLE - share) + 3

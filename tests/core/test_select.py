@@ -254,6 +254,7 @@ def test_a_hostile_payload_is_no_match_and_no_error(payload: bytes) -> None:
         ({"state": State.READY, "attempt": 1}, {"retrying"}),
         ({"state": State.READY, "due_at": NOW + 1, "hold": "after"}, {"blocked"}),
         ({"state": State.READY, "attempt": 1, "hold": "parked:order"}, {"blocked"}),
+        ({"state": State.READY, "due_at": NOW + 1, "attempt": 1, "hold": "parked:schema"}, {"parked"}),
         ({"state": State.DEAD, "due_at": NOW + 1, "attempt": 1}, set()),
     ],
 )

@@ -4,8 +4,20 @@ import itertools
 
 import pytest
 
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Change,
+    Discard,
+    Move,
+    Note,
+    Replay,
+    Restore,
+    Skip,
+    Tag,
+    refusal,
+)
 from redrive.core.states import TERMINAL, Disposition, State, Verb, legal
-from redrive.core.verbs import Archive, Cancel, Change, Discard, Move, Note, Replay, Restore, Skip, Tag, refusal
 
 LEGAL = {
     ("ready", "leased", "lease"),

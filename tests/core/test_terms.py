@@ -28,7 +28,18 @@ def test_ties_say_where_to_look_when_it_ends(given: Terms | None, expected: int)
 def test_ties_do_not_overlap() -> None:
     bits = (terms.ORDERED, terms.DEDUPED, terms.WAITS, terms.AWAITED, terms.LIMITED, terms.CANCEL)
     assert sum(bits) == 63
-    assert terms.HOLDS == ("", "after", "order", "limit")
+    assert (terms.TAGGED, terms.PARKED) == (128, 256)
+    assert terms.HOLDS == ("", "after", "order", "limit", "parked")
+
+
+def test_a_hold_says_whether_an_operator_parked_it() -> None:
+    assert terms.is_parked(terms.parked_hold("schema"))
+    assert not any(terms.is_parked(hold) for hold in ("", "after", "order", "limit", "parked:order"))
+
+
+def test_an_edit_counts_one_revision_more_and_leaves_the_other_terms() -> None:
+    assert terms.edited(None) == Terms(revision=1)
+    assert terms.edited(Terms("o", policy="p", revision=3)) == Terms("o", policy="p", revision=4)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of([of(part) for part in get_args(hint)])
     if origin is Literal:
         return st.sampled_from(get_args(hint))
+    if origin is tuple and get_args(hint)[-1] is not Ellipsis:
+        return st.tuples(*map(of, get_args(hint)))
     if origin is tuple:
         return st.lists(of(get_args(hint)[0]), max_size=3).map(tuple)
     if issubclass(hint, Enum):

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redrive import Item, Policy, Redrive, constant
+from redrive.core.acts import Act
 from redrive.core.gate import GateConfig, gate_config
-from redrive.core.verbs import Act, QueueChange
+from redrive.core.verbs import QueueChange
 from redrive.office.gates import GateView, declare_gate, show_gate
 from tests.support.lab import Lab
 

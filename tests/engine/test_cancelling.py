@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from redrive import Dead, Item, Policy, Redrive, Snooze, cancel_requested, constant, never
+from redrive.core.acts import Act
 from redrive.core.item import Ending
 from redrive.core.states import State
-from redrive.core.verbs import Act
 from redrive.engine.cancelling import cancel_by_force
 from redrive.errors import ItemFailed, StoreUnavailable
 from redrive.events import CancelAsked, Cancelled, Finished, LeaseLost, SettleRefused

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.gate import GateBody, body_of, gate_config
 from redrive.core.states import State
-from redrive.core.verbs import Act, GateWrite
+from redrive.core.verbs import GateWrite
 from redrive.errors import ConfigError, NotFound
 from redrive.office.gates import close_gate, declare_gate, list_gates, open_gate, show_gate
 from redrive.stores.audit import AuditRecord

@@ -90,10 +90,21 @@ async def test_without_a_share_the_first_due_goes_first(lab: Lab) -> None:
     app = await lab.app()
     log = watched(app, lab, took=lambda _: 1000)
     await replayed(lab, app, 30)
+    await app.configure("q", retry_share="off", reason="in due order")
     await lab.store.put([NewItem(f"new-{number:05}", "q", b"null") for number in range(30)])
     await app.resume("q")
     await lab.drain(app)
     assert max(retries for retries, _ in log[:SLOTS]) == SLOTS
+
+
+async def test_half_is_the_share_of_a_queue_that_nobody_configured(lab: Lab) -> None:
+    app = await lab.app()
+    log = watched(app, lab, took=lambda _: 1000)
+    await replayed(lab, app, 30)
+    await lab.store.put([NewItem(f"new-{number:05}", "q", b"null") for number in range(30)])
+    await app.resume("q")
+    await lab.drain(app)
+    assert log[SLOTS - 1][0] in {SLOTS // 2 - 1, SLOTS // 2}
 
 
 @pytest.mark.parametrize(("share", "in_forty"), [(0.25, 10), (0.5, 20), (0.1, 4)])
@@ -106,7 +117,8 @@ async def test_a_share_of_less_than_a_slot_is_a_slot_now_and_then(lab: Lab, shar
     await app.resume("q")
     await lab.drain(app)
     assert len(log) == 120
-    assert abs(sum(retries for retries, _ in log[:40]) - in_forty) <= 1
+    # The turns of each priority are counted apart, and each count may be one ahead.
+    assert abs(sum(retries for retries, _ in log[:40]) - in_forty) <= 3
 
 
 async def test_a_new_share_is_obeyed_within_about_a_second(memory_lab: Lab) -> None:
@@ -114,6 +126,7 @@ async def test_a_new_share_is_obeyed_within_about_a_second(memory_lab: Lab) -> N
     app = await lab.app()
     log = watched(app, lab, took=lambda _: 100)
     await replayed(lab, app, 700)
+    await app.configure("q", retry_share=None, reason="in due order")
     await lab.store.put([NewItem(f"new-{number:05}", "q", b"null") for number in range(700)])
     await app.resume("q")
     async with lab.working(app):

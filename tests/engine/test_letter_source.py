@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.core.acts import Act, Replay
 from redrive.core.decide import Charge, ToDead, ToReady
 from redrive.core.item import Attempt, Ending, Failure, Item, Millis, NewItem, Priority
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, LeaseRequest, Replay, Settlement, Want
+from redrive.core.verbs import (
+    LeaseRequest,
+    Settlement,
+    Want,
+)
 from redrive.engine import letter_source
 from redrive.engine.evidence import plain_failure
 from redrive.engine.letter_source import LetterSource, at_death, open_letters

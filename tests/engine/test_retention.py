@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from redrive import Policy, never
+from redrive.core.acts import Act
 from redrive.core.states import State
-from redrive.core.verbs import Act, QueueChange, Swept
+from redrive.core.verbs import QueueChange, Swept
 from redrive.engine import maintainer as module
 from redrive.engine.maintainer import BITE, REST, Maintainer
 from redrive.errors import NotFound, StoreUnavailable

@@ -13,10 +13,18 @@ import pytest
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.acts import Act, Cancel
 from redrive.core.decide import ToDone
 from redrive.core.schedule import KIND
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, Cancel, DocumentWrite, LeaseRequest, QueueChange, Settlement, Tally, Want
+from redrive.core.verbs import (
+    DocumentWrite,
+    LeaseRequest,
+    QueueChange,
+    Settlement,
+    Tally,
+    Want,
+)
 from redrive.engine.schedule import Scheduler
 from redrive.events import Events, StoreFailed, TicksMissed
 from redrive.office.schedules import declare_schedules

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from redrive.core.acts import Act, Replay
 from redrive.core.item import Letter
 from redrive.core.select import Ids, Match
-from redrive.core.verbs import Act, Replay
 from redrive.mailboxes import DLQPolicy, MainLoop, MainLoopRequest, MainLoopResult, StoreMailbox
 from redrive.mailboxes.metrics import MailboxMetrics
 from redrive.testing import FakeClock

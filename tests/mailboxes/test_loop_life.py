@@ -12,9 +12,10 @@ import pytest
 
 from redrive import cancel_requested
 from redrive.blocking.loops.lease_extender import LeaseExtenderConfig
+from redrive.core.acts import Act, Cancel
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Act, Cancel, WorkerBeat
+from redrive.core.verbs import WorkerBeat
 from redrive.engine import heartbeat, orders
 from redrive.events import CancelAsked, Event
 from redrive.mailboxes import (

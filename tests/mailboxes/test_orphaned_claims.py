@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
+from redrive.core.acts import Act, Discard
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, Discard
 from redrive.mailboxes import Replayer, StoreMailbox
 from redrive.mailboxes.boxes.message import StoreMessage
 from redrive.mailboxes.letters.resending import LetterToReplay

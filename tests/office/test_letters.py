@@ -138,6 +138,30 @@ async def test_a_delayed_replay_is_not_due_before(work: Work) -> None:
     assert item.due_at - item.renewed_at == 86_400_000
 
 
+async def test_recall_takes_a_replay_back(work: Work) -> None:
+    first, second, third = await work.letters(3)
+    before = [(await work.app.letters.get(one)).item for one in (first, second, third)]
+    await work.app.letters.replay([first, second], reason="up again", delay="1h", request_id="r-1")
+    await work.app.letters.replay(third, reason="up again", delay="1h")
+    recalled = await work.app.letters.recall(request="r-1", reason="not yet")
+    assert sorted(recalled.changed) == sorted([first, second])
+    assert (await work.app.letters.recall("queue:emails", reason="not yet")).changed == (third,)
+    assert [(await work.app.letters.get(one)).item for one in (first, second, third)] == before
+
+
+async def test_recall_says_what_it_cannot_do(work: Work) -> None:
+    first, second = await work.letters(2)
+    await work.app.letters.replay(first, reason="up again")
+    await work.run()
+    skipped = (await work.app.letters.recall([first, second], reason="x")).skipped
+    assert ["leased" in skipped[0].reason, "not replayed" in skipped[1].reason] == [True, True]
+    for bad in ({}, {"which": first, "request": "r-1"}, {"which": ""}):
+        with pytest.raises(ConfigError):
+            await work.app.letters.recall(reason="x", **bad)
+    with pytest.raises(NotFound, match="no replay has the request id 'r-9'"):
+        await work.app.letters.recall(request="r-9", reason="x")
+
+
 async def test_discard_and_restore(work: Work) -> None:
     (letter,) = await work.letters(1)
     await work.app.letters.discard(letter, reason="spam")
@@ -203,13 +227,20 @@ async def test_bad_input_names_the_field_and_moves_nothing(work: Work) -> None:
     assert (await work.app.get(letter)).state is State.DEAD
 
 
-async def test_r15_a_paced_replay_is_due_no_faster_than_its_pace(work: Work) -> None:
+async def test_r15_a_paced_replay_sends_no_faster_than_its_pace(work: Work) -> None:
     ids = await work.letters(7)
-    done = await work.app.letters.replay(ids, reason="gently", delay="1m", pace="2/s")
-    assert done.changed == tuple(ids)
-    waits = [item.due_at - item.renewed_at for item in [await work.app.get(one) for one in ids]]
-    # From the write that moved it, of which there is one for each step: so no step is earlier than it should be.
-    assert waits == [60_000 + step for step in (0, 0, 1000, 1000, 2000, 2000, 3000)]
+    done = await work.app.letters.replay(ids, reason="gently", pace="10/s")
+    assert (done.changed, (await work.app.replays.get(done.replay)).total) == (tuple(ids), 7)
+    letters = [(await work.app.letters.get(one)).item.letter for one in ids]
+    assert {None if letter is None else letter.reserved for letter in letters} == {done.replay}
+    skipped = (await work.app.letters.archive(ids[0], reason="x")).skipped
+    assert f"reserved for replay {done.replay}" in skipped[0].reason
+    await work.run()
+    histories = [await work.app.letters.get(one) for one in ids]
+    sent = [next(deed.at for deed in history.deeds if deed.change == "replay") for history in histories]
+    # Two each 200 ms: the last window comes 600 ms after the first.
+    assert (sent == sorted(sent), sent[-1] - sent[0] >= 550) == (True, True)
+    assert (await work.app.replays.get(done.replay)).state == "done"
 
 
 async def test_a_pace_that_is_none_is_told_and_nothing_moves(work: Work) -> None:
@@ -218,3 +249,20 @@ async def test_a_pace_that_is_none_is_told_and_nothing_moves(work: Work) -> None
         await work.app.letters.replay(ids, reason="x", pace="fast")
     assert told.value.field == "pace"
     assert len(await work.app.letters.find()) == 2
+
+
+async def test_changes_are_followed_from_the_last_number(work: Work) -> None:
+    first, second = await work.letters(2)
+    changes = await work.app.letters.changes()
+    assert [change.id for change in changes] == [first, second]
+    assert changes[0].item == (await work.app.letters.get(first)).item
+    last = changes[-1].number
+    assert await work.app.letters.changes(after=last) == ()
+    await work.app.letters.archive(first, reason="known")
+    (change,) = await work.app.letters.changes(after=last)
+    assert (change.id, change.number > last) == (first, True)
+    for wrong in (-1, True, "1"):
+        with pytest.raises(ConfigError, match="after: must be 0 or more"):
+            await work.app.letters.changes(after=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="limit"):
+        await work.app.letters.changes(limit=0)

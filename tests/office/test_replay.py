@@ -12,9 +12,9 @@ import pytest
 
 from redrive import Policy, Redrive, blocking, never
 from redrive.core import codec
+from redrive.core.acts import Act, Replay
 from redrive.core.item import Priority
 from redrive.core.states import State
-from redrive.core.verbs import Act, Replay
 from redrive.errors import ConfigError
 from redrive.office.replay import Replayed, claims
 from redrive.office.replay.by_payload import replay_by_payload

@@ -8,10 +8,11 @@ from __future__ import annotations
 import pytest
 
 from redrive import Dead, Item, Redrive
+from redrive.core.acts import Discard, Replay
 from redrive.core.item import NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import State
-from redrive.core.verbs import Discard, QueueChange, Replay
+from redrive.core.verbs import QueueChange
 from redrive.testing.conformance.kit import act
 from tests.support.lab import Lab
 from tests.support.rig.keyed import Mode

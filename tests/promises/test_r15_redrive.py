@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from redrive import Policy
+from redrive.core.acts import Act
 from redrive.core.item import Attempt, Ending, Failure, History, Item, Letter
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Act
 from redrive.office import bites
 from redrive.stores.base import Store
 from redrive.testing.faults import Fault, SimulatedCrash

@@ -8,11 +8,16 @@ import itertools
 import pytest
 
 from redrive import Item
+from redrive.core.acts import Discard
 from redrive.core.decide import Charge, ToDead
 from redrive.core.item import Ending, NewItem
 from redrive.core.select import And, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Discard, QueueChange, Settlement, Verdict
+from redrive.core.verbs import (
+    QueueChange,
+    Settlement,
+    Verdict,
+)
 from redrive.errors import QueueFull
 from redrive.stores.base import Store
 from redrive.testing.conformance.kit import act, asking, ended, failure

@@ -12,10 +12,15 @@ import random
 import pytest
 
 from redrive import Dead, Item, Policy, Redrive, constant
+from redrive.core.acts import (
+    Discard,
+    Replay,
+    Skip,
+)
 from redrive.core.item import NewItem, Terms
 from redrive.core.select import And, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Discard, QueueChange, Replay, Skip
+from redrive.core.verbs import QueueChange
 from redrive.events import Reclaimed
 from redrive.testing.conformance.kit import act
 from tests.support.lab import Lab

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.acts import Replay
 from redrive.core.item import Dedupe, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import State
-from redrive.core.verbs import PutResult, Replay
+from redrive.core.verbs import PutResult
 from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import act, asking, dead, finished

@@ -7,9 +7,10 @@ import random
 import pytest
 
 from redrive import Item
+from redrive.core.acts import Replay
 from redrive.core.item import Millis, NewItem
 from redrive.core.select import Ids
-from redrive.core.verbs import QueueChange, Replay
+from redrive.core.verbs import QueueChange
 from redrive.testing.conformance.kit import act, asking, dead
 from tests.support.lab import Lab
 

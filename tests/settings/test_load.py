@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from redrive.errors import BadSettings, ConfigError
 from redrive.receipts.settings import ReceiptSettings
@@ -45,6 +46,7 @@ def test_without_anything_all_is_as_by_default() -> None:
 
 TOML = """
 store = "memory:"
+encryption_keys = "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 actor = "ops"
 max_payload = "64KiB"
 
@@ -71,6 +73,7 @@ file = "/var/lib/cognigate/dlq/receipts.json"
 """
 YAML = """
 store: "memory:"
+encryption_keys: k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=
 actor: ops
 max_payload: 64KiB
 log: {level: warning, format: json}
@@ -96,6 +99,7 @@ FULL = Settings(
     65536,
     LogSettings("warning", "json"),
     WorkerSettings(4, 20, ("emails", "invoices"), 60_000),
+    None,
     {
         "receipts": ReceiptSettings(
             "https://broker.example",
@@ -112,11 +116,18 @@ FULL = Settings(
 )
 
 
+def without_keys(settings: Settings) -> Settings:
+    """Which compare as what they are: secrets."""
+    assert settings.encryption_keys is not None
+    assert settings.encryption_keys.ids == ("k1",)
+    return structs.replace(settings, encryption_keys=None)
+
+
 @pytest.mark.parametrize(("name", "text"), [("redrive.toml", TOML), ("redrive.yaml", YAML), ("redrive.yml", YAML)])
 def test_a_file_says_everything(name: str, text: str, folder: Path) -> None:
     (folder / name).write_text(text)
     loaded = load(environ={})
-    assert loaded.settings == FULL
+    assert without_keys(loaded.settings) == FULL
     assert loaded.file == folder / name
     assert set(loaded.origins.values()) == {str(folder / name)}
 
@@ -125,6 +136,7 @@ def test_variables_say_everything() -> None:
     variables = {
         "REDRIVE_STORE": "memory:",
         "REDRIVE_ACTOR": "ops",
+        "REDRIVE_ENCRYPTION_KEYS": "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
         "REDRIVE_MAX_PAYLOAD": "64KiB",
         "REDRIVE_LOG_LEVEL": "WARNING",
         "REDRIVE_LOG_FORMAT": "json",
@@ -143,7 +155,7 @@ def test_variables_say_everything() -> None:
         "REDRIVE_RECEIPTS_FILE": "/var/lib/cognigate/dlq/receipts.json",
     }
     loaded = load(environ=variables)
-    assert loaded.settings == FULL
+    assert without_keys(loaded.settings) == FULL
     assert loaded.origins["worker.grace"] == "environment REDRIVE_WORKER_GRACE"
     assert unknown_variables(variables) == ()
 
@@ -309,6 +321,9 @@ def test_all_faults_are_told_at_once_each_with_value_and_origin(folder: Path) ->
         ("receipts.endpoint", '"http://broker:99999"'),
         ("receipts.endpoint", f'"nope://ann:{SECRET}@broker"'),
         ("receipts.transport", '"smtp"'),
+        ("encryption_keys", f'"{SECRET}"'),
+        ("encryption_keys", f'"k1:{SECRET}"'),
+        ("encryption_keys", f'["{SECRET}"]'),
         ("receipts.auth_token", '""'),
         ("receipts.auth_token", f'"Bearer {SECRET}"'),
         ("receipts.auth_token", f'["{SECRET}"]'),
@@ -422,3 +437,19 @@ def test_faults_of_a_secret_file_name_the_file_alone(folder: Path) -> None:
         assert "REDRIVE_STORE_FILE" in fault
     (fault,) = faults_of(REDRIVE_STORE_FILE="x", REDRIVE_STORE=SERVER)
     assert "REDRIVE_STORE and REDRIVE_STORE_FILE are both there" in fault
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_encryption_keys_from_a_file_that_others_may_not_read(
+    folder: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    file = folder / "keys"
+    file.write_text(
+        "k2:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj8=\n\nk1: AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n"
+    )
+    file.chmod(mode)
+    keys = load(environ={"REDRIVE_ENCRYPTION_KEYS_FILE": str(file)}).settings.encryption_keys
+    assert keys is not None
+    assert keys.ids == ("k2", "k1")
+    assert fields()["encryption_keys"].show(keys) == "k2, k1"
+    assert ("can be read by other users" in caplog.text) is (mode == 0o644)

@@ -10,18 +10,20 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Change,
+    Replay,
+)
 from redrive.core.item import Item, Millis
 from redrive.core.select import Selection
 from redrive.core.states import State
 from redrive.core.verbs import (
-    Act,
-    Amended,
-    Change,
     Extended,
     Held,
     LeaseRequest,
     Leases,
-    Replay,
     Settled,
     Settlement,
 )

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 
 from msgspec import structs
 
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Cancel,
+    Change,
+    Discard,
+    Expire,
+    Move,
+    Replay,
+    RunNow,
+    SetPolicy,
+)
 from redrive.core.decide import ToDone
 from redrive.core.item import History, Instant, Item, Millis
 from redrive.core.select import Not, Selection
 from redrive.core.states import State
 from redrive.core.terms import EXPIRED
 from redrive.core.verbs import (
-    Act,
-    Amended,
     Answer,
-    Cancel,
-    Change,
-    Discard,
-    Expire,
     IdPage,
     LeaseRequest,
-    Move,
     Page,
     PutResult,
-    Replay,
-    RunNow,
-    SetPolicy,
     Settled,
     Settlement,
     Verdict,
@@ -114,9 +116,9 @@ class ExpiresWithoutItsLine(BentBonds):
     """Those behind an expired head wait for it, though the queue lets them past dead ones."""
 
     class kind(Bonds):  # noqa: N801
-        def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant) -> None:
+        def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant, passed: Container[str] = ()) -> None:
             expired = [pair for pair in moved if pair[1].letter is not None and pair[1].letter.reason == EXPIRED]
-            super().ended([pair for pair in moved if pair not in expired], now)
+            super().ended([pair for pair in moved if pair not in expired], now, passed)
 
 
 class ExpiresAsCancelled(Bent):

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Cancel,
+    Change,
+    Replay,
+)
 from redrive.core.decide import Charge, ToDead, ToReady
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, History, Millis, NewItem
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Disposition, State
 from redrive.core.verbs import (
-    Act,
-    Amended,
-    Cancel,
-    Change,
     LeaseRequest,
     Page,
     PutResult,
-    Replay,
     Settled,
     Settlement,
     Tally,
@@ -273,8 +275,8 @@ class DriftsByTheRefused(Bent):
         self._extra += sum(answer.verdict is not Verdict.APPLIED for answer in settled.answers)
         return settled
 
-    async def tally(self) -> Tally:
-        tally = await super().tally()
+    async def tally(self, *, members: bool = True) -> Tally:
+        tally = await super().tally(members=members)
         rows = tuple(structs.replace(row, done=row.done + self._extra) for row in tally.queues)
         return structs.replace(tally, queues=rows)
 
@@ -282,7 +284,12 @@ class DriftsByTheRefused(Bent):
 class DeafToPuts(Bent):
     """Waits out its time, whatever comes."""
 
-    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+    async def wait(
+        self,
+        queues: Sequence[str],
+        timeout: Millis,
+        kinds: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         await self._clock.sleep(timeout)
 
 

@@ -5,6 +5,22 @@ from __future__ import annotations
 from tests.stores.broken_servers import Bug
 
 OFFICE: dict[str, Bug] = {
+    "NumbersNoCascade": Bug(
+        "those that die with another are letters that no reader of changes hears of",
+        ("test_changes_of_those_that_die_with_another",),
+    ),
+    "NumbersNoReplay": Bug(
+        "a replayed letter stays a letter in every mirror", ("test_changes_follow_a_letter_through_every_act",)
+    ),
+    "NumbersNoPrune": Bug("what was pruned stays in every mirror", ("test_changes_of_what_retention_removes",)),
+    "ReusesTheNewest": Bug(
+        "after a prune of the newest letter its change number is given again, and readers pass over it",
+        ("test_changes_numbers_are_not_reused_after_a_prune_of_the_newest",),
+    ),
+    "SharesANumber": Bug(
+        "all that one write changes have one number: a page that ends between them loses the rest",
+        ("test_changes_of_one_write_have_numbers_of_their_own",),
+    ),
     "MovesWithoutItsCounts": Bug(
         "the letter is in another queue, and the old one goes on counting it",
         ("test_move_takes_counters_causes_and_places_along",),

@@ -9,10 +9,15 @@ import pytest
 from msgspec import structs
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.decide import ToDead
 from redrive.core.select import Match, Or
 from redrive.core.states import State
-from redrive.core.verbs import Act, LeaseRequest, NewEntry, Settlement
+from redrive.core.verbs import (
+    LeaseRequest,
+    NewEntry,
+    Settlement,
+)
 from redrive.errors import StoreUnavailable
 from redrive.stores.postgres import PostgresStore, amend, bonds, faults, lease, prune, settle, take_in
 from redrive.stores.postgres.rows import short
@@ -66,6 +71,15 @@ def _amends_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         await right(session, tx, [place._replace(state=State.READY) for place in places], by)
 
     monkeypatch.setattr(amend, "_cancel", cancel)
+
+
+def _learns_from_the_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lease.given
+
+    def given(session: Session, request: LeaseRequest, look: lease.Look, answer: lease.Answer) -> None:
+        right(session, structs.replace(request, item=""), look, answer)
+
+    monkeypatch.setattr(lease, "given", given)
 
 
 def _expects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +259,7 @@ PLANTS: dict[str, Plant] = {
     "GivesSuspectsInCompany": Plant(
         (
             Edit("lease", "if suspect_waits or not is_open or", "if true or"),
-            Edit("lanes/choose", "where l.level < below_level", ""),
+            Edit("lanes/choose", "where n.level < below_level", ""),
         )
     ),
     "GivesMoreBesideASuspect": Plant((Edit("lease", "c.worker = who and c.alone = 1", "false"),)),
@@ -265,7 +279,7 @@ PLANTS: dict[str, Plant] = {
     "ReclaimsTheUnexpired": Plant(
         (
             Edit("reclaim", f"c.state = 'leased' and {_EXPIRED}", "c.state = 'leased' and c.queue = any (queues)"),
-            Edit("reclaim", f"i.id = any (ids) and {_EXPIRED}", "i.id = any (ids) and c.lease_until is not null"),
+            Edit("reclaim", ") and c.lease_until <= latest and c.state", ") and c.lease_until is not null and c.state"),
         )
     ),
     "ReclaimsWithoutLookingAgain": Plant(
@@ -277,7 +291,7 @@ PLANTS: dict[str, Plant] = {
     "ReclaimsUnknownQueues": Plant(
         (
             Edit("reclaim", "c.state = 'leased' and c.queue = any (queues)", "c.state = 'leased'"),
-            Edit("reclaim", "i.id = any (ids) and c.queue = any (queues)", "i.id = any (ids)"),
+            Edit("reclaim", "i.id = any (ids) and ( c.queue = any (queues)", "i.id = any (ids) and (true"),
         )
     ),
     "ReclaimStarves": Plant(
@@ -345,6 +359,13 @@ PLANTS: dict[str, Plant] = {
     "FindsByOffset": Plant(patches=(ways.finds_by_offset(PostgresStore),)),
     "DeafToPuts": Plant(patches=(_wakes_nobody,)),
     "DeafToOthers": Plant(patches=(_hears_nobody,)),
+    "LeasesEveryKind": Plant((Edit("lease/kinds_in", "case when list <> '' then", "case when false then"),)),
+    "ReadsAShareOfEachKind": Plant((Edit("lanes/choose", "exit when of_each = most or", "exit when true or"),)),
+    "SpinsForOtherKinds": Plant((Edit("tally/patience", "{schema}.kinds_in(asked.kinds)", "null"),)),
+    "ForgetsTheKindOfFollowUps": Plant(
+        (Edit("settle/follow_up", "array(select kinds[n] from unnest(meant) as n)", "null"),)
+    ),
+    "LosesHeadersInImports": Plant(patches=(ways.loses_headers(take_in),)),
 }
 
 _FINISHED = "state in ('done', 'cancelled')"
@@ -375,7 +396,7 @@ BONDS: dict[str, Plant] = {
     "WaitsForTheDone": Plant((Edit("bonds/untie", "where e.awaited = any (done) returning", "where false returning"),)),
     "WaitsInARing": Plant((Edit("amend/give_way", "and f.place < its_place", "and false"),)),
     "DiesAlone": Plant((Edit("bonds/untie", "t.seq = e.waiting and t.dies", "false"),)),
-    "PassesMaxRunning": Plant((Edit("lease/room", "sum(k.leased)", "sum(0 * k.leased)"),)),
+    "PassesMaxRunning": Plant((Edit("lease/room", "{schema}.running_of(s.name)", "0 * {schema}.running_of(s.name)"),)),
     "LeaksPlaces": Plant((Edit("bonds/give_back", "e.key, -e.leases", "e.key, 0 * e.leases"),)),
     "ForgetsWhoWasSetAside": Plant((Edit("bonds/give_back", "set hold = 0 from next n", "set hold = 3 from next n"),)),
     "FillsBeyondCapacity": Plant((Edit("put/crowded", "where k.fill + n.more > q.capacity", "where false"),)),
@@ -394,8 +415,52 @@ BONDS: dict[str, Plant] = {
     ),
 }
 
+LANES: dict[str, Plant] = {
+    "SharesSlotsOnly": Plant((Edit("lanes/choose", "(share is null or", "(true or"),)),
+    "LendsNothing": Plant((Edit("lanes/choose", "share := null;"),)),
+    "GoesInStep": Plant((Edit("lanes/choose", "of_its_own * share", "lease_no * share"),)),
+    "PassesAHold": Plant((Edit("lanes/give_one", "and c.hold = 0"),)),
+    "GivesWhatRuns": Plant((Edit("lanes/give_one", "c.state = 'ready'", "c.state in ('ready', 'leased')"),)),
+    "IgnoresTheNonceOfTheNamed": Plant(
+        (
+            Edit(
+                "lease/function",
+                "if not again and exists (select 1 from {schema}.nonce n",
+                "if coalesce(only_item, '') = '' and exists (select 1 from {schema}.nonce n",
+            ),
+        )
+    ),
+    "LearnsFromTheNamed": Plant(patches=(_learns_from_the_named,)),
+}
+
 _AS_SAID = "where not array[a.place, -a.place] &&"
 OFFICE: dict[str, Plant] = {
+    "TakesBodiesInClear": Plant((Edit("put/in_clear", "o.packing <> 2", "false"),)),
+    "TakesResultsInClear": Plant((Edit("settle/keep_evidence", "and o.packing <> 2", "and false"),)),
+    "NumbersNoCascade": Plant(
+        (Edit("bonds/die", "select d.seq from died d )", "select d.seq from died d where false )"),)
+    ),
+    "NumbersNoReplay": Plant(
+        (
+            Edit(
+                "amend/record_deeds",
+                "select unnest(%b::bigint[]) as seq union",
+                "select n.seq from unnest(%b::bigint[]) as n (seq) where false union",
+            ),
+        )
+    ),
+    "NumbersNoPrune": Plant((Edit("prune/remove", "order by i.seq", "limit 0"),)),
+    "ReusesTheNewest": Plant(
+        (
+            Edit(
+                "changes/number",
+                "from {schema}.change c) + o.nth",
+                "from {schema}.change c where c.id is null) + o.nth",
+            ),
+        ),
+        says="change_n",
+    ),
+    "SharesANumber": Plant((Edit("changes/number", "+ o.nth, o.id", "+ 1, o.id"),), says="change_n"),
     "FollowsUpTheKept": Plant((Edit("settle/function", _AS_SAID, "where not array[-a.place] &&"),)),
     "FollowsUpTheCancelled": Plant((Edit("settle/function", _AS_SAID, "where not array[a.place] &&"),)),
     "PassesOverThoseWhoDiedTogether": Plant(

@@ -17,7 +17,7 @@ from redrive.core.item import Item, Millis
 from redrive.core.select import Match, Selection
 from redrive.core.verbs import Answer, Settlement
 from redrive.errors import StoreUnavailable
-from redrive.stores.redis import RedisStore, amend, faults, lease, settle
+from redrive.stores.redis import RedisStore, amend, faults, lease, settle, take_in
 from redrive.stores.redis.rows import payload_of
 from redrive.stores.redis.search import oldest
 from redrive.stores.redis.session import Session
@@ -167,7 +167,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "LeavesItReady": Plant(
         (
-            Edit("leasing", "remove(ready_key(queue, level), member)", ""),
+            Edit("leasing", "remove(spot.key, member)", ""),
             Edit("leasing", "or state ~= 'ready' or its_queue", "or its_queue"),
         )
     ),
@@ -199,13 +199,15 @@ PLANTS: dict[str, Plant] = {
     ),
     "GivesMoreBesideASuspect": Plant((Edit("leasing", "if holds_a_suspect(request[1]) then", "if false then"),)),
     "LosesSightOfTheCrashed": Plant((Edit("prelude", "filled[key] = listed", ""),)),
-    "LeasesFromThePaused": Plant((Edit("leasing", "if not declared or declared[1] then", "if not declared then"),)),
+    "LeasesFromThePaused": Plant(
+        (Edit("leasing", "if not declared or declared[1] and not is_named then", "if not declared then"),)
+    ),
     "LeasesTheNewestFirst": Plant(
         (
             Edit(
                 "leasing",
-                "call('ZRANGEBYSCORE', ready_key(queue, 0), '-inf', time, 'LIMIT', 0, most)",
-                "call('ZREVRANGEBYSCORE', ready_key(queue, 0), time, '-inf', 'LIMIT', 0, most)",
+                "call('ZRANGEBYSCORE', ready_key(queue, only), '-inf', time, 'LIMIT', 0, most)",
+                "call('ZREVRANGEBYSCORE', ready_key(queue, only), time, '-inf', 'LIMIT', 0, most)",
             ),
         )
     ),
@@ -218,7 +220,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "ReclaimsWithoutLookingAgain": Plant(
         (
-            Edit("reclaim", "if m and m[STATE] == 'leased' and m[LEASE_UNTIL] <= horizon and", "if m and"),
+            Edit("reclaim", "if named and m[STATE] == 'leased' and m[LEASE_UNTIL] <= horizon", "if named"),
             Edit("reclaim", "{m[LEASE_UNTIL], m[SEQ], id, m}", "{0, m[SEQ], id, m}"),
         ),
         (_reclaims_what_it_saw,),
@@ -302,6 +304,13 @@ PLANTS: dict[str, Plant] = {
     "ShowsWhatItKeeps": Plant(patches=(ways.shows_what_it_keeps,)),
     "FindsByOffset": Plant(patches=(ways.finds_by_offset(RedisStore),)),
     "DeafToPuts": Plant((Edit("prelude", "redis.pcall('PUBLISH', P .. 'wake', table.concat(queues, '\\0'))", ""),)),
+    "LeasesEveryKind": Plant((Edit("leasing", "not want[8] or in_list(want[8], kind)", "true"),)),
+    "ReadsAShareOfEachKind": Plant((Edit("choosing", "and #rows == 2 * share then", "and false then"),)),
+    "SpinsForOtherKinds": Plant((Edit("opening", "not of_kinds or of_kinds[kind_in(rank)]", "true"),)),
+    "ForgetsTheKindOfFollowUps": Plant(
+        (Edit("ending", "entry[4] = body(entry[4])", "entry[4] = body(entry[4]) entry[9] = entry[9] and ''"),)
+    ),
+    "LosesHeadersInImports": Plant(patches=(ways.loses_headers(take_in),)),
 }
 
 BONDS: dict[str, Plant] = {
@@ -312,7 +321,9 @@ BONDS: dict[str, Plant] = {
             Edit("heads", "followers and first_in(followers)", "nil"),
         )
     ),
-    "GoesOnPastTheDead": Plant((Edit("ties", "m[STATE] == 'dead' and dead_order(m[QUEUE]) or 'go'", "'go'"),)),
+    "GoesOnPastTheDead": Plant(
+        (Edit("ties", "m[STATE] == 'dead' and not one[4] and dead_order(m[QUEUE]) or 'go'", "'go'"),)
+    ),
     "HidesTheGap": Plant((Edit("lines", "m[TERMS][GAP] = line.gap", ""),)),
     "KeepsTheKeysOfTheDead": Plant(
         (Edit("ties", "local function release_key(id, m, time)", f"{_RELEASE} if m[STATE] == 'dead' then return end"),)
@@ -339,8 +350,60 @@ BONDS: dict[str, Plant] = {
     "SweepsLetters": Plant((Edit("sweep", "(m[STATE] == 'done' or m[STATE] == 'cancelled') and", "m[ENDED_AT] and"),)),
 }
 
+_NAMED = (
+    "if not m or m[STATE] ~= 'ready' or m[QUEUE] ~= lane.queue or (m[HOLD] or 0) > 0 then return nil end local rank"
+)
+LANES: dict[str, Plant] = {
+    "SharesSlotsOnly": Plant((Edit("choosing", "(not share or may_retry(nth, share))", "true"),)),
+    "LendsNothing": Plant((Edit("choosing", "share = false"),)),
+    "GoesInStep": Plant((Edit("choosing", "count * share", "turn * share"),)),
+    "PassesAHold": Plant(
+        (
+            Edit("lending", _NAMED, _NAMED.replace(" or (m[HOLD] or 0) > 0", "")),
+            Edit("leasing", "or (hold or 0) > 0 then", "then"),
+        )
+    ),
+    "GivesWhatRuns": Plant(
+        (
+            Edit("lending", _NAMED, _NAMED.replace("m[STATE] ~= 'ready' or ", "")),
+            Edit("leasing", "or state ~= 'ready' or its_queue", "or its_queue"),
+        )
+    ),
+    "IgnoresTheNonceOfTheNamed": Plant(
+        (Edit("leasing", "before[1] == request[2] then", "before[1] == request[2] and request[6] == '' then"),)
+    ),
+}
+
 _SAID = "if one[5] and not verdict then"
 OFFICE: dict[str, Plant] = {
+    "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(queue, body)\n  if added", "if added"),)),
+    "TakesResultsInClear": Plant((Edit("ending", "check_sealed(m[QUEUE], body(one[6]))", ""),)),
+    "NumbersNoCascade": Plant(
+        (
+            Edit(
+                "prelude",
+                "elseif m[LETTER] then change_letter(id)",
+                "elseif m[LETTER] and m[LETTER][REASON] ~= 'dependency' then change_letter(id)",
+            ),
+        )
+    ),
+    "NumbersNoReplay": Plant(
+        (Edit("prelude", "shares(id, m, remove_share) if m[LETTER] then", "shares(id, m, remove_share) if false then"),)
+    ),
+    "NumbersNoPrune": Plant(
+        (Edit("prune", "if call('ZSCORE', sound(P .. 'changes', 'zset'), id) then", "if false then"),)
+    ),
+    "ReusesTheNewest": Plant(
+        (
+            Edit(
+                "prelude",
+                "call('HGET', sound(P .. 'sequence', 'hash'), 'change')",
+                "call('ZREVRANGE', P .. 'changes', 0, 0, 'WITHSCORES')[2]",
+            ),
+            Edit("prune", "change_letter(id)", "changed_letters = {} remove(P .. 'changes', id)"),
+        )
+    ),
+    "SharesANumber": Plant((Edit("prelude", "last + index", "last + 1"),)),
     "FollowsUpTheKept": Plant((Edit("ending", _SAID, "if one[5] and verdict ~= CANCELLED_INSTEAD then"),)),
     "FollowsUpTheCancelled": Plant((Edit("ending", _SAID, "if one[5] and verdict ~= KEPT then"),)),
     "PassesOverThoseWhoDiedTogether": Plant(

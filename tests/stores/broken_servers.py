@@ -262,4 +262,22 @@ _WRITING = {
     ),
 }
 
-BUGS: dict[str, Bug] = {**_FENCING, **_LEASING, **_LETTERS, **_WRITING}
+_FIELDS = {
+    "LeasesEveryKind": Bug(
+        "a worker gets items that it has no handler for",
+        ("test_kinds_of_a_lease_leave_the_others_ready", "test_kinds_of_suspects"),
+        machine=True,
+    ),
+    "ReadsAShareOfEachKind": Bug(
+        "what was due first is passed over, because its kind has so many",
+        ("test_kinds_are_one_order_however_few_are_read_of_each",),
+    ),
+    "SpinsForOtherKinds": Bug(
+        "the wait returns for items that the worker does not take",
+        ("test_kinds_of_a_wait", "test_kinds_of_a_wait_that_are_due"),
+    ),
+    "ForgetsTheKindOfFollowUps": Bug("they wait for a handler that is not theirs", ("test_kinds_of_followups",)),
+    "LosesHeadersInImports": Bug("a letter comes without what describes it", ("test_fields_are_taken_in",)),
+}
+
+BUGS: dict[str, Bug] = {**_FENCING, **_LEASING, **_LETTERS, **_WRITING, **_FIELDS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +12,26 @@ from redrive.core import lanes
 from redrive.core.decide import ToDead
 from redrive.core.item import NewItem
 from redrive.core.lanes import Waiting
-from redrive.core.verbs import Settlement, Verdict
-from redrive.stores.sqlite import SqliteStore, amend, bind, keys, lines, rebind, settle, take_in
+from redrive.core.verbs import LeaseRequest, Leases, Settlement, Verdict
+from redrive.engine.ids import new_id
+from redrive.stores.sqlite import (
+    SqliteStore,
+    amend,
+    bind,
+    edges,
+    families,
+    in_place,
+    keys,
+    lease,
+    lines,
+    put,
+    rebind,
+    settle,
+    take_in,
+)
 from redrive.stores.sqlite.amend import Place
 from redrive.stores.sqlite.lines import Joining
+from redrive.stores.sqlite.memo import BoundMemo
 from redrive.stores.sqlite.rebind import Refusals
 from redrive.stores.sqlite.settle import Lease
 from redrive.stores.sqlite.tied import ORDER, Tied
@@ -35,6 +52,25 @@ def _by_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
         return [level for level in sorted(waiting) for _ in waiting[level]][:limit]
 
     monkeypatch.setattr(lanes, "choose", choose)
+
+
+def _reads_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merged(ranks: Sequence[Any], limit: int, read: Callable[[Any, int], Sequence[Any]]) -> list[Any]:
+        return sorted([row for rank in ranks for row in read(rank, limit // len(ranks) + lanes.SPARE)])[:limit]
+
+    monkeypatch.setattr(lanes, "merged", merged)
+
+
+def _waits_for_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = families.next_change
+    monkeypatch.setattr(families, "next_change", lambda tx, queue, _: right(tx, queue))
+
+
+def _puts_without_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = put.put
+    monkeypatch.setattr(
+        settle, "put", lambda tx, items, **how: right(tx, [replace(new, kind="") for new in items], **how)
+    )
 
 
 def _believes_any_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +133,34 @@ def _knows_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "_TURNS", {})
 
 
+def _shares_slots_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "may_retry", lambda _turn, _share: True)
+
+
+def _goes_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "may_retry", lambda turn, share: turn * share % lanes.WHOLE + share >= lanes.WHOLE)
+
+
+def _lends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lanes.choose
+
+    def choose(waiting: dict[int, Waiting], limit: int, *, turn: int, share: int | None, **lines: Any) -> list[int]:
+        chosen = right(waiting, limit, turn=turn, share=share, **lines)
+        turns = enumerate(chosen, turn)
+        return [n for at, n in turns if share is None or not lanes.is_retry(n) or lanes.may_retry(at, share)]
+
+    monkeypatch.setattr(lanes, "choose", choose)
+
+
+def _ignores_the_nonce_of_the_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lease.lease
+
+    def leased(tx: Tx, memo: BoundMemo, request: LeaseRequest) -> Leases:
+        return right(tx, memo, replace(request, nonce=new_id()) if request.item else request)
+
+    monkeypatch.setattr(lease, "lease", leased)
+
+
 def _leaves_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
     right = amend._move  # noqa: SLF001 - bent
 
@@ -142,7 +206,44 @@ def _opens_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Place, "_replace", lambda place, **_: place)
 
 
+def _counts_no_body_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = put._add  # noqa: SLF001 - bent
+
+    def add(tx: Tx, added: list[put.Numbered], last: int) -> None:
+        right(tx, added, last)
+        tx.in_clear.clear()
+
+    monkeypatch.setattr(put, "_add", add)
+
+
+def _counts_no_result_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (settle, in_place):
+        monkeypatch.setattr(module, "is_sealed", lambda _: True)
+
+
+def _unnumbered(module: Any, name: str, seqs_of: Callable[[Any], list[int]]) -> Patch:
+    """What the function changes gets no number: of its arguments the second has them."""
+    right = getattr(module, name)
+
+    def bent(tx: Tx, things: Any, *rest: Any) -> None:
+        right(tx, things, *rest)
+        for seq in seqs_of(things):
+            tx.changed.pop(seq, None)
+
+    return lambda monkeypatch: monkeypatch.setattr(module, name, bent)
+
+
 OFFICE: dict[str, Plant] = {
+    "TakesBodiesInClear": Plant(patches=(_counts_no_body_in_clear,)),
+    "TakesResultsInClear": Plant(patches=(_counts_no_result_in_clear,)),
+    "NumbersNoCascade": Plant(patches=(_unnumbered(edges, "_die", lambda items: [item.seq for item in items]),)),
+    "NumbersNoReplay": Plant(patches=(_unnumbered(amend, "_replay", lambda places: [place.seq for place in places]),)),
+    "NumbersNoPrune": Plant((Edit("changes/gone", "where seq in", "where false and seq in"),)),
+    "ReusesTheNewest": Plant(
+        (Edit("changes/take", "n = n + ?", "n = (select ifnull(max(n), 0) from change where id is null) + ?"),),
+        says="change.n",
+    ),
+    "SharesANumber": Plant((Edit("changes/number", "?1 + 1 + key", "?1 + 1"),), says="change.n"),
     "FollowsUpTheKept": Plant(patches=(_follows_up("ready"),)),
     "FollowsUpTheCancelled": Plant(patches=(_follows_up("cancelled"),)),
     "PassesOverThoseWhoDiedTogether": Plant(
@@ -193,6 +294,14 @@ BONDS: dict[str, Plant] = {
     "DeafToCancels": Plant((Edit("terms/mark_asked", "ties | 96", "ties | 64"),)),
     "SweepsLetters": Plant((Edit("sweep/next", "l.disposition", "null"),)),
 }
+LANES: dict[str, Plant] = {
+    "SharesSlotsOnly": Plant(patches=(_shares_slots_only,)),
+    "LendsNothing": Plant(patches=(_lends_nothing,)),
+    "GoesInStep": Plant(patches=(_goes_in_step,)),
+    "PassesAHold": Plant((Edit("lease/one", "and i.hold = 0"),)),
+    "GivesWhatRuns": Plant((Edit("lease/one", "i.state = 'ready'", "i.state in ('ready', 'leased')"),)),
+    "IgnoresTheNonceOfTheNamed": Plant(patches=(_ignores_the_nonce_of_the_named,)),
+}
 PLANTS: dict[str, Plant] = {
     "SettlesByState": Plant(_settles_by("? is not null and state = 'leased'"), (_believes_any_delivery,)),
     "SettlesTwice": Plant(_settles_by("deliveries = ?"), (_forgets_what_ended,)),
@@ -231,4 +340,17 @@ PLANTS: dict[str, Plant] = {
     "PutsOneByOne": Plant(patches=(ways.puts_one_by_one(SqliteStore),)),
     "SwallowsCommitErrors": Plant(patches=(_commits_nothing,)),
     "FindsByOffset": Plant(patches=(ways.finds_by_offset(SqliteStore),)),
+    "LeasesEveryKind": Plant(
+        (
+            Edit(
+                "lease/levels_of",
+                "select value, -1 from json_each(?2)",
+                "select distinct kind, -1 from item where ?2 is not null",
+            ),
+        )
+    ),
+    "ReadsAShareOfEachKind": Plant(patches=(_reads_a_share,)),
+    "SpinsForOtherKinds": Plant(patches=(_waits_for_every_kind,)),
+    "ForgetsTheKindOfFollowUps": Plant(patches=(_puts_without_kinds,)),
+    "LosesHeadersInImports": Plant(patches=(ways.loses_headers(take_in),)),
 }

@@ -5,26 +5,28 @@ Peers that have the bug are named.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from msgspec import structs
 
 from redrive.core import lanes
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Cancel,
+    Change,
+    Replay,
+)
 from redrive.core.decide import ToDead
 from redrive.core.item import Instant, Item, NewItem
 from redrive.core.select import Selection
 from redrive.core.states import State
 from redrive.core.verbs import (
-    Act,
-    Amended,
-    Cancel,
-    Change,
     Gate,
     GateWrite,
     LeaseRequest,
     Leases,
     PutResult,
-    Replay,
     Settled,
     Settlement,
     Swept,
@@ -185,8 +187,8 @@ class DeathSetsFree(BentBonds):
     """Celery chords, RQ with allow_failure: whoever waited for the dead one runs as if it had succeeded."""
 
     class kind(Bonds):  # noqa: N801
-        def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant) -> None:
-            super().ended(moved, now)
+        def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant, passed: Container[str] = ()) -> None:
+            super().ended(moved, now, passed)
             for _, item in moved:
                 for waiting in self.edges.fulfil(item.id) if item.state is State.DEAD else ():
                     self._release(waiting)
@@ -215,11 +217,11 @@ class AnyIsEnough(BentBonds):
     """One of those that it waits for is done: that will do."""
 
     class kind(Bonds):  # noqa: N801
-        def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant) -> None:
+        def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant, passed: Container[str] = ()) -> None:
             for _, item in moved:
                 for waiting in sorted(self.edges.waiting.get(item.id, ())) if item.state is State.DONE else ():
                     self.edges.missing[waiting] = {item.id}
-            super().ended(moved, now)
+            super().ended(moved, now, passed)
 
 
 # --- limits ---
@@ -230,12 +232,12 @@ class LimitsByRequest(BentLimits):
 
     class kind(Limits):  # noqa: N801
         def room(self, lane: Lane, want: int, now: Instant) -> Room:
-            settings = lane.settings
-            lane.settings = structs.replace(settings, max_running=None)
+            settings = lane.own
+            lane.own = structs.replace(settings, max_running=None)
             try:
                 room = super().room(lane, want, now)
             finally:
-                lane.settings = settings
+                lane.own = settings
             most = settings.max_running
             return room if most is None else Room(min(room.limit, most), room.retries)
 

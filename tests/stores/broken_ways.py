@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from redrive.core.item import Item, NewItem
+from redrive.core.item import History, Instant, Item, NewItem
 from redrive.core.select import Selection
 from redrive.core.verbs import Answer, Page, PutResult, Settlement, Verdict
 from redrive.stores import bodies
@@ -57,6 +58,22 @@ def finds_by_offset(store: type) -> Patch:
     return lambda monkeypatch: monkeypatch.setattr(store, "find", find)
 
 
+def loses_headers(module: ModuleType) -> Patch:
+    """Of the module that takes letters in."""
+    right: Callable[[Sequence[History], Instant], list[History]] = vars(module)["prepared"]
+
+    def prepared(histories: Sequence[History], now: Instant) -> list[History]:
+        return [_without_headers(history) for history in right(histories, now)]
+
+    return lambda monkeypatch: monkeypatch.setattr(module, "prepared", prepared)
+
+
+def _without_headers(history: History) -> History:
+    terms = history.item.terms
+    bare = None if terms is None else structs.replace(terms, headers=())
+    return structs.replace(history, item=structs.replace(history.item, terms=bare))
+
+
 def applied(settlements: Sequence[Settlement], answers: Sequence[Answer]) -> list[Settlement]:
     """For a second step after the first."""
     pairs = zip(settlements, answers, strict=True)
@@ -66,7 +83,7 @@ def applied(settlements: Sequence[Settlement], answers: Sequence[Answer]) -> lis
 def shows_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed as it lies there."""
 
-    async def whole(items: Sequence[Item]) -> tuple[Item, ...]:
+    async def whole(_: bodies.Bodies, items: Sequence[Item]) -> tuple[Item, ...]:
         return tuple(structs.replace(item, payload=bytes(item.payload)) for item in items)
 
-    monkeypatch.setattr(bodies, "whole", whole)
+    monkeypatch.setattr(bodies.Bodies, "whole", whole)

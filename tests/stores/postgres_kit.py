@@ -11,10 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 from psycopg import AsyncConnection
 
+from redrive.core.acts import Act
 from redrive.core.decide import Charge, ToDead
 from redrive.core.item import Attempt, Ending, Failure, Item
 from redrive.core.select import Match
-from redrive.core.verbs import Act, Settlement
+from redrive.core.verbs import Settlement
 from redrive.stores.base import Store
 from tests.stores.sqlite_kit import asking, new
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from redrive.core import select
+from redrive.core.acts import Tag
 from redrive.core.filters import parse
 from redrive.core.select import Ids
-from redrive.core.verbs import Tag
 from redrive.stores.base import Store
 from redrive.stores.redis import plan
 from redrive.stores.sqlite import search

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.acts import Act, Cancel
 from redrive.core.select import Ids, Match
-from redrive.core.verbs import Act, Cancel, WorkerFacts
+from redrive.core.verbs import WorkerFacts
 from redrive.errors import StoreFull, StoreUnavailable
 from redrive.stores.sqlite import SqliteStore, ballast, checkpoint
 from redrive.stores.sqlite.binding import Connection

@@ -20,9 +20,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Discard,
+    Replay,
+)
 from redrive.core.select import EVERYTHING, And, Ids, Match
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Archive, Cancel, Discard, Replay
 from redrive.stores.url import store_from_url
 from redrive.testing import conformance as suite
 from redrive.testing.clock import FakeClock

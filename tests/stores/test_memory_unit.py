@@ -8,10 +8,20 @@ from collections import Counter
 import pytest
 from blockbuster import BlockBuster
 
+from redrive.core.acts import (
+    Act,
+    Cancel,
+    Discard,
+)
 from redrive.core.decide import Charge, ToDead, ToDone, ToReady
 from redrive.core.item import Dedupe, Failure, Item, NewItem, Terms
 from redrive.core.select import EVERYTHING, Match
-from redrive.core.verbs import Act, Cancel, Discard, LeaseRequest, QueueChange, Settlement, Want
+from redrive.core.verbs import (
+    LeaseRequest,
+    QueueChange,
+    Settlement,
+    Want,
+)
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore

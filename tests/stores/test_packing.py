@@ -70,7 +70,7 @@ def test_what_does_not_unpack_is_damaged(body: Packed) -> None:
         unpack(body)
 
 
-@pytest.mark.parametrize("number", [2, 7, -1, 2**40])
+@pytest.mark.parametrize("number", [3, 7, -1, 2**40])
 def test_an_unknown_number_is_a_later_release_s(number: int) -> None:
     with pytest.raises(StoreTooNew, match=f"packed in a way \\({number}\\)") as told:
         unpack(Packed(TEXT, number))

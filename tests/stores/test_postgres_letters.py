@@ -7,11 +7,19 @@ import asyncio
 import pytest
 
 from redrive.core import codec
+from redrive.core.acts import (
+    Discard,
+    Move,
+    Replay,
+    Skip,
+    Skipped,
+    Tag,
+)
 from redrive.core.decide import Charge, ToReady
 from redrive.core.item import Failure, History, Item, Letter, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Discard, Move, QueueChange, Replay, Settlement, Skip, Skipped, Tag
+from redrive.core.verbs import QueueChange, Settlement
 from redrive.stores.base import Store
 from redrive.stores.checks import KEEPS_BACK
 from redrive.stores.postgres import PostgresStore

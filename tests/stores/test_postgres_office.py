@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Selection, matches
-from redrive.core.states import Disposition, State
-from redrive.core.verbs import (
+from redrive.core.acts import (
     Archive,
     Cancel,
     Change,
     Discard,
-    DocumentWrite,
-    NewEntry,
     Replay,
     Restore,
     Skipped,
 )
+from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Selection, matches
+from redrive.core.states import Disposition, State
+from redrive.core.verbs import DocumentWrite, NewEntry
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.stores.base import Store
 from redrive.stores.packing import Packed, digest

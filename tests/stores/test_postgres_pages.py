@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.acts import Archive, Tag
 from redrive.core.decide import ToDone
 from redrive.core.item import NewItem, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Selection, glob_match, matches
-from redrive.core.verbs import Archive, LeaseRequest, Settlement, Tag, Want
+from redrive.core.verbs import (
+    LeaseRequest,
+    Settlement,
+    Want,
+)
 from redrive.stores.postgres import PostgresStore, find, named
 from redrive.stores.postgres.session import Session
 from redrive.stores.url import store_from_url

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from redrive.core.acts import Cancel
 from redrive.core.select import Match
-from redrive.core.verbs import Cancel, NewEntry
+from redrive.core.verbs import NewEntry
 from redrive.errors import ConfigError, StoreForbidden, StoreUnavailable
 from redrive.stores import migrate, script
 from redrive.stores.url import store_from_url

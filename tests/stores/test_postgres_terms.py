@@ -8,12 +8,20 @@ from collections.abc import AsyncIterator, Sequence
 import psycopg
 import pytest
 
+from redrive.core.acts import Cancel, Replay
 from redrive.core.decide import ToDone
 from redrive.core.item import Dedupe, Item, NewItem, Terms
 from redrive.core.select import Ids, Match
 from redrive.core.states import State
 from redrive.core.terms import DEPENDENCY, DEPENDENCY_BYTES, DEPENDENCY_FAILURE
-from redrive.core.verbs import Cancel, Duplicate, LeaseRequest, PutResult, QueueChange, Replay, Settlement, Want
+from redrive.core.verbs import (
+    Duplicate,
+    LeaseRequest,
+    PutResult,
+    QueueChange,
+    Settlement,
+    Want,
+)
 from redrive.errors import BadDependency, QueueFull
 from redrive.stores.postgres import PostgresStore
 from redrive.stores.statements import load
@@ -65,7 +73,7 @@ async def looked_at(url: str, *statements: str) -> int:
     return int(count)
 
 
-NOTHING = "null, " * 36
+NOTHING = "null, " * 38
 LEASE = "select * from lease(null, 'x', 'x', 0, '{q}', '{1}', '{30000}', '{2}', '{-1}', '{0}', '{-1}', '{0}')"
 
 
@@ -85,7 +93,7 @@ def put(item_id: str, terms: str) -> str:
     return f"""select * from put(
         null, '{{{item_id}}}', '{{q}}', '{{0}}', '{{2745614147}}', '{{0}}', array['{{}}'::bytea], null, null,
         '{{1}}', '{{"{order_key}"}}', '{{"{limit_key}"}}', '{{"{scope}"}}', '{{"{dedupe_key}"}}', '{{-1}}', '{{0}}',
-        array['{{}}'::bytea], '{places}', '{ids}', true
+        array['{{}}'::bytea], '{places}', '{ids}', null, null, true
     )"""
 
 

@@ -16,8 +16,9 @@ import sqlalchemy
 from sqlalchemy.ext import asyncio as alchemy
 from sqlalchemy.orm import Session
 
-from redrive import Redrive, blocking
-from redrive.errors import ConfigError, Conflict, StoreUnavailable
+from redrive import Keyring, Redrive, blocking
+from redrive.app.internals import store_of
+from redrive.errors import ConfigError, Conflict, EncryptionKeyMissing, StoreUnavailable
 from redrive.stores.aside import aside
 
 Way = Callable[[str], AbstractAsyncContextManager[Any]]
@@ -212,6 +213,23 @@ async def test_a_repeat_in_another_transaction_is_a_duplicate(app: Redrive, url:
         assert (await app.enqueue("emails", {"to": "a"}, id="mine", within=connection)).duplicate
         assert not (await app.enqueue("emails", {"to": "b"}, id="other", within=connection)).duplicate
     assert await ready(app) == 2
+
+
+async def test_a_repeat_into_an_encrypted_queue_is_a_duplicate_and_a_refusal_spares_the_transaction(
+    app: Redrive, url: str, way: Way
+) -> None:
+    """Encrypted, the same work never looks the same."""
+    app.queue("cards", encrypt=True)
+    async with way(url) as connection:
+        with pytest.raises(EncryptionKeyMissing):
+            await app.enqueue("cards", {"n": 1}, id="mine", within=connection)
+        store_of(app).use_keys(Keyring({"k1": bytes(32)}, current="k1"))
+        assert not (await app.enqueue("cards", {"n": 1}, id="mine", within=connection)).duplicate
+        assert (await app.enqueue("cards", {"n": 1}, id="mine", within=connection)).duplicate
+        with pytest.raises(Conflict, match="id 'mine' is taken"):
+            await app.enqueue("cards", {"n": 2}, id="mine", within=connection)
+    item = await app.get("mine")
+    assert (item.payload, item.sealed) == (b'{"n":1}', "")
 
 
 async def test_other_work_under_an_id_of_the_same_transaction_is_refused(app: Redrive, url: str, way: Way) -> None:

@@ -12,13 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.acts import (
+    Cancel,
+    Discard,
+    Replay,
+)
 from redrive.core.decide import decide
 from redrive.core.item import Ending, Item
 from redrive.core.outcome import LeaseExpired
 from redrive.core.policy import Policy
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import TERMINAL, State
-from redrive.core.verbs import Cancel, Discard, Replay, Settlement, Verdict
+from redrive.core.verbs import Settlement, Verdict
 from redrive.errors import BadStoreURL, StoreCorrupt, StoreUnavailable
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore

@@ -10,12 +10,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from redrive.core import lanes
+from redrive.core.acts import (
+    Cancel,
+    Discard,
+    Replay,
+    Skip,
+)
 from redrive.core.filters import parse
 from redrive.core.item import Dedupe, NewItem, Priority, Terms
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
 from redrive.core.terms import DEPENDENCY_BYTES
-from redrive.core.verbs import Cancel, Discard, QueueChange, Replay, Skip
+from redrive.core.verbs import QueueChange
 from redrive.errors import StoreCorrupt
 from redrive.stores.redis import checkup, scripts
 from redrive.stores.redis.checkup import REPAIRABLE, can_repair

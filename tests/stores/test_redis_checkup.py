@@ -9,9 +9,15 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Discard,
+    Tag,
+)
 from redrive.core.item import Item
 from redrive.core.select import EVERYTHING, Ids
-from redrive.core.verbs import Archive, Cancel, Checkup, Discard, Tag
+from redrive.core.verbs import Checkup
 from redrive.errors import ConfigError
 from redrive.stores.redis import checkup
 from redrive.stores.redis.checkup import REPAIRABLE, can_repair
@@ -77,6 +83,8 @@ DAMAGES = (
     Damage("a cause miscounted", lambda s, _: s.client.zadd(s.key("causes"), {"c1\0emails": 7}), ("causes",)),
     Damage("an early number", lambda s, _: s.client.hset(s.key("sequence"), "item", 1), ("sequence",)),
     Damage("no number", lambda s, _: s.client.hset(s.key("sequence"), "item", "x"), ("sequence",)),
+    Damage("an early change number", lambda s, _: s.client.hset(s.key("sequence"), "change", 1), ("sequence",)),
+    Damage("no change number", lambda s, i: s.client.zrem(s.key("changes"), i["archived"].id), ("changes",)),
     Damage("not under its tag", lambda s, i: s.client.zrem(s.key("tag:vip"), i["archived"].id), ("tags",)),
     Damage("no such tag", lambda s, _: s.client.delete(s.key("tag:vip")), ("tags",)),
     Damage("tagged at another number", lambda s, i: s.client.zadd(s.key("tag:vip"), {i["archived"].id: 1}), ("tags",)),

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
+from redrive.core.acts import Replay
 from redrive.core.select import EVERYTHING, Ids
-from redrive.core.verbs import Replay
 from redrive.errors import StoreTooNew
 from redrive.stores.migrate import Migration
 from redrive.stores.redis import RedisStore, boot, mend

@@ -11,18 +11,20 @@ import pytest
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Discard,
+    Replay,
+    Restore,
+)
 from redrive.core.filters import parse
 from redrive.core.item import Item, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Selection, matches, pins_dead
 from redrive.core.verbs import (
-    Archive,
-    Cancel,
-    Discard,
     DocumentWrite,
     NewEntry,
     QueueChange,
-    Replay,
-    Restore,
     WorkerFacts,
 )
 from redrive.errors import NotFound, StoreCorrupt, StoreUnavailable
@@ -469,12 +471,12 @@ async def test_prune_takes_all_kinds_by_their_number(world: World) -> None:
     assert ids(await world.store.prune(parse("state:done"), 9, act())) == (done.id,)
 
 
-async def test_a_pruned_item_leaves_only_its_tombstone(world: World, server: Server) -> None:
+async def test_a_pruned_letter_leaves_only_its_tombstone_and_its_change(world: World, server: Server) -> None:
     letter = await world.letter()
     await world.store.amend(Ids((letter.id,)), Discard(), act())
     await world.store.prune(EVERYTHING, 1, act())
     left = {key.decode().removeprefix(server.prefix) for key in server.client.scan_iter(server.key("*"))}
-    assert left <= {"tombstones", "queues", "sequence", "journal:audit", "boot", "nonce", "alone"}
+    assert left <= {"tombstones", "changes", "queues", "sequence", "journal:audit", "boot", "nonce", "alone"}
     assert (await world.store.check()).sound
 
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
+from redrive.core.acts import Tag
 from redrive.core.select import EVERYTHING, Ids
-from redrive.core.verbs import Checkup, Tag
+from redrive.core.verbs import Checkup
 from redrive.errors import ConfigError, StoreCorrupt
 from redrive.stores.packing import Packed
 from redrive.stores.redis import checkup, take_in

@@ -18,10 +18,15 @@ import pytest
 import redis
 
 import redrive.stores
+from redrive.core.acts import Archive, Replay
 from redrive.core.item import NewItem, Priority
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
-from redrive.core.verbs import Archive, DocumentWrite, Replay, Want, WorkerFacts
+from redrive.core.verbs import (
+    DocumentWrite,
+    Want,
+    WorkerFacts,
+)
 from redrive.errors import ConfigError, StoreCorrupt, StoreTooNew, StoreUnavailable
 from redrive.stores.redis import RedisStore, boot, scripts
 from redrive.stores.url import store_from_url
@@ -108,6 +113,7 @@ async def test_a_server_that_has_forgotten_the_scripts_is_told_them_again(world:
         ("levels:emails", "settle"),
         ("failure", "settle"),
         ("causes", "settle"),
+        ("changes", "settle"),
         ("nonce", "settle"),
         ("leased:emails", "settle"),
     ],

@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from redrive.core.acts import (
+    Act,
+    Discard,
+    Replay,
+    Tag,
+)
 from redrive.core.item import NewItem
 from redrive.core.select import And, Ids, Match
-from redrive.core.verbs import Act, Discard, QueueChange, Replay, Swept, Tag
+from redrive.core.verbs import QueueChange, Swept
 from redrive.stores.sqlite import SqliteStore
 from redrive.stores.sqlite.checkup import can_repair
 from redrive.stores.sqlite.compile import compiled

@@ -13,10 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redrive.core.acts import (
+    Act,
+    Discard,
+    Replay,
+)
 from redrive.core.item import Item, NewItem
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Act, Discard, Replay
 from redrive.errors import BadStoreURL, StoreUnavailable
 from redrive.stores import bodies, packing
 from redrive.stores.packing import pack, unpack

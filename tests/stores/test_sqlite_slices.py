@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.acts import Act, Cancel
 from redrive.core.item import NewItem
 from redrive.core.select import EVERYTHING, Ids, Match
-from redrive.core.verbs import Act, Cancel
 from redrive.stores.sqlite import SqliteStore, search
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance import (  # noqa: F401 - those that go through many rows

@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
+from redrive.core.acts import Act, Discard
 from redrive.core.item import Item, NewItem
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Selection, matches
-from redrive.core.verbs import Act, Discard, DocumentWrite, PutResult, Verdict
+from redrive.core.verbs import (
+    DocumentWrite,
+    PutResult,
+    Verdict,
+)
 from redrive.errors import (
     ConfigError,
     Conflict,
@@ -460,8 +465,8 @@ async def test_damage_that_changes_the_type_of_a_payload_stops_nobody(opened: Op
     """One bit makes a text of bytes, and SQLite's own check finds nothing wrong."""
     store = await opened()
     await store.put([new("first"), new("bad", payload=b"good bytes"), new("last")])
-    alter(path, "create table p (seq integer primary key, crc integer, body, packing integer)")
-    alter(path, "insert into p select seq, crc, body, packing from payload")
+    alter(path, "create table p (seq integer primary key, crc integer, release text, body, packing integer)")
+    alter(path, "insert into p select seq, crc, release, body, packing from payload")
     alter(path, f"update p set body = {value} where seq = (select seq from item where id = 'bad')")
     alter(path, "drop table payload")
     alter(path, "alter table p rename to payload")

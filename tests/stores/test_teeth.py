@@ -7,11 +7,19 @@ from typing import NamedTuple
 import pytest
 
 from redrive.stores.memory import MemoryStore
-from redrive.testing.conformance import kit, wait
+from redrive.testing.conformance import kinds, kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES
 from tests.stores import broken as b
+from tests.stores import broken_acts as a
+from tests.stores import broken_changes as n
+from tests.stores import broken_encryption as e
+from tests.stores import broken_families as k
+from tests.stores import broken_fields as d
+from tests.stores import broken_lanes as f
 from tests.stores import broken_letters as o
 from tests.stores import broken_more as m
+from tests.stores import broken_recall as r
+from tests.stores import broken_reservations as v
 from tests.stores import broken_terms as t
 from tests.stores.teeth_kit import fails, world_by, world_of
 
@@ -28,6 +36,12 @@ class Tooth(NamedTuple):
 
 
 TEETH = (
+    Tooth(k.PutsUnseen, ("test_family_members_come_and_go_while_workers_run",)),
+    Tooth(k.ResumesUnseen, ("test_family_member_that_is_paused_does_not_keep_others_back",)),
+    Tooth(k.LooksTooLate, ("test_family_rate_gives_as_soon_as_it_may",)),
+    Tooth(k.ServesTheFirstAgain, ("test_family_lease_takes_turns_one_item_at_a_time",)),
+    Tooth(k.WaitsForOtherKinds, ("test_family_wait_does_not_return_for_other_kinds",)),
+    Tooth(k.HasRoomForAll, ("test_family_capacity_counts_all_members",)),
     Tooth(
         b.SettlesByState,
         (
@@ -202,6 +216,31 @@ TEETH = (
     Tooth(t.LosesThePlace, ("test_max_per_key_place_that_nobody_takes_is_passed_on",)),
     Tooth(t.StarvesTheLow, ("test_priority_low_gets_one_lease_in_a_cycle",)),
     Tooth(t.RetriesTakeEverySlot, ("test_retries_take_no_more_than_their_share",)),
+    Tooth(
+        f.SharesSlotsOnly,
+        (
+            "test_fresh_work_goes_first_under_a_rate",
+            "test_fresh_work_goes_first_through_a_breaker",
+            "test_fresh_work_is_chosen_as_the_table_says",
+        ),
+    ),
+    Tooth(f.LendsNothing, ("test_fresh_work_that_does_not_wait_lends_its_share",)),
+    Tooth(
+        f.GoesInStep,
+        (
+            "test_fresh_work_and_retries_of_every_priority_come_to_their_turn",
+            "test_fresh_work_is_chosen_as_the_table_says",
+        ),
+    ),
+    Tooth(f.PassesAHold, ("test_lease_item_never_passes_a_hold",), machine=True),
+    Tooth(
+        f.GivesWhatRuns,
+        ("test_lease_item_gives_only_what_waits", "test_race_of_leases_of_one_item_has_one_winner"),
+        machine=True,
+    ),
+    Tooth(f.IgnoresTheNonceOfTheNamed, ("test_lease_item_with_the_same_nonce_gives_the_same",), machine=True),
+    Tooth(f.GivesMoreThanTheNamed, ("test_lease_item_gives_that_one_and_nothing_else",), machine=True),
+    Tooth(f.SpendsNothingForTheNamed, ("test_lease_item_counts_under_limits_that_do_not_hold_it",), machine=True),
     Tooth(t.CountsOnlyTheReady, ("test_capacity_counts_what_waits_or_runs",)),
     Tooth(
         t.FullRoutesEvict,
@@ -225,6 +264,9 @@ TEETH = (
     Tooth(o.KeepsTheOldCounters, ("test_run_now_may_give_a_new_budget",), machine=True),
     Tooth(o.ExpiresWithoutItsLine, ("test_expire_of_a_head_is_the_death_of_a_head",), machine=True),
     Tooth(o.ExpiresAsCancelled, ("test_expire_makes_a_letter_of_what_was_never_tried",), machine=True),
+    *(Tooth(getattr(a, name), bug.caught_by) for name, bug in a.ACTS.items()),
+    *(Tooth(vars(r)[name], bug.caught_by, machine=bug.machine) for name, bug in r.BUGS.items()),
+    *(Tooth(vars(v)[name], bug.caught_by) for name, bug in v.BUGS.items()),
     Tooth(o.HoldsTrashFromItsDeath, ("test_trash_is_swept_when_its_time_is_over",), machine=True),
     Tooth(o.TakesInAsTheFileHasThem, ("test_taken_in_letters_wait_for_each_other_in_their_order",)),
     Tooth(o.TakesInOverWhatIsThere, ("test_take_in_of_what_is_there_changes_nothing",), machine=True),
@@ -255,9 +297,45 @@ TEETH = (
             "test_cursors_that_were_made_up_are_refused",
         ),
     ),
+    Tooth(
+        e.ResultsInClear,
+        (
+            "test_encrypted_results_whether_the_caller_names_the_queue_or_not",
+            "test_encrypted_results_of_items_that_were_put_in_clear",
+        ),
+    ),
+    Tooth(e.FollowUpsInClear, ("test_encrypted_follow_ups",)),
+    Tooth(
+        e.GoesByWhatItKnew,
+        (
+            "test_encrypted_queues_take_nothing_from_a_process_without_keys",
+            "test_encryption_is_in_force_for_every_process_with_the_next_write",
+        ),
+    ),
+    Tooth(e.LeavesResultsUnderTheOldKey, ("test_reencrypt_replaces_old_keys_and_what_was_in_clear",)),
+    Tooth(e.UsesANonceTwice, ("test_no_two_encrypted_bodies_have_the_same_nonce",)),
+    Tooth(e.BindsNoBodyToItsItem, ("test_an_encrypted_payload_is_good_for_its_own_item_only",)),
+    Tooth(n.NumbersNoCascade, ("test_changes_of_those_that_die_with_another",)),
+    Tooth(n.NumbersNoReplay, ("test_changes_follow_a_letter_through_every_act",)),
+    Tooth(n.NumbersNoPrune, ("test_changes_of_what_retention_removes", "test_changes_of_pruned_letters_show_nothing")),
+    Tooth(n.ReusesTheNewest, ("test_changes_numbers_are_not_reused_after_a_prune_of_the_newest",)),
+    Tooth(n.SharesANumber, ("test_changes_of_one_write_have_numbers_of_their_own",)),
+    Tooth(n.CountsLeasesAsChanges, ("test_changes_are_not_made_by_leases",)),
     Tooth(t.DropsTermsOnRetry, ("test_put_terms_are_carried_through_an_item_s_life",), machine=True),
+    Tooth(
+        d.LeasesEveryKind,
+        ("test_kinds_of_a_lease_leave_the_others_ready", "test_kinds_of_suspects", "test_kinds_within_limits"),
+        machine=True,
+    ),
+    Tooth(d.LeasesKindByKind, ("test_kinds_are_one_order", "test_kinds_drain_each_once")),
+    Tooth(d.SpinsForOtherKinds, ("test_kinds_of_a_wait", "test_kinds_of_a_wait_that_are_due")),
+    Tooth(d.SleepsThroughItsKinds, ("test_kinds_of_a_wait", "test_kinds_of_a_wait_that_are_due")),
+    Tooth(d.LosesTheReleaseOfAttempts, ("test_fields_release_of_an_attempt",)),
+    Tooth(d.LosesHeadersInImports, ("test_fields_are_taken_in",)),
+    Tooth(d.CountsHeldKinds, ("test_kinds_that_are_due_are_told",)),
     Tooth(m.DeafToPuts, ("test_wait_returns_on_a_put", "test_wait_returns_on_a_put_through_another_handle")),
 )
+BASES = {b.Bent, f.BentLeasing, n.BentNumbers, t.BentBonds, t.BentLimits, k.BentTurns, v.BentReservations}
 CAUGHT = [
     pytest.param(tooth.store, name, id=f"{tooth.store.__name__}-{name}") for tooth in TEETH for name in tooth.caught_by
 ]
@@ -268,6 +346,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that makes a test wait for ever is found sooner. Without a bug nobody is in a hurry."""
     monkeypatch.setattr(wait, "PATIENCE", 0.2)
     monkeypatch.setattr(wait, "BEGIN", 0.2)
+    monkeypatch.setattr(kinds, "PATIENCE", 0.2)
     monkeypatch.setattr(kit, "PATIENCE", 5.0)
 
 
@@ -297,8 +376,8 @@ def test_every_planted_bug_is_in_the_table() -> None:
     """A broken store that nobody runs proves nothing."""
     planted = {
         thing
-        for module in (b, m, o, t)
+        for module in (a, b, d, e, f, k, m, n, o, r, t, v)
         for thing in vars(module).values()
-        if isinstance(thing, type) and issubclass(thing, b.Bent) and thing not in {b.Bent, t.BentBonds, t.BentLimits}
+        if isinstance(thing, type) and issubclass(thing, b.Bent) and thing not in BASES
     }
     assert planted == {tooth.store for tooth in TEETH} | {m.FallsBackToMemory}

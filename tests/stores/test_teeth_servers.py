@@ -14,10 +14,20 @@ import pytest
 
 from redrive.errors import StoreUnavailable
 from redrive.stores.url import store_from_url
-from redrive.testing.conformance import kit, wait
+from redrive.testing.conformance import kinds, kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES, World
-from tests.stores import broken_postgres, broken_redis, broken_sqlite
+from tests.stores import (
+    broken_acts,
+    broken_families,
+    broken_postgres,
+    broken_recall,
+    broken_redis,
+    broken_reservations,
+    broken_sqlite,
+)
 from tests.stores.broken_bonds import BONDS
+from tests.stores.broken_encryption import ENCRYPTION
+from tests.stores.broken_lanes import LANES
 from tests.stores.broken_office import OFFICE
 from tests.stores.broken_servers import BUGS as OF_SERVERS
 from tests.stores.planting import Edit, Plant, Planted, edited
@@ -28,9 +38,19 @@ from tests.support.links.conditions import CutReply
 from tests.support.links.link import Link
 from tests.support.stores import SERVERS
 
-BUGS = OF_SERVERS | BONDS | OFFICE
+BUGS = OF_SERVERS | BONDS | LANES | OFFICE | ENCRYPTION
+BUGS |= broken_recall.BUGS | broken_acts.ACTS | broken_reservations.BUGS | broken_families.BUGS
 PLANTS: dict[str, Mapping[str, Plant]] = {
-    engine: {**module.PLANTS, **module.BONDS, **module.OFFICE}
+    engine: {
+        **module.PLANTS,
+        **module.BONDS,
+        **module.LANES,
+        **module.OFFICE,
+        **broken_recall.PLANTS[engine],
+        **broken_acts.PLANTS[engine],
+        **broken_reservations.PLANTS[engine],
+        **broken_families.PLANTS[engine],
+    }
     for engine, module in {"sqlite": broken_sqlite, "postgres": broken_postgres, "redis": broken_redis}.items()
 }
 TELLS_UNKNOWN_AS_NOT_DONE = {
@@ -117,6 +137,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that makes a test wait for ever is found sooner."""
     monkeypatch.setattr(wait, "PATIENCE", 0.3)
     monkeypatch.setattr(wait, "BEGIN", 0.3)
+    monkeypatch.setattr(kinds, "PATIENCE", 0.3)
     monkeypatch.setattr(kit, "PATIENCE", 5.0)
 
 

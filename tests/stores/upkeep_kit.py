@@ -6,10 +6,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from redrive.core.acts import Act, Archive
 from redrive.core.decide import Charge, ToDead, ToDone, ToReady
 from redrive.core.item import Attempt, Ending, Failure, Item
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, Archive, Settlement
+from redrive.core.verbs import Settlement
 from redrive.stores import migrate
 from redrive.stores.base import Store
 from redrive.stores.sqlite import SqliteStore

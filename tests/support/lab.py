@@ -168,16 +168,16 @@ class Lab:
             self._use(await store_from_url(self.url, clock=self.clock).open())
         return self.shared
 
-    async def app(self, *, max_payload: int = 1024 * 1024) -> Redrive:
-        return await self._open(Shared(self.store, self.clock), max_payload)
+    async def app(self, *, max_payload: int = 1024 * 1024, release: str | None = None) -> Redrive:
+        return await self._open(Shared(self.store, self.clock), max_payload, release)
 
     async def faulty(self, *, counted: Collection[str] | None = None) -> tuple[Redrive, FaultyStore]:
         """An app whose way to the store can be broken, while other apps' stays whole."""
         faulty = FaultyStore(Shared(self.store, self.clock), counted=counted)
         return await self._open(faulty), faulty
 
-    async def _open(self, store: Store, max_payload: int = 1024 * 1024) -> Redrive:
-        app = Redrive(store, clock=self.clock, log=False, actor="lab", max_payload=max_payload)
+    async def _open(self, store: Store, max_payload: int = 1024 * 1024, release: str | None = None) -> Redrive:
+        app = Redrive(store, clock=self.clock, log=False, actor="lab", max_payload=max_payload, release=release)
         self.apps.append(app)
         return await app.open()
 

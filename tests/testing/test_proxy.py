@@ -3,9 +3,17 @@ from collections.abc import Sequence
 
 import pytest
 
+from redrive.core.acts import Act, Replay
 from redrive.core.item import NewItem
 from redrive.core.select import EVERYTHING, Ids
-from redrive.core.verbs import Act, DocumentWrite, LeaseRequest, NewEntry, PutResult, Replay, Want, WorkerFacts
+from redrive.core.verbs import (
+    DocumentWrite,
+    LeaseRequest,
+    NewEntry,
+    PutResult,
+    Want,
+    WorkerFacts,
+)
 from redrive.errors import NotFound, StoreCorrupt
 from redrive.stores.base import Store
 from redrive.testing import EncodingProxy, FakeClock, MemoryStore

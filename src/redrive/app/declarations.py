@@ -14,6 +14,7 @@ from msgspec import UNSET, convert
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.families import OWN_GATE, family_of
 from redrive.core.gate import GateConfig
 from redrive.core.schedule import Schedule
 from redrive.core.verbs import Document, DocumentWrite, QueueChange
@@ -93,7 +94,7 @@ class Declarations:
             known_policy(policy, registry.policies, sayer)
         await declare_policies(store, registry.policies)
         # Before the queues that stand behind them.
-        for name in sorted(self.gates.keys() | self._gates_of_queues()):
+        for name in sorted(self.gates.keys() | self._gates_of_queues() - {OWN_GATE}):
             await declare_gate(store, name, self.gates.get(name))
         for queue in sorted(registry.declared | self.queues.keys()):
             await self._write_queue(store, queue)
@@ -123,6 +124,7 @@ class Declarations:
         schedules = [self.schedules[name] for name in sorted(self.schedules)]
         elsewhere = {schedule.queue for schedule in schedules} - registry.declared
         known = {row.queue for row in (await store.tally()).queues} if elsewhere else set()
+        elsewhere = {queue for queue in elsewhere if family_of(queue) not in registry.declared}
         for schedule in schedules:
             if schedule.queue in elsewhere - known:
                 fix = f"register a handler for it, or declare it with app.queue({schedule.queue!r})"

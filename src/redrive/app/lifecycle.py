@@ -28,8 +28,9 @@ from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, check_actor, default_actor
 from redrive.office.schedules import Schedules
 from redrive.settings import Settings, load
-from redrive.stores.base import Store
+from redrive.stores.base import NAME_LIMIT, Store
 from redrive.stores.clock import Clock, SystemClock, check_clock
+from redrive.stores.keyring import Keyring, check_keyring
 from redrive.stores.url import store_from_url
 
 
@@ -39,8 +40,9 @@ class AppParts:
     An app has one such object. A test sandbox replaces it by a copy on another store, and puts it back afterwards.
     """
 
-    def __init__(self, *, frames: bool, max_payload: int, actor: str, entered_by: str) -> None:
+    def __init__(self, *, frames: bool, max_payload: int, actor: str, entered_by: str, release: str = "") -> None:
         self.frames = frames
+        self.release = release
         self.max_payload = max_payload
         self.actor = actor
         self.entered_by = entered_by
@@ -57,11 +59,11 @@ class AppParts:
         self.lock = asyncio.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.write_hook: WriteHook | None = None
-        self.client = Client(store, self.registry, self.events, clock, self.max_payload)
+        self.client = Client(store, self.registry, self.events, clock, self.max_payload, release=self.release)
         self.letters = Letters(
             store, self.events, actor=self.actor, clock=clock, frames=self.frames, max_result=self.max_payload
         )
-        self.schedules = Schedules(store, actor=self.actor, before=self.catch_up)
+        self.schedules = Schedules(store, actor=self.actor, before=self.catch_up, release=self.release)
         _apps.add(self)
 
     def bound_to(self, store: Store, clock: Clock) -> AppParts:
@@ -126,8 +128,12 @@ class AppParts:
         until_idle: bool,
         grace: Duration,
         most: int | None = None,
-    ) -> None:
-        """Runs a worker. `redrive.testing` passes a store and handlers that it can watch."""
+        item: str = "",
+    ) -> int:
+        """Runs a worker, for one item or for all, and says how many items it leased.
+
+        `redrive.testing` passes a store and handlers that it can watch.
+        """
         # Imported here: most processes only enqueue or look, and start sooner without it.
         from redrive.engine.worker import Worker
 
@@ -142,7 +148,10 @@ class AppParts:
             policies=self.registry.policies,
             until_idle=until_idle,
             most=most,
-            write_hook=self.write_hook,
+            # A worker beside it may be the one that the hook is for.
+            write_hook=None if item else self.write_hook,
+            item=item,
+            release=self.release,
         )
         self.stops.add(stop)
         self.loop = asyncio.get_running_loop()
@@ -151,6 +160,7 @@ class AppParts:
         finally:
             self.stops.discard(stop)
             stop.over.set()
+        return worker.leased
 
     async def stop_workers(self, limit: Millis | None) -> None:
         stops = tuple(self.stops)
@@ -203,6 +213,8 @@ class Lifecycle:
         log: bool = True,
         actor: str | None = None,
         clock: Clock | None = None,
+        release: str | None = None,
+        encryption: Keyring | None = None,
     ) -> None:
         # An app that names its store is told everything by its code; what is left out is as by default. None is no
         # name: it is what a variable gives that somebody forgot to set.
@@ -212,8 +224,15 @@ class Lifecycle:
         if most < 1:
             raise ConfigError("nothing would fit", field="max_payload", hint="use 1 byte or more")
         acts = (chosen.actor or default_actor()) if actor is None else check_actor(actor)
-        self._parts = AppParts(frames=traceback, max_payload=most, actor=acts, entered_by=self._entered_by)
-        self._parts.bind(_store(chosen.store if store is UNSET else store, clock), clock or SystemClock())
+        named = "" if release is None else _release(release)
+        self._parts = AppParts(
+            frames=traceback, max_payload=most, actor=acts, entered_by=self._entered_by, release=named
+        )
+        opened = _store(chosen.store if store is UNSET else store, clock)
+        keyring = chosen.encryption_keys if encryption is None else check_keyring(encryption)
+        if keyring is not None:
+            opened.use_keys(keyring)
+        self._parts.bind(opened, clock or SystemClock())
         self.events = self._parts.events
         if log:
             self.events.subscribe(log_event)
@@ -243,6 +262,13 @@ class Lifecycle:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _release(release: object) -> str:
+    if not isinstance(release, str) or not 1 <= len(release) <= NAME_LIMIT or not release.isprintable():
+        hint = f"use 1 to {NAME_LIMIT} printable characters, such as 1.4.2, or leave it out"
+        raise ConfigError(f"{release!r} is not a release", field="release", hint=hint)
+    return release
 
 
 def _store(store: str | Store, clock: Clock | None) -> Store:

@@ -9,25 +9,33 @@ from typing import Unpack
 
 from redrive.app.lifecycle import Lifecycle
 from redrive.app.registration import is_count
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Cancel,
+    Expire,
+    Park,
+    RunNow,
+    SetPolicy,
+    Unpark,
+    WaitingChange,
+)
+from redrive.core.codec import dump_payload
 from redrive.core.durations import Duration, parse
+from redrive.core.families import OWN_GATE
 from redrive.core.filters import parse as parse_filter
+from redrive.core.item import Item
 from redrive.core.policy_data import PolicyLike
 from redrive.core.routes import check_route
 from redrive.core.verbs import (
-    Act,
-    Amended,
     Backup,
-    Cancel,
     CauseTally,
     Checkup,
-    Expire,
     QueueChange,
-    RunNow,
-    SetPolicy,
+    Reencrypted,
     StoreInfo,
     Tally,
     Tombstone,
-    WaitingChange,
     WorkerBeat,
 )
 from redrive.engine import deaths
@@ -40,16 +48,19 @@ from redrive.office import gates, workers
 from redrive.office import settings as office
 from redrive.office.audit import Audit
 from redrive.office.bites import amend_in_bites, bites_of, joined
+from redrive.office.editing import edit
+from redrive.office.encryption import reencrypt_all
 from redrive.office.gates import GateView
 from redrive.office.health import Health
 from redrive.office.health import health as find_health
 from redrive.office.letters import Letters, Which, check_reason, check_several
 from redrive.office.overview import Overview, overview
 from redrive.office.policies import check_policy
+from redrive.office.replays import Replays
 from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
-from redrive.office.waiting import amend_waiting
+from redrive.office.waiting import amend_waiting, check_label
 
 
 class Operating(Lifecycle):
@@ -70,6 +81,12 @@ class Operating(Lifecycle):
         return Views(parts.store, actor=parts.actor)
 
     @property
+    def replays(self) -> Replays:
+        """Replays in the background: list, get, pause, resume, cancel, set_rate, undo."""
+        parts = self._parts.check_open()
+        return Replays(parts.store, actor=parts.actor)
+
+    @property
     def audit(self) -> Audit:
         """What was done by whom and why: list, verify, seal."""
         return Audit(self._parts.check_open().store)
@@ -84,12 +101,16 @@ class Operating(Lifecycle):
     def info(self) -> StoreInfo:
         return self._parts.check_open().store.info()
 
-    async def tally(self) -> Tally:
-        return await self._parts.check_open().store.tally()
+    async def tally(self, *, members: bool = True) -> Tally:
+        """Without `members`, the row of a family stands in place of those of its members."""
+        return await self._parts.check_open().store.tally(members=members)
 
-    async def overview(self) -> Overview:
-        """The store at one time: its queues, routes, gates, most frequent causes of dead letters, and workers."""
-        return await overview(self._parts.check_open().store)
+    async def overview(self, *, members: bool = False) -> Overview:
+        """The store at one time: its queues, routes, gates, most frequent causes of dead letters, and workers.
+
+        `members`: with a row for each member of a family, not one for the family.
+        """
+        return await overview(self._parts.check_open().store, members=members)
 
     async def health(self, *, oldest: Duration = "15m", max_letters: int | None = None) -> Health:
         """What an operator should look at: queues without a worker, old or stuck work, lost workers, full routes, …
@@ -156,7 +177,7 @@ class Operating(Lifecycle):
         if settings.get("policy") is not None:
             await check_policy(parts.store, settings["policy"], parts.registry.policies)
         said = office.said(change)
-        if said.get("gate"):
+        if said.get("gate") not in (None, "", OWN_GATE):
             # One that is not there would hold nothing back.
             await gates.declare_gate(parts.store, said["gate"])
         await parts.store.configure(queue, change)
@@ -226,6 +247,38 @@ class Operating(Lifecycle):
         """
         return await self._amend_waiting(which, Expire(), reason)
 
+    async def park(self, which: Which, label: str, *, reason: str) -> Amended:
+        """Keep waiting items from being leased, however due they are, until `unpark`, `cancel` or `expire`.
+
+        `label` is a short name for why, such as `schema`: `hold:parked` finds them, and `item.hold` is `parked:schema`.
+        A parked head of an order key blocks its key. `which` as for `set_policy`.
+        """
+        return await self._amend_waiting(which, Park(check_label(label)), reason)
+
+    async def unpark(self, which: Which, *, reason: str) -> Amended:
+        """Let parked items go on: they wait for what they would wait for now, and run when that is over. `which` as for
+        `set_policy`; items that are not parked are skipped.
+        """
+        return await self._amend_waiting(which, Unpark(), reason)
+
+    async def edit(
+        self, item_id: str, payload: object, *, reason: str, revision: int | None = None, raw: bool = False
+    ) -> Item:
+        """Replace the payload of a dead letter or a waiting item, and keep the one before. Gives the item.
+
+        `payload` as for `enqueue`: of a queue with a door, such as a mailbox, it is the body; with `raw` all that is
+        stored. `revision`: the number that the payload must have now (`item.revision`), so that no other edit is lost.
+        Raises NotFound, and Conflict for an item that runs, is over, or has another revision.
+        """
+        parts = self._parts.check_open()
+        if revision is not None and revision != 0 and not is_count(revision):
+            hint = "use item.revision, or None for any"
+            raise ConfigError(f"{revision!r} is not the number of a revision", field="revision", hint=hint)
+        body = dump_payload(payload, limit=parts.max_payload)
+        known = await parts.letters.resolve(item_id)
+        act = self._act(reason)
+        return await edit(parts.store, known, body, act, revision=revision, raw=raw, most=parts.max_payload)
+
     async def _amend_waiting(self, which: Which, change: WaitingChange, reason: str) -> Amended:
         return await amend_waiting(self._parts.check_open().store, which, change, self._act(reason))
 
@@ -246,6 +299,12 @@ class Operating(Lifecycle):
     async def check(self, *, quick: bool = False) -> Checkup:
         """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""
         return await self._parts.check_open().store.check(quick=quick)
+
+    async def reencrypt(self, queue: str | None = None, *, dry_run: bool = False) -> Reencrypted:
+        """Encrypt payloads and results anew with the current key, page by page, while work goes on: those with another
+        key, and those in clear of an encrypted queue. `dry_run` only counts how many have which key.
+        """
+        return await reencrypt_all(self._parts.check_open().store, queue, dry_run=dry_run)
 
     async def backup(self, path: str | os.PathLike[str], *, force: bool = False) -> Backup:
         """Copy the whole store, as it is now, into a new file, while work goes on. `force` replaces a file."""

@@ -19,7 +19,8 @@ from redrive.core.schedule import make_schedule
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
 from redrive.core.verbs import QueueChange
-from redrive.engine.registry import Function, Handler, Signature, user_queue_name
+from redrive.engine.asks import headers_of, schema_of
+from redrive.engine.registry import Function, Handler, Signature, check_kind, user_queue_name
 from redrive.errors import ConfigError
 from redrive.office.settings import GateOptions, QueueOptions, check_capacity, check_known, check_name, queue_change
 
@@ -27,12 +28,13 @@ F = TypeVar("F", bound=Function)
 
 ASYNC_CONCURRENCY = 50
 THREAD_CONCURRENCY = 8
+LEASE = "30s"
 
 
 class Registering(Lifecycle):
     def queue(self, name: str, **settings: Unpack[QueueOptions]) -> str:
         """Declare a queue, and what limits it: max_running, max_per_key, rate, capacity, order, policy, gate, keep,
-        keep_results, retry_share, keep_trash.
+        keep_results, retry_share, keep_trash, encrypt.
 
         Written when the app opens, where it differs from what the code declared the last time: an operator's change
         outlives a restart, and a new release's value replaces it. None takes a limit away.
@@ -48,13 +50,18 @@ class Registering(Lifecycle):
         queue: str,
         *,
         policy: Policy | None = None,
-        lease: Duration = "30s",
+        lease: Duration | None = None,
         timeout: Duration | None = None,
         concurrency: int | None = None,
         gate: str | None = None,
         max_result: Size | None = None,
+        kind: str | None = None,
     ) -> Callable[[F], F]:
         """Decorate the function that handles `queue`; async functions run in the loop, others in threads.
+
+        With `kind` it handles the items of that kind only; a handler without one serves every kind that has none of its
+        own. Without such a handler, items of other kinds stay ready. `timeout` and `policy` may differ by kind; `lease`
+        (30 seconds unless given), `concurrency` and the policy's `max_crashes` are the queue's.
 
         A payload that is an object becomes keyword arguments; a parameter `item: Item` gets the item itself. `gate`
         names what the handler depends on: while that is down, the queue waits and nothing is charged. A result above
@@ -66,7 +73,11 @@ class Registering(Lifecycle):
             named = f"; a policy with a name is the queue's: app.queue({name!r}, policy={rule!r})"
             hint = f"use Policy(backoff=..., max_attempts=...){named if isinstance(rule, str) else ''}"
             raise ConfigError(f"{policy!r} is not a Policy", field="policy", hint=hint)
-        ttl = positive(lease, field="lease")
+        ttl = positive(LEASE if lease is None else lease, field="lease")
+        given = frozenset({"lease"} if lease is not None else ()) | (
+            {"concurrency"} if concurrency is not None else set()
+        )
+        of_kind = None if kind is None else check_kind(kind)
         limit = None if timeout is None else positive(timeout, field="timeout")
         if concurrency is not None and not is_count(concurrency):
             raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
@@ -79,7 +90,19 @@ class Registering(Lifecycle):
             is_async = _is_async(function)
             slots = concurrency or (ASYNC_CONCURRENCY if is_async else THREAD_CONCURRENCY)
             signature = Signature(function)
-            handler = Handler(name, function, rule, ttl, limit, slots, is_async, signature, max_result=largest)
+            handler = Handler(
+                name,
+                function,
+                rule,
+                ttl,
+                limit,
+                slots,
+                is_async,
+                signature,
+                max_result=largest,
+                kind=of_kind,
+                given=given,
+            )
             self._parts.registry.add(handler)
             if behind is not None:
                 self._parts.declared.queue(name, behind)
@@ -147,6 +170,9 @@ class Registering(Lifecycle):
         limit_key: str | None = None,
         dedupe_key: str | None = None,
         policy: PolicyLike | None = None,
+        kind: str | None = None,
+        schema: int = 0,
+        headers: Mapping[str, str] | None = None,
     ) -> str:
         """Declare a recurring item: by `cron`, in a time zone (UTC if none is given), or `every` so long.
 
@@ -168,6 +194,9 @@ class Registering(Lifecycle):
             limit_key=limit_key,
             dedupe_key=dedupe_key,
             policy=policy_text(policy) if isinstance(policy, Policy | Mapping) else policy,
+            kind="" if kind is None else check_kind(kind),
+            schema=schema_of(schema),
+            headers=() if headers is None else headers_of(headers),
         )
         self._parts.declared.schedule(schedule)
         return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,12 +12,20 @@ from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.policy_data import PolicyLike
+from redrive.core.states import State
 from redrive.core.verbs import Page
 from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
 from redrive.engine.registry import is_outbox, unknown_outbox
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, Conflict
 from redrive.office.scene import Explanation, look
+
+_NOT_WAITING = {
+    State.LEASED: ("it runs already", "wait for it to end"),
+    State.DONE: ("it is done", "enqueue a new item"),
+    State.CANCELLED: ("it was cancelled", "enqueue a new item"),
+    State.DEAD: ("it is a dead letter", "replay it, or work on it in place with app.letters.work"),
+}
 
 
 class Working(Lifecycle):
@@ -37,6 +45,10 @@ class Working(Lifecycle):
         after: str | Iterable[str] = (),
         on_dead: str = "wait",
         policy: PolicyLike | None = None,
+        kind: str | None = None,
+        schema: int = 0,
+        trace: str | None = None,
+        headers: Mapping[str, str] | None = None,
         id: str | None = None,
         within: object | None = None,
     ) -> ItemId:
@@ -48,7 +60,9 @@ class Working(Lifecycle):
         other's id; with `dedupe_window` also for so long after that one was enqueued. `after` are ids that must be done
         before; when one of them is dead or cancelled the item waits, or with `on_dead="die"` dies too. `policy` is the
         name of one that `app.policy` declared, a Policy without rules, or some of its numbers ({"max_attempts": 3}):
-        they stand over those of the queue and of the handler.
+        they stand over those of the queue and of the handler. `kind` says which handler of the queue it is for.
+        `schema` (the version of the payload's schema), `trace` (a W3C traceparent) and `headers` (text by name, at most
+        64 of them and 16 KiB) go with the item: a handler reads them from it.
 
         `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
         """
@@ -65,6 +79,10 @@ class Working(Lifecycle):
             after=after,
             on_dead=on_dead,
             policy=policy,
+            kind=kind,
+            schema=schema,
+            trace=trace,
+            headers=headers,
         )
         return await parts.client.enqueue(queue, payload, asks, id, within)
 
@@ -84,6 +102,10 @@ class Working(Lifecycle):
         after: str | Iterable[str] = (),
         on_dead: str = "wait",
         policy: PolicyLike | None = None,
+        kind: str | None = None,
+        schema: int = 0,
+        trace: str | None = None,
+        headers: Mapping[str, str] | None = None,
         within: object | None = None,
     ) -> list[ItemId]:
         """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
@@ -100,6 +122,10 @@ class Working(Lifecycle):
             after=after,
             on_dead=on_dead,
             policy=policy,
+            kind=kind,
+            schema=schema,
+            trace=trace,
+            headers=headers,
         )
         return await parts.client.enqueue_many(queue, payloads, asks, within)
 
@@ -117,6 +143,10 @@ class Working(Lifecycle):
         dedupe_window: Duration | None = None,
         dedupe_scope: str = "queue",
         policy: PolicyLike | None = None,
+        kind: str | None = None,
+        schema: int = 0,
+        trace: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> ItemId:
         """Inside a handler: enqueue this in the very write that makes the current item done, or not at all.
 
@@ -146,6 +176,10 @@ class Working(Lifecycle):
             dedupe_window=dedupe_window,
             dedupe_scope=dedupe_scope,
             policy=policy,
+            kind=kind,
+            schema=schema,
+            trace=trace,
+            headers=headers,
         )
         item = parts.client.new_item(new_id(), queue, payload, asks)
         run.follow_ups += (item,)
@@ -193,6 +227,26 @@ class Working(Lifecycle):
         handlers = parts.registry.choose(queues)
         await parts.work(parts.store, handlers, until_idle=until_idle, grace=grace, most=concurrency)
 
+    async def run_item(self, item_id: str, *, grace: Duration = "30s") -> Item:
+        """Run one waiting item here and now, due or not, also of a paused queue and beyond its limits.
+
+        Its handler runs and its end is settled as in any worker. Gives the item as it is afterwards: done, waiting for
+        another attempt, or dead. Raises NotFound, and Conflict if it runs, has ended or is held by other items.
+        """
+        parts = await self._parts.catch_up()
+        item = (await parts.client.get(item_id)).item
+        _check_waits(item)
+        handlers = parts.registry.choose((item.queue,))
+        handler = {item.queue: handlers[item.queue]}
+        if not handlers[item.queue].takes(item.kind):
+            hint = "register a handler for it, or one without a kind"
+            raise ConfigError(f"no handler of {item.queue!r} here is for kind {item.kind!r}", field="kind", hint=hint)
+        if not await parts.work(parts.store, handler, until_idle=False, grace=grace, item=item.id):
+            _check_waits((await parts.client.get(item_id)).item)
+            hint = "look at it with explain, and repeat the call"
+            raise Conflict(f"item {item.id} was changed at the same time; it was not run", hint=hint)
+        return (await parts.client.get(item_id)).item
+
     async def stop(self, *, grace: Duration | None = None) -> None:
         """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.
 
@@ -206,3 +260,13 @@ class Working(Lifecycle):
         else:
             for stop in self._parts.stops:
                 stop.asked.set()
+
+
+def _check_waits(item: Item) -> None:
+    """Raises Conflict unless the item is ready and has no hold."""
+    if item.state in _NOT_WAITING:
+        reason, hint = _NOT_WAITING[item.state]
+        raise Conflict(f"item {item.id} cannot be run: {reason}", hint=hint)
+    if item.hold:
+        hint = "app.explain names what it waits for"
+        raise Conflict(f"item {item.id} cannot be run: it has the hold {item.hold!r}", hint=hint)

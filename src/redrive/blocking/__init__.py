@@ -6,15 +6,17 @@ in a loop in a thread of its own.
 
 from redrive._version import __version__
 from redrive.blocking._facade import Redrive
+from redrive.core.acts import Amended
 from redrive.core.backoff import constant, custom, exponential, immediate, linear, never
 from redrive.core.classify import dead_on, never_dead, rate_limited, retry_on
 from redrive.core.item import History, Item
 from redrive.core.meters import Rate
 from redrive.core.policy import Policy
-from redrive.core.verbs import Amended, Page
+from redrive.core.verbs import Page
 from redrive.engine.runner import cancel_requested
 from redrive.engine.signals import Cancel, Dead, Retry, Snooze
 from redrive.office.in_place import Halt
+from redrive.stores.keyring import Keyring
 
 __all__ = [
     "Amended",
@@ -23,6 +25,7 @@ __all__ = [
     "Halt",
     "History",
     "Item",
+    "Keyring",
     "Page",
     "Policy",
     "Rate",

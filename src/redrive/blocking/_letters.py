@@ -6,10 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from redrive.blocking._bridge import Bridge
+from redrive.core.acts import Amended
 from redrive.core.durations import Duration
 from redrive.core.item import History, Item
 from redrive.core.rates import RateText
-from redrive.core.verbs import Amended, Entry, Page, PutResult
+from redrive.core.verbs import (
+    Entry,
+    LetterChange,
+    Page,
+    PutResult,
+)
 from redrive.office import letters as office
 from redrive.office.causes import CauseView
 from redrive.office.facets import Facets
@@ -48,6 +54,7 @@ class Letters:
         force: bool = False,
         queue: str | None = None,
         pace: RateText | None = None,
+        background: bool = False,
         dedupe_by: DedupeBy | None = None,
         transform: Transform | None = None,
         dry_run: bool = False,
@@ -57,8 +64,10 @@ class Letters:
         """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
 
         Each goes back to its place under its order key, or to the end if the others went on; with `queue`, to that one.
-        One whose dedupe key a live item holds is skipped; with `force` it runs without the key. `pace` as in `100/min`:
-        the first become due at once and the others later, each at its own time.
+        One whose dedupe key a live item holds is skipped; with `force` it runs without the key.
+
+        `pace` as in `100/min`, or `background`: the letters are reserved and stay letters until a worker sends them, no
+        faster than that. `app.replays` pauses, cancels or undoes it, by the id that the answer has as `replay`.
 
         `dedupe_by`, a dotted path into the payload or a function of it: of letters with the same key only the first is
         replayed (of a filter, the longest dead), now and for 90 days. `transform`, a function of the payload that gives
@@ -73,11 +82,31 @@ class Letters:
             force=force,
             queue=queue,
             pace=pace,
+            background=background,
             dedupe_by=dedupe_by,
             transform=transform,
             dry_run=dry_run,
             actor=actor,
             request_id=request_id,
+        )
+
+    def recall(
+        self,
+        which: Which | None = None,
+        *,
+        reason: str,
+        request: str | None = None,
+        actor: str | None = None,
+        request_id: str | None = None,
+    ) -> Amended:
+        """Take a replay back: replayed items that no worker has leased since become the letters that they were.
+
+        `which` is an item, ids or a filter, which selects replayed items that wait. `request` instead means all that
+        the replay with that request id sent. What a worker has leased, or has ended since, is skipped.
+        """
+        chosen = None if which is None else _in_hand(which)
+        return self._bridge.call(
+            self._letters.recall, chosen, reason=reason, request=request, actor=actor, request_id=request_id
         )
 
     def archive(self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None) -> Amended:
@@ -193,21 +222,29 @@ class Letters:
         """One cause, by its name or the beginning of it. Raises NotFound."""
         return self._bridge.call(self._letters.cause, name)
 
-    def export(self, filter: str = "", *, attempts: bool = False) -> Iterator[Record]:
+    def export(self, filter: str = "", *, attempts: bool = False, decrypt: bool = False) -> Iterator[Record]:
         """Letters with all they have, one by one, last-died first; `attempts`: also what became of each attempt.
 
-        Nothing is covered: what is a secret in a payload is one in the record.
+        Nothing is covered: what is a secret in a payload is one in the record. Encrypted payloads stay so, with the id
+        of the key in `payload_key`, unless `decrypt`.
         """
         cursor: str | None = None
         while True:
-            records, cursor = self._bridge.call(self._letters.export_page, filter, attempts, cursor)
+            records, cursor = self.export_page(filter, attempts, cursor, decrypt=decrypt)
             yield from records
             if cursor is None:
                 return
 
-    def export_page(self, filter: str, attempts: bool, cursor: str | None) -> tuple[list[Record], str | None]:  # noqa: FBT001 - as the twin has it
+    def export_page(
+        self,
+        filter: str,
+        attempts: bool,  # noqa: FBT001 - as the twin has it
+        cursor: str | None,
+        *,
+        decrypt: bool = False,
+    ) -> tuple[list[Record], str | None]:
         """One page of `export`, and where the next one begins."""
-        return self._bridge.call(self._letters.export_page, filter, attempts, cursor)
+        return self._bridge.call(self._letters.export_page, filter, attempts, cursor, decrypt=decrypt)
 
     def import_(
         self,
@@ -230,6 +267,13 @@ class Letters:
     def audit(self, *, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
         """What was done by whom and why, in order; go on with `after=` the last position."""
         return self._bridge.call(self._letters.audit, after=after, limit=limit)
+
+    def changes(self, *, after: int = 0, limit: int = 100) -> tuple[LetterChange, ...]:
+        """Items that are or were letters, in the order of their last changes, each once and as it is now.
+
+        Go on with `after=` the last number: no change is missed. `item` is None for one that was pruned.
+        """
+        return self._bridge.call(self._letters.changes, after=after, limit=limit)
 
 
 def _in_hand(which: Which) -> Which:

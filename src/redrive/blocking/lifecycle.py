@@ -12,6 +12,7 @@ from redrive.core.sizes import Size
 from redrive.events import Events
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
+from redrive.stores.keyring import Keyring
 
 
 class Lifecycle:
@@ -24,8 +25,19 @@ class Lifecycle:
         log: bool = True,
         actor: str | None = None,
         clock: Clock | None = None,
+        release: str | None = None,
+        encryption: Keyring | None = None,
     ) -> None:
-        self._app = App(store, max_payload=max_payload, traceback=traceback, log=log, actor=actor, clock=clock)
+        self._app = App(
+            store,
+            max_payload=max_payload,
+            traceback=traceback,
+            log=log,
+            actor=actor,
+            clock=clock,
+            release=release,
+            encryption=encryption,
+        )
         self._bridge = Bridge(self._app)
         self.events: Events = self._app.events
 

@@ -8,13 +8,24 @@ from typing import Unpack
 
 from redrive.blocking._audit import Audit
 from redrive.blocking._letters import Letters
+from redrive.blocking._replays import Replays
 from redrive.blocking._schedules import Schedules
 from redrive.blocking._views import Views
 from redrive.blocking.lifecycle import Lifecycle
+from redrive.core.acts import Amended
 from redrive.core.durations import Duration
 from redrive.core.item import History, Item
 from redrive.core.policy_data import PolicyLike
-from redrive.core.verbs import Amended, Backup, CauseTally, Checkup, StoreInfo, Tally, Tombstone, WorkerBeat
+from redrive.core.verbs import (
+    Backup,
+    CauseTally,
+    Checkup,
+    Reencrypted,
+    StoreInfo,
+    Tally,
+    Tombstone,
+    WorkerBeat,
+)
 from redrive.observe.app_metrics import AppMetrics
 from redrive.office.gates import GateView
 from redrive.office.health import Health
@@ -40,6 +51,11 @@ class Operating(Lifecycle):
         return Views(self._bridge, self._app.views)
 
     @property
+    def replays(self) -> Replays:
+        """Replays in the background: list, get, pause, resume, cancel, set_rate, undo."""
+        return Replays(self._bridge, self._app.replays)
+
+    @property
     def audit(self) -> Audit:
         """What was done by whom and why: list, verify, seal."""
         return Audit(self._bridge, self._app.audit)
@@ -52,12 +68,16 @@ class Operating(Lifecycle):
     def info(self) -> StoreInfo:
         return self._app.info()
 
-    def tally(self) -> Tally:
-        return self._bridge.call(self._app.tally)
+    def tally(self, *, members: bool = True) -> Tally:
+        """Without `members`, the row of a family stands in place of those of its members."""
+        return self._bridge.call(self._app.tally, members=members)
 
-    def overview(self) -> Overview:
-        """The store at one time: its queues, routes, gates, most frequent causes of dead letters, and workers."""
-        return self._bridge.call(self._app.overview)
+    def overview(self, *, members: bool = False) -> Overview:
+        """The store at one time: its queues, routes, gates, most frequent causes of dead letters, and workers.
+
+        `members`: with a row for each member of a family, not one for the family.
+        """
+        return self._bridge.call(self._app.overview, members=members)
 
     def health(self, *, oldest: Duration = "15m", max_letters: int | None = None) -> Health:
         """What an operator should look at: queues without a worker, old or stuck work, lost workers, full routes, …
@@ -154,6 +174,33 @@ class Operating(Lifecycle):
         chosen = which if isinstance(which, str | Item | History) else list(which)
         return self._bridge.call(self._app.expire, chosen, reason=reason)
 
+    def park(self, which: Which, label: str, *, reason: str) -> Amended:
+        """Keep waiting items from being leased, however due they are, until `unpark`, `cancel` or `expire`.
+
+        `label` is a short name for why, such as `schema`: `hold:parked` finds them, and `item.hold` is `parked:schema`.
+        A parked head of an order key blocks its key. `which` as for `set_policy`.
+        """
+        chosen = which if isinstance(which, str | Item | History) else list(which)
+        return self._bridge.call(self._app.park, chosen, label, reason=reason)
+
+    def unpark(self, which: Which, *, reason: str) -> Amended:
+        """Let parked items go on: they wait for what they would wait for now, and run when that is over. `which` as for
+        `set_policy`; items that are not parked are skipped.
+        """
+        chosen = which if isinstance(which, str | Item | History) else list(which)
+        return self._bridge.call(self._app.unpark, chosen, reason=reason)
+
+    def edit(
+        self, item_id: str, payload: object, *, reason: str, revision: int | None = None, raw: bool = False
+    ) -> Item:
+        """Replace the payload of a dead letter or a waiting item, and keep the one before. Gives the item.
+
+        `payload` as for `enqueue`: of a queue with a door, such as a mailbox, it is the body; with `raw` all that is
+        stored. `revision`: the number that the payload must have now (`item.revision`), so that no other edit is lost.
+        Raises NotFound, and Conflict for an item that runs, is over, or has another revision.
+        """
+        return self._bridge.call(self._app.edit, item_id, payload, reason=reason, revision=revision, raw=raw)
+
     def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
         return self._bridge.call(self._app.prune, filter, reason=reason, limit=limit)
@@ -161,6 +208,12 @@ class Operating(Lifecycle):
     def check(self, *, quick: bool = False) -> Checkup:
         """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""
         return self._bridge.call(self._app.check, quick=quick)
+
+    def reencrypt(self, queue: str | None = None, *, dry_run: bool = False) -> Reencrypted:
+        """Encrypt payloads and results anew with the current key, page by page, while work goes on: those with another
+        key, and those in clear of an encrypted queue. `dry_run` only counts how many have which key.
+        """
+        return self._bridge.call(self._app.reencrypt, queue, dry_run=dry_run)
 
     def backup(self, path: str | os.PathLike[str], *, force: bool = False) -> Backup:
         """Copy the whole store, as it is now, into a new file, while work goes on. `force` replaces a file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import tzinfo
 from typing import Unpack
 
@@ -19,7 +19,7 @@ from redrive.office.settings import GateOptions, QueueOptions
 class Registering(Lifecycle):
     def queue(self, name: str, **settings: Unpack[QueueOptions]) -> str:
         """Declare a queue, and what limits it: max_running, max_per_key, rate, capacity, order, policy, gate, keep,
-        keep_results, retry_share, keep_trash.
+        keep_results, retry_share, keep_trash, encrypt.
 
         Written when the app opens, where it differs from what the code declared the last time: an operator's change
         outlives a restart, and a new release's value replaces it. None takes a limit away.
@@ -31,13 +31,18 @@ class Registering(Lifecycle):
         queue: str,
         *,
         policy: Policy | None = None,
-        lease: Duration = "30s",
+        lease: Duration | None = None,
         timeout: Duration | None = None,
         concurrency: int | None = None,
         gate: str | None = None,
         max_result: Size | None = None,
+        kind: str | None = None,
     ) -> Callable[[F], F]:
         """Decorate the function that handles `queue`; async functions run in the loop, others in threads.
+
+        With `kind` it handles the items of that kind only; a handler without one serves every kind that has none of its
+        own. Without such a handler, items of other kinds stay ready. `timeout` and `policy` may differ by kind; `lease`
+        (30 seconds unless given), `concurrency` and the policy's `max_crashes` are the queue's.
 
         A payload that is an object becomes keyword arguments; a parameter `item: Item` gets the item itself. `gate`
         names what the handler depends on: while that is down, the queue waits and nothing is charged. A result above
@@ -51,6 +56,7 @@ class Registering(Lifecycle):
             concurrency=concurrency,
             gate=gate,
             max_result=max_result,
+            kind=kind,
         )
 
     def outbox(self, target: str, deliver: Callable[[Item], object] | None = None, *, concurrency: int = 10) -> str:
@@ -93,6 +99,9 @@ class Registering(Lifecycle):
         limit_key: str | None = None,
         dedupe_key: str | None = None,
         policy: PolicyLike | None = None,
+        kind: str | None = None,
+        schema: int = 0,
+        headers: Mapping[str, str] | None = None,
     ) -> str:
         """Declare a recurring item: by `cron`, in a time zone (UTC if none is given), or `every` so long.
 
@@ -113,4 +122,7 @@ class Registering(Lifecycle):
             limit_key=limit_key,
             dedupe_key=dedupe_key,
             policy=policy,
+            kind=kind,
+            schema=schema,
+            headers=headers,
         )

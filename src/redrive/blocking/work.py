@@ -5,7 +5,7 @@ Iterables that the caller passes are iterated here, in the caller's thread: they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -36,6 +36,10 @@ class Working(Lifecycle):
         after: str | Iterable[str] = (),
         on_dead: str = "wait",
         policy: PolicyLike | None = None,
+        kind: str | None = None,
+        schema: int = 0,
+        trace: str | None = None,
+        headers: Mapping[str, str] | None = None,
         id: str | None = None,
         within: object | None = None,
     ) -> ItemId:
@@ -47,7 +51,9 @@ class Working(Lifecycle):
         other's id; with `dedupe_window` also for so long after that one was enqueued. `after` are ids that must be done
         before; when one of them is dead or cancelled the item waits, or with `on_dead="die"` dies too. `policy` is the
         name of one that `app.policy` declared, a Policy without rules, or some of its numbers ({"max_attempts": 3}):
-        they stand over those of the queue and of the handler.
+        they stand over those of the queue and of the handler. `kind` says which handler of the queue it is for.
+        `schema` (the version of the payload's schema), `trace` (a W3C traceparent) and `headers` (text by name, at most
+        64 of them and 16 KiB) go with the item: a handler reads them from it.
 
         `within` your own PostgreSQL connection: the item is there when your transaction commits, or never.
         """
@@ -66,6 +72,10 @@ class Working(Lifecycle):
             after=_in_hand(after),
             on_dead=on_dead,
             policy=policy,
+            kind=kind,
+            schema=schema,
+            trace=trace,
+            headers=headers,
             id=id,
             within=unwrapped(within),
         )
@@ -86,6 +96,10 @@ class Working(Lifecycle):
         after: str | Iterable[str] = (),
         on_dead: str = "wait",
         policy: PolicyLike | None = None,
+        kind: str | None = None,
+        schema: int = 0,
+        trace: str | None = None,
+        headers: Mapping[str, str] | None = None,
         within: object | None = None,
     ) -> list[ItemId]:
         """All or none, in one write; all as in `enqueue`. A key may be a function that gives each payload its own."""
@@ -104,6 +118,10 @@ class Working(Lifecycle):
             after=_in_hand(after),
             on_dead=on_dead,
             policy=policy,
+            kind=kind,
+            schema=schema,
+            trace=trace,
+            headers=headers,
             within=unwrapped(within),
         )
 
@@ -121,6 +139,10 @@ class Working(Lifecycle):
         dedupe_window: Duration | None = None,
         dedupe_scope: str = "queue",
         policy: PolicyLike | None = None,
+        kind: str | None = None,
+        schema: int = 0,
+        trace: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> ItemId:
         """Inside a handler: enqueue this in the very write that makes the current item done, or not at all.
 
@@ -138,6 +160,10 @@ class Working(Lifecycle):
             dedupe_window=dedupe_window,
             dedupe_scope=dedupe_scope,
             policy=policy,
+            kind=kind,
+            schema=schema,
+            trace=trace,
+            headers=headers,
         )
 
     def get(self, item_id: str) -> Item:
@@ -177,6 +203,14 @@ class Working(Lifecycle):
         """
         chosen = None if queues is None else list(queues)
         self._bridge.run(until_idle=until_idle, queues=chosen, grace=grace, concurrency=concurrency)
+
+    def run_item(self, item_id: str, *, grace: Duration = "30s") -> Item:
+        """Run one waiting item here and now, due or not, also of a paused queue and beyond its limits.
+
+        Its handler runs and its end is settled as in any worker. Gives the item as it is afterwards: done, waiting for
+        another attempt, or dead. Raises NotFound, and Conflict if it runs, has ended or is held by other items.
+        """
+        return self._bridge.call(self._app.run_item, item_id, grace=grace)
 
     def stop(self, *, grace: Duration | None = None) -> None:
         """Stop the workers of this app and wait for them; `grace` shortens the one given to `run`.

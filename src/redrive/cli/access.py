@@ -201,8 +201,8 @@ def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = Fals
         from redrive.stores.upkeep import Remote
         from redrive.stores.url import store_from_url
 
-        store = store_from_url(url)
-        app = Redrive(store, log=False, actor=settings().actor)
+        store, chosen = store_from_url(url), settings()
+        app = Redrive(store, log=False, actor=chosen.actor, encryption=chosen.encryption_keys)
         upkeep = _upkeep(store)
 
     async def asked() -> T:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from redrive.cli.bulk import CHOOSING, Words, plain_act
-from redrive.core.verbs import Archive, Discard, Restore, Skip
+from redrive.core.acts import (
+    Archive,
+    Discard,
+    Restore,
+    Skip,
+)
 
 ABOUT_ARCHIVE = f"""Put letters away: kept for good, out of the open list, and still replayable.
 

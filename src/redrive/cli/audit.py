@@ -98,6 +98,7 @@ def _as_object(line: AuditLine) -> dict[str, Any]:
         "act": line.act,
         "reason": redact_text(line.reason),
         "request_id": line.request_id,
+        "count": len(line.changed),
         "changed": list(line.changed),
         "detail": line.detail,
         "entries": line.entries,

@@ -25,8 +25,12 @@ from redrive.cli.exits import Exit, Refused
 from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import Unwritten, clean, on_terminal, say, write, write_json
 from redrive.cli.selection import choice_options
+from redrive.core.acts import (
+    Amended,
+    Change,
+    Skipped,
+)
 from redrive.core.item import short_id
-from redrive.core.verbs import Amended, Change, Skipped
 from redrive.office.bulk import Done, apply, would_do
 from redrive.office.letters import check_reason
 from redrive.office.selection import Choice, Chosen, choose, gone_since

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -76,6 +76,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20
 @click.option("--view", metavar="NAME", help="Letters of a saved view; with --where, those that match too.")
 @since_option("Those that died within this long, as in 2h.")
 @click.option("--attempts", is_flag=True, help="Also the history of attempts; slower.")
+@click.option("--decrypt", is_flag=True, help="Encrypted payloads in clear; needs their keys.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @store_option
 @verbose_option
@@ -88,6 +89,7 @@ def export(
     view: str | None,
     since: int | None,
     attempts: bool,
+    decrypt: bool,
     force: bool,
     store: str,
 ) -> None:
@@ -100,35 +102,46 @@ def export(
         raise ConfigError("a table has no room for them", field="--attempts", hint="say --jsonl instead of --csv")
     written = csv_lines if as_csv else json_lines
 
-    async def copy(app: Redrive, out: IO[bytes]) -> int:
-        return await _copy(app, await whole_filter(store_of(app), where, view, since), out, written, attempts=attempts)
+    async def copy(app: Redrive, out: IO[bytes]) -> Copied:
+        found = letters_matching(await whole_filter(store_of(app), where, view, since))
+        pages = exported_pages(store_of(app), found, attempts=attempts, decrypt=decrypt)
+        return await _copy(pages, out, written)
 
     if file == "-":
         with raw_output() as out:
-            count = visit(store, lambda app: copy(app, out))
+            count, sealed = visit(store, lambda app: copy(app, out))
     else:
-        count = _into_file(Path(file), lambda out: visit(store, lambda app: copy(app, out)), force=force)
+        count, sealed = _into_file(Path(file), lambda out: visit(store, lambda app: copy(app, out)), force=force)
     secrets = "" if as_csv else "; payloads are as they are, with any secrets"
     without = "" if as_csv or attempts or not count else "; attempts were left out (--attempts takes them along)"
-    say(f"exported {count:,}{secrets}{without}")
+    still = f"; {sealed:,} stayed encrypted (--decrypt writes them in clear)" if sealed else ""
+    say(f"exported {count:,}{secrets}{without}{still}")
+
+
+class Copied(NamedTuple):
+    """`sealed`: how many of them have an encrypted payload."""
+
+    letters: int
+    sealed: int
 
 
 async def _copy(
-    app: Redrive, where: str, out: IO[bytes], written: Callable[[Iterable[Record]], bytes], *, attempts: bool
-) -> int:
-    count = 0
+    pages: AsyncIterator[list[Record]], out: IO[bytes], written: Callable[[Iterable[Record]], bytes]
+) -> Copied:
+    count = sealed = 0
     progress = Progress("exported")
     if written is csv_lines:
         await asyncio.to_thread(out.write, csv_header())
-    async for records in exported_pages(store_of(app), letters_matching(where), attempts=attempts):
+    async for records in pages:
         await asyncio.to_thread(out.write, written(records))
         count += len(records)
+        sealed += sum(record.payload_key is not None for record in records)
         progress.add(len(records))
     progress.end()
-    return count
+    return Copied(count, sealed)
 
 
-def _into_file(path: Path, copy: Callable[[IO[bytes]], int], *, force: bool) -> int:
+def _into_file(path: Path, copy: Callable[[IO[bytes]], Copied], *, force: bool) -> Copied:
     try:
         with new_file(path, force=force) as out:
             return copy(out)

@@ -40,8 +40,12 @@ item = LazyGroup(
         "attempts": "redrive.cli.item_attempts:attempts",
         "wait": "redrive.cli.item_wait:wait",
         "cancel": "redrive.cli.item_cancel:cancel",
+        "run": "redrive.cli.item_run:run",
         "run-now": "redrive.cli.item_waiting:run_now",
         "expire": "redrive.cli.item_waiting:expire",
+        "park": "redrive.cli.item_waiting:park",
+        "unpark": "redrive.cli.item_waiting:unpark",
+        "edit": "redrive.cli.item_edit:edit",
         "set-policy": "redrive.cli.item_waiting:set_policy",
     },
     help="""Any item, dead or alive: find it, look at it, ask why it does not run, run it now, cancel it.
@@ -72,7 +76,9 @@ ABOUT_SHOW = """Show an item: its state, what it waits for, its keys, each attem
 Examples:
   redrive item show k3v9q2ma
   redrive item show k3v9q2ma --json | jq '.hold, .blocked_by'
+  redrive item show k3v9q2ma --revision 0
 
+--revision shows the payload as it was before that edit: 0 is the one that was enqueued.
 ID may be any prefix of at least four characters that no other item has.
 """
 
@@ -180,15 +186,19 @@ def _note(each: Item) -> str:
 
 @click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
 @click.argument("id", metavar="ID")
+@click.option("--revision", metavar="N", type=click.IntRange(min=0), help="An earlier payload, alone.")
 @json_option
 @store_option
 @verbose_option
-def show(*, id: str, as_json: bool, store: str) -> None:
+def show(*, id: str, revision: int | None, as_json: bool, store: str) -> None:
     from redrive.cli.letter import page
     from redrive.cli.views import history_object
     from redrive.core.redact import redact_text
 
     history, told, now = visit(store, lambda app: _read(app, id))
+    if revision is not None:
+        _show_revision(history, revision, as_json=as_json)
+        return
     if as_json:
         write_json({**history_object(history), "explained": redact_text(told.summary)})
         return
@@ -201,6 +211,27 @@ def show(*, id: str, as_json: bool, store: str) -> None:
         write(f"  {clean(redact_text(why.text))}")
     for line in lines:
         write(line)
+
+
+def _show_revision(history: History, number: int, *, as_json: bool) -> None:
+    from redrive.cli.covered import covered_payload
+    from redrive.cli.views import revision_object
+    from redrive.core.redact import redact_text
+    from redrive.errors import NotFound
+
+    item, found = history.item, [each for each in history.revisions if each.number == number]
+    if not found:
+        hint = f"earlier ones are 0 to {item.revision - 1}" if item.revision else "it was never edited"
+        raise NotFound(f"{item.id} has no earlier payload {number}: it is at revision {item.revision}", hint=hint)
+    if as_json:
+        write_json(revision_object(found[0]))
+        return
+    edit = found[0]
+    about = f"replaced {iso(edit.at)} by {edit.actor}: {edit.reason}"
+    write(clean(redact_text(f"revision {number}, {about}")))
+    if edit.flaw:
+        write(clean(f"it cannot be used: {edit.flaw}"))
+    write(clean(covered_payload(edit.payload)[0], keep="\n"))
 
 
 async def _read(app: Redrive, text: str) -> tuple[History, Explanation, Instant]:

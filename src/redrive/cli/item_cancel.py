@@ -9,7 +9,7 @@ import click
 from redrive.cli.access import HELP_NAMES, store_of
 from redrive.cli.bulk import How, Wish, Words, act, act_options
 from redrive.cli.selection import Choice, named
-from redrive.core.verbs import Cancel
+from redrive.core.acts import Cancel
 from redrive.office.bulk import Done, running_among
 
 if TYPE_CHECKING:

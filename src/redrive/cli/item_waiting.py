@@ -1,4 +1,4 @@
-"""`redrive item set-policy`, `run-now` and `expire`: acts on waiting items."""
+"""`redrive item set-policy`, `run-now`, `expire`, `park` and `unpark`: acts on waiting items."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from redrive.cli.access import HELP_NAMES
 from redrive.cli.bulk import How, Wish, Words, act, act_options
 from redrive.cli.queue_set import check_policy_name
 from redrive.cli.selection import Choice, named
+from redrive.core.acts import (
+    Amended,
+    Expire,
+    Park,
+    RunNow,
+    SetPolicy,
+    Unpark,
+)
 from redrive.core.filters import parse as parse_filter
 from redrive.core.policy_data import describe, is_data
-from redrive.core.verbs import Amended, Expire, RunNow, SetPolicy
 from redrive.errors import ConfigError
 from redrive.office.settings import policy_value
+from redrive.stores.checks import check_label
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -52,6 +60,28 @@ Examples:
   redrive item expire --where 'queue:offers age>7d' --reason 'too late' --dry-run
 
 Unlike a cancelled item, a letter can be found, read and replayed.
+{CHOSEN}"""
+
+
+ABOUT_PARK = f"""Keep waiting items from being leased, however due they are, until they are unparked.
+
+\b
+Examples:
+  redrive item park k3v9q2ma --label schema --reason 'waits for release 1.4'
+  redrive item park --where 'queue:payments payload.currency:CHF' --label bank --reason INC-88
+
+--label is a short name: `hold:parked` finds parked items, `redrive item explain` says who parked one and why. A parked
+item counts as parked and not as backlog; a parked head of an order key blocks its key. It can still be cancelled,
+expired and edited.
+{CHOSEN}"""
+ABOUT_UNPARK = f"""Let parked items go on: they run when what they wait for besides is over.
+
+\b
+Examples:
+  redrive item unpark k3v9q2ma --reason 'release 1.4 is out'
+  redrive item unpark --where 'queue:payments state:parked' --reason 'INC-88 is over'
+
+What is not parked is skipped.
 {CHOSEN}"""
 
 
@@ -107,6 +137,33 @@ def expire(*, ids: tuple[str, ...], where: str | None, how: How) -> int:
 
     words = Words("expired", "Let {count} expire?", "would let expire", noun="item")
     return act(how, Wish(_choice(ids, where), Expire(), words, apply))
+
+
+@click.command("park", help=ABOUT_PARK, context_settings=HELP_NAMES)
+@click.argument("ids", metavar="[ID]... | -", nargs=-1)
+@click.option("--where", metavar="FILTER", help="Every waiting item that matches, instead of ids.")
+@click.option("--label", metavar="WORD", required=True, help="A short name for why, as in schema.")
+@act_options("Show which items would be parked, and change nothing.")
+def park(*, ids: tuple[str, ...], where: str | None, label: str, how: How) -> int:
+    check_label(label)
+
+    async def apply(app: Redrive, ids: list[str]) -> Amended:
+        return await app.park(ids, label, reason=how.reason)
+
+    words = Words("parked", "Park {count}?", "would park", noun="item")
+    return act(how, Wish(_choice(ids, where), Park(label), words, apply))
+
+
+@click.command("unpark", help=ABOUT_UNPARK, context_settings=HELP_NAMES)
+@click.argument("ids", metavar="[ID]... | -", nargs=-1)
+@click.option("--where", metavar="FILTER", help="Every waiting item that matches, instead of ids.")
+@act_options("Show which items would be unparked, and change nothing.")
+def unpark(*, ids: tuple[str, ...], where: str | None, how: How) -> int:
+    async def apply(app: Redrive, ids: list[str]) -> Amended:
+        return await app.unpark(ids, reason=how.reason)
+
+    words = Words("unparked", "Unpark {count}?", "would unpark", noun="item")
+    return act(how, Wish(_choice(ids, where), Unpark(), words, apply))
 
 
 def _choice(ids: tuple[str, ...], where: str | None) -> Choice:

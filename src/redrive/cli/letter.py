@@ -14,8 +14,8 @@ from redrive.cli.covered import covered_payload
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
-from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Priority, error_line
-from redrive.core.redact import redact_text
+from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item, Priority, error_line
+from redrive.core.redact import redact, redact_text
 from redrive.core.states import State
 from redrive.office.doors import show_body
 from redrive.office.relations import relations
@@ -99,15 +99,32 @@ def _header(history: History, now: Instant) -> Iterator[tuple[str, str]]:
         yield "worker", f"nobody before {until}" if held_back else f"{item.worker or 'unknown'}, lease until {until}"
     if item.priority is not Priority.NORMAL:
         yield "priority", item.priority
+    yield from _description(item)
     if item.tags:
         yield "tags", ", ".join(item.tags)
     counters: dict[str, object] = {"attempt": item.attempt, "errors": item.errors, "crashes": item.crashes}
     counters |= {"deliveries": _deliveries(history), "replays": item.replays}
+    if history.revisions:
+        edit = history.revisions[-1]
+        yield (
+            "revision",
+            redact_text(f"{item.revision}, edited by {edit.actor} {brief(now - edit.at)} ago: {edit.reason}"),
+        )
     yield "counters", ", ".join(f"{name} {count}" for name, count in counters.items())
     if letter:
         yield "cause", letter.failure.cause
         yield "error", _error(letter.failure)
         yield "class", _class(letter.failure)
+
+
+def _description(item: Item) -> Iterator[tuple[str, str]]:
+    """Nothing for most items."""
+    named = {"kind": item.kind, "release": item.release, "trace": item.trace}
+    yield from ((name, text) for name, text in named.items() if text)
+    if item.schema:
+        yield "schema", str(item.schema)
+    for name, text in redact(item.headers).items():
+        yield "header", f"{name}: {text}"
 
 
 def _deliveries(history: History) -> str:
@@ -143,7 +160,8 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
     # Nobody knows how long a lost worker worked.
     ran = "" if attempt.ending is Ending.CRASHED else f" after {durations.format(attempt.ran)}"
     which = f"attempt {attempt.number}, delivery {attempt.delivery}"
-    yield clean(f"  {iso(attempt.started_at)}  {attempt.ending}{ran} on {attempt.worker} ({which})")
+    by = f", release {attempt.release}" if attempt.release else ""
+    yield clean(f"  {iso(attempt.started_at)}  {attempt.ending}{ran} on {attempt.worker} ({which}{by})")
     if attempt.failure:
         yield f"      {clean(_error(attempt.failure))}"
         yield f"      {clean(_class(attempt.failure))}, cause {clean(attempt.failure.cause)}"

@@ -13,6 +13,7 @@ from redrive.cli.root import LazyGroup
 from redrive.cli.status import limits, note, queue_line, queue_object, table
 from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
 from redrive.cli.watch import look, watch_option
+from redrive.core.families import family_of, is_family
 from redrive.core.verbs import QueueTally
 from redrive.engine.registry import unknown_queue
 from redrive.office.overview import Overview, QueueOverview
@@ -52,6 +53,8 @@ Examples:
   redrive queue list
   redrive queue list --json | jq '.[] | select(.limits_reached != [])'
 
+The members of a family, such as webhook:*, are one line; --members lists them.
+
 In a pipe the columns are QUEUE READY RUNNING DEAD ARCHIVED TRASH DONE CANCELLED OLDEST WORKERS HELD PARKED NOTE,
 separated by tabs. HELD wait for other items, PARKED stand behind a dead one in a queue that parks.
 """
@@ -68,10 +71,11 @@ In a pipe each line is a name and a value, separated by a tab; limits are named 
 
 @click.command("list", help=ABOUT_LIST, context_settings=HELP_NAMES)
 @list_options
+@click.option("--members", is_flag=True, help="One line for each member of a family, not one for the family.")
 @watch_option
 @store_option
 @verbose_option
-def list_queues(*, shape: Shape, watch: int | None, store: str) -> int:
+def list_queues(*, shape: Shape, members: bool, watch: int | None, store: str) -> int:
     def draw(view: Overview) -> None:
         listing: Listing[QueueOverview] = Listing(
             key="queue",
@@ -83,7 +87,7 @@ def list_queues(*, shape: Shape, watch: int | None, store: str) -> int:
         )
         show_list(listing, view.queues, shape)
 
-    return look(store, lambda app: app.overview(), draw, watch)
+    return look(store, lambda app: app.overview(members=members), draw, watch)
 
 
 @click.command("show", help=ABOUT_SHOW, context_settings=HELP_NAMES)
@@ -100,9 +104,17 @@ def show(*, name: str, as_json: bool, store: str) -> None:
 
 
 async def _read(app: Redrive, name: str) -> QueueOverview:
-    queues = (await app.overview()).queues
+    queues = (await app.overview(members=not is_family(name))).queues
     found = row_of(tuple([row.tally for row in queues]), name)
     return next(row for row in queues if row.tally is found)
+
+
+async def known_queue(app: Redrive, name: str) -> QueueTally:
+    """Raises UnknownQueue. Families and their members need not be there before."""
+    tally = await app.tally()
+    if is_family(name) or any(row.queue == family_of(name) for row in tally.families):
+        return tally.row(name)
+    return row_of(tally.queues, name)
 
 
 def row_of(queues: tuple[QueueTally, ...], name: str) -> QueueTally:

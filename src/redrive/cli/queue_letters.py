@@ -10,9 +10,9 @@ import click
 from redrive.cli.access import HELP_NAMES
 from redrive.cli.bulk import How, Wish, Words, act, act_options
 from redrive.cli.selection import Choice, named
+from redrive.core.acts import Discard, Replay
 from redrive.core.filters import render
 from redrive.core.select import Match
-from redrive.core.verbs import Discard, Replay
 from redrive.errors import NotFound
 
 if TYPE_CHECKING:

@@ -49,6 +49,10 @@ SAYABLE = "JSON has no NaN and no infinity, and its texts are UTF-8"
 @click.option("--dedupe", metavar="KEY", help="Not while a live item has this key.")
 @click.option("--dedupe-window", metavar="DURATION", help="Nor for so long after that one was enqueued.")
 @click.option("--after", metavar="ID", multiple=True, help="Not before this item is done; may be repeated.")
+@click.option("--kind", metavar="KIND", help="Which handler of the queue it is for.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
+@click.option("--trace", metavar="TRACEPARENT", help="The W3C trace context that it belongs to.")
+@click.option("--schema", metavar="N", type=int, default=0, help="The version of the payload's schema.")
 @click.option("--id", "item_id", metavar="ID", help="An id of your own: a repeat adds nothing.")
 @click.option("--new", is_flag=True, help="Also if there is no such queue yet.")
 @json_option
@@ -109,6 +113,10 @@ def _asks(
     dedupe: str | None,
     dedupe_window: str | None,
     after: tuple[str, ...],
+    kind: str | None,
+    headers: tuple[str, ...],
+    trace: str | None,
+    schema: int,
 ) -> dict[str, Any]:
     """As `enqueue` takes them. Errors name the option as it was typed."""
     from redrive.core import durations
@@ -128,7 +136,23 @@ def _asks(
         "dedupe_key": dedupe,
         "dedupe_window": window,
         "after": after,
+        "kind": kind,
+        "headers": _headers(headers),
+        "trace": trace,
+        "schema": schema,
     }
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str] | None:
+    headers: dict[str, str] = {}
+    for one in given:
+        name, sign, text = one.partition("=")
+        if not sign or not name:
+            raise ConfigError(f"{one!r} names no header", field="--header", hint="write NAME=VALUE")
+        if name in headers:
+            raise ConfigError(f"{name!r} is there twice", field="--header", hint="give each name one value")
+        headers[name] = text
+    return headers or None
 
 
 def _time(text: str) -> datetime:

@@ -11,15 +11,16 @@ import click
 from redrive.app import Redrive
 from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit
 from redrive.cli.output import on_terminal, say, tabbed, write_json
-from redrive.cli.queue import row_of
+from redrive.cli.queue import known_queue
 from redrive.cli.status import limits, settings_object
 from redrive.core import durations, rates
+from redrive.core.families import OWN_GATE
 from redrive.core.policy_data import is_data
 from redrive.core.verbs import QueueSettings
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
 from redrive.office.policies import declare_policies, declared_policies
-from redrive.office.settings import QueueOptions, queue_change
+from redrive.office.settings import OFF, QueueOptions, queue_change
 from redrive.stores.checks import ORDERS
 
 NONE = "none"
@@ -59,11 +60,13 @@ def _count(text: str, option: str) -> int:
         raise ConfigError(f"{text!r} is not a number", field=option, hint=hint) from None
 
 
-def _share(text: str, option: str) -> float:
+def _share(text: str, option: str) -> float | None:
+    if text.strip().lower() == OFF:
+        return None
     try:
         return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        hint = f"use a number such as 0.3, a percentage such as 30%, or {NONE}"
+        hint = f"use a number such as 0.3, a percentage such as 30%, or {OFF}"
         raise ConfigError(f"{text!r} is not a share", field=option, hint=hint) from None
 
 
@@ -89,6 +92,12 @@ def _order(text: str, option: str) -> str:
     return text
 
 
+def _switch(text: str, option: str) -> bool:
+    if text.lower() not in ("on", "off"):
+        raise ConfigError(f"{text!r} is neither on nor off", field=option, hint="use on or off")
+    return text.lower() == "on"
+
+
 # Option, what it reads, and what it says of itself.
 OPTIONS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
     "max_running": ("N", _count, "How many run at once, over all workers."),
@@ -101,12 +110,14 @@ OPTIONS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
     "keep": ("DURATION", _duration, "How long finished items are kept, as in 7d."),
     "keep_results": ("DURATION", _duration, "How long results are kept."),
     "keep_trash": ("DURATION", _duration, "How long a discarded letter can be brought back, as in 30d."),
-    "retry_share": ("SHARE", _share, "Of a worker's slots, what retries may take while first attempts wait."),
+    "retry_share": ("SHARE", _share, "What retries may take while first attempts wait, as in 0.2 or 20%; off: all."),
+    "encrypt": ("on|off", _switch, "Whether new payloads and results are stored encrypted."),
 }
 
 
 ALWAYS = {
     "order": "block is what a new queue has",
+    "encrypt": "off is what a new queue has",
     "keep_trash": "30d is what a new queue has; 3650d keeps them for ten years",
 }
 """What cannot be lifted."""
@@ -168,16 +179,16 @@ def _settings(said: dict[str, str | None]) -> QueueOptions:
 
 async def _set(app: Redrive, name: str, reason: str, settings: QueueOptions, new: Container[str]) -> QueueSettings:
     """`new` says of which words the name need not be known."""
-    row_of((await app.tally()).queues, name)
+    await known_queue(app, name)
     gate, policy = settings.get("gate"), settings.get("policy")
-    if gate and "gate" not in new:
+    if gate and gate != OWN_GATE and "gate" not in new:
         # A typo would be a gate of its own, which nothing ever opens.
         check_known("gate", gate, [view.name for view in await app.gates()])
     if isinstance(policy, str) and not is_data(policy):
         # A typo would change nothing at all: workers that do not know the name go by the handler's policy.
         await check_policy_name(app, policy, new="policy" in new)
     await app.configure(name, reason=reason, **settings)
-    return row_of((await app.tally()).queues, name).settings
+    return (await known_queue(app, name)).settings
 
 
 def check_known(word: str, name: str, known: Sequence[str]) -> None:
@@ -206,7 +217,7 @@ def pause(*, name: str, reason: str, as_json: bool, store: str) -> None:
     why = check_reason(reason)
 
     async def act(app: Redrive) -> None:
-        row_of((await app.tally()).queues, name)
+        await known_queue(app, name)
         await app.pause(name, reason=why)
 
     visit(store, act, acts=True)
@@ -223,7 +234,7 @@ def resume(*, name: str, reason: str, as_json: bool, store: str) -> None:
     why = check_reason(reason)
 
     async def act(app: Redrive) -> None:
-        row_of((await app.tally()).queues, name)
+        await known_queue(app, name)
         await app.resume(name, reason=why)
 
     visit(store, act, acts=True)

@@ -34,8 +34,8 @@ from redrive.cli.receipts_target import (
     target_options,
     with_client,
 )
+from redrive.core.acts import Skipped
 from redrive.core.redact import redact_text
-from redrive.core.verbs import Skipped
 from redrive.errors import StoreError
 from redrive.office.letters import check_reason
 

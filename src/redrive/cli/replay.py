@@ -9,11 +9,11 @@ import click
 from redrive.cli.access import HELP_NAMES
 from redrive.cli.bulk import How, Wish, Words, act, act_options
 from redrive.cli.selection import Choice, choice_options, known_queue
+from redrive.core.acts import Amended, Replay
 from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
 from redrive.core.rates import format as format_rate
 from redrive.core.rates import parse as parse_rate
-from redrive.core.verbs import Amended, Replay
 from redrive.engine.ids import new_id
 from redrive.office.bulk import Done
 
@@ -40,6 +40,8 @@ What was put away or moved while it asked is skipped.
 With --dedupe-by only the first of the letters with one value is sent, the longest dead of a filter; the others are
 duplicates, now and for 90 days. With --transform a letter ends, and a new item with the payload that the function
 returns is sent instead, in the same write; if the function raises, the letter is kept. A dry run calls it, too.
+With --pace or --background the letters are reserved, and stay letters until a worker sends them: redrive replay shows,
+pauses, cancels and undoes it.
 In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped or kept, 6 if all were.
 """
 
@@ -51,8 +53,9 @@ In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped o
 @click.option(
     "--pace",
     metavar="RATE",
-    help="No faster than this, as in 100/min: the others become due later, also when this has ended.",
+    help="No faster than this, as in 100/min: workers send them, also when this has ended.",
 )
+@click.option("--background", is_flag=True, help="Let workers send them, as fast as the store takes them.")
 @click.option("--to", "queue", metavar="QUEUE", help="To another queue than their own.")
 @click.option("--new", is_flag=True, help="With --to, also if there is no such queue yet.")
 @click.option("--force", is_flag=True, help="Also those whose dedupe key a live item holds; they run without it.")
@@ -68,6 +71,7 @@ def replay(
     once: bool,
     delay: str,
     pace: str | None,
+    background: bool,
     queue: str | None,
     new: bool,
     force: bool,
@@ -95,7 +99,9 @@ def replay(
 
     async def send(app: Redrive, ids: list[str]) -> Done:
         nonlocal sent
-        wait = change.delay if rate is None else change.delay + sent * rate.interval // 1000
+        wait = change.delay
+        if rate is not None and by_payload:
+            wait += sent * rate.interval // 1000
         sent += len(ids)
         done = await app.letters.replay(
             ids,
@@ -105,6 +111,7 @@ def replay(
             force=force,
             queue=queue,
             pace=rate,
+            background=background,
             dedupe_by=dedupe_by,
             transform=function,
             dry_run=how.dry_run,
@@ -117,5 +124,7 @@ def replay(
     when += f", {format_rate(rate)}" if rate is not None else ""
     where = f" to {queue}" if queue else ""
     words = Words("sent again", f"Send {{count}} again{where}{when}?", "would send again", key="replayed")
+    if (background or rate is not None) and not by_payload:
+        words = Words(f"reserved for replay {name}:", words.question, "would send again", "sent again", "replayed")
     check = known_queue(queue, new=new)
     return act(how, Wish(choice, change, words, send, check=check, by_payload=by_payload))

@@ -212,6 +212,7 @@ cli = _Root(
         "item": "redrive.cli.item:item",
         "letters": "redrive.cli.letters:letters",
         "causes": "redrive.cli.causes:causes",
+        "replay": "redrive.cli.replays:replay",
         "view": "redrive.cli.view:view",
         "worker": "redrive.cli.worker:worker",
         "route": "redrive.cli.route:route",

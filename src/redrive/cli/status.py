@@ -25,8 +25,9 @@ from redrive.cli.output import (
 from redrive.cli.watch import look, watch_option
 from redrive.core import durations, rates
 from redrive.core.item import Millis
-from redrive.core.verbs import TRASH_KEPT, QueueSettings, WorkerBeat
+from redrive.core.verbs import RETRY_SHARE, TRASH_KEPT, QueueSettings, WorkerBeat
 from redrive.office.overview import Overview, QueueOverview
+from redrive.office.settings import OFF
 
 ABOUT = """Show the store, its queues and the commonest causes of dead letters.
 
@@ -135,14 +136,18 @@ def _who_paused(row: QueueOverview) -> str:
 
 
 def _flags(row: QueueOverview) -> str:
-    words = ["PAUSED"] * row.tally.paused + ["NO WORKER"] * row.unattended
+    words = ["PAUSED"] * row.tally.paused + ["NO WORKER"] * row.unattended + no_worker_for(row)
     words += ["BEHIND DEAD LETTERS"] * (row.stuck is not None)
     return ", ".join([*words, *row.reached])
 
 
+def no_worker_for(row: QueueOverview) -> list[str]:
+    return [f"NO WORKER FOR KIND {kind}" if kind else "NO WORKER WITHOUT A KIND" for kind in row.unserved]
+
+
 def note(row: QueueOverview) -> str:
     notes = [f"paused {_who_paused(row)}"] if row.tally.paused else []
-    notes += ["NO WORKER"] * row.unattended
+    notes += ["NO WORKER"] * row.unattended + no_worker_for(row)
     notes += [] if row.stuck is None else [str(row.stuck)]
     return ", ".join([*notes, *row.reached])
 
@@ -219,6 +224,7 @@ def queue_object(queue: QueueOverview) -> dict[str, Any]:
         "paused_reason": row.paused_reason,
         "workers": queue.workers,
         "unattended": queue.unattended,
+        "unserved_kinds": list(queue.unserved),
         "behind_letters": 0 if queue.stuck is None else queue.stuck.count,
         "limits_reached": [word.lower() for word in queue.reached],
         "settings": settings_object(row.settings),
@@ -239,6 +245,7 @@ def settings_object(settings: QueueSettings) -> dict[str, Any]:
         "keep_results": seconds(settings.keep_results),
         "retry_share": settings.retry_share,
         "keep_trash": seconds(settings.keep_trash),
+        "encrypt": settings.encrypt,
     }
 
 
@@ -255,13 +262,20 @@ def limits(settings: QueueSettings) -> dict[str, str]:
         "keep": _duration(settings.keep),
         "keep_results": _duration(settings.keep_results),
         "keep_trash": None if settings.keep_trash == TRASH_KEPT else _duration(settings.keep_trash),
-        "retry_share": None if settings.retry_share is None else f"{settings.retry_share:g}",
+        "retry_share": _share(settings.retry_share),
+        "encrypt": "on" if settings.encrypt else None,
     }
     return {name: word for name, word in words.items() if word is not None}
 
 
 def _number(value: int | None) -> str | None:
     return None if value is None else str(value)
+
+
+def _share(value: float | None) -> str | None:
+    if value is None:
+        return OFF
+    return None if value == RETRY_SHARE else f"{value:g}"
 
 
 def _duration(value: Millis | None) -> str | None:

@@ -9,7 +9,12 @@ import click
 from redrive.cli.access import HELP_NAMES
 from redrive.cli.bulk import CHOOSING, How, Wish, Words, act, act_options
 from redrive.cli.selection import Choice, choice_options, known_queue
-from redrive.core.verbs import Amended, Move, Note, Tag
+from redrive.core.acts import (
+    Amended,
+    Move,
+    Note,
+    Tag,
+)
 from redrive.engine.ids import new_id
 from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError

@@ -16,7 +16,7 @@ import click
 from redrive.cli.access import HELP_NAMES, store_option, verbose_option, visit
 from redrive.cli.exits import Exit
 from redrive.cli.output import MISSING, bold, brief, clean, columns, iso, on_terminal, write
-from redrive.cli.status import show_causes
+from redrive.cli.status import no_worker_for, show_causes
 from redrive.cli.watch import LEAST, redraw
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _queues(view: Overview, before: Overview) -> tuple[list[str], list[list[str]
         done, dead = (row.done - then.done) / seconds, (row.open - then.open) / seconds
         counts = [str(row.ready), str(row.held + row.parked), str(row.leased), f"{max(0.0, done):.1f}", str(row.open)]
         oldest = MISSING if queue.oldest is None else brief(queue.oldest)
-        notes = ["PAUSED"] * row.paused + ["NO WORKER"] * queue.unattended + [*queue.reached]
+        notes = ["PAUSED"] * row.paused + ["NO WORKER"] * queue.unattended + no_worker_for(queue) + [*queue.reached]
         rows.append([row.queue, *counts, f"{max(0.0, dead):.1f}", oldest, str(queue.workers), ", ".join(notes)])
     header = ["QUEUE", "READY", "HELD", "RUNNING", "DONE/S", "DEAD", "DEAD/S", "OLDEST", "WORKERS", "NOTE"]
     return header, rows

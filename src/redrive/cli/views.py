@@ -12,7 +12,7 @@ from msgspec import structs
 
 from redrive.cli.output import iso, seconds
 from redrive.core import codec
-from redrive.core.item import Attempt, Failure, History, Instant, Item
+from redrive.core.item import Attempt, Failure, History, Instant, Item, Revision
 from redrive.core.redact import redact, redact_text
 from redrive.errors import PayloadError
 from redrive.office.relations import relations
@@ -35,6 +35,8 @@ def letter_object(item: Item) -> dict[str, Any]:
         "enqueued_at": iso(item.enqueued_at),
         "priority": str(item.priority),
         "tags": list(item.tags),
+        "kind": item.kind or None,
+        "release": item.release or None,
         "attempts": item.attempt,
         "errors": item.errors,
         "crashes": item.crashes,
@@ -71,6 +73,9 @@ def history_object(history: History) -> dict[str, Any]:
         "worker": item.worker,
         "lease_until": iso(item.lease_until),
         **_relations_object(history),
+        "schema": item.schema,
+        "trace": item.trace or None,
+        "headers": redact(item.headers),
         "failure": _failure_object(item.letter.failure) if item.letter else None,
         "history": [attempt_object(attempt) for attempt in history.attempts],
         "history_omitted": history.omitted,
@@ -86,6 +91,19 @@ def history_object(history: History) -> dict[str, Any]:
         ],
         **_payload_object(item.payload),
         "payload_flaw": item.flaw or None,
+        "revision": item.revision,
+        "revisions": [revision_object(revision) for revision in history.revisions],
+    }
+
+
+def revision_object(revision: Revision) -> dict[str, Any]:
+    return {
+        "number": revision.number,
+        "edited_at": iso(revision.at),
+        "edited_by": revision.actor,
+        "edited_for": redact_text(revision.reason),
+        **_payload_object(revision.payload),
+        "payload_flaw": revision.flaw or None,
     }
 
 
@@ -103,6 +121,7 @@ def attempt_object(attempt: Attempt) -> dict[str, Any]:
         "ran": seconds(attempt.ran),
         "ending": str(attempt.ending),
         "note": redact_text(attempt.note),
+        "release": attempt.release or None,
         "failure": _failure_object(attempt.failure) if attempt.failure else None,
     }
 

@@ -12,7 +12,7 @@ from redrive.cli.output import MISSING, brief, iso
 from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.watch import look, watch_option
 from redrive.core.item import Instant
-from redrive.core.verbs import WorkerBeat
+from redrive.core.verbs import WorkerBeat, WorkerFacts
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -28,7 +28,8 @@ Examples:
 A worker is alive, draining or stopping (an operator asked it to end), stopped (in good order, shown with --all) or
 lost: it was not heard of for 30s, and what it held comes back by itself. SEEN is how long ago it was heard of, which is
 every 10s: one that was killed a moment ago is called alive still, and SEEN grows. In a pipe the columns are WORKER
-STATE RUNNING SLOTS UP SEEN HOST PID RELEASE QUEUES, separated by tabs.
+STATE RUNNING SLOTS UP SEEN HOST PID RELEASE QUEUES, separated by tabs; a queue of which a worker takes some kinds only
+stands with them, as orders[refund].
 """
 
 STATES = {"drain": "draining", "stop": "stopping"}
@@ -93,8 +94,13 @@ def _line(beat: WorkerBeat, now: Instant) -> list[str]:
         facts.host or MISSING,
         str(facts.pid) if facts.pid else MISSING,
         facts.release or MISSING,
-        ",".join(facts.queues) or MISSING,
+        ",".join([_with_kinds(facts, queue) for queue in facts.queues]) or MISSING,
     ]
+
+
+def _with_kinds(facts: WorkerFacts, queue: str) -> str:
+    kinds = facts.kinds_of(queue)
+    return queue if kinds is None else f"{queue}[{','.join(kinds)}]"
 
 
 def _as_object(beat: WorkerBeat) -> dict[str, Any]:
@@ -105,6 +111,7 @@ def _as_object(beat: WorkerBeat) -> dict[str, Any]:
         "running": facts.running,
         "slots": facts.slots or None,
         "queues": list(facts.queues),
+        "kinds": {queue: kinds for queue in facts.queues if (kinds := facts.kinds_of(queue)) is not None},
         "host": facts.host,
         "pid": facts.pid,
         "release": facts.release,

@@ -33,12 +33,15 @@ class Dedupe(Struct, frozen=True, gc=False):
     window: Millis | None = None
 
 
-class Terms(Struct, frozen=True, gc=False):
-    """What binds an item to others, and the name of its own policy. Most items have none of it, and so no Terms.
+class Terms(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What binds an item to others, its own policy, and what describes it. Most items have none of it, and so no Terms.
 
     `order_key`: runs after everything of its queue that was put earlier under the same key. `limit_key`: counts against
     the queue's limit per key. `after`: runs when all of these are done; `on_dead` says what becomes of it when one of
     them is dead or cancelled: it waits for somebody to mend that, or dies too.
+
+    `schema`: the version of the payload's schema. `trace`: a W3C traceparent. `headers`: text by name, each name once.
+    `revision`: how often the payload was edited.
     """
 
     order_key: str = ""
@@ -47,12 +50,17 @@ class Terms(Struct, frozen=True, gc=False):
     after: tuple[str, ...] = ()
     on_dead: Literal["wait", "die"] = "wait"
     policy: str = ""
+    schema: int = 0
+    trace: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    revision: int = 0
 
 
 class NewItem(Struct, frozen=True, gc=False):
     """What `put` takes. The caller makes the id, so a repeated put after an unknown outcome is "already there".
 
-    `delay` counts from the put; with `at` it is due then, or at once if that has passed, by the store's clock.
+    `delay` counts from the put; with `at` it is due then, or at once if that has passed, by the store's clock. `kind`:
+    which handler of the queue it is for; a lease names the kinds that it takes. `release`: of the program that put it.
     """
 
     id: str
@@ -62,6 +70,8 @@ class NewItem(Struct, frozen=True, gc=False):
     at: Instant | None = None
     priority: Priority = Priority.NORMAL
     terms: Terms | None = None
+    kind: str = ""
+    release: str = ""
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -103,7 +113,10 @@ class Ending(StrEnum):
 
 
 class Attempt(Struct, frozen=True, gc=False):
-    """One delivery that ended: when, by whom, for how long and how. A first-try success writes none."""
+    """One delivery that ended: when, by whom, for how long and how. A first-try success writes none.
+
+    `release`: of the program that ran it.
+    """
 
     delivery: int
     number: int
@@ -113,16 +126,21 @@ class Attempt(Struct, frozen=True, gc=False):
     ending: Ending
     failure: Failure | None = None
     note: str = ""
+    release: str = ""
 
 
 class Letter(Struct, frozen=True, gc=False):
-    """What makes a dead item a letter: the reason it died and where it lies."""
+    """What makes a dead item a letter: the reason it died and where it lies.
+
+    `reserved`: the id of a replay that will send it; until then no other act changes it.
+    """
 
     reason: str
     died_at: Instant
     disposition: Disposition
     failure: Failure
     route: str = ""
+    reserved: str = ""
 
 
 class Item(Struct, frozen=True, gc=False):
@@ -135,10 +153,12 @@ class Item(Struct, frozen=True, gc=False):
 
     `hold` says why a ready item cannot be leased however due it is: `after` (an item it waits for), `order` (the head
     of its key), `limit` (others of its limit key run), `parked:order` (the head of its key is dead and the queue
-    parks). `gap` names a dead item of its order key that it was let past. `cancel` is who asked, and why, for a running
-    item to be cancelled. `ended_at` of a letter in the trash is when it was discarded. `tags` are labels that people
-    gave it, in alphabetical order. A letter that somebody works on where it lies has a `lease_until`, and `worker` is
-    who has it; with an empty `worker` nobody gets it before then.
+    parks), `parked:` and a label (an operator parked it, see verbs.Park). `gap` names a dead item of its order key that
+    it was let past. `cancel` is who asked, and why, for a running item to be cancelled. `ended_at` of a letter in the
+    trash is when it was discarded. `tags` are labels that people gave it, in alphabetical order. A letter that somebody
+    works on where it lies has a `lease_until`, and `worker` is who has it; with an empty `worker` nobody gets it before
+    then. `kind` and `release` are those of NewItem. `sealed` names the key that a payload is encrypted
+    with which was not decrypted: then `payload` is its encrypted bytes, and `flaw` says why.
     """
 
     id: str
@@ -169,6 +189,29 @@ class Item(Struct, frozen=True, gc=False):
     cancel: str = ""
     terms: Terms | None = None
     tags: tuple[str, ...] = ()
+    kind: str = ""
+    release: str = ""
+    sealed: str = ""
+
+    @property
+    def schema(self) -> int:
+        """The version of the payload's schema; 0 if none was given."""
+        return 0 if self.terms is None else self.terms.schema
+
+    @property
+    def trace(self) -> str:
+        """The W3C traceparent of the call that enqueued it, or ""."""
+        return "" if self.terms is None else self.terms.trace
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Text by name."""
+        return {} if self.terms is None else dict(self.terms.headers)
+
+    @property
+    def revision(self) -> int:
+        """How often the payload was edited."""
+        return 0 if self.terms is None else self.terms.revision
 
 
 class Deed(Struct, frozen=True):
@@ -181,11 +224,26 @@ class Deed(Struct, frozen=True):
     request_id: str
 
 
+class Revision(Struct, frozen=True):
+    """A payload as it was before an edit: number 0 is the one that was put. `at`, `actor` and `reason` are those of the
+    edit that replaced it. `flaw` says what is wrong with one that was damaged; `payload` is then what is left of it.
+    `sealed`: as of an item.
+    """
+
+    number: int
+    payload: bytes
+    at: Instant
+    actor: str
+    reason: str
+    flaw: str = ""
+    sealed: str = ""
+
+
 class History(Struct, frozen=True):
     """An item with everything that happened to it. `omitted` attempts were dropped from the middle (see ATTEMPTS_*).
 
     `blocked_by` are the items it waits for: the head of its key, or those of `after` that are not done; at most
-    BLOCKERS, longest enqueued first.
+    BLOCKERS, longest enqueued first. `revisions` are all earlier payloads, the first one first.
     """
 
     item: Item
@@ -193,6 +251,12 @@ class History(Struct, frozen=True):
     omitted: int = 0
     deeds: tuple[Deed, ...] = ()
     blocked_by: tuple[str, ...] = ()
+    revisions: tuple[Revision, ...] = ()
+
+
+def payloads_of(history: History) -> list[Item | Revision]:
+    """What has a payload: the item, and those before its edits."""
+    return [history.item, *history.revisions]
 
 
 def holder(item: Item, now: Instant) -> str:

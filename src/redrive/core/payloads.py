@@ -23,7 +23,8 @@ class Reading:
     __slots__ = ("_payload", "_value")
 
     def __init__(self, item: Item) -> None:
-        self._payload = item.payload
+        # Encrypted bytes are nothing to compare with.
+        self._payload = b"" if item.sealed else item.payload
         self._value: object = self
 
     def value(self) -> object:

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redrive.core import durations
 from redrive.core.durations import Duration
@@ -58,6 +59,7 @@ class Schedule(Struct, frozen=True):
     catch_up: CatchUp = "last"
     priority: Priority = Priority.NORMAL
     terms: Terms | None = None
+    kind: str = ""
 
     @property
     def when(self) -> str:
@@ -226,7 +228,7 @@ def tick_of(item_id: str) -> Instant | None:
     return int(wall.timestamp()) * 1000 + int(found["millis"] or 0)
 
 
-def tick_item(schedule: Schedule, tick: Instant) -> NewItem:
+def tick_item(schedule: Schedule, tick: Instant, release: str = "") -> NewItem:
     """Due at the tick by the store's clock, however early somebody else's clock is."""
     return NewItem(
         tick_id(schedule.name, tick),
@@ -235,6 +237,8 @@ def tick_item(schedule: Schedule, tick: Instant) -> NewItem:
         at=tick,
         priority=schedule.priority,
         terms=schedule.terms,
+        kind=schedule.kind,
+        release=release,
     )
 
 
@@ -252,6 +256,9 @@ def make_schedule(
     limit_key: str | None = None,
     dedupe_key: str | None = None,
     policy: str | None = None,
+    kind: str = "",
+    schema: int = 0,
+    headers: tuple[tuple[str, str], ...] = (),
 ) -> Schedule:
     """Checked; raises BadSchedule that names the field."""
     if (cron is None) == (every is None):
@@ -269,7 +276,8 @@ def make_schedule(
         timezone=_zone_name(timezone),
         catch_up=_word(catch_up, get_args(CatchUp), "catch_up"),
         priority=Priority(_word(priority, tuple(each.value for each in Priority), "priority")),
-        terms=_terms(order_key, limit_key, dedupe_key, policy),
+        terms=_described(_terms(order_key, limit_key, dedupe_key, policy), schema, headers),
+        kind=kind,
     )
     if next_tick(schedule, 0) is None:
         raise BadSchedule(f"{shown(cron)} never comes", field="cron", hint="no such day is in any of the months")
@@ -329,6 +337,10 @@ def _terms(order_key: str | None, limit_key: str | None, dedupe_key: str | None,
         return None
     dedupe = None if dedupe_key is None else Dedupe(dedupe_key)
     return Terms(order_key=order_key or "", limit_key=limit_key or "", dedupe=dedupe, policy=policy or "")
+
+
+def _described(terms: Terms | None, schema: int, headers: tuple[tuple[str, str], ...]) -> Terms | None:
+    return replace(terms or Terms(), schema=schema, headers=headers) if schema or headers else terms
 
 
 def _usable(key: object) -> bool:

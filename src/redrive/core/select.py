@@ -14,7 +14,7 @@ from msgspec import Struct
 from redrive.core.item import Instant, Item, Letter, Priority
 from redrive.core.payloads import Reading, Scalar, equal, is_number, spelled
 from redrive.core.states import Disposition, State
-from redrive.core.terms import HOLDS
+from redrive.core.terms import HOLDS, is_parked
 from redrive.errors import ConfigError
 
 Op = Literal["=", "<", "<=", ">", ">=", "glob"]
@@ -101,6 +101,9 @@ FIELDS: dict[str, Kind] = {
     "enqueued_at": "instant",
     "died_at": "instant",
     "due_at": "instant",
+    "kind": "text",
+    "release": "text",
+    "reserved": "text",
 }
 MEANING: dict[str, str] = {
     "id": "the item's id",
@@ -130,15 +133,18 @@ MEANING: dict[str, str] = {
     "enqueued_at": "when it was enqueued",
     "died_at": "when it died",
     "due_at": "when it is or was due",
+    "kind": "which handler of its queue it is for",
+    "release": "the release of the program that enqueued it",
+    "reserved": "the replay that the letter is reserved for",
 }
 WORDS: dict[str, tuple[str, ...]] = {
     "state": tuple(State),
     "disposition": tuple(Disposition),
     "priority": tuple(Priority),
-    "hold": (*HOLDS[1:], "parked"),
+    "hold": HOLDS[1:],
 }
 LETTER_FIELDS = frozenset(
-    {"disposition", "cause", "error", "category", "rule", "reason", "died", "route", "text", "died_at"}
+    {"disposition", "cause", "error", "category", "rule", "reason", "died", "route", "text", "died_at", "reserved"}
 )
 """Only a letter has these; on any other item a comparison with them is false."""
 
@@ -146,7 +152,8 @@ _READY = Match("state", "=", State.READY)
 _HELD = Or(tuple([Match("hold", "=", hold) for hold in HOLDS[1:]]))
 DERIVED: dict[str, Selection] = {
     "running": Match("state", "=", State.LEASED),
-    "blocked": And((_READY, _HELD)),
+    "blocked": And((_READY, Or(tuple([Match("hold", "=", hold) for hold in HOLDS[1:] if hold != "parked"])))),
+    "parked": And((_READY, Match("hold", "=", "parked"), Not(Match("hold", "=", "order")))),
     "retrying": And((_READY, Not(_HELD), Match("attempts", ">", 0))),
     "scheduled": And((_READY, Not(_HELD), Match("attempts", "=", 0), Match("due", "<", 0))),
 }
@@ -251,6 +258,33 @@ def fields_of(selection: Selection) -> frozenset[str]:
     return frozenset()
 
 
+def reads_payload(selection: Selection) -> bool:
+    match selection:
+        case Text() | Path():
+            return True
+        case And(parts) | Or(parts):
+            return any(reads_payload(part) for part in parts)
+        case Not(part):
+            return reads_payload(part)
+        case _:
+            return False
+
+
+def may_match_queue(selection: Selection, queue: str) -> bool:
+    """False when no item of that queue can match. True may also mean that it is not plain to see."""
+    match selection:
+        case Match("queue", op, value):
+            return isinstance(value, str) and _fits(op, value, queue)
+        case Not(Match("queue", op, value)):
+            return not (isinstance(value, str) and _fits(op, value, queue))
+        case And(parts):
+            return all(may_match_queue(part, queue) for part in parts)
+        case Or(parts):
+            return any(may_match_queue(part, queue) for part in parts)
+        case _:
+            return True
+
+
 def ids_of(selection: Selection) -> tuple[str, ...] | None:
     """All ids that can match, in their order and each once, or None when the selection does not name them.
 
@@ -288,6 +322,8 @@ _OF_ITEM: dict[str, Callable[[Item], str | int | None]] = {
     "due_at": lambda item: item.due_at,
     "priority": lambda item: item.priority,
     "worker": lambda item: item.worker,
+    "kind": lambda item: item.kind,
+    "release": lambda item: item.release,
     "key": lambda item: None if item.terms is None else item.terms.order_key or None,
 }
 _OF_LETTER: dict[str, Callable[[Letter], str | int]] = {
@@ -300,14 +336,20 @@ _OF_LETTER: dict[str, Callable[[Letter], str | int]] = {
     "died": lambda letter: letter.died_at,
     "died_at": lambda letter: letter.died_at,
     "route": lambda letter: letter.route,
+    "reserved": lambda letter: letter.reserved,
     "text": lambda letter: letter.failure.text,
 }
 _SEVERAL: dict[str, Callable[[Item], tuple[str, ...]]] = {
     "tag": lambda item: item.tags,
-    # Who is parked still waits for its turn.
-    "hold": lambda item: tuple(item.hold.split(":")) if item.hold else (),
+    "hold": lambda item: _holds(item.hold),
 }
 """Fields of which an item has any number of values: one that fits is enough."""
+
+
+def _holds(hold: str) -> tuple[str, ...]:
+    """An item behind a dead head that parks still waits for its turn. The label of a parked item is not a hold."""
+    words = tuple(hold.split(":")) if hold else ()
+    return words[:1] if is_parked(hold) and words[1] != "order" else words
 
 
 def _compare(field: str, op: Op, value: str | int, item: Item, now: Instant) -> bool:

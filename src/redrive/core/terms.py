@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from redrive.core import codec
 from redrive.core.item import Failure, Instant, NewItem, Terms
 
-HOLDS = ("", "after", "order", "limit")
-"""By number, as the engines keep them. A hold that is derived (`parked:order`) is kept as the one it comes from."""
+HOLDS = ("", "after", "order", "limit", "parked")
+"""By number, as the engines keep them. A hold that is derived (`parked:order`) is kept as the one it comes from; the
+label of an item that an operator parked is kept beside its terms.
+"""
 
 ORDERED = 1
 DEDUPED = 2
@@ -20,6 +22,7 @@ AWAITED = 8
 LIMITED = 16
 CANCEL = 32
 TAGGED = 128
+PARKED = 256
 """What `ties` of an item is the sum of: where to look when it ends. Most items have 0, and nothing is looked up."""
 
 DEPENDENCY = "dependency"
@@ -48,7 +51,7 @@ STORE_SCOPE = ""
 
 
 def ties(terms: Terms | None) -> int:
-    """Of a new item; AWAITED, CANCEL and TAGGED come later."""
+    """Of a new item; AWAITED, CANCEL, TAGGED and PARKED come later."""
     if terms is None:
         return 0
     return (
@@ -63,6 +66,22 @@ def with_policy(terms: Terms | None, policy: str) -> Terms | None:
     """The terms with another policy; None where that leaves the default."""
     changed = replace(terms or Terms(), policy=policy)
     return None if changed == Terms() else changed
+
+
+def edited(terms: Terms | None) -> Terms:
+    """The terms of an item whose payload has one more revision."""
+    terms = terms or Terms()
+    return replace(terms, revision=terms.revision + 1)
+
+
+def parked_hold(label: str) -> str:
+    """The hold of an item that an operator parked under this label."""
+    return f"parked:{label}"
+
+
+def is_parked(hold: str) -> bool:
+    """Whether an operator parked it; `parked:order` is derived from a dead head."""
+    return hold.startswith("parked:") and hold != "parked:order"
 
 
 def due(new: NewItem, now: Instant) -> Instant:

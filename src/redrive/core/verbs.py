@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from redrive.core.decide import Decision
 from redrive.core.item import Attempt, Instant, Item, Millis, NewItem
 from redrive.core.meters import Rate
-from redrive.core.states import Disposition, State
+from redrive.core.states import State
 
 
 class Duplicate(Struct, frozen=True):
@@ -31,9 +31,13 @@ class PutResult(Struct, frozen=True):
 class Want(Struct, frozen=True):
     """How much of one queue a worker asks for. An item with `max_crashes - 1` crashes or more is given only alone.
 
+    `queue`: its name, or the pattern of a family (`webhook:*`), of whose members the items then are.
+
     `retries`: at most so many of them items that failed, crashed or were replayed before, unless the rest would be left
-    unused; None for no such line. `turn`: how many leases of this queue the worker had before, from which `core.lanes`
-    tells whose turn it is when items of several priorities wait.
+    unused; None for no such line. `share`: of the worker's leases, so many thousandths may be such items, with the same
+    exception; None for any number. `turn`: how many leases of this queue the worker had before, from which `core.lanes`
+    tells whose turn it is when items of several priorities wait, or retries beside first attempts. `kinds`: only
+    items of these; None for all.
     """
 
     queue: str
@@ -42,6 +46,8 @@ class Want(Struct, frozen=True):
     max_crashes: int
     retries: int | None = None
     turn: int = 0
+    share: int | None = None
+    kinds: tuple[str, ...] | None = None
 
 
 class LeaseRequest(Struct, frozen=True):
@@ -49,6 +55,8 @@ class LeaseRequest(Struct, frozen=True):
 
     `lane`: a worker that has several requests under way makes each in a lane of its own. The last nonce of each lane
     is remembered, so that every one of them can be repeated.
+
+    `item`: the id of the one item that is asked for. Then there is one want, of its queue, whose limit is ignored.
     """
 
     worker: str
@@ -56,6 +64,7 @@ class LeaseRequest(Struct, frozen=True):
     nonce: str
     holding: int = 0
     lane: int = 0
+    item: str = ""
 
 
 class Leases(Struct, frozen=True):
@@ -73,7 +82,9 @@ class Held(Struct, frozen=True, gc=False):
 class Settlement(Struct, frozen=True, gc=False):
     """The end of one delivery. `attempt` is None only for a first-try success.
 
-    `audit`, of a letter's alone: what the journal says of it, in the same write and only if it is applied.
+    `audit`, of a letter's alone: what the journal says of it, in the same write and only if it is applied. `queue`: the
+    item's, by which a store knows that the result is to be encrypted; without it, the result is encrypted if the
+    store has seen any encrypted queue.
     """
 
     id: str
@@ -82,6 +93,7 @@ class Settlement(Struct, frozen=True, gc=False):
     attempt: Attempt | None = None
     follow_ups: tuple[NewItem, ...] = ()
     audit: NewEntry | None = None
+    queue: str = ""
 
 
 class Verdict(StrEnum):
@@ -111,130 +123,6 @@ class Extended(Struct, frozen=True):
     cancel_requested: tuple[str, ...] = ()
 
 
-class Act(Struct, frozen=True):
-    """Who does it, why, and under which request. An item is changed at most once per request id."""
-
-    actor: str
-    reason: str
-    request_id: str
-
-
-class Replay(Struct, frozen=True, tag=True):
-    """All counters start anew. `fresh`: with the whole budget. `once`: the next error is final.
-
-    `force`: even though a live twin holds its dedupe key, without which it then runs; and without waiting for any of
-    `after`, which is the only way where one of them was cancelled. `queue`: to that one, as Move does, "" to its own.
-    """
-
-    budget: Literal["fresh", "once"] = "fresh"
-    delay: Millis = 0
-    force: bool = False
-    queue: str = ""
-
-
-class Archive(Struct, frozen=True, tag=True):
-    pass
-
-
-class Discard(Struct, frozen=True, tag=True):
-    pass
-
-
-class Restore(Struct, frozen=True, tag=True):
-    pass
-
-
-class Cancel(Struct, frozen=True, tag=True):
-    """A ready item ends. A leased one is asked to: its worker hears of it with the next `extend`."""
-
-
-class Skip(Struct, frozen=True, tag=True):
-    """The letter stays, but what waits behind it under its order key goes on, marked with the gap."""
-
-
-class Move(Struct, frozen=True, tag=True):
-    """The letter belongs to another queue, declared if need be. One that others wait behind is to be skipped before."""
-
-    queue: str
-
-
-class Tag(Struct, frozen=True, tag=True):
-    """Labels that stay with the item whatever becomes of it. What is there may be added, what is not there removed."""
-
-    add: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
-
-
-class Note(Struct, frozen=True, tag=True):
-    """Nothing moves: the reason is the note, and the item's history has it."""
-
-
-class SetPolicy(Struct, frozen=True, tag=True):
-    """Replaces the policy of a waiting item, by name or as data (core.policy_data); "" removes it."""
-
-    policy: str
-
-
-class RunNow(Struct, frozen=True, tag=True):
-    """A waiting item is due at once. `reset`: with the whole budget, as after a replay."""
-
-    reset: bool = False
-
-
-class Expire(Struct, frozen=True, tag=True):
-    """A waiting item becomes a letter, tried or not, with the reason and failure of core.terms.EXPIRED_FAILURE."""
-
-
-WaitingChange = SetPolicy | RunNow | Expire
-"""Of ready items only."""
-Change = Replay | Archive | Discard | Restore | Cancel | Skip | Move | Tag | Note | WaitingChange
-
-
-class Skipped(Struct, frozen=True):
-    id: str
-    reason: str
-
-
-class Amended(Struct, frozen=True):
-    """`already`: changed by an earlier call with the same request id."""
-
-    changed: tuple[str, ...] = ()
-    already: tuple[str, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-
-
-_ONLY_WAITING: dict[type, str] = {
-    SetPolicy: "only a waiting item's policy can be replaced",
-    RunNow: "only a waiting item can be run now",
-    Expire: "only a waiting item can expire",
-}
-
-
-def refusal(change: Change, state: State, disposition: Disposition | None, *, holder: str = "") -> str | None:
-    """Why `change` is not legal for an item in this state, or None. The one place that knows.
-
-    `holder`: who works on the letter where it lies, if anybody does (see core.item.holder).
-    """
-    if isinstance(change, Cancel):
-        live = state in (State.READY, State.LEASED)
-        return None if live else f"it is {state}; only a ready or running item can be cancelled"
-    if isinstance(change, WaitingChange):
-        return None if state is State.READY else f"it is {state}; {_ONLY_WAITING[type(change)]}"
-    if isinstance(change, Tag | Note):
-        return None
-    if state is not State.DEAD or disposition is None:
-        return f"it is {state}, not a dead letter"
-    if holder:
-        return f"it is leased by {holder}"
-    if isinstance(change, Restore):
-        return "it is open already" if disposition is Disposition.OPEN else None
-    if disposition is Disposition.TRASH:
-        return "it is in the trash; restore it first"
-    if isinstance(change, Archive) and disposition is Disposition.ARCHIVED:
-        return "it is archived already"
-    return None
-
-
 class Page(Struct, frozen=True):
     """One page of items. `next` continues after it, None at the end. `scanned` rows were looked at to fill it."""
 
@@ -256,7 +144,17 @@ class IdPage(Struct, frozen=True):
     next: str | None = None
 
 
+class LetterChange(Struct, frozen=True):
+    """The last change of an item that is or was a letter: `item` as it is now, None if it was pruned."""
+
+    number: int
+    id: str
+    item: Item | None = None
+
+
 TRASH_KEPT: Millis = 30 * 24 * 3_600_000
+RETRY_SHARE = 0.5
+"""Of a new queue."""
 
 
 class QueueSettings(Struct, frozen=True):
@@ -265,8 +163,12 @@ class QueueSettings(Struct, frozen=True):
     `max_running` and `max_per_key` bound what runs at once, `rate` how fast leases are given, `capacity` how much may
     wait or run, all over the whole fleet. `order`: what becomes of those behind a dead head of an order key. `gate`:
     the breaker it stands behind. `keep` and `keep_results`: how long finished items, and results alone, are kept.
-    `retry_share`: of its slots, how many a worker gives to retries and replays while first attempts wait. `keep_trash`:
-    how long a discarded letter can be brought back before retention removes it.
+    `retry_share`: of slots, rate and probes of its breaker, what retries and replays may take while first attempts
+    wait; None for all. `keep_trash`: how long a discarded letter can be brought back before retention removes it.
+    `encrypt`: new payloads and results are stored encrypted only.
+
+    Of a family, `max_running` and `capacity` bound all members together, and the rest is the default of each member
+    (core.families); `gate` may be `*`.
     """
 
     max_running: int | None = None
@@ -278,8 +180,9 @@ class QueueSettings(Struct, frozen=True):
     gate: str = ""
     keep: Millis | None = None
     keep_results: Millis | None = None
-    retry_share: float | None = None
+    retry_share: float | None = RETRY_SHARE
     keep_trash: Millis = TRASH_KEPT
+    encrypt: bool = False
 
 
 class QueueTally(Struct, frozen=True):
@@ -322,16 +225,18 @@ class RouteTally(Struct, frozen=True):
 class Tally(Struct, frozen=True):
     """Counts by queue, from kept counters. `oldest_due` is the earliest due time among the ready.
 
-    `routes`: those that have open letters or a capacity, by name; letters without a route are under "".
+    `routes`: those that have open letters or a capacity, by name; letters without a route are under "". `families`: the
+    declared families, with the sums of their members and their own settings; no `oldest_due`.
     """
 
     at: Instant
     queues: tuple[QueueTally, ...] = ()
     routes: tuple[RouteTally, ...] = ()
+    families: tuple[QueueTally, ...] = ()
 
     def row(self, queue: str) -> QueueTally:
-        """Zeros for a queue that is not in it."""
-        return next((row for row in self.queues if row.queue == queue), QueueTally(queue))
+        """Of a queue or family; zeros for one that is not in it."""
+        return next((row for row in (*self.queues, *self.families) if row.queue == queue), QueueTally(queue))
 
 
 class CauseTally(Struct, frozen=True):
@@ -365,6 +270,7 @@ class QueueChange(Struct, frozen=True):
     keep_results: Millis | UnsetType | None = UNSET
     retry_share: float | UnsetType | None = UNSET
     keep_trash: Millis | UnsetType = UNSET
+    encrypt: bool | UnsetType = UNSET
 
 
 _SETTINGS = tuple(name for name in QueueSettings.__struct_fields__)
@@ -412,6 +318,26 @@ class GateWrite(Struct, frozen=True):
     body: bytes = b""
 
 
+class KeyTally(Struct, frozen=True):
+    """How many payloads and results are encrypted with a key; under "", those in clear of an encrypted queue."""
+
+    key: str
+    bodies: int
+
+
+class Reencrypted(Struct, frozen=True):
+    """`rewritten` bodies have the current key now; those of items that run (`running`) or that do not decrypt
+    (`unreadable`) were left. `keys`: how many of those looked at have which key now. `next`: where to go on, None at
+    the end.
+    """
+
+    rewritten: int = 0
+    running: int = 0
+    unreadable: int = 0
+    keys: tuple[KeyTally, ...] = ()
+    next: str | None = None
+
+
 class Swept(Struct, frozen=True):
     """One bite of retention: so many were pruned; `next` goes on from there, None when all were looked at."""
 
@@ -434,7 +360,8 @@ class Tombstone(Struct, frozen=True):
 
 class WorkerFacts(Struct, frozen=True):
     """`stopped`: its last beat, in good order; without it, a worker that is not alive was lost. `slots`: how much it
-    may run at once. `order`: what an operator asked of it, once it has heard it.
+    may run at once. `order`: what an operator asked of it, once it has heard it. `kinds`: queue and kind with a
+    blank between, of those queues of which it takes only these kinds.
     """
 
     queues: tuple[str, ...]
@@ -446,6 +373,17 @@ class WorkerFacts(Struct, frozen=True):
     stopped: bool = False
     slots: int = 0
     order: str = ""
+    kinds: tuple[str, ...] = ()
+
+    def kinds_of(self, queue: str) -> tuple[str, ...] | None:
+        """Those that the worker takes of a queue; None for all."""
+        named = [name.partition(" ") for name in self.kinds]
+        return tuple([kind for of, _, kind in named if of == queue]) or None
+
+    def takes(self, queue: str, kind: str) -> bool:
+        """Whether the worker has a handler for items of this kind."""
+        kinds = self.kinds_of(queue)
+        return queue in self.queues and (kinds is None or kind in kinds)
 
     def lasts(self, ttl: Millis) -> Millis:
         """How long the worker counts as alive after this beat. One that stopped is dead since a minute: the clock of
@@ -498,13 +436,16 @@ class Entry(Struct, frozen=True):
 
 
 class StoreInfo(Struct, frozen=True):
-    """`durability`: what an accepted item survives: `power-loss`, `process-crash` or `none`."""
+    """`durability`: what an accepted item survives: `power-loss`, `process-crash` or `none`. `keys`: the ids of the
+    encryption keys that this process gave it, the current one first.
+    """
 
     engine: str
     location: str
     durability: Literal["power-loss", "process-crash", "none"]
     library: str
     schema: int
+    keys: tuple[str, ...] = ()
 
 
 class Finding(Struct, frozen=True):

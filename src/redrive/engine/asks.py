@@ -15,8 +15,9 @@ from redrive.core.item import Dedupe, Instant, Millis, NewItem, Priority, Terms
 from redrive.core.policy import Policy
 from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
+from redrive.engine.registry import check_kind
 from redrive.errors import ConfigError
-from redrive.stores.checks import check_text
+from redrive.stores.checks import check_headers, check_schema, check_text, check_trace
 
 T = TypeVar("T")
 KeyOf = str | Callable[[Any], str | None]
@@ -44,6 +45,10 @@ class Asks(Struct, frozen=True, kw_only=True):
     after: str | Iterable[str] = ()
     on_dead: str = "wait"
     policy: PolicyLike | None = None
+    kind: str | None = None
+    schema: int = 0
+    trace: str | None = None
+    headers: Mapping[str, str] | None = None
 
 
 class Offer(Struct, frozen=True):
@@ -55,21 +60,20 @@ class Offer(Struct, frozen=True):
     terms: Terms | None
     asks: Asks
     keyed: bool
+    kind: str = ""
 
-    def item(self, item_id: str, queue: str, body: bytes, payload: object) -> NewItem:
+    def item(self, item_id: str, queue: str, body: bytes, payload: object, release: str = "") -> NewItem:
         terms = self._own(payload) if self.keyed else self.terms
-        return NewItem(item_id, queue, body, self.delay, self.at, self.priority, terms)
+        return NewItem(item_id, queue, body, self.delay, self.at, self.priority, terms, self.kind, release)
 
     def _own(self, payload: object) -> Terms | None:
         asks, common = self.asks, self.terms or Terms()
         dedupe_key = key_of("dedupe_key", asks.dedupe_key, payload)
-        terms = Terms(
+        terms = replace(
+            common,
             order_key=key_of("order_key", asks.order_key, payload) or "",
             limit_key=key_of("limit_key", asks.limit_key, payload) or "",
             dedupe=None if dedupe_key is None else _dedupe(asks, dedupe_key),
-            after=common.after,
-            on_dead=common.on_dead,
-            policy=common.policy,
         )
         return None if terms == _NOTHING else terms
 
@@ -87,7 +91,8 @@ def ready(asks: Asks, policies: Collection[str]) -> Offer:
         raise ConfigError("it cannot go with delay", field="at", hint="say how long (delay=) or when (at=), not both")
     delay = 0 if asks.delay is None else parse(asks.delay, field="delay")
     keyed = any(callable(key) for key in (asks.order_key, asks.limit_key, asks.dedupe_key))
-    return Offer(delay, _instant(asks.at), _priority(asks.priority), _terms(asks, policies), asks, keyed)
+    kind = "" if asks.kind is None else check_kind(asks.kind)
+    return Offer(delay, _instant(asks.at), _priority(asks.priority), _terms(asks, policies), asks, keyed, kind)
 
 
 def _terms(asks: Asks, policies: Collection[str]) -> Terms | None:
@@ -104,6 +109,9 @@ def _terms(asks: Asks, policies: Collection[str]) -> Terms | None:
         after=_after(asks.after),
         on_dead=cast('Literal["wait", "die"]', one_of("on_dead", asks.on_dead, ON_DEAD)),
         policy="" if asks.policy is None else known_policy(asks.policy, policies),
+        schema=schema_of(asks.schema),
+        trace="" if asks.trace is None else _trace(asks.trace),
+        headers=() if asks.headers is None else headers_of(asks.headers),
     )
     return None if terms == _NOTHING else terms
 
@@ -125,6 +133,34 @@ def key_of(field: str, key: KeyOf | None, *payload: object) -> str | None:
         raise ConfigError(f"it has {len(said):,} characters", field=field, hint=hint)
     check_text(field, said)
     return str(said)
+
+
+def schema_of(schema: object) -> int:
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        raise ConfigError(f"{shown(schema)} is not a version of a schema", field="schema", hint="use a whole number")
+    check_schema(schema)
+    return schema
+
+
+def _trace(trace: object) -> str:
+    if not isinstance(trace, str):
+        hint = "use a W3C traceparent, such as 00-<trace id>-<span id>-01"
+        raise ConfigError(f"{shown(trace)} is not a text", field="trace", hint=hint)
+    check_trace(trace)
+    return trace
+
+
+def headers_of(headers: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(headers, Mapping):
+        hint = 'use a mapping of text by name, such as {"tenant": "acme"}'
+        raise ConfigError(f"{shown(headers)} is not a mapping", field="headers", hint=hint)
+    for name, text in headers.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            hint = "names and values are text; for a number, str(...)"
+            raise ConfigError(f"{shown(name)}: {shown(text)} is not text by name", field="headers", hint=hint)
+    pairs = tuple([(str(name), str(text)) for name, text in headers.items()])
+    check_headers(pairs)
+    return pairs
 
 
 def _dedupe(asks: Asks, key: str) -> Dedupe:

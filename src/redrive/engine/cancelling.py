@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from redrive.core import outcome as o
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Cancel,
+)
 from redrive.core.item import Millis
 from redrive.core.policy import Policy
 from redrive.core.select import Ids
 from redrive.core.states import State
-from redrive.core.verbs import Act, Amended, Cancel
 from redrive.engine.report import takeover_of
 from redrive.errors import NotFound
 from redrive.stores.base import Store

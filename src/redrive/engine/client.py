@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from redrive.core import codec
 from redrive.core.durations import Duration, parse
+from redrive.core.families import family_of, is_family
 from redrive.core.item import Ending, History, NewItem, short_id
 from redrive.core.states import State
 from redrive.core.verbs import PutResult
@@ -40,12 +41,15 @@ class Put(NamedTuple):
 
 
 class Client:
-    def __init__(self, store: Store, registry: Registry, events: Events, clock: Clock, max_payload: int) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, events: Events, clock: Clock, max_payload: int, *, release: str = ""
+    ) -> None:
         self._store = store
         self._registry = registry
         self._events = events
         self._clock = clock
         self._max_payload = max_payload
+        self._release = release
         self._known: set[str] = set()
 
     async def enqueue(
@@ -71,7 +75,8 @@ class Client:
         there = history.item
         # Somebody may have given it to another queue since.
         moved = any(deed.change in ("move", "replay") for deed in history.deeds)
-        if there.payload != item.payload or (there.queue != item.queue and not moved):
+        first = history.revisions[0].payload if history.revisions else there.payload
+        if first != item.payload or (there.queue != item.queue and not moved):
             raise taken(item.id, there.queue, item.queue)
 
     async def enqueue_many(
@@ -86,7 +91,7 @@ class Client:
             chunk = values[start : start + ENCODE_CHUNK]
             bodies = [codec.dump_payload(value, limit=self._max_payload, queue=queue) for value in chunk]
             made = zip(new_ids(len(chunk)), bodies, chunk, strict=True)
-            items += [offer.item(key, queue, body, value) for key, body, value in made]
+            items += [offer.item(key, queue, body, value, self._release) for key, body, value in made]
             await asyncio.sleep(0)
         twins = (await self._put(items, within)).twins if items else {}
         return [
@@ -97,18 +102,22 @@ class Client:
     def new_item(self, key: str, queue: str, payload: object, asks: Asks) -> NewItem:
         offer = self._offer(asks)
         body = codec.dump_payload(payload, limit=self._max_payload, queue=queue)
-        return offer.item(key, queue, body, payload)
+        return offer.item(key, queue, body, payload, self._release)
 
     def _offer(self, asks: Asks) -> Offer:
         return ready(asks, self._registry.policies)
 
     async def check_queue(self, queue: str) -> None:
         """A typo must not become work that nobody will ever do."""
-        if queue in self._registry.declared or queue in self._known:
+        family = family_of(queue)
+        if is_family(queue):
+            return
+        if not self._known.isdisjoint((queue, family)) or not self._registry.declared.isdisjoint((queue, family)):
             return
         user_queue_name(queue)
-        self._known = {row.queue for row in (await self._store.tally()).queues if not is_outbox(row.queue)}
-        if queue not in self._known:
+        rows = (await self._store.tally(members=False)).queues
+        self._known = {row.queue for row in rows if not is_outbox(row.queue)}
+        if self._known.isdisjoint((queue, family)):
             fix = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise unknown_queue(queue, self._registry.declared | self._known, fix)
 

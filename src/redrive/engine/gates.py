@@ -14,9 +14,12 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 
+from msgspec.structs import replace
+
 from redrive import events as ev
 from redrive.core import gate as g
 from redrive.core import outcome as o
+from redrive.core.families import family_of
 from redrive.core.item import Failure, Instant, Millis
 from redrive.core.verbs import Gate, QueueSettings
 from redrive.engine.ids import new_id
@@ -116,6 +119,10 @@ class Gates:
         for tries in count(1):
             gate = await self._retry(lambda: self._store.gate(name))
             body = self._body(gate)
+            if gate is None and (family := family_of(name)):
+                # A member's breaker begins as that of its family is configured.
+                usual = await self._retry(partial(self._store.gate, family))
+                body = replace(body, config=self._body(usual).config)
             told = self._told.setdefault(name, _Told())
             told.judge(self._unjudged.pop(name, ()), body.config)
             if told.nothing:

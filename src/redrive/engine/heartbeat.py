@@ -43,6 +43,8 @@ class Heartbeat:
         *,
         queues: Callable[[], Iterable[str]],
         slots: int = 0,
+        kinds: Iterable[str] = (),
+        release: str = "",
         running: Callable[[], int],
         obey: Callable[[orders.Word], None],
         events: ev.Events,
@@ -52,6 +54,8 @@ class Heartbeat:
         self._store = store
         self._queues = queues
         self._slots = slots
+        self._kinds = tuple(kinds)
+        self._release = release or __version__
         self._running = running
         self._obey = obey
         self._events = events
@@ -100,10 +104,11 @@ class Heartbeat:
             queues=tuple(self._queues()),
             host=platform.node(),
             pid=os.getpid(),
-            release=__version__,
+            release=self._release,
             started_at=self._started_at,
             running=self._running(),
             stopped=stopped,
             slots=self._slots,
             order=self._command,
+            kinds=self._kinds,
         )

@@ -152,7 +152,8 @@ class WorkerKeeper(Keeper[Run]):
 
 async def sweep_deadlines(slots: Slots, handlers: Mapping[str, Handler], clock: Clock) -> None:
     """One sweep for all handlers instead of a timer each."""
-    timeouts = [handler.timeout for handler in handlers.values() if handler.timeout is not None]
+    every = [each for handler in handlers.values() for each in handler.everyone]
+    timeouts = [handler.timeout for handler in every if handler.timeout is not None]
     if not timeouts:
         return
     pause = max(SWEEP_MIN, min(min(timeouts) // SWEEPS_PER_TIMEOUT, SWEEP_MAX))

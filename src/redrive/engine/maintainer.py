@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 
+from redrive.core.acts import Act
 from redrive.core.item import Millis
-from redrive.core.verbs import Act, Swept
+from redrive.core.verbs import Swept
 from redrive.engine.ids import new_id
 from redrive.engine.seals import seal
 from redrive.engine.store_retry import StoreRetry

@@ -30,7 +30,7 @@ class Policies:
 
     def plain(self, item: Item, handler: Handler) -> Policy:
         """As `of`, for each item before it runs: nearly all are judged by their handler's."""
-        if item.terms is None and not self.settings.known(handler.queue).policy:
+        if item.terms is None and not self.settings.known(item.queue).policy:
             return handler.policy
         return self.of(item, handler).policy
 

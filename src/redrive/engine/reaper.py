@@ -16,6 +16,7 @@ from redrive.core.verbs import Settlement
 from redrive.engine import deaths
 from redrive.engine.evidence import plain_failure
 from redrive.engine.policies import Policies
+from redrive.engine.registry import handler_of
 from redrive.engine.report import Reporter, clarified, takeover_of
 from redrive.engine.slots import Slots
 from redrive.engine.store_retry import StoreRetry
@@ -85,7 +86,7 @@ class Reaper:
         self._report.reclaimed(items, settlements, answers)
 
     def verdict(self, item: Item, why: str | None) -> Settlement:
-        policy, note = self._policies.of(item, self._handlers[item.queue])
+        policy, note = self._policies.of(item, handler_of(self._handlers, item.queue).for_kind(item.kind))
         return lost_settlement(item, policy, finder=self._worker, why=why, note=note, roll=random.random())  # noqa: S311
 
 

@@ -1,4 +1,4 @@
-"""Background tasks of a receiver: heartbeat and commands, cancel requests, retention, and jobs of its owners.
+"""Background tasks of a receiver: heartbeat and commands, cancel requests, retention, replays, and jobs of its owners.
 
 A process that receives without a worker has no loop of its own: each receive starts the tasks that are due, and between
 two of them, while a message is worked on for long, a timer does. With the clock of a test there is no timer: time
@@ -19,6 +19,7 @@ from redrive.engine.cancelling import cancel_reason
 from redrive.engine.heartbeat import EVERY, Heartbeat
 from redrive.engine.maintainer import Maintainer
 from redrive.engine.outbox import OutboxWorker
+from redrive.engine.replays import IDLE, WINDOW, ReplayLeader
 from redrive.errors import RedriveError
 from redrive.events import CancelAsked, Events
 from redrive.stores.base import Store
@@ -54,6 +55,7 @@ class ReceiverTasks:
         self._clock = clock
         self._events = events
         self._maintainer = Maintainer(worker, store, events, clock)
+        self._replays = ReplayLeader(store, worker, events=events, clock=clock)
         self.outbox = OutboxWorker(store, events, clock)
         self._loops: list[ReceiveLoop] = []
         self._heartbeat = Heartbeat(
@@ -69,6 +71,7 @@ class ReceiverTasks:
         self._received: dict[str, Millis] = {}
         self._beat_at = self._jobs_at = clock.monotonic()
         self._retention_at = clock.monotonic() + JOBS_EVERY
+        self._replays_at = clock.monotonic() + IDLE
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.Task[None] | None = None
 
@@ -93,7 +96,7 @@ class ReceiverTasks:
         """In the loop: a receiver looks into this queue. Cheap, unless a task is due."""
         now = self._clock.monotonic()
         self._received[queue] = now
-        if now >= min(self._beat_at, self._jobs_at, self._retention_at):
+        if now >= min(self._beat_at, self._jobs_at, self._retention_at, self._replays_at):
             self._start_due(now)
         if self._timer is None and isinstance(self._clock, SystemClock):
             self._timer = asyncio.create_task(self._tick())
@@ -112,13 +115,15 @@ class ReceiverTasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._replays.resign()
         await self.outbox.close()
         if self._served():
             await self._heartbeat.end()
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(EVERY / 1000)
+            until = self._replays_at - self._clock.monotonic()
+            await asyncio.sleep(max(1, min(EVERY, until)) / 1000)
             self._start_due(self._clock.monotonic())
 
     def _start_due(self, now: Millis) -> None:
@@ -132,6 +137,9 @@ class ReceiverTasks:
         if now >= self._retention_at:
             self._retention_at = now + JOBS_EVERY
             self._start("retention", self._maintainer.round)
+        if now >= self._replays_at:
+            self._replays_at = now + WINDOW
+            self._start("replays", self._send_windows)
 
     def _start(self, name: str, work: Job) -> None:
         """One at a time of each. A failure is only logged: the task is due again soon."""
@@ -148,6 +156,13 @@ class ReceiverTasks:
 
         if name not in self._tasks:
             self._tasks[name] = asyncio.create_task(attempt())
+
+    async def _send_windows(self) -> None:
+        wait = IDLE
+        try:
+            wait = await self._replays.turn()
+        finally:
+            self._replays_at = self._clock.monotonic() + wait
 
     async def _beat(self) -> None:
         await self._heartbeat.beat()

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from redrive.core import codec
+from redrive.core import codec, durations
+from redrive.core.families import family_of
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.policy_data import resolve
+from redrive.core.select import And, Match, Or, Selection
 from redrive.core.verbs import QueueTally
 from redrive.errors import ConfigError, PayloadUndecodable, UnknownQueue
+from redrive.stores.checks import check_pattern
 
 Function = Callable[..., Any]
 QUEUE_NAME_LIMIT = 128
 OUTBOX = "redrive.outbox."
 """What the names of outbox queues begin with (`engine.outbox`)."""
+
+
+def ready_of(handler: Handler, queue: str) -> Selection | None:
+    """The ready items of a queue that the handler serves, of its kinds; None if it has them all."""
+    if handler.kinds is None:
+        return None
+    kinds = Or(tuple([Match("kind", "=", kind) for kind in handler.kinds]))
+    return And((Match("queue", "=", queue), Match("state", "=", "ready"), kinds))
 
 
 def is_outbox(queue: str) -> bool:
@@ -29,6 +40,7 @@ def is_outbox(queue: str) -> bool:
 def user_queue_name(name: object) -> str:
     """As `check_queue_name`, for a queue that a user declares or handles."""
     queue = check_queue_name(name)
+    check_pattern(queue)
     if is_outbox(queue):
         raise outbox_refused(queue)
     return queue
@@ -51,6 +63,14 @@ def check_queue_name(name: object) -> str:
         hint = f"use 1 to {QUEUE_NAME_LIMIT} printable characters without blanks"
         raise ConfigError(f"{name!r} is not a queue name", field="queue", hint=hint)
     return name
+
+
+def check_kind(name: object) -> str:
+    """As the name of a queue: a worker's heartbeat names both."""
+    if not isinstance(name, str) or not name or len(name) > QUEUE_NAME_LIMIT or not name.isprintable() or " " in name:
+        hint = f"use 1 to {QUEUE_NAME_LIMIT} printable characters without blanks, or leave it out"
+        raise ConfigError(f"{name!r} is not a kind", field="kind", hint=hint)
+    return str(name)
 
 
 class Signature:
@@ -126,6 +146,10 @@ def _hints(function: Function) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Handler:
+    """Of a queue, or of one `kind` of it. `others`: the handlers of the queue for kinds of their own; where this one
+    has no kind, it serves all the rest. `given`: which of lease and concurrency were given, not defaults.
+    """
+
     queue: str
     function: Function
     policy: Policy
@@ -135,9 +159,39 @@ class Handler:
     is_async: bool
     signature: Signature
     max_result: int | None = None
+    kind: str | None = None
+    given: frozenset[str] = frozenset()
+    others: Mapping[str, Handler] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[str, ...] | None:
+        """What a lease asks for; None for all."""
+        return None if self.kind is None else tuple(sorted({self.kind, *self.others}))
+
+    @property
+    def everyone(self) -> tuple[Handler, ...]:
+        """Itself and those of other kinds."""
+        return (self, *self.others.values())
+
+    @property
+    def all_async(self) -> bool:
+        return all(each.is_async for each in self.everyone)
+
+    def takes(self, kind: str) -> bool:
+        return self.kind is None or kind == self.kind or kind in self.others
+
+    def for_kind(self, kind: str) -> Handler:
+        """Of a kind that none has: itself, which judges what a lost worker had."""
+        return self.others.get(kind, self)
 
     def call(self, arguments: dict[str, Any]) -> Awaitable[Any] | Any:
         return self.function(**arguments)
+
+
+def handler_of(handlers: Mapping[str, Handler], queue: str) -> Handler:
+    """That of the queue, or of the family it belongs to."""
+    handler = handlers.get(queue)
+    return handlers[family_of(queue)] if handler is None else handler
 
 
 class Registry:
@@ -145,6 +199,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
+        self._by_kind: dict[str, dict[str | None, Handler]] = {}
         self.declared: set[str] = set()
         self.outboxes: set[str] = set()
         self.policies: dict[str, Policy] = {}
@@ -153,13 +208,22 @@ class Registry:
         other = Registry()
         other.handlers, other.policies = dict(self.handlers), dict(self.policies)
         other.declared, other.outboxes = set(self.declared), set(self.outboxes)
+        other._by_kind = {queue: dict(each) for queue, each in self._by_kind.items()}
         return other
 
     def add(self, handler: Handler) -> None:
-        if handler.queue in self.handlers:
-            hint = "give each queue one handler"
-            raise ConfigError(f"{handler.queue!r} has a handler already", field="queue", hint=hint)
-        self.handlers[handler.queue] = handler
+        for other in self.handlers:
+            if handler.queue == family_of(other) or other == family_of(handler.queue):
+                hint = "give a family one handler, or each of its members its own"
+                raise ConfigError(f"{handler.queue!r} and {other!r} are of one family", field="queue", hint=hint)
+        there = self._by_kind.get(handler.queue, {})
+        if handler.kind in there:
+            hint = "give each queue one handler" if handler.kind is None else "give each kind of a queue one handler"
+            of_kind = "" if handler.kind is None else f" for kind {handler.kind!r}"
+            raise ConfigError(f"{handler.queue!r} has a handler{of_kind} already", field="queue", hint=hint)
+        parts = {**there, handler.kind: handler}
+        self.handlers[handler.queue] = _joined(parts)
+        self._by_kind[handler.queue] = parts
         if not is_outbox(handler.queue):
             self.declared.add(handler.queue)
 
@@ -172,7 +236,8 @@ class Registry:
         """The one that judges it, as far as this app knows: its own, else its queue's, else its handler's; and which
         names were passed over.
         """
-        handler = self.handlers.get(item.queue)
+        handler = self.handlers.get(item.queue) or self.handlers.get(family_of(item.queue))
+        handler = handler.for_kind(item.kind) if handler is not None and handler.takes(item.kind) else None
         texts = (row.settings.policy, "" if item.terms is None else item.terms.policy)
         if handler is None and not any(text in self.policies for text in texts):
             return None
@@ -193,6 +258,46 @@ class Registry:
                 raise unknown_queue(queue, self.handlers, "register a handler for it with @app.handler")
         outboxes = {queue: each for queue, each in self.handlers.items() if is_outbox(queue)}
         return {queue: self.handlers[queue] for queue in wanted} | outboxes
+
+
+def _joined(parts: Mapping[str | None, Handler]) -> Handler:
+    """The handlers of a queue as one. Lease, concurrency and max_crashes are the queue's, whichever of them gave it."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    every = list(parts.values())
+    lease = _shared("lease", [each for each in every if "lease" in each.given], durations.format, every[0])
+    slots = _shared("concurrency", [each for each in every if "concurrency" in each.given], str, None)
+    usual = Policy().max_crashes
+    crashes = {each.kind: each.policy.max_crashes for each in every if each.policy.max_crashes != usual}
+    if len(set(crashes.values())) > 1:
+        raise _contradiction("max_crashes", every[0].queue, {kind: str(most) for kind, most in crashes.items()})
+    shared = {
+        kind: replace(
+            each,
+            lease=lease,
+            concurrency=slots or min(one.concurrency for one in every),
+            policy=each.policy.with_values(max_crashes=next(iter(crashes.values()), usual)),
+        )
+        for kind, each in parts.items()
+    }
+    first = shared[None if None in shared else every[0].kind]
+    return replace(first, others={kind: each for kind, each in shared.items() if kind is not None})
+
+
+def _shared(name: str, given: Sequence[Handler], said: Callable[[int], str], default: Handler | None) -> int:
+    values = {each.kind: getattr(each, name) for each in given}
+    if len(set(values.values())) > 1:
+        raise _contradiction(name, given[0].queue, {kind: said(value) for kind, value in values.items()})
+    return next(iter(values.values()), 0 if default is None else getattr(default, name))
+
+
+def _contradiction(name: str, queue: str, values: Mapping[str | None, str]) -> ConfigError:
+    told = " and ".join(
+        f"{value} by the handler {'without a kind' if kind is None else f'of kind {kind!r}'}"
+        for kind, value in values.items()
+    )
+    hint = f"{name} is the queue's: give it to one handler, or the same to all"
+    return ConfigError(f"{queue!r} has {told}", field=name, hint=hint)
 
 
 def unknown_queue(queue: str, known: Iterable[str], fix: str, *, what: str = "queue") -> UnknownQueue:

@@ -32,9 +32,9 @@ RECEIVED = Policy(immediate(), max_attempts=None, max_crashes=1_000_000_000)
 """Of what is received, not handled: given again at once after a crash, never leased alone, never dead by policy."""
 
 
-def attempt_of(run: Run, worker: str, decision: Decision | None = None) -> Attempt:
+def attempt_of(run: Run, worker: str, decision: Decision | None = None, *, release: str = "") -> Attempt:
     note = "" if run.choice is None else run.choice.note
-    return _attempt(run.item, run.outcome, decision, worker=worker, ran=run.ran, note=note)
+    return _attempt(run.item, run.outcome, decision, worker=worker, ran=run.ran, note=note, release=release)
 
 
 def settlement_of(
@@ -54,7 +54,7 @@ def settlement_of(
     attempt = None
     if type(outcome) is not o.Done or item.deliveries > 1 or item.letter is not None:
         attempt = _attempt(item, outcome, decision, worker=worker, ran=ran, note=note)
-    return Settlement(item.id, item.deliveries, decision, attempt, follow_ups)
+    return Settlement(item.id, item.deliveries, decision, attempt, follow_ups, queue=item.queue)
 
 
 def takeover_of(item: Item, outcome: o.Outcome, policy: Policy, *, note: str = "", roll: float = 0.0) -> Settlement:
@@ -72,7 +72,7 @@ def decision_on(item: Item, outcome: o.Outcome) -> Decision:
 
 
 def _attempt(
-    item: Item, outcome: o.Outcome, decision: Decision | None, *, worker: str, ran: Millis, note: str
+    item: Item, outcome: o.Outcome, decision: Decision | None, *, worker: str, ran: Millis, note: str, release: str = ""
 ) -> Attempt:
     notes = (note, getattr(outcome, "note", ""), last_words(decision))
     return Attempt(
@@ -84,6 +84,7 @@ def _attempt(
         ending=ending(outcome),
         failure=getattr(outcome, "failure", None),
         note="; ".join(filter(None, notes)),
+        release=release,
     )
 
 

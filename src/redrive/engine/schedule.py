@@ -70,9 +70,10 @@ async def _with_breaths(many: Iterable[T]) -> AsyncIterator[T]:
 
 
 class Scheduler:
-    def __init__(self, store: Store, owner: str, *, events: ev.Events, clock: Clock) -> None:
+    def __init__(self, store: Store, owner: str, *, events: ev.Events, clock: Clock, release: str = "") -> None:
         self._store = store
         self._owner = owner
+        self._release = release
         self._events = events
         self._clock = clock
         self._retry = StoreRetry("scheduler", events, clock)
@@ -117,7 +118,7 @@ class Scheduler:
     async def _take_over(self) -> _Book:
         await self._time.read()
         document = await self._store.document(CLOCK, PROGRESS)
-        return _Book(self._store, document, self._events)
+        return _Book(self._store, document, self._events, self._release)
 
 
 class _StoreTime:
@@ -164,8 +165,9 @@ class _Entry:
 class _Book:
     """What a leader knows: the schedules by name, the next of them first, and how far it has come."""
 
-    def __init__(self, store: Store, progress: Document | None, events: ev.Events) -> None:
+    def __init__(self, store: Store, progress: Document | None, events: ev.Events, release: str = "") -> None:
         self._store = store
+        self._release = release
         self._events = events
         self._written = 0 if progress is None else progress.version
         self._progress = Progress() if progress is None else codec.decode(progress.body, Progress)
@@ -274,7 +276,7 @@ class _Book:
         size = 0
         for entry, what in zip(due, plans, strict=True):
             schedule = entry.kept.schedule
-            batch.append((schedule.name, [tick_item(schedule, tick) for tick in what.fire]))
+            batch.append((schedule.name, [tick_item(schedule, tick, self._release) for tick in what.fire]))
             size += len(what.fire)
             if size >= AT_ONCE:
                 refused |= await self._put(batch)

@@ -8,9 +8,10 @@ obeyed within FRESH by a worker that is busy, and with the next look at the stor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from redrive.core.families import family_of, is_family, member_settings
 from redrive.core.item import Millis
 from redrive.core.verbs import QueueSettings
 from redrive.errors import StoreError
@@ -18,6 +19,8 @@ from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 FRESH: Millis = 1000
+MOST = 10_000
+"""Of a family there may be very many members: so many queues are remembered."""
 
 _NONE = QueueSettings()
 
@@ -33,8 +36,12 @@ class Settings:
         self._next_look: Millis = clock.monotonic()
 
     def known(self, queue: str) -> QueueSettings:
-        """As they were when they were last read."""
-        return self._known.get(queue, _NONE)
+        """As they were when they were last read; of a member that was not, those of its family."""
+        known = self._known.get(queue)
+        if known is not None:
+            return known
+        family = self._known.get(family_of(queue))
+        return _NONE if family is None else member_settings(queue, _NONE, family)
 
     async def fresh(self, queue: str) -> QueueSettings:
         """No older than FRESH, unless the store fails: then what is known has to do."""
@@ -45,12 +52,12 @@ class Settings:
                     await self._read(queue)
         return self.known(queue)
 
-    def refresh(self, queues: Iterable[str]) -> None:
+    def refresh(self, queues: Callable[[], Iterable[str]]) -> None:
         """Have those that are old read in the background. May be called as often as one likes."""
         now = self._clock.monotonic()
         if now >= self._next_look and (self._reading is None or self._reading.done()):
             self._next_look = now + FRESH
-            self._reading = asyncio.create_task(self.read(tuple(queues)))
+            self._reading = asyncio.create_task(self.read(tuple(queues())))
 
     async def read(self, queues: Iterable[str]) -> None:
         for queue in queues:
@@ -65,6 +72,9 @@ class Settings:
         return at is None or self._clock.monotonic() - at >= FRESH
 
     async def _read(self, queue: str) -> None:
+        if len(self._known) >= MOST:
+            self._known = {name: known for name, known in self._known.items() if is_family(name)}
+            self._read_at = {name: at for name, at in self._read_at.items() if is_family(name)}
         with suppress(StoreError):
             self._known[queue] = await self._store.settings(queue)
         # A failure, too, is not repeated within the second: not everybody has to wait for a store that is away.

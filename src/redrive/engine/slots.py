@@ -7,11 +7,11 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 
 from redrive.core.item import Item, Millis
-from redrive.core.lanes import CYCLE
+from redrive.core.lanes import CYCLE, WHOLE
 from redrive.core.verbs import LeaseRequest, Leases, Want
 from redrive.engine.ids import new_id
 from redrive.engine.policies import Policies
-from redrive.engine.registry import Handler
+from redrive.engine.registry import Handler, handler_of
 from redrive.engine.runner import Run, Why
 
 LEASE_LIMIT = 500
@@ -41,8 +41,8 @@ class Slots:
         self._threads = busy_threads
         self._used = dict.fromkeys(handlers, 0)
         self._retrying = dict.fromkeys(handlers, 0)
-        # A fleet that starts together must not have its turns for the low ones together.
-        self._leased = {queue: random.randrange(CYCLE) for queue in handlers}  # noqa: S311
+        # A fleet that starts together must not have its turns for low items and for retries together.
+        self._leased = {queue: random.randrange(CYCLE * WHOLE) for queue in handlers}  # noqa: S311
         self._turn = deque(handlers)
         self._giving_way = False
         allowed = sum(handler.concurrency for handler in handlers.values())
@@ -57,9 +57,13 @@ class Slots:
         yield from tuple(self.running.values())
         yield from tuple(self.settling.values())
 
+    def queues(self) -> list[str]:
+        """Those that are served, and the members of families that run."""
+        return list(dict.fromkeys([*self.handlers, *(run.item.queue for run in self.running.values())]))
+
     def free(self, queue: str) -> int:
         handler = self.handlers[queue]
-        used = self._used[queue] if handler.is_async else max(self._used[queue], self._threads[queue])
+        used = self._used[queue] if handler.all_async else max(self._used[queue], self._threads[queue])
         return handler.concurrency - used
 
     def request(self) -> LeaseRequest | None:
@@ -81,25 +85,25 @@ class Slots:
 
     def _want(self, handler: Handler, limit: int) -> Want:
         queue = handler.queue
+        share = self._policies.settings.known(queue).retry_share
         return Want(
             queue,
             limit,
             handler.lease,
             self._policies.max_crashes(handler),
-            retries=self._retries(handler),
+            retries=None if share is None else self._retries(handler, share),
             turn=self._leased[queue],
+            share=None if share is None else max(1, round(share * WHOLE)),
+            kinds=handler.kinds,
         )
 
-    def _retries(self, handler: Handler) -> int | None:
-        """How many of the next leases may be retries or replays while first attempts wait."""
-        share = self._policies.settings.known(handler.queue).retry_share
-        if share is None:
-            return None
-        most = share * handler.concurrency
-        if 0 < most < 1:
-            # Less than a slot: then a slot now and then, so that the share is kept and retries come to their turn.
-            most = int(self._leased[handler.queue] % round(1 / most) == 0)
-        return max(0, int(most) - self._retrying[handler.queue])
+    def _retries(self, handler: Handler, share: float) -> int:
+        """How many more slots retries and replays may have while first attempts wait: one at least, in its turn."""
+        return max(0, max(1, int(share * handler.concurrency)) - self._retrying[handler.queue])
+
+    def request_item(self, item_id: str, queue: str) -> LeaseRequest:
+        """A request for this one item, of a worker that has nothing."""
+        return LeaseRequest(self._worker, (self._want(self.handlers[queue], 1),), new_id(), item=item_id)
 
     def take_back(self, item: Item) -> bool:
         """Whether a reclaimed item is one of ours whose lease had just run out: it goes on under the new number."""
@@ -129,10 +133,11 @@ class Slots:
         return lost
 
     def _add(self, item: Item, now: Millis) -> Run:
-        run = Run(item, self.handlers[item.queue], now)
-        self._used[item.queue] += 1
-        self._leased[item.queue] += 1
-        self._retrying[item.queue] += run.again
+        handler = handler_of(self.handlers, item.queue)
+        run = Run(item, handler.for_kind(item.kind), now)
+        self._used[handler.queue] += 1
+        self._leased[handler.queue] += 1
+        self._retrying[handler.queue] += run.again
         self.running[item.id] = run
         return run
 
@@ -141,6 +146,6 @@ class Slots:
         if self.running.get(run.item.id) is not run:
             return False
         del self.running[run.item.id]
-        self._used[run.item.queue] -= 1
-        self._retrying[run.item.queue] -= run.again
+        self._used[run.handler.queue] -= 1
+        self._retrying[run.handler.queue] -= run.again
         return True

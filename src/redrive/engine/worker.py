@@ -14,17 +14,19 @@ from functools import partial
 
 from redrive import events as ev
 from redrive.core import outcome as o
-from redrive.core.decide import decide
-from redrive.core.item import Millis
+from redrive.core.decide import Decision, decide
+from redrive.core.families import family_of, is_family, member_settings
+from redrive.core.item import Attempt, Millis
 from redrive.core.policy import Policy
-from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, Settlement, Verdict
+from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, QueueTally, Settlement, Verdict
 from redrive.engine.gates import Gates
 from redrive.engine.heartbeat import Heartbeat, worker_name
 from redrive.engine.keeper import WorkerKeeper, sweep_deadlines
 from redrive.engine.maintainer import Maintainer
 from redrive.engine.policies import Policies
 from redrive.engine.reaper import Reaper
-from redrive.engine.registry import Handler, is_outbox
+from redrive.engine.registry import Handler, handler_of, is_outbox, ready_of
+from redrive.engine.replays import ReplayLeader, has_running
 from redrive.engine.report import Reporter, attempt_of, clarified, unclear
 from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.schedule import Scheduler
@@ -32,6 +34,7 @@ from redrive.engine.settings import Settings
 from redrive.engine.slots import Slots
 from redrive.engine.store_retry import StoreRetry
 from redrive.engine.write_hook import WriteHook
+from redrive.errors import EncryptionKeyMissing
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
@@ -58,17 +61,28 @@ class Worker:
         most: int | None = None,
         write_hook: WriteHook | None = None,
         once: bool = False,
+        item: str = "",
+        release: str = "",
     ) -> None:
-        """`once`: a single pass over what is due now, without heartbeat; a store error ends it."""
+        """`once`: a single pass over what is due now, without heartbeat; a store error ends it.
+
+        `item`: with one handler, only the item with this id, due or not; also a pass without heartbeat, but one whose
+        result is settled however long the store takes.
+        """
         self.name = worker_name()
         self._store = store
         self._handlers = dict(handlers)
         self._events = events
         self._clock = clock
         self._until_idle = until_idle
-        self._once = once
+        self._once = once or bool(item)
+        self._item = item
+        self.leased = 0
+        """How many items were leased."""
         self._write_hook = write_hook
-        threads = sum(handler.concurrency for handler in handlers.values() if not handler.is_async)
+        self._release = release
+        self._kinds = {queue: kinds for queue, each in handlers.items() if (kinds := each.kinds) is not None}
+        threads = sum(handler.concurrency for handler in handlers.values() if not handler.all_async)
         self._settings = Settings(store, clock)
         self._policies = Policies({} if policies is None else policies, self._settings)
         self._runner = Runner(
@@ -77,7 +91,7 @@ class Worker:
         self._slots = Slots(self.name, self._handlers, self._policies, self._runner.busy_threads, most)
         self._gates = Gates(store, self._settings.known, events=events, clock=clock)
         self._report = Reporter(self.name, events, clock)
-        self._writing = StoreRetry("pump", events, clock, forever=not once)
+        self._writing = StoreRetry("pump", events, clock, forever=not once or bool(item))
         self._watching = StoreRetry("watch", events, clock, forever=not once)
         self._ended: list[Run] = []
         self._wake = asyncio.Event()
@@ -125,6 +139,7 @@ class Worker:
     def _parts(self) -> list[Coroutine[object, object, None]]:
         name, store, slots, events, clock = self.name, self._store, self._slots, self._events, self._clock
         reaper = Reaper(name, store, slots, policies=self._policies, report=self._report, events=events, clock=clock)
+        self._reaper = reaper
         keeper = WorkerKeeper(name, store, slots, reaper=reaper, events=events, clock=clock)
         deadlines = sweep_deadlines(slots, self._handlers, clock)
         if self._once:
@@ -133,8 +148,9 @@ class Worker:
         if all(map(is_outbox, self._handlers)):
             return keeping
         maintainer = Maintainer(name, store, events, clock)
-        scheduler = Scheduler(store, name, events=events, clock=clock)
-        return [*keeping, scheduler.run(), maintainer.run()]
+        scheduler = Scheduler(store, name, events=events, clock=clock, release=self._release)
+        replays = ReplayLeader(store, name, events=events, clock=clock)
+        return [*keeping, scheduler.run(), maintainer.run(), replays.run()]
 
     async def _until_over(self, ends: set[asyncio.Task[None]], parts: Sequence[asyncio.Task[None]]) -> None:
         """Until one of `ends` is over; a part that fails ends the worker, loudly."""
@@ -163,6 +179,12 @@ class Worker:
 
     # -- the pump ------------------------------------------------------------------------------------------------
 
+    def _check_encryption(self) -> None:
+        """A worker without keys would make letters of all that it leases from an encrypted queue."""
+        for queue in self._handlers:
+            if self._settings.known(queue).encrypt and not self._store.info().keys:
+                raise EncryptionKeyMissing(queue)
+
     async def _pump(self) -> None:
         for queue in self._handlers:
             # A store that is in trouble just now is no reason for a worker not to start.
@@ -170,15 +192,19 @@ class Worker:
         await self._settings.read(self._handlers)
         if self._write_hook is not None:
             self._write_hook.attend(self._wake.set)
+        if self._item:
+            (queue,) = self._handlers
+            await self._lease(self._slots.request_item(self._item, queue))
         while True:
-            self._settings.refresh(self._handlers)
+            self._settings.refresh(self._slots.queues)
+            self._check_encryption()
             request = self._slots.request()
             if self._write_hook is not None and self._write_hook.begin():
                 # After the request is made, or another thread could slip in and write what goes ahead alone.
                 await asyncio.sleep(0)
                 self._due = True
             batch, self._ended = self._ended, []
-            if self._stopping:
+            if self._stopping or self._item:
                 request = None
             if batch:
                 await self._settle(batch, request)
@@ -195,28 +221,49 @@ class Worker:
         if self._stopping:
             return True
         if self._once:
-            return not await self._take_over()
+            return bool(self._item) or not await self._take_over()
         return self._until_idle and await self._nothing_left()
 
     async def _take_over(self) -> bool:
         """At the end of a pass: handle an expired lease of a lost worker here and now. False if there is none."""
         queues, ttl = tuple(self._handlers), self._slots.shortest_lease
         lost = await self._writing(lambda: self._store.reclaim(self.name, queues, ttl, 1))
-        if lost:
-            await self._begin(Leases(lost), LeaseRequest(self.name, (), ""))
+        ours = tuple([item for item in lost if handler_of(self._handlers, item.queue).takes(item.kind)])
+        if ours:
+            await self._begin(Leases(ours), LeaseRequest(self.name, (), ""))
+        elif lost:
+            await self._reaper.bring_back(lost)
         return bool(lost)
 
     async def _nothing_left(self) -> bool:
         """Nothing of our queues is leased by anybody or will become due by itself. Outbox queues do not count."""
-        tally = await self._writing(self._store.tally)
+        tally = await self._writing(partial(self._store.tally, members=False))
         ours = [row for row in tally.queues if row.queue in self._handlers and not is_outbox(row.queue)]
         # Nobody tells when others end what they hold, so that is looked at again and again.
         self._others = any(row.leased for row in ours)
         if self._others:
             return False
         # A gate that somebody opened by hand lets no probe through: what waits there does so until somebody closes it.
-        waiting = {row.settings.gate for row in ours if row.ready and not row.paused}
-        return not waiting or waiting <= await self._gates.held(waiting - {""})
+        ready = [row for row in ours if row.ready and not row.paused]
+        families = [row for row in ready if is_family(row.queue)]
+        plain = [row for row in ready if not is_family(row.queue)]
+        waiting = {row.settings.gate for row in plain if await self._has_ours(row.queue)}
+        if families:
+            # Only now is it asked which of the members have something: there may be very many.
+            for member, gate in _behind(families, (await self._writing(self._store.tally)).queues):
+                if gate not in waiting and await self._has_ours(member):
+                    waiting.add(gate)
+        if waiting and not waiting <= await self._gates.held(waiting - {""}):
+            return False
+        # A replay in the background makes more of it by itself.
+        queues = [queue for queue in self._handlers if not is_outbox(queue)]
+        self._others = await self._writing(lambda: has_running(self._store, queues))
+        return not self._others
+
+    async def _has_ours(self, queue: str) -> bool:
+        """Whether something of a queue is ready, of the kinds that this worker has."""
+        chosen = ready_of(handler_of(self._handlers, queue), queue)
+        return chosen is None or bool(len(await self._writing(lambda: self._store.find(chosen, 1))))
 
     async def _idle(self, request: LeaseRequest | None) -> None:
         if self._ended or (self._stopping and not self._slots.running):
@@ -240,7 +287,7 @@ class Worker:
             await self._clock.sleep(min(self._in_vain * VAIN_PAUSE, VAIN_PAUSE_MAX))
         timeout = IDLE_CHECK if self._others else IDLE_WAIT
         began = self._clock.monotonic()
-        await self._watching(lambda: self._store.wait(queues, timeout))
+        await self._watching(lambda: self._store.wait(queues, timeout, self._kinds or None))
         waited = self._clock.monotonic() - began
         if waited >= VAIN_PAUSE_MAX:
             self._in_vain = 0  # the store had us wait: this is no tight loop
@@ -273,6 +320,7 @@ class Worker:
             lost.cancel(Why.LOST)
             self._events.emit(ev.LeaseLost(self.name, lost.item.queue, lost.item.id, lost.item.deliveries))
         runs = self._slots.take(leases, now)
+        self.leased += len(runs)
         if runs and self._events:
             self._events.emit(ev.Leased(self.name, tuple(item.id for item in leases.items)))
         start = asyncio.get_running_loop().create_task
@@ -333,10 +381,14 @@ class Worker:
         roll = random.random()  # noqa: S311 - a spread, not a secret
         decision = decide(item, outcome, run.policy, roll=roll, age=run.age(run.ended))
         if type(outcome) is not o.Done:
-            return Settlement(item.id, item.deliveries, decision, attempt_of(run, self.name, decision))
+            failed = self._attempt(run, decision)
+            return Settlement(item.id, item.deliveries, decision, failed, queue=item.queue)
         # A first-try success writes no attempt: its facts are on the item.
-        attempt = None if item.deliveries == 1 else attempt_of(run, self.name)
-        return Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups)
+        attempt = None if item.deliveries == 1 else self._attempt(run)
+        return Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups, queue=item.queue)
+
+    def _attempt(self, run: Run, decision: Decision | None = None) -> Attempt:
+        return attempt_of(run, self.name, decision, release=self._release)
 
     def _tell(self, batch: list[Run], settlements: list[Settlement], answers: Sequence[Answer]) -> None:
         self._released += sum([type(run.outcome) is o.Release for run in batch])
@@ -356,8 +408,20 @@ class Worker:
             self._store,
             queues=lambda: self._handlers,
             slots=self._slots.most,
+            kinds=[f"{queue} {kind}" for queue, kinds in self._kinds.items() for kind in kinds],
+            release=self._release,
             running=lambda: len(self._slots.running),
             obey=obey,
             events=self._events,
             clock=self._clock,
         )
+
+
+def _behind(families: Sequence[QueueTally], rows: Sequence[QueueTally]) -> list[tuple[str, str]]:
+    """The members of these families that have something ready and are not paused, each with its gate."""
+    defaults = {row.queue: row.settings for row in families if not row.paused}
+    return [
+        (row.queue, member_settings(row.queue, row.settings, defaults[family]).gate)
+        for row in rows
+        if row.ready and not row.paused and (family := family_of(row.queue)) in defaults
+    ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from redrive import events as ev
+from redrive.core.families import family_of, is_family
 from redrive.core.verbs import Tally
 from redrive.observe.metrics import AskedInLoop, Family, Gauge, Metrics, Sample, store_key
 from redrive.stores.base import Store
@@ -59,7 +60,8 @@ class AppMetrics(Metrics):
         super().__init__()
         self._store = store
         self._loop = loop
-        self._tally = AskedInLoop(lambda: store().tally(), loop)
+        self._tally = AskedInLoop(lambda: store().tally(members=False), loop)
+        self._families: set[str] = set()
         self._running: dict[str, tuple[str, str]] = {}
         events.subscribe(self._heard)
 
@@ -69,18 +71,27 @@ class AppMetrics(Metrics):
         self._retire()
 
     def gauges(self) -> list[Gauge]:
-        return [] if self._loop() is None else [Gauge(store_key(self._store()), self._tally, _depths)]
+        return [] if self._loop() is None else [Gauge(store_key(self._store()), self._tally, self._depths)]
+
+    def _label(self, queue: str) -> str:
+        """Of a member that of its family: there may be very many of them."""
+        family = family_of(queue) if self._families else ""
+        return family if family in self._families else queue
+
+    def _depths(self, tally: Tally) -> Iterator[Sample]:
+        self._families.update([row.queue for row in tally.families])
+        return _depths(tally)
 
     def _heard(self, event: ev.Event) -> None:
         match event:
             case ev.Started(worker=worker, queue=queue, id=id):
                 self._ended(id)
-                self._running[id] = worker, queue
-                self._count("items_running", (queue,))
+                self._running[id] = worker, self._label(queue)
+                self._count("items_running", (self._label(queue),))
             case ev.Finished():
                 self._finished(event)
             case ev.Enqueued(queue=queue, ids=ids):
-                self._count("items_enqueued", (queue,), len(ids))
+                self._count("items_enqueued", (self._label(queue),), len(ids))
             case ev.TicksMissed(schedule=schedule, missed=missed):
                 self._count("schedule_ticks_missed", (schedule,), missed)
             case ev.WorkerStarted(queues=queues):
@@ -94,15 +105,17 @@ class AppMetrics(Metrics):
                 pass
         if type(event) in COUNTED:
             family, label = COUNTED[type(event)]
-            self._count(family, (getattr(event, label),))
+            name = getattr(event, label)
+            self._count(family, (self._label(name) if label == "queue" else name,))
 
     def _begin(self, queues: tuple[str, ...]) -> None:
         """Prometheus sees the first increase of a counter only after a zero."""
+        self._families.update(filter(is_family, queues))
         for family, queue in product(FROM_ZERO, queues):
             self._count(family, (queue,), 0)
 
     def _finished(self, event: ev.Finished) -> None:
-        queue = event.queue
+        queue = self._label(event.queue)
         self._ended(event.id)
         self._count("deliveries", (queue, event.ending, event.state))
         if event.ending != "crashed":

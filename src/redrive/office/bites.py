@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from msgspec.structs import replace
-
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Change,
+)
 from redrive.core.item import Item
-from redrive.core.meters import Rate
 from redrive.core.select import And, Ids, Selection
-from redrive.core.verbs import Act, Amended, Change, IdPage, Page, Replay
+from redrive.core.verbs import IdPage, Page
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT, Store
 
 P = TypeVar("P", Page, IdPage)
@@ -26,15 +28,6 @@ Bite = tuple[Ids, Change]
 
 def bites_of(ids: Sequence[str], change: Change) -> list[Bite]:
     return [(Ids(tuple(ids[start : start + PAGE_LIMIT])), change) for start in range(0, len(ids), PAGE_LIMIT)]
-
-
-def paced(ids: Sequence[str], change: Replay, pace: Rate) -> list[Bite]:
-    """The pace is in their due times, so that it needs nobody to keep it."""
-    most = min(PAGE_LIMIT, pace.most)
-    return [
-        (Ids(tuple(ids[start : start + most])), replace(change, delay=change.delay + start * pace.interval // 1000))
-        for start in range(0, len(ids), most)
-    ]
 
 
 async def pages(find: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:

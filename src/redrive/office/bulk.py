@@ -8,11 +8,17 @@ from itertools import chain
 
 from msgspec import Struct
 
-from redrive.core import verbs
+from redrive.core import acts
+from redrive.core.acts import (
+    Amended,
+    Cancel,
+    Change,
+    Discard,
+    Skipped,
+)
 from redrive.core.item import Item
 from redrive.core.select import And, Ids, Match, Selection
 from redrive.core.states import State
-from redrive.core.verbs import Amended, Cancel, Change, Discard, Skipped
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import open_letters
 from redrive.engine.store_retry import retry_unknown
@@ -101,7 +107,7 @@ async def _amend_all(
     """Until none is left that can be changed."""
     changed = 0
     while True:
-        act = verbs.Act(actor, reason, new_id())
+        act = acts.Act(actor, reason, new_id())
         amended, _ = await retry_unknown(partial(store.amend, which, change, act))
         changed += len(amended.changed) + len(amended.already)
         if once or not amended.changed:
@@ -110,7 +116,7 @@ async def _amend_all(
 
 async def discard_letters(store: Store, which: Selection, actor: str, reason: str) -> AsyncIterator[list[Item]]:
     """Discard the letters of a selection, longest dead first; gives those of each write. Leased ones are left."""
-    act = verbs.Act(actor, reason, new_id())
+    act = acts.Act(actor, reason, new_id())
     async for page in pages(lambda cursor: store.find(which, LETTERS, cursor, oldest=True)):
         if page.items:
             found = {item.id: item for item in page.items}

@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from redrive.core.durations import brief
+from redrive.core.families import served
 from redrive.core.policy_data import is_data
 from redrive.engine.registry import Registry
 from redrive.office.health import find_problems, scarce_memory
@@ -89,7 +90,7 @@ def check_code(registry: Registry, view: Overview) -> Iterator[Check]:
     """Queues that an app has no handler for, and policies that it does not declare."""
     for row in view.queues:
         to_do = row.tally.ready + row.tally.leased + row.tally.held
-        if row.name not in registry.handlers and to_do:
+        if not served(tuple(registry.handlers), row.name) and to_do:
             text = f"queue {row.name} has {to_do:,} to do, and the app has no handler for it"
             yield Check("bad", "handlers", text, f"@app.handler({row.name!r})")
         policy = row.tally.settings.policy

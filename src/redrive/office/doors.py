@@ -8,10 +8,11 @@ from shlex import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from redrive.core.item import History
+from redrive.core.item import History, Item
 from redrive.core.verbs import DocumentWrite
 from redrive.doors import Door, find, loaded
 from redrive.engine.registry import OUTBOX, is_outbox
+from redrive.errors import ConfigError
 from redrive.stores.aside import aside
 from redrive.stores.base import Store
 
@@ -79,10 +80,26 @@ async def problems(store: Store) -> tuple[Problem, ...]:
 
 
 async def show_body(store: Store, history: History) -> History:
-    """The item with the body of its payload alone, without what its door keeps beside it."""
+    """The item with the body of its payload alone, without what its door keeps beside it; the same of its revisions."""
     item = history.item
-    document = None if item.flaw else await store.document(KIND, item.queue)
-    door = None if document is None else await _load(document.body.decode(errors="replace"))
+    door = None if item.flaw else await _door_of(store, item)
     if door is None or door.body is None:
         return history
-    return replace(history, item=replace(item, payload=door.body(item.payload)))
+    revisions = [each if each.flaw else replace(each, payload=door.body(each.payload)) for each in history.revisions]
+    return replace(history, item=replace(item, payload=door.body(item.payload)), revisions=tuple(revisions))
+
+
+async def payload_with(store: Store, item: Item, body: bytes) -> bytes:
+    """The payload of the item with another body, and all else that its door keeps beside it."""
+    door = await _door_of(store, item)
+    if door is None or door.with_body is None:
+        return body
+    if item.flaw:
+        hint = "give the whole payload, as it is to be stored: raw=True, --raw on the command line"
+        raise ConfigError(f"the payload of {item.id} is damaged: its other fields are lost", field="payload", hint=hint)
+    return door.with_body(item.payload, body)
+
+
+async def _door_of(store: Store, item: Item) -> Door | None:
+    document = await store.document(KIND, item.queue)
+    return None if document is None else await _load(document.body.decode(errors="replace"))

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from redrive.core import rates
 from redrive.core.durations import brief
+from redrive.core.families import served
 from redrive.core.item import Ending, Instant, Terms, short_id
 from redrive.core.lanes import is_retry, level_of
 from redrive.core.states import State
+from redrive.core.terms import is_parked
 from redrive.core.verbs import QueueTally, RouteTally, WorkerBeat
 from redrive.engine.registry import OUTBOX, is_outbox
 from redrive.engine.report import INTO
@@ -66,7 +68,7 @@ def _waiting(scene: Scene) -> Explanation:
 
 def _taker(scene: Scene) -> str:
     """A worker tells its slots with its beats, for all its queues together: what is leased may be known before."""
-    servers = _servers(scene)
+    servers = _takers(scene)
     slots = sum(beat.facts.slots for beat in servers)
     running = max(scene.queue.leased, sum(beat.facts.running for beat in servers))
     if 0 < slots <= running:
@@ -92,14 +94,16 @@ def _reasons(scene: Scene) -> Iterator[Why]:
     most = scene.queue.settings.max_running
     if most is not None and scene.queue.leased >= most:
         yield Why("max_running", f"{scene.queue.leased:,} of its queue run, and {most:,} may at once")
-    if not _servers(scene):
-        yield Why("no_worker", f"no live worker serves {item.queue}{_last_server(scene)}")
+    if not _takers(scene):
+        yield Why("no_worker", _unserved(scene))
     yield from _rated(scene)
 
 
 def _held(scene: Scene) -> Why:
     item, ids = scene.history.item, scene.history.blocked_by
     whom = _named(scene, ids)
+    if is_parked(item.hold):
+        return _parked(scene)
     if item.hold == "after":
         return Why("after", f"it waits for {whom} to be done", ids=ids)
     key = (item.terms or Terms()).order_key
@@ -110,6 +114,17 @@ def _held(scene: Scene) -> Why:
         most = scene.queue.settings.max_per_key
         return Why("limit", f"{'as many' if most is None else f'{most:,}'} of limit key {limit!r} run as may", ids=ids)
     return Why("parked", f"{whom} is dead, and holds up order key {key!r}; the queue parks those behind it", ids=ids)
+
+
+def _parked(scene: Scene) -> Why:
+    """By an operator: who, when and why."""
+    label = scene.history.item.hold.removeprefix("parked:")
+    deeds = [deed for deed in scene.history.deeds if deed.change == "park"]
+    if not deeds:
+        return Why("park", f"it is parked ({label})")
+    last = deeds[-1]
+    since = brief(scene.now - last.at)
+    return Why("park", f"it was parked ({label}) by {last.actor} {since} ago: {last.reason}", by=last.actor)
 
 
 def _named(scene: Scene, ids: tuple[str, ...]) -> str:
@@ -197,11 +212,25 @@ def _alone(scene: Scene) -> bool:
 
 def _servers(scene: Scene) -> list[WorkerBeat]:
     queue = scene.history.item.queue
-    return [beat for beat in scene.workers if beat.alive and queue in beat.facts.queues]
+    return [beat for beat in scene.workers if beat.alive and served(beat.facts.queues, queue)]
+
+
+def _takers(scene: Scene) -> list[WorkerBeat]:
+    """Those that have a handler for its kind."""
+    item = scene.history.item
+    return [beat for beat in _servers(scene) if beat.facts.takes(item.queue, item.kind)]
+
+
+def _unserved(scene: Scene) -> str:
+    item = scene.history.item
+    if not _servers(scene):
+        return f"no live worker serves {item.queue}{_last_server(scene)}"
+    named = f"no worker for kind {item.kind!r}" if item.kind else "no worker for items without a kind"
+    return f"{named}: the live workers of {item.queue} have other kinds"
 
 
 def _last_server(scene: Scene) -> str:
-    seen = [beat for beat in scene.workers if scene.history.item.queue in beat.facts.queues]
+    seen = [beat for beat in scene.workers if served(beat.facts.queues, scene.history.item.queue)]
     if not seen:
         return "; none did within the last day"
     last = max(seen, key=lambda beat: beat.seen_at)
@@ -232,10 +261,13 @@ def _condition(scene: Scene, why: Why) -> str:
             return "one of those that run ends"
         case "paused":
             return "somebody resumes the queue"
+        case "park":
+            return "an operator unparks it"
         case "gate":
             return "a probe succeeds" if why.until is not None else "somebody closes the gate"
         case "no_worker":
-            return "a worker serves the queue"
+            kind = scene.history.item.kind
+            return f"a worker serves kind {kind!r}" if kind and _servers(scene) else "a worker serves the queue"
         case "rate":
             return "the rate gives the next"
         case "retry_budget":
@@ -257,6 +289,8 @@ def _advice(scene: Scene, why: tuple[Why, ...]) -> tuple[str, ...]:
     advice = [f"redrive letters replay {quote(short_id(each.id))} --reason …" for each in dead[:1]]
     if dead and kinds & {"order", "parked"}:
         advice.append(f"redrive letters skip {quote(short_id(dead[0].id))} --reason …")
+    if "park" in kinds:
+        advice.append(f"redrive item unpark {quote(short_id(scene.history.item.id))} --reason …")
     if "paused" in kinds:
         advice.append(f"redrive queue resume {quote(scene.queue.queue)}")
     if "gate" in kinds and scene.gate is not None:
@@ -287,7 +321,7 @@ def _running(scene: Scene) -> Explanation:
         return answer(scene, "running", why[0].text, tuple(why), Then(then, until))
     why.append(Why("lease_expired", f"its lease ran out {brief(now - until)} ago: that worker is lost, or hangs"))
     if not _servers(scene):
-        why.append(Why("no_worker", f"no live worker serves {item.queue}{_last_server(scene)}"))
+        why.append(Why("no_worker", _unserved(scene)))
         then, advice = "a worker of the queue starts and takes it over, as a crash", _advice(scene, tuple(why))
         return answer(scene, "running", why[-2].text, tuple(why), Then(then, advice=advice))
     return answer(scene, "running", why[-1].text, tuple(why), Then("a worker of the queue takes it over, as a crash"))

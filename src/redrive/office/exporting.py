@@ -3,42 +3,63 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from redrive.core.item import Item
+from redrive.core.item import History, Item, payloads_of
 from redrive.core.select import Selection
+from redrive.errors import DecryptionFailed
 from redrive.office.records import Record, record_of
 from redrive.stores.base import PAGE_LIMIT, Store
+from redrive.stores.bodies import as_stored
+
+T = TypeVar("T")
 
 READ_AT_ONCE = 32
 SLICE = 100
 """Letters that an export makes into records before the loop turns."""
 
 
-async def exported_items(store: Store, items: Sequence[Item], *, attempts: bool) -> list[Record]:
+async def exported_items(store: Store, items: Sequence[Item], *, attempts: bool, decrypt: bool = False) -> list[Record]:
     if not attempts:
-        return [record_of(item) for item in items]
+        return [_record_of(item, None, decrypt=decrypt) for item in items]
     records: list[Record] = []
     for start in range(0, len(items), READ_AT_ONCE):
         ids = [item.id for item in items[start : start + READ_AT_ONCE]]
-        found = await asyncio.gather(*[store.get(each) for each in ids])
+        found = await asyncio.gather(*[_read(store.get(each), decrypt=decrypt) for each in ids])
         # Whoever was replayed meanwhile is no letter any more.
-        records += [record_of(each.item, each) for each in found if each.item.letter is not None]
+        records += [_record_of(each.item, each, decrypt=decrypt) for each in found if each.item.letter is not None]
     return records
 
 
-async def exported_pages(store: Store, selection: Selection, *, attempts: bool = False) -> AsyncGenerator[list[Record]]:
+def _read(reading: Coroutine[Any, Any, T], *, decrypt: bool) -> Coroutine[Any, Any, T]:
+    """An export has encrypted payloads as they are, unless it is to decrypt them."""
+    return reading if decrypt else as_stored(reading)
+
+
+def _record_of(item: Item, history: History | None, *, decrypt: bool) -> Record:
+    for part in payloads_of(history or History(item)) if decrypt else ():
+        if part.sealed:
+            hint = "give this process the key, or export without decrypt"
+            raise DecryptionFailed(f"letter {item.id}: {part.flaw}", key=part.sealed, hint=hint)
+    return record_of(item, history)
+
+
+async def exported_pages(
+    store: Store, selection: Selection, *, attempts: bool = False, decrypt: bool = False
+) -> AsyncGenerator[list[Record]]:
     """By slices: while one page is made into records and written, the store is asked for the next."""
-    asked = asyncio.create_task(store.find(selection, PAGE_LIMIT))
+    asked = asyncio.create_task(_read(store.find(selection, PAGE_LIMIT), decrypt=decrypt))
     try:
         while True:
             page = await asked
             if page.next is not None:
-                asked = asyncio.create_task(store.find(selection, PAGE_LIMIT, page.next))
+                asked = asyncio.create_task(_read(store.find(selection, PAGE_LIMIT, page.next), decrypt=decrypt))
             for start in range(0, len(page.items), SLICE):
                 # The question goes out, and its answer comes in, between the slices.
                 await asyncio.sleep(0)
-                yield await exported_items(store, page.items[start : start + SLICE], attempts=attempts)
+                part = page.items[start : start + SLICE]
+                yield await exported_items(store, part, attempts=attempts, decrypt=decrypt)
             if page.next is None:
                 return
     finally:

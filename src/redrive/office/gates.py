@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from redrive.core import codec
 from redrive.core import gate as g
+from redrive.core.acts import Act
 from redrive.core.item import Instant
 from redrive.core.meters import opens_at
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, Gate, NewEntry
+from redrive.core.verbs import Gate, NewEntry
 from redrive.errors import Conflict, NotFound
 from redrive.stores.audit import TOPIC, AuditRecord
 from redrive.stores.base import Store

@@ -95,9 +95,13 @@ def _of_queue(row: QueueOverview, oldest: Millis) -> Iterator[Problem]:
     elif row.oldest is not None and row.oldest > oldest and not tally.paused:
         text = f"queue {row.name}: the oldest item has been due for {brief(row.oldest)}"
         yield Problem("too_old", row.name, text, show)
+    if row.unserved:
+        named = ", ".join([repr(kind) if kind else "none" for kind in row.unserved])
+        text = f"queue {row.name}: no worker for kind {named}"
+        yield Problem("no_worker_for_kind", row.name, text, "redrive worker list")
     if tally.parked:
-        text = f"queue {row.name} has {tally.parked:,} parked behind dead heads of their order keys"
-        yield Problem("parked", row.name, text, _letters("queue", row.name))
+        text = f"queue {row.name} has {tally.parked:,} parked, by an operator or behind dead heads of their order keys"
+        yield Problem("parked", row.name, text, f"redrive item list --where {quote(f'queue:{row.name} hold:parked')}")
     if row.stuck is not None:
         do = f"redrive letters show {quote(short_id(row.stuck.letters[0]))}"
         yield Problem("held", row.name, f"queue {row.name}: {row.stuck}", do)

@@ -16,11 +16,17 @@ from msgspec.structs import replace
 
 from redrive.core import codec, meters
 from redrive.core import outcome as o
+from redrive.core.acts import Skipped
 from redrive.core.decide import ToCancelled, ToDone, decide_letter
 from redrive.core.item import Attempt, Ending, History, Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.select import Ids
-from redrive.core.verbs import Answer, NewEntry, Settlement, Skipped, Verdict
+from redrive.core.verbs import (
+    Answer,
+    NewEntry,
+    Settlement,
+    Verdict,
+)
 from redrive.engine import signals
 from redrive.engine.caller import Caller
 from redrive.engine.evidence import failure_of, text_of

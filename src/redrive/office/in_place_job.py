@@ -8,12 +8,17 @@ from typing import Any
 from msgspec import Struct
 
 from redrive.core import durations, rates
+from redrive.core.acts import (
+    Act,
+    Replay,
+    Skipped,
+    refusal,
+)
 from redrive.core.durations import Duration
 from redrive.core.item import Instant, Item, Millis, holder
 from redrive.core.meters import Rate
 from redrive.core.rates import RateText
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, Replay, Skipped, refusal
 from redrive.errors import ConfigError
 from redrive.stores.base import PAGE_LIMIT
 from redrive.stores.clock import Clock

@@ -8,6 +8,20 @@ from contextlib import suppress
 from typing import Any
 
 from redrive.core import codec, select
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Archive,
+    Change,
+    Discard,
+    Move,
+    Note,
+    Recall,
+    Replay,
+    Restore,
+    Skip,
+    Tag,
+)
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
@@ -16,20 +30,10 @@ from redrive.core.rates import RateText
 from redrive.core.rates import parse as parse_rate
 from redrive.core.select import And, Match, Selection
 from redrive.core.verbs import (
-    Act,
-    Amended,
-    Archive,
-    Change,
-    Discard,
     Entry,
-    Move,
-    Note,
+    LetterChange,
     Page,
     PutResult,
-    Replay,
-    Restore,
-    Skip,
-    Tag,
 )
 from redrive.engine.ids import new_id
 from redrive.engine.registry import check_queue_name
@@ -39,15 +43,18 @@ from redrive.events import Events
 from redrive.office import causes as by_cause
 from redrive.office import facets as division
 from redrive.office import transfer
-from redrive.office.bites import amend_in_bites, bites_of, ids_of, paced
+from redrive.office.bites import amend_in_bites, bites_of, ids_of
 from redrive.office.causes import CauseView
 from redrive.office.exporting import exported_items, exported_pages
 from redrive.office.facets import Facets
 from redrive.office.in_place_job import Function, Progress, Worked, job
+from redrive.office.recall import replayed, replayed_by
 from redrive.office.records import Record
 from redrive.office.replay import DedupeBy, Replayed, Transform
-from redrive.office.said import check_actor, check_limit, check_reason, check_several, default_actor
+from redrive.office.replays import start
+from redrive.office.said import check_actor, check_limit, check_number, check_reason, check_several, default_actor
 from redrive.stores.base import PAGE_LIMIT, Store
+from redrive.stores.bodies import as_stored
 from redrive.stores.clock import Clock, SystemClock
 
 __all__ = [
@@ -127,6 +134,7 @@ class Letters:
         force: bool = False,
         queue: str | None = None,
         pace: RateText | None = None,
+        background: bool = False,
         dedupe_by: DedupeBy | None = None,
         transform: Transform | None = None,
         dry_run: bool = False,
@@ -136,8 +144,10 @@ class Letters:
         """Send letters again, same id, history kept. `fresh`: all counters anew. `once`: one attempt, then dead.
 
         Each goes back to its place under its order key, or to the end if the others went on; with `queue`, to that one.
-        One whose dedupe key a live item holds is skipped; with `force` it runs without the key. `pace` as in `100/min`:
-        the first become due at once and the others later, each at its own time.
+        One whose dedupe key a live item holds is skipped; with `force` it runs without the key.
+
+        `pace` as in `100/min`, or `background`: the letters are reserved and stay letters until a worker sends them, no
+        faster than that. `app.replays` pauses, cancels or undoes it, by the id that the answer has as `replay`.
 
         `dedupe_by`, a dotted path into the payload or a function of it: of letters with the same key only the first is
         replayed (of a filter, the longest dead), now and for 90 days. `transform`, a function of the payload that gives
@@ -149,8 +159,13 @@ class Letters:
         change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"), force, to)
         rate = None if pace is None else parse_rate(pace, field="pace")
         if dedupe_by is None and transform is None and not dry_run:
-            done = await self._amend(which, change, reason, actor, request_id, pace=rate)
+            if rate is not None or background:
+                return await self._start(which, change, rate, self._act(reason, actor, request_id))
+            done = await self._amend(which, change, reason, actor, request_id)
             return Replayed(done.changed, done.already, done.skipped, done.changed)
+        if background:
+            hint = "leave background out; with pace they become due later, each at its own time"
+            raise ConfigError("cannot be used with dedupe_by, transform or dry_run", field="background", hint=hint)
         from redrive.office.replay.by_payload import replay_by_payload  # as in_place
 
         act, ids = self._act(reason, actor, request_id), await self._ids(which, change)
@@ -170,6 +185,26 @@ class Letters:
             left = len(replayed.skipped) + len(replayed.duplicates) + len(replayed.kept)
             self._emit("replay", act, len(replayed.changed), left)
         return replayed
+
+    async def recall(
+        self,
+        which: Which | None = None,
+        *,
+        reason: str,
+        request: str | None = None,
+        actor: str | None = None,
+        request_id: str | None = None,
+    ) -> Amended:
+        """Take a replay back: replayed items that no worker has leased since become the letters that they were.
+
+        `which` is an item, ids or a filter, which selects replayed items that wait. `request` instead means all that
+        the replay with that request id sent. What a worker has leased, or has ended since, is skipped.
+        """
+        if (which is None) == (request is None):
+            raise ConfigError("give which or request, one of the two", field="which")
+        if request is not None:
+            which = await replayed_by(self._store, request)
+        return await self._amend(() if which is None else which, Recall(), reason, actor, request_id)
 
     async def archive(
         self, which: Which, *, reason: str, actor: str | None = None, request_id: str | None = None
@@ -312,19 +347,29 @@ class Letters:
             raise NotFound(f"no cause {name!r}", hint="its letters are gone")
         return (await by_cause.described(self._store, groups, where))[0]
 
-    async def export(self, filter: str = "", *, attempts: bool = False) -> AsyncIterator[Record]:
+    async def export(self, filter: str = "", *, attempts: bool = False, decrypt: bool = False) -> AsyncIterator[Record]:
         """Letters with all they have, one by one, last-died first; `attempts`: also what became of each attempt.
 
-        Nothing is covered: what is a secret in a payload is one in the record.
+        Nothing is covered: what is a secret in a payload is one in the record. Encrypted payloads stay so, with the id
+        of the key in `payload_key`, unless `decrypt`.
         """
-        async for records in exported_pages(self._store, letters_matching(filter), attempts=attempts):
+        selection = letters_matching(filter)
+        async for records in exported_pages(self._store, selection, attempts=attempts, decrypt=decrypt):
             for record in records:
                 yield record
 
-    async def export_page(self, filter: str, attempts: bool, cursor: str | None) -> tuple[list[Record], str | None]:  # noqa: FBT001 - a cursor comes last
+    async def export_page(
+        self,
+        filter: str,
+        attempts: bool,  # noqa: FBT001 - a cursor comes last
+        cursor: str | None,
+        *,
+        decrypt: bool = False,
+    ) -> tuple[list[Record], str | None]:
         """One page of `export`, and where the next one begins."""
-        page = await self.find(filter, limit=PAGE_LIMIT, cursor=cursor)
-        return await exported_items(self._store, page.items, attempts=attempts), page.next
+        found = self.find(filter, limit=PAGE_LIMIT, cursor=cursor)
+        page = await (found if decrypt else as_stored(found))
+        return await exported_items(self._store, page.items, attempts=attempts, decrypt=decrypt), page.next
 
     async def import_(
         self,
@@ -355,6 +400,14 @@ class Letters:
         """What was done by whom and why, in order; go on with `after=` the last position."""
         return await self._store.journal("audit", after, limit)
 
+    async def changes(self, *, after: int = 0, limit: int = 100) -> tuple[LetterChange, ...]:
+        """Items that are or were letters, in the order of their last changes, each once and as it is now.
+
+        Go on with `after=` the last number: no change is missed. `item` is None for one that was pruned.
+        """
+        check_number(after, "after")
+        return await self._store.changes(after, limit)
+
     async def _amend(
         self,
         which: Which,
@@ -362,15 +415,16 @@ class Letters:
         reason: str,
         actor: str | None,
         request_id: str | None,
-        *,
-        pace: Rate | None = None,
     ) -> Amended:
         act = self._act(reason, actor, request_id)
-        ids = await self._ids(which, change)
-        bites = bites_of(ids, change) if pace is None or not isinstance(change, Replay) else paced(ids, change, pace)
-        done = await amend_in_bites(self._store, bites, act)
+        done = await amend_in_bites(self._store, bites_of(await self._ids(which, change), change), act)
         self._emit(type(change).__name__.lower(), act, len(done.changed), len(done.skipped))
         return done
+
+    async def _start(self, which: Which, change: Replay, rate: Rate | None, act: Act) -> Replayed:
+        done = await start(self._store, await self._ids(which, change), change, rate, act)
+        self._emit("reserve", act, len(done.changed), len(done.skipped))
+        return Replayed(done.changed, done.already, done.skipped, done.changed, replay=act.request_id)
 
     def _emit(self, name: str, act: Act, changed: int, left: int) -> None:
         if self._events:
@@ -392,6 +446,8 @@ class Letters:
     async def _matching(self, text: str, change: Change) -> list[str]:
         if not text.strip():
             raise ConfigError("it is empty", field="filter", hint="to mean every open letter, say disposition:open")
+        if isinstance(change, Recall):
+            return await ids_of(self._store, replayed(text))
         return await ids_of(self._store, letters_matching(text, put_away=isinstance(change, Restore)))
 
 

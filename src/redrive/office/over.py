@@ -44,6 +44,9 @@ def of_letter(scene: Scene) -> Explanation:
     if item.lease_until is not None and item.lease_until > now:
         why.append(_worked_on(item, now, item.lease_until))
         return answer(scene, "dead", text, tuple(why), _let_go(item, now, item.lease_until))
+    if letter.reserved:
+        why.append(Why("reserved", f"it is reserved for replay {letter.reserved}", by=letter.reserved))
+        return answer(scene, "dead", text, tuple(why), _to_be_sent(letter.reserved))
     next_ = f"nothing, until somebody acts; a replay {_replay(scene)}"
     names = [
         f"redrive letters show {quote(short_id(item.id))}",
@@ -52,6 +55,11 @@ def of_letter(scene: Scene) -> Explanation:
     if scene.behind:
         names.append(f"redrive letters skip {quote(short_id(item.id))} --reason …")
     return answer(scene, "dead", text, tuple(why), Then(next_, advice=tuple(names)))
+
+
+def _to_be_sent(replay: str) -> Then:
+    advice = (f"redrive replay show {quote(replay)}", f"redrive replay cancel {quote(replay)} --reason …")
+    return Then("a worker sends it in its turn; until then other acts are refused", advice=advice)
 
 
 def _worked_on(item: Item, now: Instant, until: Instant) -> Why:

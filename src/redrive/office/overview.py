@@ -8,6 +8,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
+from redrive.core.families import family_of, is_family
 from redrive.core.item import Instant, Item, Millis, Terms, short_id
 from redrive.core.redact import redact_text
 from redrive.core.select import And, Match, Or
@@ -46,6 +47,7 @@ class QueueOverview(Struct, frozen=True):
     `oldest`: how long the item that has been due longest waits. `workers`: live ones. `unattended`: there is work to
     do, or it is leased by a worker that is gone, and no worker is alive (a paused queue waits on purpose); then `start`
     is what would serve it. `stuck`: what waits for dead letters. `reached`: limits that keep it from taking or giving.
+    `unserved`: kinds of which something is due and that no live worker has, though the queue has workers.
     """
 
     tally: QueueTally
@@ -55,6 +57,7 @@ class QueueOverview(Struct, frozen=True):
     start: str = ""
     stuck: Stuck | None = None
     reached: tuple[str, ...] = ()
+    unserved: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -86,15 +89,22 @@ class Overview(Struct, frozen=True):
         return tuple(gate for gate in self.gates if gate.state != "closed")
 
 
-async def overview(store: Store) -> Overview:
-    tally = await store.tally()
+async def overview(store: Store, *, members: bool = False) -> Overview:
+    """`members`: with a row for each member of a family, not one for the family."""
+    tally = await store.tally(members=members)
     gates = await list_gates(store) if any(row.settings.gate for row in tally.queues) else ()
     causes = tuple([replace(each, text=redact_text(each.text)) for each in await store.causes(None, TOP_CAUSES)])
     workers = await store.workers()
     live = Counter(queue for beat in workers if beat.alive for queue in beat.facts.queues)
     stuck = await _stuck(store, tally.queues)
-    queues = [_queue(row, tally.at, live[row.queue], stuck.get(row.queue), gates) for row in tally.queues]
+    queues = [
+        _queue(row, tally.at, live[row.queue] + live[family_of(row.queue)], stuck.get(row.queue), gates)
+        for row in tally.queues
+    ]
     queues = [row for row in queues if not is_outbox(row.name) or row.fill or row.tally.open]
+    queues = [
+        replace(row, unserved=await _unserved(store, row, workers)) if row.oldest is not None else row for row in queues
+    ]
     if any(row.unattended for row in queues):
         marked = await doors(store)
         queues = [
@@ -109,7 +119,9 @@ def _queue(
     waits = bool(row.ready) and row.oldest_due is not None and row.oldest_due <= now
     oldest = now - row.oldest_due if waits and row.oldest_due is not None else None
     # An outbox item is retried by the process that serves its target: without one it is never due again.
-    to_do = row.leased > 0 or ((oldest is not None or (is_outbox(row.queue) and row.ready > 0)) and not row.paused)
+    # Of a family it is not known when the first is due.
+    unknown = is_outbox(row.queue) or is_family(row.queue)
+    to_do = row.leased > 0 or ((oldest is not None or (unknown and row.ready > 0)) and not row.paused)
     made = QueueOverview(row, oldest, workers, to_do and not workers, "", stuck)
     settings, reached = row.settings, []
     if settings.capacity is not None and made.fill >= settings.capacity:
@@ -119,6 +131,15 @@ def _queue(
     if settings.gate and any(gate.name == settings.gate and gate.state != "closed" for gate in gates):
         reached.append(f"GATE {settings.gate} OPEN")
     return replace(made, reached=tuple(reached))
+
+
+async def _unserved(store: Store, row: QueueOverview, workers: tuple[WorkerBeat, ...]) -> tuple[str, ...]:
+    """Costs nothing where a worker has all kinds, or there is none at all."""
+    serving = [beat.facts for beat in workers if beat.alive and row.name in beat.facts.queues]
+    if not serving or any(facts.kinds_of(row.name) is None for facts in serving):
+        return ()
+    due = await store.kinds(row.name)
+    return tuple([kind for kind in due if not any(facts.takes(row.name, kind) for facts in serving)])
 
 
 # --- what waits for dead letters ---

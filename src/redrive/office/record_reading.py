@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from redrive.core import durations
-from redrive.core.item import Attempt, Dedupe, Failure, History, Item, Letter, Terms
+from redrive.core.item import Attempt, Dedupe, Failure, History, Item, Letter, Revision, Terms
 from redrive.core.routes import check_route
 from redrive.core.states import State
-from redrive.engine.asks import key_of
+from redrive.engine.asks import headers_of, key_of
 from redrive.engine.client import check_id
-from redrive.engine.registry import check_queue_name
+from redrive.engine.registry import check_kind, check_queue_name
 from redrive.errors import ConfigError
-from redrive.office.records import AttemptRecord, FailureRecord, Record, instant, payload_of
+from redrive.office.records import AttemptRecord, FailureRecord, Record, RevisionRecord, instant, payload_of
+from redrive.stores.checks import check_name, check_schema, check_trace
+from redrive.stores.imports import check_sealed
 
 _WORDS = ("id", "queue", "reason", "cause", "error")
 _NAMES: dict[str, Callable[[object], str]] = {"id": check_id, "queue": check_queue_name}
@@ -49,9 +51,19 @@ def history_of(record: Record) -> History:
         priority=record.priority,
         terms=_terms(record),
         tags=tuple(sorted(set(record.tags))),
+        kind=record.kind,
+        release=record.release,
+        sealed=record.payload_key or "",
     )
     attempts = tuple([_attempt(each, f"history.{at}") for at, each in enumerate(record.history)])
-    return History(item, attempts, record.history_omitted)
+    revisions = tuple([_revision(at, each) for at, each in enumerate(record.revisions)])
+    return History(item, attempts, record.history_omitted, revisions=revisions)
+
+
+def _revision(number: int, record: RevisionRecord) -> Revision:
+    at = instant(record.at, f"revisions.{number}.at")
+    sealed = record.payload_key or ""
+    return Revision(number, payload_of(record), at, record.actor, record.reason, sealed=sealed)
 
 
 def faults_of(record: Record) -> Iterator[ConfigError]:
@@ -72,7 +84,9 @@ def faults_of(record: Record) -> Iterator[ConfigError]:
         said = f"it is damaged ({record.payload_flaw}) and could never be handled"
         yield ConfigError(said, field="payload", hint="mend it, and leave payload_flaw out")
     try:
-        payload_of(record)
+        payload = payload_of(record)
+        if record.payload_key is not None:
+            check_sealed(record.id, payload, record.payload_key)
     except ConfigError as error:
         yield error
 
@@ -84,12 +98,19 @@ def _faults_of_terms(record: Record) -> Iterator[ConfigError]:
             yield from _refusals(key_of, name, getattr(record, name))
     if record.route:
         yield from _refusals(check_route, record.route)
+    if record.kind:
+        yield from _refusals(check_kind, record.kind)
+    for release in {record.release, *(each.release for each in record.history)}:
+        yield from _refusals(check_name, "release", release)
+    yield from _refusals(check_schema, record.schema)
+    yield from _refusals(check_trace, record.trace)
+    yield from _refusals(headers_of, record.headers)
     window = record.dedupe_window
     if window is not None:
         yield from _refusals(lambda: durations.parse(window, field="dedupe_window"))
 
 
-def _refusals(check: Callable[..., object], *given: str) -> Iterator[ConfigError]:
+def _refusals(check: Callable[..., object], *given: object) -> Iterator[ConfigError]:
     try:
         check(*given)
     except ConfigError as error:
@@ -115,6 +136,9 @@ def _terms(record: Record) -> Terms | None:
         record.after,
         record.on_dead or "wait",
         record.policy or "",
+        record.schema,
+        record.trace,
+        tuple(record.headers.items()),
     )
     return None if terms == Terms() else terms
 
@@ -142,4 +166,5 @@ def _attempt(record: AttemptRecord, field: str) -> Attempt:
         record.ending,
         None if record.failure is None else _failure(record.failure),
         record.note,
+        record.release,
     )

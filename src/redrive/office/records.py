@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item, Priority, Terms
+from redrive.core.item import Attempt, Ending, Failure, Frame, History, Instant, Item, Priority, Revision, Terms
 from redrive.core.states import Disposition
 from redrive.errors import ConfigError
 
@@ -45,10 +45,24 @@ class AttemptRecord(Struct, frozen=True, forbid_unknown_fields=True):
     ending: Ending
     note: str = ""
     failure: FailureRecord | None = None
+    release: str = ""
+
+
+class RevisionRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """A payload before an edit, which was made at that time by that actor for that reason."""
+
+    payload: Raw
+    at: str
+    actor: str
+    reason: str
+    payload_encoding: Literal["json", "base64"] = "json"
+    payload_key: str | None = None
 
 
 class Record(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One letter. `history` is there if it was asked for; the last failure is always."""
+    """One letter. `history` and `revisions`, the payloads before its edits, are there if they were asked for; the last
+    failure is always. With `payload_key`, the payload is encrypted with that key, and good for an item of this id only.
+    """
 
     id: str
     queue: str
@@ -91,6 +105,13 @@ class Record(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     policy: str | None = None
     history: tuple[AttemptRecord, ...] = ()
     history_omitted: int = 0
+    revisions: tuple[RevisionRecord, ...] = ()
+    kind: str = ""
+    release: str = ""
+    schema: int = 0
+    trace: str = ""
+    headers: dict[str, str] = {}
+    payload_key: str | None = None
 
 
 _encoder = msgspec.json.Encoder()
@@ -165,7 +186,8 @@ def record_of(item: Item, history: History | None = None) -> Record:
         frames=failure.frames,
         payload=payload,
         payload_encoding=encoding,
-        payload_flaw=item.flaw or None,
+        payload_flaw=None if item.sealed else item.flaw or None,
+        payload_key=item.sealed or None,
         disposition=letter.disposition,
         route=letter.route,
         priority=item.priority,
@@ -182,6 +204,9 @@ def record_of(item: Item, history: History | None = None) -> Record:
         worker=item.worker,
         history=() if history is None else tuple([_attempt_record(each) for each in history.attempts]),
         history_omitted=0 if history is None else history.omitted,
+        revisions=() if history is None else tuple([_revision_record(each) for each in history.revisions]),
+        kind=item.kind,
+        release=item.release,
     )
     return record if terms is None else _bound(record, terms)
 
@@ -198,6 +223,9 @@ def _bound(record: Record, terms: Terms) -> Record:
         after=terms.after,
         on_dead=terms.on_dead if terms.after else None,
         policy=terms.policy or None,
+        schema=terms.schema,
+        trace=terms.trace,
+        headers=dict(terms.headers),
     )
 
 
@@ -212,7 +240,13 @@ def _written(payload: bytes) -> tuple[Raw, Literal["json", "base64"]]:
     return Raw(b'"' + b64encode(payload) + b'"'), "base64"
 
 
-def payload_of(record: Record) -> bytes:
+def _revision_record(revision: Revision) -> RevisionRecord:
+    payload, encoding = _written(revision.payload)
+    about = (iso(revision.at), revision.actor, revision.reason)
+    return RevisionRecord(payload, *about, encoding, revision.sealed or None)
+
+
+def payload_of(record: Record | RevisionRecord) -> bytes:
     payload = bytes(record.payload)
     if record.payload_encoding == "json":
         return payload
@@ -245,6 +279,7 @@ def _attempt_record(attempt: Attempt) -> AttemptRecord:
         attempt.ending,
         attempt.note,
         None if attempt.failure is None else _failure_record(attempt.failure),
+        attempt.release,
     )
 
 

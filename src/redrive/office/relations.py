@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from redrive.core import durations
 from redrive.core.item import BLOCKERS, History, Millis, Terms
+from redrive.core.terms import is_parked
 
 HOLDS = {
     "after": "after: it waits for others to be done",
@@ -38,7 +39,8 @@ class Relations(Struct, frozen=True):
     def describe(self) -> Iterator[tuple[str, str]]:
         """Name and value of each, for people; nothing for most items."""
         if self.hold:
-            yield "hold", HOLDS.get(self.hold, self.hold)
+            by_hand = f"parked: by an operator, as {self.hold.removeprefix('parked:')}"
+            yield "hold", by_hand if is_parked(self.hold) else HOLDS.get(self.hold, self.hold)
         if self.blocked_by:
             yield "blocked", f"by {_listed(self.blocked_by)}"
         if self.gap:

@@ -28,6 +28,11 @@ def check_limit(limit: object) -> None:
         raise ConfigError(f"{limit!r} is not a number of rows", field="limit", hint="use 1 or more")
 
 
+def check_number(number: object, field: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConfigError(f"must be 0 or more, not {number!r}", field=field, hint="use the last number that was read")
+
+
 def check_several(which: object, field: str) -> list[Any]:
     """One id or many."""
     if isinstance(which, str):

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from redrive.core.families import family_of
 from redrive.core.item import History, Instant, Item, Terms
 from redrive.core.policy import Policy
 from redrive.core.select import And, Match, Or
 from redrive.core.states import State
+from redrive.core.terms import is_parked
 from redrive.core.verbs import QueueTally, RouteTally, WorkerBeat
 from redrive.errors import NotFound
 from redrive.office.doors import doors
@@ -34,9 +37,9 @@ class Why(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """`state` is the word people use: scheduled, retrying, blocked and running besides those that are stored. `next` is
-    what happens next, at `next_at` if that is known. `advice` are commands that change it. `policy` judges the next
-    failure of a live item: whose it is, and what it says where that is known.
+    """`state` is the word people use: scheduled, retrying, blocked, parked and running besides those that are stored.
+    `next` is what happens next, at `next_at` if that is known. `advice` are commands that change it. `policy` judges
+    the next failure of a live item: whose it is, and what it says where that is known.
     """
 
     id: str
@@ -84,7 +87,11 @@ async def look(store: Store, item_id: str, judge: Judge = _nobody) -> Scene:
     """Raises NotFound."""
     history = await store.get(item_id)
     item, tally = history.item, await store.tally()
-    row = tally.row(item.queue)
+    row, family = tally.row(item.queue), tally.row(family_of(item.queue))
+    if any(family is each for each in tally.families):
+        row = replace(row, settings=await store.settings(item.queue))
+        if family.paused and not row.paused:
+            row = replace(row, paused=True, paused_by=family.paused_by, paused_reason=family.paused_reason)
     gates = await list_gates(store) if row.settings.gate else ()
     behind, more = await _behind(store, item)
     policy, note = judge(item, row) or (None, "")
@@ -129,6 +136,8 @@ def state_of(item: Item, now: Instant) -> str:
         return "running"
     if item.state is not State.READY:
         return str(item.state)
+    if is_parked(item.hold):
+        return "parked"
     if item.hold:
         return "blocked"
     if item.attempt:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.item import Instant, NewItem
 from redrive.core.schedule import (
     CHANGES,
@@ -23,7 +24,7 @@ from redrive.core.schedule import (
     next_tick,
     tick_id,
 )
-from redrive.core.verbs import Act, Document, DocumentWrite
+from redrive.core.verbs import Document, DocumentWrite
 from redrive.engine.ids import new_id
 from redrive.engine.schedule import ready
 from redrive.errors import Conflict, NotFound
@@ -63,9 +64,15 @@ class Schedules:
     """`before` comes before each look at the store: what an app still has to declare is declared by then."""
 
     def __init__(
-        self, store: Store, *, actor: str | None = None, before: Callable[[], Awaitable[object]] = _nothing
+        self,
+        store: Store,
+        *,
+        actor: str | None = None,
+        before: Callable[[], Awaitable[object]] = _nothing,
+        release: str = "",
     ) -> None:
         self._store = store
+        self._release = release
         self._before = before
         self._actor = actor or default_actor()
 
@@ -122,7 +129,15 @@ class Schedules:
         by = self._act(reason, actor)
         schedule = codec.decode((await self._document(name)).body, Kept).schedule
         item_id = f"{name}@run-{new_id()[:12]}"
-        item = NewItem(item_id, schedule.queue, schedule.payload, priority=schedule.priority, terms=schedule.terms)
+        item = NewItem(
+            item_id,
+            schedule.queue,
+            schedule.payload,
+            priority=schedule.priority,
+            terms=schedule.terms,
+            kind=schedule.kind,
+            release=self._release,
+        )
         result = await self._store.put([item])
         if result.duplicates:
             held = result.duplicates[0].of

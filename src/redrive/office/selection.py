@@ -7,16 +7,26 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from redrive.core.acts import (
+    Change,
+    Move,
+    Recall,
+    Restore,
+    Skip,
+    WaitingChange,
+    recall_refusal,
+    refusal,
+)
 from redrive.core.durations import format as format_duration
 from redrive.core.filters import parse as parse_filter
 from redrive.core.filters import render
 from redrive.core.item import Instant, Item, Terms, holder
 from redrive.core.select import Ids, Selection, fields_of
 from redrive.core.states import Disposition
-from redrive.core.verbs import Change, Move, Restore, Skip, WaitingChange, refusal
 from redrive.errors import NotFound
 from redrive.office.bites import pages
 from redrive.office.letters import Letters, letters_matching
+from redrive.office.recall import replayed
 from redrive.office.views import Views
 from redrive.office.waiting import waiting
 from redrive.stores.base import PAGE_LIMIT, Store
@@ -115,6 +125,8 @@ def _meant(where: str, change: Change) -> Selection:
     """Letters, but for changes of waiting items. To restore means what was put away."""
     if isinstance(change, WaitingChange):
         return waiting(where)
+    if isinstance(change, Recall):
+        return replayed(where)
     away = isinstance(change, Restore) and "disposition" not in fields_of(parse_filter(where))
     return letters_matching(f"{where and f'({where})'} disposition:archived,trash" if away else where)
 
@@ -168,7 +180,12 @@ async def _judged(store: Store, items: Sequence[Item], change: Change) -> list[C
 
 def _chosen(item: Item, change: Change, now: Instant) -> Chosen:
     letter = item.letter
-    refused = refusal(change, item.state, letter.disposition if letter else None, holder=holder(item, now))
+    reserved = letter.reserved if letter else ""
+    held = holder(item, now)
+    refused = refusal(change, item.state, letter.disposition if letter else None, holder=held, reserved=reserved)
+    if isinstance(change, Recall):
+        # Only the store knows whether a worker has leased it since.
+        refused = recall_refusal(item.state, item.deliveries, item.deliveries if item.replays else None)
     if refused is None and isinstance(change, Move) and item.queue == change.queue:
         refused = there_already(item.queue)
     if refused is None and isinstance(change, Skip) and not (item.terms or Terms()).order_key:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from msgspec import UNSET, Struct, to_builtins
 
 from redrive.core import codec, durations, rates
+from redrive.core.acts import Act
 from redrive.core.durations import Duration
 from redrive.core.policy import Policy
 from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
 from redrive.core.rates import RateText
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, NewEntry, QueueChange, QueueSettings
+from redrive.core.verbs import (
+    NewEntry,
+    QueueChange,
+    QueueSettings,
+)
 from redrive.engine.asks import empty_policy, one_of
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError
@@ -24,6 +29,8 @@ from redrive.stores.base import Store
 from redrive.stores.checks import ORDERS, check_text
 
 NAME_LIMIT = 128
+OFF = "off"
+"""As a share: retries go with first attempts, in due order."""
 
 
 class QueueOptions(TypedDict, total=False):
@@ -33,8 +40,9 @@ class QueueOptions(TypedDict, total=False):
     given out, as in "100/min". `capacity`: how many may wait or run before `enqueue` raises QueueFull. `order`: what
     becomes of those behind a dead head of an order key: block, park or skip. `policy`: by name, or as numbers. `gate`:
     the gate it stands behind. `keep`, `keep_results`: how long finished items, and results alone, are kept.
-    `retry_share`: of a worker's slots, how many retries and replays may take while first attempts wait. `keep_trash`:
-    how long discarded letters can be brought back.
+    `retry_share`: of slots, rate and probes of the gate, what retries and replays may take while first attempts wait:
+    0.5 unless set; None or "off" for all. `keep_trash`: how long discarded letters can be brought back.
+    `encrypt`: payloads and results are stored encrypted.
     """
 
     max_running: int | None
@@ -46,8 +54,9 @@ class QueueOptions(TypedDict, total=False):
     gate: str | None
     keep: Duration | None
     keep_results: Duration | None
-    retry_share: float | None
+    retry_share: float | Literal["off"] | None
     keep_trash: Duration
+    encrypt: bool
 
 
 class GateOptions(TypedDict, total=False):
@@ -159,12 +168,18 @@ def policy_value(value: object, field: str) -> str:
 
 
 def _share(value: object, field: str) -> float | None:
-    if value is None:
+    if value is None or value == OFF:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         hint = "use a number above 0 and at most 1, such as 0.3 for 30 %, or None for no such line"
         raise ConfigError(f"{shown(value)} is not a share", field=field, hint=hint)
     return float(value)
+
+
+def _flag(value: object, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{shown(value)} is neither True nor False", field=field, hint="use True or False")
+    return value
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
@@ -179,4 +194,5 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "keep_results": _kept,
     "retry_share": _share,
     "keep_trash": _trash_kept,
+    "encrypt": _flag,
 }

@@ -9,9 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.item import History, Instant
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, PutResult
+from redrive.core.verbs import PutResult
 from redrive.errors import BadImport, ConfigError
 from redrive.office.record_reading import faults_of, history_of
 from redrive.office.records import Record, instant, record_from
@@ -64,7 +65,7 @@ class Customs:
             return [error]
         terms = history.item.terms
         if terms is not None and (terms.after or terms.order_key):
-            self._bound.append(replace(history, item=replace(history.item, payload=b"")))
+            self._bound.append(replace(history, item=replace(history.item, payload=b"", sealed="")))
         return []
 
     def _look_together(self) -> None:

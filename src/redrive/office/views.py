@@ -8,9 +8,10 @@ from difflib import get_close_matches
 from msgspec import Struct
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.filters import parse
 from redrive.core.item import Instant
-from redrive.core.verbs import Act, Document, DocumentWrite
+from redrive.core.verbs import Document, DocumentWrite
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.office.gates import audit_entry

@@ -1,15 +1,26 @@
-"""Acts on waiting items: replace their policy, run them now, or let them expire."""
+"""Acts on waiting items: replace their policy, run them now, let them expire, park and unpark them."""
 
 from __future__ import annotations
 
+from redrive.core.acts import (
+    Act,
+    Amended,
+    WaitingChange,
+)
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.select import And, Match, Selection
-from redrive.core.verbs import Act, Amended, WaitingChange
 from redrive.errors import ConfigError
 from redrive.office.bites import amend_in_bites, bites_of, ids_of
 from redrive.office.letters import BARE_ID, Which, check_several
 from redrive.stores.base import Store
+
+
+def check_label(label: object) -> str:
+    if not isinstance(label, str):
+        hint = "a short name for why it is parked, as in 'schema'"
+        raise ConfigError(f"must be a text, got {label!r}", field="label", hint=hint)
+    return label
 
 
 def waiting(filter: str) -> Selection:

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from redrive.app import Redrive
 from redrive.app.nesting import AsyncLifecycle
+from redrive.core.acts import Skipped
 from redrive.core.item import Item, short_id
 from redrive.core.rates import RateText
-from redrive.core.verbs import Skipped
 from redrive.engine.signals import Cancel
 from redrive.errors import (
     ReceiptLimited,

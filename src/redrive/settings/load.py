@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -15,6 +16,8 @@ from redrive import doors
 from redrive.errors import BadSettings, ConfigError
 from redrive.settings import files
 from redrive.settings.model import Field, Settings, door_sections, fields, sections, settings_from
+
+_log = logging.getLogger("redrive.settings")
 
 DEFAULT = "default"
 OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_APP", "REDRIVE_DEBUG", "REDRIVE_PROVE")
@@ -178,6 +181,8 @@ def _from_secret_file(field: Field, path: str, faults: list[Fault]) -> dict[str,
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         faults.append(Fault(f"{field.name}: {path} cannot be read: {why} (from environment {variable})"))
         return {}
+    if field.name == "encryption_keys" and os.stat(path).st_mode & 0o077:  # noqa: PTH116 - as the variable says it
+        _log.warning("%s can be read by other users; chmod 600 keeps the encryption keys to this one", path)
     if not text:
         faults.append(Fault(f"{field.name}: {path} is empty (from environment {variable})"))
         return {}

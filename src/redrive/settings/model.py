@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -11,6 +11,9 @@ from msgspec import Struct
 from redrive import doors
 from redrive.core.item import Millis
 from redrive.settings import readers
+
+if TYPE_CHECKING:
+    from redrive.stores.keyring import Keyring
 
 T = TypeVar("T")
 
@@ -42,6 +45,7 @@ class Settings(Struct, frozen=True):
     max_payload: int = MAX_PAYLOAD
     log: LogSettings = LogSettings()
     worker: WorkerSettings = WorkerSettings()
+    encryption_keys: Keyring | None = None
     doors: dict[str, Struct] = {}
 
     def section(self, kind: type[T]) -> T:
@@ -137,6 +141,15 @@ _OWN: dict[str, Field] = {
             show=list,
         ),
         duration("worker.grace", "how long handlers may finish when a worker is told to stop", "a duration"),
+        Field(
+            "encryption_keys",
+            "keys for encrypted queues, the current one first",
+            "id:base64 of 32 bytes, with commas or line ends between",
+            readers.keyring,
+            {"type": "string"},
+            show=readers.key_ids,
+            secret=True,
+        ),
     )
 }
 

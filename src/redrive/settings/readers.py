@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redrive.core import durations, sizes
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from redrive.stores.keyring import Keyring
 
 Reader = Callable[[object, str], Any]
 TELLING = re.compile(r"([?&][^=&]*(?:pass|secret|token|key|pwd)[^=&]*=)[^&]*", re.IGNORECASE)
@@ -134,6 +137,18 @@ def token(value: object, field: str) -> str:
         hint = "use the token alone, without Bearer and without quotes"
         raise ConfigError("it has characters that no header can carry", field=field, hint=hint)
     return text
+
+
+def keyring(value: object, field: str) -> Keyring:
+    # Late: it needs a package that few have, and nobody else does.
+    from redrive.stores.keyring import Keyring
+
+    return Keyring.parse(_text(value, field, "a list of keys", secret=True), field=field)
+
+
+def key_ids(value: Keyring | None) -> object:
+    """Never the keys."""
+    return None if value is None else ", ".join(value.ids)
 
 
 def hidden(_value: Any) -> object:

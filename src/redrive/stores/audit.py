@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.acts import (
+    Act,
+    Change,
+    Edit,
+)
 from redrive.core.select import Selection
-from redrive.core.verbs import Act, Change, NewEntry
+from redrive.core.verbs import NewEntry
 
 TOPIC = "audit"
 IMPORT = "import"
@@ -16,7 +22,10 @@ IMPORT = "import"
 
 
 class AuditRecord(Struct, frozen=True):
-    """`change` is the word of the act (replay, …, import, prune), `detail` the change itself where there is one."""
+    """`change` is the word of the act (replay, …, import, prune), `detail` the change itself where there is one.
+
+    The detail of an edit is without the payload: the item has it.
+    """
 
     change: str
     selection: Selection
@@ -30,4 +39,6 @@ def word(change: Change) -> str:
 
 
 def entry(record: AuditRecord, by: Act) -> NewEntry:
+    if isinstance(record.detail, Edit):
+        record = replace(record, detail=replace(record.detail, payload=b""))
     return NewEntry(TOPIC, codec.encode(record), by.actor, by.reason, by.request_id)

@@ -9,18 +9,20 @@ with the same ids, nonce or request id without doubling). No verb falls back to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Change,
+)
 from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Selection
 from redrive.core.verbs import (
-    Act,
-    Amended,
     Answer,
     Backup,
     CauseTally,
-    Change,
     Checkup,
     Document,
     DocumentWrite,
@@ -32,11 +34,13 @@ from redrive.core.verbs import (
     IdPage,
     LeaseRequest,
     Leases,
+    LetterChange,
     NewEntry,
     Page,
     PutResult,
     QueueChange,
     QueueSettings,
+    Reencrypted,
     Settled,
     Settlement,
     StoreInfo,
@@ -46,9 +50,14 @@ from redrive.core.verbs import (
     WorkerBeat,
     WorkerFacts,
 )
+from redrive.stores.keyring import Keyring
 
 PAGE_LIMIT = 1000
 IDS_LIMIT = 10_000
+HEADERS_LIMIT = 64
+HEADERS_SIZE = 16_384
+TRACE_LIMIT = 512
+NAME_LIMIT = 128
 
 
 class Store(Protocol):
@@ -62,6 +71,15 @@ class Store(Protocol):
 
     def info(self) -> StoreInfo: ...
 
+    def use_keys(self, keyring: Keyring | None) -> None:
+        """The encryption keys of this process, for payloads and results of queues that are encrypted.
+
+        `put`, `settle`, `settle_letters`, `amend` and `take_in` never store a body of an encrypted queue in clear:
+        without keys they raise EncryptionKeyMissing and change nothing, also if the queue was configured by another
+        process a moment ago. What cannot be decrypted is shown with its `flaw` and `sealed`; `lease` and `reclaim` give
+        it to nobody and make a letter of it (reason `unreadable`). Bodies that are stored already stay as they are.
+        """
+
     async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         """All or none. An id that exists is left as it is and reported in `already`.
 
@@ -71,7 +89,8 @@ class Store(Protocol):
         A queue at its capacity refuses with QueueFull, which counts what is ready, held, parked or leased; follow-ups
         and replays are let in. An item whose dedupe key a live item holds (ready or leased; or done, and put less than
         its window ago) is not added and told in `duplicates`, also within one call; ids come first: a repeat is
-        `already`.
+        `already`. Headers: at most HEADERS_LIMIT, HEADERS_SIZE bytes in all, each name once; `trace` has at most
+        TRACE_LIMIT characters, and kind and release at most NAME_LIMIT; else ConfigError.
         `after` may name items of the same call, in any order that does not contradict their order keys, and counts what
         is done, also if pruned since, as fulfilled; any other unknown id raises BadDependency. Whoever waits for a
         letter is held; for what can never be done (cancelled, or pruned without being done), BadDependency. With
@@ -92,11 +111,27 @@ class Store(Protocol):
         its key ends, so that nobody passes over it twice. What lies behind a shut gate or beyond a limit is simply not
         given, and costs it nothing. First attempts fill the gate's retry credit, retries draw on it.
 
+        A want with `kinds` is given items of these alone; those of others stay as they are, and neither limits nor
+        suspects of them count for it. Items of several kinds are one order: kinds share levels and turns.
+
         Counts before it gives: deliveries + 1, attempt + 1. An item with at least `want.max_crashes - 1` crashes is
         given only as the sole lease of a worker with `holding == 0` (then `alone` is set and nothing else is given);
         it goes before plain items, and a worker that holds it gets nothing more. The wants are served in their order.
         Repeating the last nonce of the worker's lane gives the same leases, as far as the worker still holds them, and
         leases nothing new.
+
+        With `request.item` that one item is given and nothing else: if it is ready, in the queue of the want and has no
+        hold, due or not, also of a paused queue and beyond max_running, rate and gate, which count it as any other, and
+        whatever its kind. Its limit key must have room. The rules for suspects and nonces are the same. ConfigError
+        unless there is one want.
+
+        A want of a family (`webhook:*`) declares it, and gives items of its members by the same rules, no more than
+        the family's max_running leaves room for and nothing while the family is paused. It looks at members that may
+        have something to give now, VISITS of core.families at most, in turns: each gets an equal portion, then what is
+        left is shared in the same order. A member that is paused, full or held back by its rate or gate is not looked
+        at again before that can have changed; one that waits for the retry budget of a shared gate, LOOK_AGAIN later.
+        `kinds` does not matter for which members are looked at: those that have only others are looked at in vain, and
+        go behind the others.
         """
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
@@ -138,7 +173,7 @@ class Store(Protocol):
 
         `worker` is the new holder and must settle; `item.worker`, `leased_at` and `attempt` still name the lost
         delivery. With `ids` only those; with `force` also leases that have not expired. Two callers never get the
-        same item.
+        same item. A family among the queues stands for all of its members.
         """
 
     async def lease_letters(
@@ -179,26 +214,38 @@ class Store(Protocol):
 
         Replay: back at its place if it still is the (dead) head of its order key or others were ever put to wait for
         it, else at the tail; held again if an item of `after` is not done, and then behind those with a place before
-        its own: so nobody waits in a ring. Skipped while a live twin holds its dedupe key,
-        or if one of `after` can never be done, unless forced. Discard and
-        Skip let go on what is blocked or parked behind a letter (Skip with a gap; skipped for one that blocks nothing).
-        Cancel ends a ready item and moves those that wait for it as `settle` would; a leased one is marked.
-        Move gives a letter another queue (counters, causes and indexes with it); skipped for the dead head of an order
-        key, behind which others wait, for one with an order key that others were put to wait for, and for a letter that
-        is there already. Replay with another `queue` is Move and Replay in one. Tag and Note are legal in every state,
-        held or not; a Tag that changes nothing counts as changed. SetPolicy replaces the policy of a ready item and
-        leaves its other terms. RunNow makes a ready item due now, whatever it waits for besides, and with `reset` its
-        counters begin anew (attempt, errors and crashes 0, no last chance, `renewed_at` now). Expire makes a ready item
-        a letter, without an attempt, and moves those that wait for it as `settle` would. Anything else is skipped for a
-        letter that somebody works on where it lies; once the lease ran out, it takes it away for good (deliveries + 1,
-        no lease).
+        its own: so nobody waits in a ring. Skipped while a live twin holds its dedupe key, or if one of `after` can
+        never be done, unless forced. Discard and Skip let go on what is blocked or parked behind a letter (Skip with a
+        gap; skipped for one that blocks nothing). Cancel ends a ready item and moves those that wait for it as `settle`
+        would; a leased one is marked. Move gives a letter another queue (counters, causes and indexes with it); skipped
+        for the dead head of an order key, behind which others wait, for one with an order key that others were put to
+        wait for, and for a letter that is there already. Replay with another `queue` is Move and Replay in one. Tag and
+        Note are legal in every state, held or not; a Tag that changes nothing counts as changed. SetPolicy replaces the
+        policy of a ready item and leaves its other terms. RunNow makes a ready item due now, whatever it waits for
+        besides, and with `reset` its counters begin anew (attempt, errors and crashes 0, no last chance, `renewed_at`
+        now). Expire makes a ready item a letter, without an attempt, and moves those that wait for it as `settle`
+        would. Park gives a ready item the hold `parked:<label>`, whatever it waits for: it is not leased, counts as
+        `parked`, keeps its place, its dedupe key and what it waits for, and blocks its order key as a delayed head
+        does; a place under its limit key that it was promised goes to the next. Only Unpark, Cancel, Expire and the
+        death of what it waits for (`on_dead="die"`) end that. Unpark gives it the hold that it would have now; skipped
+        for what is not parked. Edit replaces the payload of a ready item, or of a letter that is not in the trash, and
+        keeps the one before, byte for byte even if it is damaged, as a revision with actor, reason and time; all else
+        stays as it is. Skipped for another revision than the expected one, and after EDITS_LIMIT edits. Recall makes a
+        replayed item that no worker has leased since the letter that it was (reason, failure, times, disposition,
+        route, counters, `replays` one less, queue and place under its order key: its dead head again, if the key has no
+        other), however full its route is, and moves those that wait for it likewise; its payload and revision stay as
+        they are. Reserve keeps a letter that is not in the trash for one replay: until that sends it (Replay with its
+        id as `reserved`, skipped for letters that are not reserved for it) or Unreserve, every other act than Tag and
+        Note is skipped, and `lease_letters` does not give it. Anything else is skipped for a letter that somebody works
+        on where it lies; once the lease ran out, it takes it away for good (deliveries + 1, no lease).
         """
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
         """Letters of another store, with their evidence, all or none and audited as `import`. Ids that exist, or did,
         are `already`.
 
-        Each enters dead, with its disposition, route, tags, attempts, counters and times (none of them later than now).
+        Each enters dead, with its disposition, route, tags, attempts, revisions, counters and times (none of them later
+        than now).
         `seq` begins anew, and `deliveries` goes on after all that its evidence tells of. In the order of enqueue, and
         what is waited for first. What it was bound to is kept as its terms and binds when it is replayed: at
         the tail of its order key, and skipped for an `after` that is unknown here, unless forced. ConfigError for an
@@ -206,7 +253,7 @@ class Store(Protocol):
         """
 
     async def get(self, item_id: str) -> History:
-        """The item with every attempt and act, and what it waits for. Raises NotFound."""
+        """The item with every attempt and act, earlier payloads, and what it waits for. Raises NotFound."""
 
     async def find(
         self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
@@ -217,7 +264,8 @@ class Store(Protocol):
 
         Texts and payloads are judged in Python, at most SCAN_LIMIT candidates a page: it may come short, even empty,
         with `next` set. Not among all items there are: without an indexed companion BadFilter, unless for letters.
-        `amend` and `prune` take no such selection (ConfigError).
+        `amend` and `prune` take no such selection (ConfigError). Nor is it taken where a queue that it may match is
+        encrypted (BadFilter).
         """
 
     async def ids(
@@ -225,11 +273,28 @@ class Store(Protocol):
     ) -> IdPage:
         """What `find` would give, in the same order, as ids only and in larger pages: the set an act is about."""
 
-    async def tally(self) -> Tally:
-        """Counts per declared queue, kept in the writes that change them, never scanned; ordered by queue name."""
+    async def tally(self, *, members: bool = True) -> Tally:
+        """Counts per declared queue, kept in the writes that change them, never scanned; ordered by queue name.
+
+        Without `members`, the row of a declared family stands in `queues` in place of those of its members.
+        """
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         """Open letters by cause and queue, most first, described by those that are still open."""
+
+    async def changes(self, after: int = 0, limit: int = 100) -> tuple[LetterChange, ...]:
+        """Items whose last change has a number greater than `after`, in the order of these numbers, each once.
+
+        Every write that makes, changes or ends a letter gives the item the next number of the store: the end of a
+        lease that makes it a letter, also for a damaged payload; the death of what it waits for; a put of an item that
+        enters dead; every act on a letter, and every act that makes one; the end of a letter's lease; `take_in`. The
+        removal of an item that has a number, by `prune` or `sweep`, gives it the next one. A lease of a letter and
+        `extend` are no change. An item that never was a letter has no number.
+
+        Numbers grow and are never reused, also not after a restart or for an item that was pruned. A reader that goes
+        on from the last number it saw misses no change, whatever was committed meanwhile: an item that changes again
+        gets a higher number. Limits above PAGE_LIMIT raise ConfigError.
+        """
 
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
         """Remove resolved items for good: done, cancelled, and letters in the trash. Never anything else.
@@ -245,13 +310,20 @@ class Store(Protocol):
 
         ConfigError for a limit below 1, a capacity below what the queue holds, an unknown order. A new rate begins
         full. A new limit per key frees those that the old one held.
+
+        A pattern (`webhook:*`) declares a family, to which every queue with such a name belongs, before and after.
+        ConfigError for another name that ends in `:*`, and for the gate `*` of a queue that is no family. `put` refuses
+        items for a pattern, and QueueFull names the family when its capacity is reached.
         """
 
     async def configure_route(self, route: str, capacity: int | None) -> None:
         """How many open letters a route has room for; None for no limit. ConfigError if it has more already."""
 
     async def settings(self, queue: str) -> QueueSettings:
-        """Of one queue; those of a new one if it is not declared. Cheap: read whenever a policy is asked for."""
+        """Of one queue; those of a new one if it is not declared. Cheap: read whenever a policy is asked for.
+
+        Of a member of a declared family, as core.families.member_settings gives them; `tally` has its own.
+        """
 
     async def set_gate(self, write: GateWrite) -> Gate:
         """Compare and set: Conflict if the version is not the expected one. What leases spent goes on, unless `shut`
@@ -271,6 +343,16 @@ class Store(Protocol):
         called for ever. Also forgets dedupe keys whose window is over.
         """
 
+    async def reencrypt(
+        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+    ) -> Reencrypted:
+        """Of the next `limit` items in the order of enqueue, encrypt payloads and results anew with the current key:
+        those with another key, and those in clear of a queue that is encrypted. What they say never changes.
+
+        Each body is replaced only if it is still what was read. Those of items that run are left, and so are those that
+        do not decrypt. `queue`: of that one only. `dry_run`: counts, and needs no keys. ConfigError without keys.
+        """
+
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         """Say that a worker is alive for `ttl`; one that says it stopped is not. Leases do not depend on it."""
 
@@ -280,8 +362,17 @@ class Store(Protocol):
     async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
         """True if `owner` leads `name` for `ttl` from now. At most one owner at a time; asking again prolongs."""
 
-    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+    async def kinds(self, queue: str) -> tuple[str, ...]:
+        """The kinds among the due items of a queue that have no hold, in alphabetical order. Costs a step for each."""
+
+    async def wait(
+        self, queues: Sequence[str], timeout: Millis, kinds: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
         """Return when an item of these queues may be leased, at the latest after `timeout`. May return for nothing.
+        A family among them stands for its members.
+
+        `kinds`: of the queues in it, only items of these kinds count, as in `Want.kinds`. For a family that costs a
+        step for each member that has anything due.
 
         What a rate or a gate keeps back is waited for until they let it go; what `max_running` keeps back until
         something of the queue ends.

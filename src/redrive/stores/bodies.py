@@ -1,75 +1,295 @@
-"""Packing and unpacking beside the transactions: in a thread, and only when something is large or packed."""
+"""Packing, encrypting and opening bodies beside the transactions: in a thread, and only where there is something to do.
+
+Which queues are encrypted is known to the store: a write that brings a body in clear for one of them is refused there
+(EncryptionKeyMissing) before anything is stored. Then it is repeated with the body encrypted, and the queue remembered:
+so a queue that is not encrypted costs nothing, and one that is a refused write now and then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from time import monotonic
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
-from redrive.core.item import History, Item, NewItem
-from redrive.core.verbs import Settlement
-from redrive.errors import StoreError
+from redrive.core import select
+from redrive.core.acts import Change, Edit
+from redrive.core.decide import ToDone
+from redrive.core.item import History, Item, NewItem, Revision, payloads_of
+from redrive.core.rendering import render
+from redrive.core.select import Selection
+from redrive.core.verbs import (
+    LetterChange,
+    QueueSettings,
+    Settlement,
+    Tally,
+)
+from redrive.errors import BadFilter, ConfigError, EncryptionKeyMissing, StoreError
 from redrive.stores import packing
 from redrive.stores.aside import aside
+from redrive.stores.keyring import Keyring, Purpose, key_missing
+from redrive.stores.packing import SEALED, Packed, is_sealed, key_id_of
+
+T = TypeVar("T")
+P = TypeVar("P")
 
 Judged = tuple[Item, StoreError | None]
 """An item, and why its payload must not be used."""
 
+KNOWN_FOR = 60.0
+"""Seconds after which a queue that another process may have changed is asked about again, by a write in clear."""
 
-async def packed_items(items: Sequence[NewItem], above: int) -> Sequence[NewItem]:
-    if not packing.any_heavy(items, above):
-        return items
-    return await aside(lambda: packing.packed_items(items, above))
-
-
-async def packed_settlements(settlements: Sequence[Settlement], above: int) -> Sequence[Settlement]:
-    if not packing.heavy_end(settlements, above):
-        return settlements
-    return await aside(lambda: [packing.packed_settlement(settlement, above) for settlement in settlements])
+Way = Literal["whole", "sealed", "raw"]
+_way: ContextVar[Way] = ContextVar("redrive_way_of_reading", default="whole")
 
 
-async def packed_histories(histories: Sequence[History], above: int) -> Sequence[History]:
-    if max([len(history.item.payload) for history in histories], default=0) <= above:
-        return histories
-    return await aside(lambda: [_packed_history(history, above) for history in histories])
+async def as_stored(reading: Awaitable[T], way: Way = "sealed") -> T:
+    """What `reading` finds, with encrypted payloads left as they are, also those that could be decrypted.
 
-
-def _packed_history(history: History, above: int) -> History:
-    payload = history.item.payload
-    if len(payload) <= above:
-        return history
-    return replace(history, item=replace(history.item, payload=packing.pack(payload)))
-
-
-async def judged(items: Sequence[Item]) -> list[Judged]:
-    """Each unpacked, or as it is with what is wrong with it."""
-    return await aside(lambda: [_judged(item) for item in items])
-
-
-def _judged(item: Item) -> Judged:
+    `raw`: as the store keeps all of them, for the store itself.
+    """
+    token = _way.set(way)
     try:
-        return packing.unpacked(item), None
-    except StoreError as error:
-        return item, error
+        return await reading
+    finally:
+        _way.reset(token)
 
 
-async def whole(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """For those who look: unpacked, or with its flaw."""
-    if not packing.any_packed(items) and not packing.any_packed_result(items):
-        return items
-    return await aside(lambda: tuple([_whole(item) for item in items]))
+class Bodies:
+    """Of one store. `above`: how large a body is packed; `keyring`: None in a process without encryption keys."""
 
+    def __init__(self, above: int, keyring: Keyring | None = None) -> None:
+        self.above = above
+        self.keyring = keyring
+        self._encrypted: dict[str, float] = {}
 
-def _whole(item: Item) -> Item:
-    try:
-        return packing.unpacked(item)
-    except StoreError as error:
-        # A result that cannot be read must not be taken for one; `wait` tells by the flaw that there was one.
-        return flawed(replace(item, result=None), error)
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return () if self.keyring is None else self.keyring.ids
+
+    # --- which queues are encrypted ---
+
+    def know(self, queue: str, *, encrypt: bool) -> None:
+        if encrypt and self.keyring is not None:
+            self._encrypted[queue] = monotonic() + KNOWN_FOR
+        else:
+            self._encrypted.pop(queue, None)
+
+    def learn(self, queue: str, settings: QueueSettings) -> QueueSettings:
+        if settings.encrypt or self._encrypted:
+            self.know(queue, encrypt=settings.encrypt)
+        return settings
+
+    def _encrypts(self, queue: str) -> bool:
+        """Without a queue: whether there is any."""
+        if not queue:
+            return bool(self._encrypted)
+        until = self._encrypted.get(queue)
+        if until is None or until > monotonic():
+            return until is not None
+        self.know(queue, encrypt=False)
+        return False
+
+    async def write(self, pack: Callable[[], Awaitable[P]], write: Callable[[P], Awaitable[T]]) -> T:
+        """Packs and writes, and again where a body was refused in clear."""
+        while True:
+            try:
+                return await write(await pack())
+            except EncryptionKeyMissing as refused:
+                if self.keyring is None or self._encrypts(refused.queue):
+                    raise
+                self.know(refused.queue, encrypt=True)
+
+    # --- into the store ---
+
+    async def items(self, items: Sequence[NewItem]) -> Sequence[NewItem]:
+        if not self._concerns(items):
+            return items
+        return await aside(lambda: [self._new(new) for new in items])
+
+    async def settlements(self, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
+        if not self._concerns_ends(settlements):
+            return settlements
+        return await aside(lambda: [self._end(settlement) for settlement in settlements])
+
+    async def edit(self, selection: Selection, change: Change, write: Callable[[Change], Awaitable[T]]) -> T:
+        """Any change; the payload of an edit is packed, and encrypted where the store refuses it in clear."""
+        if not isinstance(change, Edit):
+            return await write(change)
+        body = change.payload
+        if len(body) > self.above:
+            body = await aside(lambda: packing.pack(change.payload))
+        try:
+            return await write(replace(change, payload=body))
+        except EncryptionKeyMissing:
+            if self.keyring is None:
+                raise
+        ids = select.ids_of(selection) or ()
+        if len(ids) != 1:
+            # It is encrypted for one item, and good for no other.
+            raise ConfigError(
+                "an edit in an encrypted queue is of one item", field="selection", hint="name it by its id"
+            )
+        return await write(replace(change, payload=self.keyring.seal(body, ids[0], "payload")))
+
+    async def histories(self, histories: Sequence[History]) -> Sequence[History]:
+        parts = [part for history in histories for part in payloads_of(history)]
+        if not self._encrypted and not any(len(part.payload) > self.above or part.sealed for part in parts):
+            return histories
+        return await aside(lambda: [self._history(history) for history in histories])
+
+    def _concerns(self, items: Sequence[NewItem]) -> bool:
+        if packing.any_heavy(items, self.above):
+            return True
+        return bool(self._encrypted) and any(self._encrypts(new.queue) for new in items)
+
+    def _concerns_ends(self, settlements: Sequence[Settlement]) -> bool:
+        above, encrypted = self.above, self._encrypted
+        for settlement in settlements:
+            decision = settlement.decision
+            result = decision.result if decision.__class__ is ToDone else None
+            if result is not None and (len(result) > above or (encrypted and self._encrypts(settlement.queue))):
+                return True
+            if settlement.follow_ups and self._concerns(settlement.follow_ups):
+                return True
+        return False
+
+    def _new(self, new: NewItem) -> NewItem:
+        return replace(new, payload=self._packed(new.payload, new.queue, new.id, "payload"))
+
+    def _end(self, settlement: Settlement) -> Settlement:
+        decision = settlement.decision
+        if isinstance(decision, ToDone) and decision.result is not None:
+            decision = ToDone(self._packed(decision.result, settlement.queue, settlement.id, "result"))
+        follow_ups = tuple([self._new(new) for new in settlement.follow_ups])
+        return replace(settlement, decision=decision, follow_ups=follow_ups)
+
+    def _history(self, history: History) -> History:
+        item = history.item
+
+        def body(part: Item | Revision) -> bytes:
+            if part.sealed:
+                return Packed(part.payload, SEALED)
+            return self._packed(part.payload, item.queue, item.id, "payload")
+
+        revisions = tuple([replace(one, payload=body(one)) for one in history.revisions])
+        return replace(history, item=replace(item, payload=body(item)), revisions=revisions)
+
+    def _packed(self, body: bytes, queue: str, item_id: str, purpose: Purpose) -> bytes:
+        packed = packing.pack(body) if len(body) > self.above else body
+        if self.keyring is None or not self._encrypts(queue):
+            return packed
+        return self.keyring.seal(packed, item_id, purpose)
+
+    # --- out of the store ---
+
+    async def judged(self, items: Sequence[Item]) -> list[Judged]:
+        """Each opened, or as it is with what is wrong with it."""
+        return await aside(lambda: [self._judged(item) for item in items])
+
+    def _judged(self, item: Item) -> Judged:
+        try:
+            return self._opened(item), None
+        except StoreError as error:
+            return item, error
+
+    async def whole(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
+        """For those who look: opened, or with its flaw."""
+        if not packing.any_packed(items) and not packing.any_packed_result(items):
+            return items
+        way = _way.get()
+        if way == "raw":
+            return items
+        return await aside(lambda: tuple([self.shown(item, as_stored=way == "sealed") for item in items]))
+
+    async def whole_changes(self, changes: Sequence[LetterChange]) -> tuple[LetterChange, ...]:
+        found = await self.whole(tuple([one.item for one in changes if one.item is not None]))
+        items = {item.id: item for item in found}
+        return tuple([replace(one, item=items.get(one.id)) for one in changes])
+
+    async def whole_history(self, history: History) -> History:
+        (item,) = await self.whole((history.item,))
+        way = _way.get()
+        if way == "raw" or not any(isinstance(one.payload, Packed) for one in history.revisions):
+            return replace(history, item=item)
+        sealed = way == "sealed"
+        revisions = await aside(
+            lambda: tuple([self._revision(one, item.id, as_stored=sealed) for one in history.revisions])
+        )
+        return replace(history, item=item, revisions=revisions)
+
+    def _revision(self, revision: Revision, item_id: str, *, as_stored: bool) -> Revision:
+        body = revision.payload
+        try:
+            if as_stored and is_sealed(body):
+                raise key_missing(key_id_of(body))
+            return replace(revision, payload=self.opened(body, item_id, "payload"))
+        except StoreError as error:
+            return flawed_revision(revision, error)
+
+    def shown(self, item: Item, *, as_stored: bool = False) -> Item:
+        wrong: StoreError | None = None
+        payload, result = item.payload, item.result
+        try:
+            # A result that cannot be read must not be taken for one; `wait` tells by the flaw that there was one.
+            result = None if result is None else self.opened(result, item.id, "result")
+        except StoreError as error:
+            result, wrong = None, error
+        try:
+            if as_stored and is_sealed(payload):
+                raise key_missing(key_id_of(payload))
+            payload = self.opened(payload, item.id, "payload")
+        except StoreError as error:
+            wrong = error
+        whole = replace(item, payload=payload, result=result)
+        return whole if wrong is None else flawed(whole, wrong)
+
+    def _opened(self, item: Item) -> Item:
+        result = None if item.result is None else self.opened(item.result, item.id, "result")
+        return replace(item, payload=self.opened(item.payload, item.id, "payload"), result=result)
+
+    def opened(self, body: bytes, item_id: str, purpose: Purpose) -> bytes:
+        if isinstance(body, Packed) and body.packing == SEALED:
+            if self.keyring is None:
+                raise key_missing(key_id_of(body))
+            body = self.keyring.open(body, item_id, purpose)
+        return packing.unpack(body)
+
+    async def check_filter(self, selection: Selection, tally: Callable[[], Awaitable[Tally]]) -> None:
+        """BadFilter for one that looks into payloads of an encrypted queue."""
+        if not select.reads_payload(selection):
+            return
+        for row in (await tally()).queues:
+            if row.settings.encrypt and select.may_match_queue(selection, row.queue):
+                raise BadFilter(
+                    f"payload filters cannot be used on queue {row.queue!r}: it is encrypted",
+                    text=render(selection),
+                    column=1,
+                    hint="filter by other fields, or name a queue that is not encrypted",
+                )
 
 
 def flawed(item: Item, wrong: StoreError) -> Item:
-    return replace(item, payload=_left_of(item.payload), flaw=str(wrong))
+    return replace(item, payload=_left_of(item.payload), flaw=str(wrong), sealed=_key_of(item.payload))
+
+
+def judged_revision(revision: Revision, wrong: StoreError | None) -> Revision:
+    return revision if wrong is None else flawed_revision(revision, wrong)
+
+
+def flawed_revision(revision: Revision, wrong: StoreError) -> Revision:
+    body = revision.payload
+    return replace(revision, payload=_left_of(body), flaw=str(wrong), sealed=_key_of(body))
+
+
+def _key_of(body: bytes) -> str:
+    """Of what is encrypted and has a header; else ""."""
+    try:
+        return key_id_of(body) if is_sealed(body) else ""
+    except StoreError:
+        return ""
 
 
 def _left_of(body: object) -> bytes:

@@ -7,43 +7,111 @@ from collections.abc import Iterable, Sequence
 from msgspec import UNSET
 
 from redrive.core import durations
+from redrive.core.acts import (
+    Act,
+    Change,
+    Edit,
+    Move,
+    Park,
+    Replay,
+    Reserve,
+    SetPolicy,
+    Tag,
+)
 from redrive.core.decide import ToCancelled, ToDone
+from redrive.core.families import OWN_GATE, is_family
 from redrive.core.graph import cycle
 from redrive.core.item import Dedupe, Millis, NewItem
 from redrive.core.meters import Rate
 from redrive.core.verbs import (
-    Act,
-    Change,
     DocumentWrite,
     GateWrite,
-    Move,
+    LeaseRequest,
     NewEntry,
     QueueChange,
-    Replay,
-    SetPolicy,
     Settlement,
-    Tag,
 )
 from redrive.errors import BadDependency, ConfigError, Conflict
-from redrive.stores.base import PAGE_LIMIT
+from redrive.stores.base import HEADERS_LIMIT, HEADERS_SIZE, NAME_LIMIT, PAGE_LIMIT, TRACE_LIMIT
 
 
 def check_new(items: Sequence[NewItem]) -> None:
     for new in items:
         if not new.id:
             raise ConfigError("must not be empty", field="id")
-        if not new.queue:
-            raise ConfigError(f"must not be empty (item {new.id})", field="queue")
+        if new.queue[-2:] in _NO_NAME_ENDS:
+            raise _no_queue(new)
         if new.delay < 0:
             raise ConfigError(f"must not be negative: {new.delay} ms (item {new.id})", field="delay")
         if new.at is not None and new.at < 0:
             raise ConfigError(f"must not be before 1970: {new.at} ms (item {new.id})", field="at")
+        if new.kind or new.release:
+            check_name("kind", new.kind)
+            check_name("release", new.release)
     check_terms([new for new in items if new.terms is not None])
     # Names are few and short: joined, one look is enough for nearly all.
     if not _plain("".join([new.id + new.queue for new in items])):
         for new in items:
             check_text("id", new.id)
             check_text("queue", new.queue)
+
+
+_NO_NAME_ENDS = ("", ":*")
+
+
+def _no_queue(new: NewItem) -> ConfigError:
+    if not new.queue:
+        return ConfigError(f"must not be empty (item {new.id})", field="queue")
+    hint = "name one member, such as webhook:acme"
+    return ConfigError(f"{new.queue!r} is a pattern, not a queue (item {new.id})", field="queue", hint=hint)
+
+
+def check_pattern(queue: str) -> None:
+    """A name that ends in `:*` means a family, and has the form of one."""
+    if queue.endswith(":*") and not is_family(queue):
+        hint = "a family is a name without ':', then ':*', such as webhook:*"
+        raise ConfigError(f"{queue!r} is not the pattern of a family", field="queue", hint=hint)
+
+
+def check_queues(queues: Iterable[str]) -> None:
+    """Those that a worker names."""
+    for queue in queues:
+        check_pattern(queue)
+
+
+def check_name(field: str, name: str) -> None:
+    check_text(field, name)
+    if len(name) > NAME_LIMIT:
+        hint = f"at most {NAME_LIMIT}"
+        raise ConfigError(f"it has {len(name):,} characters", field=field, hint=hint)
+
+
+def check_headers(headers: Sequence[tuple[str, str]]) -> None:
+    names = [name for name, _ in headers]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
+    if twice:
+        raise ConfigError(f"{twice[0]!r} is there twice", field="headers", hint="give each name one text")
+    if len(names) > HEADERS_LIMIT:
+        raise ConfigError(f"{len(names)} headers are too many", field="headers", hint=f"at most {HEADERS_LIMIT}")
+    for name, text in headers:
+        check_text("headers", name, text)
+        if not name:
+            raise ConfigError("a name is empty", field="headers", hint="name each header")
+    size = sum([len(name.encode()) + len(text.encode()) for name, text in headers])
+    if size > HEADERS_SIZE:
+        hint = f"at most {HEADERS_SIZE:,} with their names; put the rest into the payload"
+        raise ConfigError(f"they have {size:,} bytes", field="headers", hint=hint)
+
+
+def check_trace(trace: str) -> None:
+    check_text("trace", trace)
+    if len(trace) > TRACE_LIMIT:
+        raise ConfigError(f"it has {len(trace):,} characters", field="trace", hint=f"at most {TRACE_LIMIT}")
+
+
+def check_schema(schema: int) -> None:
+    if not 0 <= schema <= MOST:
+        raise ConfigError(f"must be between 0 and {MOST:,}, not {schema}", field="schema")
 
 
 def check_terms(items: Sequence[NewItem]) -> None:
@@ -54,6 +122,10 @@ def check_terms(items: Sequence[NewItem]) -> None:
         check_text("order_key", terms.order_key)
         check_text("limit_key", terms.limit_key)
         check_text("policy", terms.policy)
+        check_schema(terms.schema)
+        check_trace(terms.trace)
+        if terms.headers:
+            check_headers(terms.headers)
         if terms.dedupe is not None:
             check_dedupe(terms.dedupe)
         for awaited in terms.after:
@@ -84,6 +156,16 @@ def check_follow_ups(items: Sequence[NewItem]) -> None:
         if new.terms is not None and new.terms.after:
             raise ConfigError(f"a follow-up cannot wait for others (item {new.id})", field="after")
     check_new(items)
+
+
+def check_lease(request: LeaseRequest) -> None:
+    check_queues([want.queue for want in request.wants])
+    if not request.item:
+        return
+    check_text("item", request.item)
+    if len(request.wants) != 1:
+        hint = "name the queue of the item in the only want"
+        raise ConfigError(f"one item is leased by one want, not {len(request.wants)}", field="item", hint=hint)
 
 
 def check_letters(ids: Sequence[str], worker: str, ttl: Millis) -> None:
@@ -151,13 +233,28 @@ def check_amend(change: Change, by: Act) -> None:
         check_tag_change(change)
     elif isinstance(change, SetPolicy):
         check_text("policy", change.policy)
+    elif isinstance(change, Park):
+        check_label(change.label)
+    elif isinstance(change, Edit):
+        check_edit(change)
     elif isinstance(change, Move) or (isinstance(change, Replay) and change.queue):
         check_queue(change.queue)
+    if isinstance(change, Reserve) or (isinstance(change, Replay) and change.reserved):
+        check_replay_id(change.replay if isinstance(change, Reserve) else change.reserved)
+
+
+def check_replay_id(replay: str) -> None:
+    check_text("replay", replay)
+    if not 1 <= len(replay) <= REPLAY_ID_LENGTH:
+        raise ConfigError(f"must have 1 to {REPLAY_ID_LENGTH} characters, not {len(replay)}", field="replay")
 
 
 def check_queue(queue: str) -> None:
     if not queue:
         raise ConfigError("must not be empty", field="queue")
+    if queue.endswith(":*"):
+        hint = "name one member, such as webhook:acme"
+        raise ConfigError(f"{queue!r} is a pattern, not a queue", field="queue", hint=hint)
     check_text("queue", queue)
 
 
@@ -170,19 +267,38 @@ def check_tag_change(change: Tag) -> None:
         raise ConfigError(f"{both[0]!r} is added and removed at once", field="tag", hint="say one of the two")
 
 
-def check_tags(tags: Iterable[str]) -> None:
+def check_tags(tags: Iterable[str], *, field: str = "tag") -> None:
     for tag in tags:
         if not 1 <= len(tag) <= TAG_LENGTH:
-            hint = "a tag is one short word"
-            raise ConfigError(f"must have 1 to {TAG_LENGTH} characters, not {len(tag)}", field="tag", hint=hint)
+            hint = f"a {field} is one short word"
+            raise ConfigError(f"must have 1 to {TAG_LENGTH} characters, not {len(tag)}", field=field, hint=hint)
         # What cannot be printed is refused as well: nobody could type it again.
         if "," in tag or " " in tag or not tag.isprintable():
             hint = "leave out blanks, commas and control characters, as in needs-review"
-            raise ConfigError(f"{tag!r} is no tag", field="tag", hint=hint)
+            raise ConfigError(f"{tag!r} is no {field}", field=field, hint=hint)
+
+
+def check_label(label: str) -> None:
+    """Of a parked item. `parked:order` is the hold of items behind a dead head, so that no label may be called so."""
+    check_tags((label,), field="label")
+    if label == "order" or ":" in label:
+        hint = "use another word, without a colon, as in schema"
+        raise ConfigError(f"{label!r} cannot be the label of a parked item", field="label", hint=hint)
+
+
+def check_edit(change: Edit) -> None:
+    payload: object = change.payload
+    if not isinstance(payload, bytes):
+        kind = type(payload).__name__
+        raise ConfigError(f"must be bytes, not {kind}", field="payload", hint="encode it as it would be put")
+    if change.revision is not None and change.revision < 0:
+        hint = "the first payload has the number 0; use None for any"
+        raise ConfigError(f"must be 0 or more, not {change.revision}", field="revision", hint=hint)
 
 
 TAG_LENGTH = 100
 TAGS_LIMIT = 50
+REPLAY_ID_LENGTH = 128
 """So many an item may have."""
 
 
@@ -234,8 +350,20 @@ def check_act(by: Act) -> None:
     check_text("request_id", by.request_id)
 
 
+def check_family_change(queue: str, change: QueueChange) -> None:
+    """What only a family can have, and what it cannot."""
+    if change.encrypt is True and is_family(queue):
+        hint = "set it for each member, such as webhook:acme"
+        raise ConfigError(f"a family is not encrypted: {queue!r}", field="encrypt", hint=hint)
+    if change.gate == OWN_GATE and not is_family(queue):
+        hint = "only a family, such as webhook:*, gives each member a breaker of its own; name one"
+        raise ConfigError("'*' is not a name", field="gate", hint=hint)
+
+
 def check_change(queue: str, change: QueueChange) -> None:
     check_text("queue", queue)
+    check_pattern(queue)
+    check_family_change(queue, change)
     check_text("by", change.by)
     check_text("reason", change.reason)
 
@@ -251,6 +379,8 @@ def check_change(queue: str, change: QueueChange) -> None:
     share = change.retry_share
     if share is not UNSET and share is not None and not 0 < share <= 1:
         raise ConfigError(f"must be above 0 and at most 1, not {share}", field="retry_share", hint="0.3 is 30 %")
+    if change.encrypt is not UNSET and not isinstance(change.encrypt, bool):
+        raise ConfigError(f"must be True or False, not {change.encrypt!r}", field="encrypt")
     for field in ("policy", "gate"):
         value = getattr(change, field)
         if value is not UNSET:

@@ -10,7 +10,7 @@ from redrive.core.item import Attempt, Ending, Failure, Instant, Item
 from redrive.core.outcome import Dead
 from redrive.core.policy import Policy
 from redrive.core.verbs import Settlement
-from redrive.errors import StoreError, StoreTooNew
+from redrive.errors import DecryptionFailed, StoreError, StoreTooNew
 
 _log = logging.getLogger("redrive.stores")
 
@@ -28,6 +28,6 @@ def laid_aside(item: Item, wrong: StoreError, now: Instant) -> Settlement:
 
 
 def _reason(wrong: StoreError) -> str:
-    if isinstance(wrong, StoreTooNew):
+    if isinstance(wrong, StoreTooNew | DecryptionFailed):
         return "unreadable"
     return "damaged"

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from redrive.core import codec
+from redrive.core.acts import EDITS_LIMIT
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, MOST_TRIES, Attempt, History, Instant, Item, NewItem, Terms
 from redrive.core.states import Disposition, State
-from redrive.errors import ConfigError
-from redrive.stores.checks import TAGS_LIMIT, check_new, check_tags, check_text
+from redrive.errors import ConfigError, StoreCorrupt
+from redrive.stores.checks import TAGS_LIMIT, check_name, check_new, check_tags, check_text
+from redrive.stores.packing import key_id_of
 
 
 def check_imports(histories: Sequence[History]) -> None:
@@ -59,7 +61,9 @@ def _check(history: History) -> None:
     if item.state is not State.DEAD or letter is None:
         hint = "only letters can be taken in; enqueue what is to run"
         raise ConfigError(f"it is {item.state}, not a dead letter (item {item.id})", field="state", hint=hint)
-    if item.flaw:
+    if item.sealed:
+        check_sealed(item.id, item.payload, item.sealed)
+    elif item.flaw:
         hint = "what is left of it is in the store it comes from"
         raise ConfigError(f"it is damaged: {item.flaw} (item {item.id})", field="payload", hint=hint)
     why = letter.failure
@@ -80,6 +84,17 @@ def _check(history: History) -> None:
         raise ConfigError(f"half a character in its texts (item {item.id})", field="failure", hint=hint) from None
 
 
+def check_sealed(item_id: str, payload: bytes, key: str) -> None:
+    """An encrypted payload stays as it is: only its header can be read here."""
+    try:
+        found = key_id_of(payload)
+    except StoreCorrupt:
+        found = ""
+    if not key or found != key:
+        hint = "take the record as the export wrote it"
+        raise ConfigError(f"it is not encrypted with key {key!r} (item {item_id})", field="payload", hint=hint)
+
+
 def _check_numbers(history: History) -> None:
     item = history.item
     for field in ("enqueued_at", "due_at", "renewed_at", "leased_at", "ended_at"):
@@ -93,13 +108,29 @@ def _check_numbers(history: History) -> None:
         if not 0 <= value <= MOST_TRIES:
             raise ConfigError(f"{value} makes no sense (item {item.id})", field=field)
     for one in history.attempts:
+        check_name("release", one.release)
         if not (0 <= one.started_at <= LATEST and 0 <= one.ran <= LATEST and 0 <= one.number <= MOST_TRIES):
             raise ConfigError(f"the numbers of one make no sense (item {item.id})", field="attempts")
     if not 0 <= history.omitted <= MOST_TRIES:
         raise ConfigError(f"{history.omitted} makes no sense (item {item.id})", field="omitted")
+    _check_revisions(history)
     numbers = [attempt.delivery for attempt in history.attempts]
     if numbers != sorted(set(numbers)) or any(not 1 <= number <= MOST_TRIES for number in numbers):
         raise ConfigError(f"their deliveries do not go up one by one (item {item.id})", field="attempts")
+
+
+def _check_revisions(history: History) -> None:
+    item_id, revisions = history.item.id, history.revisions
+    if [one.number for one in revisions] != list(range(len(revisions))) or len(revisions) > EDITS_LIMIT:
+        hint = f"they are numbered from 0, and {EDITS_LIMIT} are the most"
+        raise ConfigError(f"the numbers of earlier payloads are wrong (item {item_id})", field="revisions", hint=hint)
+    for one in revisions:
+        check_text("revisions", one.actor, one.reason)
+        if one.sealed:
+            check_sealed(item_id, one.payload, one.sealed)
+        if (one.flaw and not one.sealed) or not 0 <= one.at <= LATEST:
+            text = f"payload {one.number} is damaged, or its time makes no sense (item {item_id})"
+            raise ConfigError(text, field="revisions")
 
 
 LATEST = 2**53 - 1
@@ -108,7 +139,15 @@ LATEST = 2**53 - 1
 
 
 def _as_new(item: Item) -> NewItem:
-    return NewItem(item.id, item.queue, item.payload, priority=item.priority, terms=item.terms)
+    return NewItem(
+        item.id,
+        item.queue,
+        item.payload,
+        priority=item.priority,
+        terms=item.terms,
+        kind=item.kind,
+        release=item.release,
+    )
 
 
 def _settled_in(history: History, now: Instant) -> History:
@@ -138,13 +177,23 @@ def _settled_in(history: History, now: Instant) -> History:
         leased_at=None if item.leased_at is None else min(item.leased_at, now),
         # The hold of the trash begins with the import: whoever brings a letter here has time to look at it.
         ended_at=now if in_trash else died_at,
-        letter=structs.replace(letter, died_at=died_at),
+        letter=structs.replace(letter, died_at=died_at, reserved=""),
         priority=item.priority,
-        terms=None if item.terms == Terms() else item.terms,
+        terms=_terms(history),
         tags=tuple(sorted(set(item.tags))),
+        kind=item.kind,
+        release=item.release,
+        sealed=item.sealed,
     )
     capped = tuple(structs.replace(one, started_at=min(one.started_at, now)) for one in attempts)
-    return History(settled, capped, omitted)
+    revisions = tuple(structs.replace(one, at=min(one.at, now), flaw="") for one in history.revisions)
+    return History(settled, capped, omitted, revisions=revisions)
+
+
+def _terms(history: History) -> Terms | None:
+    """With as many revisions as came with it: without them, its payload is the first one here."""
+    terms = structs.replace(history.item.terms or Terms(), revision=len(history.revisions))
+    return None if terms == Terms() else terms
 
 
 def _deliveries(history: History) -> int:

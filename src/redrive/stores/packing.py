@@ -1,7 +1,8 @@
 """How a store keeps a large body: packed, under the number of the way it was packed.
 
 0 is the body as it was given. 1 is zlib behind a header with the size and the SHA-256 of the body, so that unpacking
-knows where to stop, and a tombstone needs none. Other numbers are a later release's, and never guessed at.
+knows where to stop, and a tombstone needs none. 2 is a body of either kind, encrypted (stores/keyring.py). Other
+numbers are a later release's, and never guessed at.
 """
 
 from __future__ import annotations
@@ -13,12 +14,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Self
 
-from msgspec.structs import replace
-
-from redrive.core.decide import ToDone
 from redrive.core.item import Item, NewItem
 from redrive.core.sizes import Size, parse
-from redrive.core.verbs import Settlement
 from redrive.errors import StoreCorrupt, StoreError, StoreTooNew
 
 ABOVE = "64KiB"
@@ -26,6 +23,7 @@ ABOVE = "64KiB"
 OFF = "off"
 
 _ZLIB = 1
+SEALED = 2
 _LEVEL = 1
 """A put waits for it: a quarter of the default level's time for a few per cent of the space."""
 _WORTH = 0.9
@@ -58,12 +56,17 @@ def checksum(body: Packed) -> int:
     return zlib.crc32(body, body.packing)
 
 
+def packed_as(body: bytes) -> tuple[int, int]:
+    """How a body is packed, and its checksum."""
+    return (body.packing, checksum(body)) if isinstance(body, Packed) else (0, zlib.crc32(body))
+
+
 def fault(body: bytes | None, crc: int | None, packing: int | None) -> StoreError | None:
     """Why a payload must not be used; None all round is one that is not there."""
     # Damage can change even the type of a value.
     if not isinstance(body, bytes) or not isinstance(packing, int) or zlib.crc32(body, packing) != crc:
         return _damaged("the payload does not fit its checksum")
-    return _unknown(packing) if packing and packing != _ZLIB else None
+    return _unknown(packing) if packing not in (0, _ZLIB, SEALED) else None
 
 
 def pack(body: bytes) -> bytes:
@@ -78,8 +81,14 @@ def pack(body: bytes) -> bytes:
 
 
 def unpack(body: bytes) -> bytes:
-    """What was put. Raises StoreTooNew for a number of a later release, StoreCorrupt for what does not unpack."""
+    """What was put. Raises StoreTooNew for a number of a later release, StoreCorrupt for what does not unpack.
+
+    An encrypted body stays encrypted.
+    """
     if not isinstance(body, Packed):
+        return body
+    if body.packing == SEALED:
+        key_id_of(body)
         return body
     if body.packing != _ZLIB:
         raise _unknown(body.packing)
@@ -95,8 +104,37 @@ def unpack(body: bytes) -> bytes:
     return whole
 
 
+def is_sealed(body: bytes) -> bool:
+    return isinstance(body, Packed) and body.packing == SEALED
+
+
+def sealed_header(packing: int, key_id: str) -> bytes:
+    """How an encrypted body begins: how the body inside is packed, and the id of the key."""
+    name = key_id.encode()
+    return bytes((packing, len(name))) + name
+
+
+def read_header(body: bytes) -> tuple[int, str, int]:
+    """How the body inside is packed, the id of the key, and where the header ends."""
+    end = 2 + body[1] if len(body) > 1 else 0
+    if end < 3 or len(body) < end or body[0] not in (0, _ZLIB):
+        raise _damaged("an encrypted body has no header")
+    try:
+        return body[0], bytes(body[2:end]).decode("ascii"), end
+    except UnicodeDecodeError:
+        raise _damaged("an encrypted body has no header") from None
+
+
+def key_id_of(body: bytes) -> str:
+    """Which key a body is encrypted with. Raises StoreCorrupt if it cannot be one."""
+    return read_header(body)[1]
+
+
 def digest(body: bytes) -> str:
-    """The SHA-256 of what was put; of a body in an unknown packing, that of the bytes that are there."""
+    """The SHA-256 of what was put; of a body that is encrypted or in an unknown packing, that of the bytes there.
+
+    A digest of what is encrypted would tell it to anybody who can guess it.
+    """
     if isinstance(body, Packed) and body.packing == _ZLIB and len(body) >= _HEADER.size:
         _, made_of = _HEADER.unpack_from(body)
         return bytes(made_of).hex()
@@ -114,33 +152,6 @@ def any_packed(items: Sequence[Item]) -> bool:
 
 def any_packed_result(items: Sequence[Item]) -> bool:
     return Packed in set(map(type, map(_result, items)))
-
-
-def unpacked(item: Item) -> Item:
-    result = None if item.result is None else unpack(item.result)
-    return replace(item, payload=unpack(item.payload), result=result)
-
-
-def packed_items(items: Sequence[NewItem], above: int) -> list[NewItem]:
-    return [replace(new, payload=pack(new.payload)) if len(new.payload) > above else new for new in items]
-
-
-def heavy_end(settlements: Sequence[Settlement], above: int) -> bool:
-    """Whether a result or a follow-up is to be packed."""
-    for settlement in settlements:
-        decision = settlement.decision
-        if decision.__class__ is ToDone and decision.result is not None and len(decision.result) > above:
-            return True
-        if settlement.follow_ups and any_heavy(settlement.follow_ups, above):
-            return True
-    return False
-
-
-def packed_settlement(settlement: Settlement, above: int) -> Settlement:
-    decision = settlement.decision
-    if isinstance(decision, ToDone) and decision.result is not None and len(decision.result) > above:
-        decision = ToDone(pack(decision.result))
-    return replace(settlement, decision=decision, follow_ups=tuple(packed_items(settlement.follow_ups, above)))
 
 
 def _damaged(what: str) -> StoreCorrupt:

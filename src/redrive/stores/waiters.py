@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from redrive.core.families import family_and_member
 from redrive.stores.aside import tell
 
 
@@ -32,7 +33,9 @@ class Waiters:
             self._waiters -= {waiter}
 
     def wake(self, queues: Collection[str] | None = None) -> None:
-        """None: everybody."""
+        """None: everybody. Who waits for a family is woken for each of its members."""
+        if queues is not None and self._waiters:
+            queues = family_and_member(queues)
         for waiter in self._waiters:
             if queues is None or not waiter.queues.isdisjoint(queues):
                 tell(waiter.loop, waiter.event.set)

@@ -16,11 +16,12 @@ from msgspec import Struct
 from redrive import events as ev
 from redrive.app import Redrive
 from redrive.app.internals import store_of
-from redrive.core.item import Millis, short_id
-from redrive.core.verbs import LeaseRequest, Settled, Settlement
-from redrive.engine.registry import Handler
+from redrive.core.families import served
+from redrive.core.item import Instant, Millis, short_id
+from redrive.core.verbs import LeaseRequest, QueueTally, Settled, Settlement
+from redrive.engine.registry import Handler, handler_of, ready_of
 from redrive.errors import ConfigError, StoreError
-from redrive.stores.base import Store
+from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.testing import _inside
 from redrive.testing._relay import Answer, P, Relay
 from redrive.testing._spy import Spy
@@ -187,13 +188,22 @@ class Draining:
                 raise
             return self._clock.next_in or 1
         self._refusals = 0
-        ours = [row for row in tally.queues if row.queue in self._handlers]
-        due = [row.oldest_due for row in ours if row.ready and not row.paused and row.oldest_due is not None]
+        ours = [row for row in tally.queues if served(tuple(self._handlers), row.queue)]
+        ready = [row for row in ours if row.ready and not row.paused]
+        due = [when for row in ready if (when := await self._first_due(row)) is not None]
         pause = min(due) - tally.at if due else None
         if any(row.leased for row in ours) or (pause is not None and pause <= 0):
             # Handlers that sleep, leases of others, a worker that pauses before it asks again: the next one to wake.
             return self._clock.next_in or 1
         return pause
+
+    async def _first_due(self, row: QueueTally) -> Instant | None:
+        """Of the kinds that the handlers have."""
+        chosen = ready_of(handler_of(self._handlers, row.queue), row.queue)
+        if chosen is None:
+            return row.oldest_due
+        items = (await self._store.find(chosen, PAGE_LIMIT)).items
+        return min([item.due_at for item in items if not item.hold], default=None)
 
     async def _check_clock(self) -> None:
         """A store on another clock would never see its time come. One that shows another time may be such a store."""

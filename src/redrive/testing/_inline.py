@@ -23,6 +23,7 @@ from redrive.app.internals import parts_of
 from redrive.app.lifecycle import AppParts
 from redrive.core import outcome as o
 from redrive.core.decide import Charge, ToReady, decide
+from redrive.core.families import family_of
 from redrive.core.item import Attempt, Ending, Item, Millis
 from redrive.core.verbs import LeaseRequest, Settlement, Want
 from redrive.engine.asks import Asks
@@ -107,8 +108,9 @@ class _InlineClient(Client):
             raise errors[0]
 
     async def _attempt(self, queue: str, item_id: str) -> tuple[Run | None, BaseException | None]:
-        handler = self._registry.handlers.get(queue)
-        item = None if handler is None else await self._lease(handler, item_id)
+        handler = self._registry.handlers.get(queue) or self._registry.handlers.get(family_of(queue))
+        item = None if handler is None else await self._lease(queue, handler, item_id)
+        handler = handler if handler is None or item is None else handler.for_kind(item.kind)
         if handler is None or item is None:
             return None, None
         spy = Spy()
@@ -123,9 +125,9 @@ class _InlineClient(Client):
         ending = (event.state, event.reason) if isinstance(event, ev.Finished) else ("leased", "lost")
         return run, spy.error(queue, item_id, f"{failure.type}: {failure.text}", *ending)
 
-    async def _lease(self, handler: Handler, item_id: str) -> Item | None:
+    async def _lease(self, queue: str, handler: Handler, item_id: str) -> Item | None:
         """This very item, if it is due. What else was due in its queue is given back: it waits for a worker."""
-        want = Want(handler.queue, EVERYTHING, LEASE, max_crashes=EVERYTHING)
+        want = Want(queue, EVERYTHING, LEASE, max_crashes=EVERYTHING, kinds=handler.kinds)
         # One at a time: what is in hand to be given back would seem not to be due to others.
         async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             leases = await self._store.lease(LeaseRequest(self._worker, (want,), new_id()))
@@ -181,8 +183,9 @@ class _InlineClient(Client):
         done = isinstance(outcome, o.Done)
         roll = random.random()
         decision = decide(item, outcome, run.policy, roll=roll, age=run.age(run.ended))
-        attempt = None if done and item.deliveries == 1 else attempt_of(run, self._worker)
-        settlement = Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups if done else ())
+        attempt = None if done and item.deliveries == 1 else attempt_of(run, self._worker, release=self._release)
+        follow_ups = run.follow_ups if done else ()
+        settlement = Settlement(item.id, item.deliveries, decision, attempt, follow_ups, queue=item.queue)
         settled = await self._store.settle([settlement])
         event = settle_event(self._worker, run, settlement, settled.answers[0])
         self._events.emit(event)

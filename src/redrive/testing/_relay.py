@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ParamSpec, Self, TypeVar
 
-from redrive.core.item import History, Item, Millis, NewItem
-from redrive.core.select import Selection
-from redrive.core.verbs import (
+from redrive.core.acts import (
     Act,
     Amended,
+    Change,
+)
+from redrive.core.item import History, Item, Millis, NewItem
+from redrive.core.select import Selection
+from redrive.core.verbs import Answer as SettleAnswer
+from redrive.core.verbs import (
     Backup,
     CauseTally,
-    Change,
     Checkup,
     Document,
     DocumentWrite,
@@ -25,11 +28,13 @@ from redrive.core.verbs import (
     IdPage,
     LeaseRequest,
     Leases,
+    LetterChange,
     NewEntry,
     Page,
     PutResult,
     QueueChange,
     QueueSettings,
+    Reencrypted,
     Settled,
     Settlement,
     StoreInfo,
@@ -39,8 +44,8 @@ from redrive.core.verbs import (
     WorkerBeat,
     WorkerFacts,
 )
-from redrive.core.verbs import Answer as SettleAnswer
 from redrive.stores.base import IDS_LIMIT, Store
+from redrive.stores.keyring import Keyring
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -65,6 +70,9 @@ class Relay(ABC):
 
     def info(self) -> StoreInfo:
         return self.store.info()
+
+    def use_keys(self, keyring: Keyring | None) -> None:
+        self.store.use_keys(keyring)
 
     async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         if within is not None:
@@ -119,11 +127,14 @@ class Relay(ABC):
     ) -> IdPage:
         return await self.relay(self.store.ids, selection, limit, cursor, oldest=oldest)
 
-    async def tally(self) -> Tally:
-        return await self.relay(self.store.tally)
+    async def tally(self, *, members: bool = True) -> Tally:
+        return await self.relay(self.store.tally, members=members)
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         return await self.relay(self.store.causes, queue, limit)
+
+    async def changes(self, after: int = 0, limit: int = 100) -> tuple[LetterChange, ...]:
+        return await self.relay(self.store.changes, after, limit)
 
     async def prune(self, selection: Selection, limit: int, by: Act) -> tuple[Tombstone, ...]:
         return await self.relay(self.store.prune, selection, limit, by)
@@ -152,6 +163,11 @@ class Relay(ABC):
     async def sweep(self, limit: int, by: Act, cursor: int = 0) -> Swept:
         return await self.relay(self.store.sweep, limit, by, cursor)
 
+    async def reencrypt(
+        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+    ) -> Reencrypted:
+        return await self.relay(self.store.reencrypt, limit, cursor, queue=queue, dry_run=dry_run)
+
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         await self.relay(self.store.beat, worker, facts, ttl)
 
@@ -161,8 +177,13 @@ class Relay(ABC):
     async def elect(self, name: str, owner: str, ttl: Millis) -> bool:
         return await self.relay(self.store.elect, name, owner, ttl)
 
-    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
-        await self.relay(self.store.wait, queues, timeout)
+    async def kinds(self, queue: str) -> tuple[str, ...]:
+        return await self.relay(self.store.kinds, queue)
+
+    async def wait(
+        self, queues: Sequence[str], timeout: Millis, kinds: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
+        await self.relay(self.store.wait, queues, timeout, kinds)
 
     async def document(self, kind: str, key: str) -> Document | None:
         return await self.relay(self.store.document, kind, key)

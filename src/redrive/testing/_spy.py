@@ -34,7 +34,8 @@ class Spy:
         async def watched_async(**arguments: Any) -> Any:
             return await self._later(function(**arguments))
 
-        return replace(handler, function=watched_async if handler.is_async else watched)
+        others = {kind: self.on(other) for kind, other in handler.others.items()}
+        return replace(handler, function=watched_async if handler.is_async else watched, others=others)
 
     async def _later(self, value: Awaitable[Any]) -> Any:
         try:

@@ -19,10 +19,18 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from redrive.core.acts import Cancel
 from redrive.core.item import History, Item, Letter
 from redrive.core.select import Ids, Match
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Cancel, DocumentWrite, GateWrite, NewEntry, QueueChange, Want, WorkerFacts
+from redrive.core.verbs import (
+    DocumentWrite,
+    GateWrite,
+    NewEntry,
+    QueueChange,
+    Want,
+    WorkerFacts,
+)
 from redrive.errors import NotFound, OutcomeUnknown, StoreError
 from redrive.stores.base import Store
 from redrive.stores.postgres import session as postgres
@@ -129,6 +137,8 @@ class Round:
             "ids": lambda: store.ids(everything),
             "tally": store.tally,
             "causes": store.causes,
+            "changes": store.changes,
+            "kinds": lambda: store.kinds(self._of("configure")),
             "tombstone": lambda: store.tombstone(self._of("settle")),
             "workers": store.workers,
             "wait": lambda: store.wait([self._of("configure")], WAIT),
@@ -141,6 +151,7 @@ class Round:
             "gates": store.gates,
             # Nothing here has an end to its keeping: it looks, and leaves all as it is.
             "sweep": lambda: store.sweep(10, self._by),
+            "reencrypt": lambda: store.reencrypt(10, dry_run=True),
         }
 
     async def happened(self) -> dict[str, bool]:

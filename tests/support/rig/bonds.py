@@ -11,12 +11,25 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from redrive import Dead, Item, Policy, Redrive
+from redrive.core.acts import (
+    Act,
+    Cancel,
+    Edit,
+    Park,
+    Unpark,
+)
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead
 from redrive.core.gate import gate_config
 from redrive.core.item import Attempt, Dedupe, Ending, NewItem, Priority, Terms
 from redrive.core.meters import Rate
 from redrive.core.select import Ids
-from redrive.core.verbs import Act, Cancel, Held, LeaseRequest, QueueChange, Settlement, Want
+from redrive.core.verbs import (
+    Held,
+    LeaseRequest,
+    QueueChange,
+    Settlement,
+    Want,
+)
 from redrive.office.gates import declare_gate
 from redrive.stores.base import Store
 from redrive.testing.conformance.kit import failure
@@ -92,6 +105,9 @@ async def put_bound(store: Store, log: Write) -> None:
         told = {twin.id for twin in result.duplicates}
         for item in part:
             log(r.Told(item.id, "fail" if item.id in told else "ok", now_ns()))
+    for change in (Park("schema"), Edit(b"[]", 0), Unpark()):
+        name = type(change).__name__
+        await store.amend(Ids(("b-3", "urgent")), change, Act("scenario", f"to see a {name}", f"{name} of some"))
 
 
 class Hand:
@@ -149,11 +165,16 @@ class Hand:
 
 
 async def mend(app: Redrive) -> bool:
-    """Send back or throw away the letters that keep others waiting: whether there were any."""
+    """Unpark what a dead process left parked, and send back or throw away the letters that keep others waiting.
+
+    Whether there were any.
+    """
+    parked = await app.unpark("state:parked", reason="the one who parked it is gone")
     back = [item.id for item in await app.letters.find("queue:lines disposition:open")]
     away = [item.id for item in await app.letters.find("queue:gated disposition:open")]
     for item_id in back:
+        await app.edit(item_id, "mended", reason="the endpoint wants it so")
         await app.letters.replay(item_id, reason="the endpoint is back")
     for item_id in away:
         await app.letters.discard(item_id, reason="what it needed is not to be had")
-    return bool(back or away)
+    return bool(back or away or parked.changed)

@@ -10,9 +10,14 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
+from redrive.core.acts import (
+    Discard,
+    Replay,
+    Skip,
+)
 from redrive.core.item import Item, NewItem, Terms
 from redrive.core.select import And, Ids, Match
-from redrive.core.verbs import Discard, QueueChange, Replay, Skip
+from redrive.core.verbs import QueueChange
 from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
 from redrive.testing.conformance.kit import act

@@ -123,12 +123,16 @@ async def play(place: Place, store: Store, items: int, clock: Clock | None = Non
 async def _operate(app: Redrive) -> None:
     letters = [item.id for item in await app.letters.find("queue:doomed")]
     for item_id in letters[:1]:
-        await app.letters.replay(item_id, reason="once more", budget="once")
+        await app.letters.replay(item_id, reason="once more", budget="once", background=True)
     for item_id in letters[1:2]:
+        await app.letters.replay(item_id, reason="too soon", delay="30m")
+        await app.letters.recall(item_id, reason="it was too soon")
         await app.letters.archive(item_id, reason="known")
     for item_id in letters[2:3]:
         await app.letters.discard(item_id, reason="not needed")
         await app.letters.restore(item_id, reason="it was")
+        started = await app.letters.replay(item_id, reason="gently", pace="1/h")
+        await app.replays.cancel(started.replay, reason="not yet")
 
 
 async def drain(place: Place, store: Store | None = None, clock: Clock | None = None) -> dict[str, dict[str, str]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.simulation.world import World
 
 READS = frozenset(
-    {"get", "find", "ids", "tally", "causes", "tombstone", "settings", "gates", "gate", "workers", "wait"}
+    {"get", "find", "ids", "tally", "causes", "changes", "tombstone", "settings", "gates", "gate", "workers", "wait"}
     | {"document", "documents", "journal", "check"}
 )
 

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from unittest import mock
 
+from redrive.core.acts import (
+    Act,
+    Discard,
+    Replay,
+)
 from redrive.core.item import Millis
 from redrive.core.select import And, Ids, Match
-from redrive.core.verbs import Act, Discard, QueueChange, Replay
+from redrive.core.verbs import QueueChange
 from redrive.engine import heartbeat, ids
 from redrive.errors import Conflict, NotFound, OutcomeUnknown, RedriveError, StoreError
 from redrive.office.schedules import Schedules

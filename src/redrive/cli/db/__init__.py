@@ -14,8 +14,10 @@ db = LazyGroup(
         "backup": "redrive.cli.db.backup:backup",
         "migrate": "redrive.cli.db.schema:migrate",
         "sql": "redrive.cli.db.schema:sql",
+        "keys": "redrive.cli.db.encryption:keys",
+        "reencrypt": "redrive.cli.db.encryption:reencrypt",
     },
-    help="""The database itself: its state, its soundness, copies, and its schema.
+    help="""The database itself: its state, its soundness, copies, its schema, and its encryption keys.
 
 \b
 Examples:
@@ -24,5 +26,6 @@ Examples:
   redrive db backup backup.db
   redrive db migrate --dry-run
   redrive db sql --engine postgres
+  redrive db keys
 """,
 )

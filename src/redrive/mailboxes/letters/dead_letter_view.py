@@ -14,10 +14,11 @@ from msgspec import structs
 from redrive.blocking.shared_store import Store
 from redrive.core import durations
 from redrive.core import outcome as o
+from redrive.core.acts import Act
 from redrive.core.instants import moment
 from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Match
-from redrive.core.verbs import Act, Answer, Settlement
+from redrive.core.verbs import Answer, Settlement
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import LetterSource, at_death, open_letters
 from redrive.errors import SerializationError

@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from redrive.core.acts import Act, Skipped
 from redrive.core.filters import parse
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
 from redrive.core.select import Selection
 from redrive.core.validation import check_count, check_function, check_optional
-from redrive.core.verbs import Act, Skipped
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import open_letters
 from redrive.errors import InvalidParameterError, MailboxError

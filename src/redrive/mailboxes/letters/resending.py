@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Raw, structs
 
 from redrive.core import typed_codec
+from redrive.core.acts import Act, Replay
 from redrive.core.item import History, Item, NewItem, Priority
 from redrive.core.states import Disposition
-from redrive.core.verbs import Act, Replay
 from redrive.engine.forks import parent_only
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import (

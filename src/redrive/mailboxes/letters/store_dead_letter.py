@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Raw, structs
 
 from redrive.core import codec, typed_codec
+from redrive.core.acts import Act
 from redrive.core.classify import fingerprint
 from redrive.core.item import MOST_TRIES, Failure, History, Instant, Item, Letter, Priority
 from redrive.core.states import Disposition, State
 from redrive.core.validation import check_range
-from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import MailboxFullError

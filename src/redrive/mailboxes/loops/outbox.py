@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from redrive.core import outcome as o
+from redrive.core.acts import Act
 from redrive.core.item import Item, Millis, NewItem
-from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
 from redrive.engine.outbox import POLICY, Undeliverable, destination_id, outbox_item
 from redrive.engine.signals import Snooze

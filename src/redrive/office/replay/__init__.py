@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from redrive.core.verbs import Amended, Skipped
+from redrive.core.acts import Amended, Skipped
 
 DedupeBy = str | Callable[[Any], object]
 """A dotted path into the JSON payload, such as "order.id"; or a function of the payload that gives the key or None."""
@@ -19,8 +19,10 @@ class Replayed(Amended, frozen=True):
 
     All others are still letters, each with its reason: `duplicates`, because another letter has the same dedupe key;
     `kept`, because they could not be judged or transformed; `skipped`, because they are leased, or no letters any more.
+    `replay`: the id of the background replay for which the letters are reserved, if it is one.
     """
 
     replayed: tuple[str, ...] = ()
     duplicates: tuple[Skipped, ...] = ()
     kept: tuple[Skipped, ...] = ()
+    replay: str = ""

@@ -15,11 +15,15 @@ from typing import Any
 import msgspec
 
 from redrive.core import codec
+from redrive.core.acts import (
+    Act,
+    Replay,
+    Skipped,
+)
 from redrive.core.item import History, Item, NewItem, Priority, Terms
 from redrive.core.meters import Rate
 from redrive.core.payloads import ABSENT, Reading
 from redrive.core.quantity import shown
-from redrive.core.verbs import Act, Replay, Skipped
 from redrive.engine.caller import Caller, is_async
 from redrive.engine.forks import parent_only
 from redrive.errors import ConfigError, PayloadUndecodable, StoreError
@@ -139,8 +143,17 @@ class _ByPayload(LetterReplay):
             payload = self._transformed(item, queue)
         digest = base64.b32encode(bytes.fromhex(letter.own_id(queue))[:15]).decode().lower()
         new_id, priority = f"{digest}-r{letter.replays + 1}", self.priority or item.priority
-        kept = Terms(limit_key=terms.limit_key, policy=terms.policy) if item.terms else None
-        new = NewItem(new_id, queue, payload, change.delay, priority=priority, terms=kept)
+        free = msgspec.structs.replace(terms, order_key="", dedupe=None, after=(), on_dead="wait", revision=0)
+        new = NewItem(
+            new_id,
+            queue,
+            payload,
+            change.delay,
+            priority=priority,
+            terms=None if free == Terms() else free,
+            kind=item.kind,
+            release=item.release,
+        )
         return Plan(letter, queue, queue, new)
 
     def _key(self, item: Item) -> object:

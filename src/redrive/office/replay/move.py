@@ -11,9 +11,9 @@ from datetime import timedelta
 from msgspec import structs
 
 from redrive.core import outcome as o
+from redrive.core.acts import Act
 from redrive.core.item import History, Item, Millis
 from redrive.core.states import State
-from redrive.core.verbs import Act
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import at_death
 from redrive.engine.report import settlement_of

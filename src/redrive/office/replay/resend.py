@@ -18,11 +18,20 @@ from msgspec import structs
 
 from redrive.core import durations
 from redrive.core import outcome as o
+from redrive.core.acts import (
+    Act,
+    Replay,
+    Skipped,
+)
 from redrive.core.item import History, Item, Millis, NewItem, holder
 from redrive.core.meters import Rate
 from redrive.core.select import Ids
 from redrive.core.states import State
-from redrive.core.verbs import Act, NewEntry, Replay, Settlement, Skipped, Verdict
+from redrive.core.verbs import (
+    NewEntry,
+    Settlement,
+    Verdict,
+)
 from redrive.engine.evidence import text_of
 from redrive.engine.ids import new_id
 from redrive.engine.letter_source import at_death

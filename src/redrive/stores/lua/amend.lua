@@ -5,18 +5,20 @@
 --            only ready items are meant; a map from what an item is to why the change is not legal then, or
 --            empty, `held` being a letter that somebody works on; a table with the queue to which it goes, or empty, the tags to
 --            add and to remove, how many it may have (most), its policy, whether its counters begin anew (reset), and of the
---            letter of an expired item the reason, cause, class without its module, category and failure (expired); the audit
---            entry: actor, reason and request id as JSON, and its body up to and from the changed ids;
+--            letter of an expired item the reason, cause, class without its module, category and failure (expired), the label of
+--            parked items, the revision that an edit is of, or false, and how many there may be (most_edits), the replay
+--            for which letters are to be reserved (replay) and for which they must be (reserved), or empty; the audit
+--            entry: actor, reason and request id as JSON, and its body up to and from the changed ids; the payload of an edit;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
---            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), a list: 'twin' and the item
+--            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), 7 (it is not parked), a list: 'twin' and the item
 --            that has its dedupe key, 'vain' or 'unknown' and what it waits for, 'there' and the queue in which it is, 'bound'
---            and the queue in which others were put to wait for it, 'tags' and how many it would have, 'held' and by whom; or what it is, in
---            words, for which the map has a reason;
+--            and the queue in which others were put to wait for it, 'tags' and how many it would have, 'held' and by whom, 'recall'
+--            and why it is not recalled, 'revision' and the one that it has; or what it is, in words, for which the map has a reason;
 --            or the number of those that exist if that is another; or nil, if an item that could be changed is not what it
 --            was judged by: then nothing was changed
 -- Atomicity: one script, with the acts in the items' histories and the audit entry
--- Uses: deeds tags ledger lines ties binding entering
+-- Uses: deeds tags ledger lines ties binding entering recall
 
 local change, expect = ARGV[2], ARGV[3]
 local actor, reason, request = ARGV[4], ARGV[5], ARGV[6]
@@ -25,7 +27,7 @@ local force, only_ready, refusals = ARGV[10] == '1', ARGV[11] == '1', cmsgpack.u
 -- One table: a script has at most 200 local variables.
 local how = cmsgpack.unpack(ARGV[13])
 local meta, head, tail = ARGV[14], ARGV[15], ARGV[16]
-local FIRST_ITEM = 17
+local FIRST_ITEM = 18
 local at = now()
 
 -- Only what may hold the request id is taken apart.
@@ -60,7 +62,8 @@ end
 -- A head that waits for others lets go first who has a place before it: it may be what it waits for.
 local function give_way(line)
   local head, first = take(line.head), first_in(line.followers)
-  local its = first and head and head[HOLD] == HELD_AFTER and take(first)
+  local is_waiting = head and (head[HOLD] == HELD_AFTER or head[HOLD] == HELD_PARKED and count_in(P .. 'waits:' .. line.head) > 0)
+  local its = first and is_waiting and take(first)
   if its and its[TERMS][PLACE] < head[TERMS][PLACE] then
     delist(line.followers, first)
     enlist(line.followers, head[TERMS][PLACE], line.head)
@@ -147,10 +150,67 @@ local function move(id, m)
   end
 end
 
+-- In one table, for the same reason as above.
+local acts_on = {}
+
+-- Its terms with all fields up to what describes it.
+function acts_on.described(m)
+  local terms = terms_of(m)
+  terms[TAGS] = terms[TAGS] or {}
+  terms[DESCRIBED] = terms[DESCRIBED] or {0, '', {}, 0}
+  return terms
+end
+
+-- What it waits for besides is found again when it is unparked.
+function acts_on.park(id, m)
+  local terms, hold = acts_on.described(m), m[HOLD]
+  if hold == HELD_LIMIT then
+    leave_aside(id, m)
+  elseif hold == 0 and tied(m, LIMITED) then
+    -- It may be the one to which the last free place was passed.
+    vacate(m)
+  end
+  m[HOLD], m[TIES], terms[PARK_LABEL] = HELD_PARKED, bor(m[TIES], PARKED_ITEM), how.label
+end
+
+function acts_on.unpark(id, m)
+  m[TIES] = band(m[TIES], bit.bnot(PARKED_ITEM))
+  hold_again(id, m)
+end
+
+function acts_on.revision_of(m)
+  return m[TERMS] and m[TERMS][DESCRIBED] and m[TERMS][DESCRIBED][REVISION] or 0
+end
+
+-- As sealing.lua does, for which there is no variable left.
+function acts_on.check_sealed(queue, body)
+  local declared = list_of(call('HGET', sound(P .. 'queues', 'hash'), queue))
+  if declared and declared[9] and string.byte(body) ~= 2 then
+    refuse('ENCRYPT ' .. string.gsub(queue, '.', function(char) return string.format('%02x', string.byte(char)) end))
+  end
+end
+
+-- The payload before it is kept as it is, damaged or not.
+function acts_on.edit(id, m)
+  acts_on.check_sealed(m[QUEUE], ARGV[17])
+  local terms, number = acts_on.described(m), acts_on.revision_of(m)
+  local about = cmsgpack.pack({number, at, actor, reason})
+  local before = call('HGET', sound(P .. 'body', 'hash'), id) or ''
+  push(P .. 'revisions:' .. id, string.format('%08d', #about) .. about .. before)
+  set(P .. 'body', id, ARGV[17])
+  terms[DESCRIBED][REVISION], terms[ON_DEAD] = number + 1, terms[ON_DEAD] or 'wait'
+end
+
+function acts_on.says_something(terms)
+  local about = terms[DESCRIBED]
+  return about and (about[1] ~= 0 or about[2] ~= '' or #about[3] > 0 or about[REVISION] > 0)
+end
+
 -- Terms that say nothing are marked as not given.
 local function set_policy(m)
   local terms = terms_of(m)
   local is_bound = terms[ORDER_KEY] ~= '' or terms[LIMIT_KEY] ~= '' or terms[SCOPE] or terms[AFTER] or terms[ON_DEAD] == 'die'
+    or acts_on.says_something(terms)
   terms[POLICY] = how.policy
   terms[ON_DEAD] = (is_bound or how.policy ~= '') and (terms[ON_DEAD] or 'wait')
 end
@@ -163,6 +223,9 @@ local function alter(id, m)
   if m[LETTER] and m[LEASE_UNTIL] and change ~= 'tag' then
     -- Whoever had it where it lies comes too late.
     m[DELIVERIES], m[LEASE_UNTIL] = m[DELIVERIES] + 1, false
+  end
+  if change == 'replay' then
+    recall.keep(id, m)
   end
   if how.queue ~= '' and how.queue ~= m[QUEUE] then
     move(id, m)
@@ -187,6 +250,16 @@ local function alter(id, m)
     end
   elseif change == 'expire' then
     expire(id, m)
+  elseif change == 'park' then
+    acts_on.park(id, m)
+  elseif change == 'unpark' then
+    acts_on.unpark(id, m)
+  elseif change == 'edit' then
+    acts_on.edit(id, m)
+  elseif change == 'recall' then
+    recall.back(id, m, at)
+  elseif change == 'reserve' or change == 'unreserve' then
+    m[LETTER][RESERVED] = change == 'reserve' and how.replay or nil
   else
     if lies ~= '' then
       m[LETTER][DISPOSITION] = lies
@@ -199,7 +272,7 @@ local function alter(id, m)
 end
 
 -- Why not, for reasons that are not in what it is; nil for none.
-local KEEPS_NOTHING_BACK, LEASED_MEANWHILE, KEEPS_OTHERS_BACK = 4, 5, 6
+local KEEPS_NOTHING_BACK, LEASED_MEANWHILE, KEEPS_OTHERS_BACK, NOT_PARKED = 4, 5, 6, 7
 
 local function is_head(id, m)
   local line = its_line(m)
@@ -232,6 +305,13 @@ local function hindrance(id, m)
   elseif change == 'tag' then
     local count = #tags_with(m, how.add, how.remove)
     return count > how.most and {'tags', count} or nil
+  elseif change == 'unpark' then
+    return not tied(m, PARKED_ITEM) and NOT_PARKED or nil
+  elseif change == 'edit' then
+    local number = acts_on.revision_of(m)
+    return (number >= how.most_edits or how.revision and how.revision ~= number) and {'revision', number} or nil
+  elseif change == 'recall' then
+    return recall.refusal(id, m)
   end
   local stays = how.queue ~= '' and cannot_move(id, m)
   if stays or change ~= 'replay' then
@@ -266,6 +346,7 @@ for first = FIRST_ITEM, #ARGV, 3 do
 end
 local records = fetch(sound(P .. 'item', 'hash'), ids)
 local acts = fetch(sound(P .. 'deeds', 'hash'), ids)
+recall.read(ids, change)
 local answers, there, changed, names = {}, 0, {}, {}
 for index, id in ipairs(ids) do
   local m = unpacked(records[index])
@@ -279,6 +360,8 @@ for index, id in ipairs(ids) do
       answers[index] = 1
     elseif is_worked_on(m) then
       answers[index] = {'held', m[WORKER]}
+    elseif recall.reservation(m, change, how.reserved) then
+      answers[index] = recall.reservation(m, change, how.reserved)
     elseif refusals[kind] ~= '' then
       answers[index] = kind
     elseif only_ready and m[STATE] == 'leased' then
@@ -302,9 +385,14 @@ if #changed > 0 then
   local deed = deed_of(at, change, actor, reason, request)
   for _, one in ipairs(changed) do
     alter(one[1], one[2])
+    if one[2][LETTER] then
+      -- Also one that only got a note.
+      change_letter(one[1])
+    end
     set(P .. 'deeds', one[1], one[3] .. deed)
   end
   conclude(at)
+  recall.put_back()
   declare_target()
   enter('audit', meta, head .. table.concat(names, ',') .. tail, at)
   write()

@@ -7,11 +7,14 @@
 
 -- What waits or runs.
 local function fill_of(queue)
+  if string.sub(queue, -2) == ':*' then
+    return kin.counted(queue, 'ready') + kin.counted(queue, 'held') + kin.counted(queue, 'leased')
+  end
   local fill = call('ZCARD', sound(P .. 'held:' .. queue, 'zset')) + call('ZCARD', sound(leased_key(queue), 'zset'))
   local levels = call('SMEMBERS', sound(P .. 'levels:' .. queue, 'set'))
   levels[#levels + 1] = '0'
-  for _, level in ipairs(levels) do
-    fill = fill + call('ZCARD', sound(ready_key(queue, level), 'zset'))
+  for _, rank in ipairs(levels) do
+    fill = fill + call('ZCARD', sound(ready_key(queue, rank), 'zset'))
   end
   return fill
 end

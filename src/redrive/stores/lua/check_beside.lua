@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- check_beside: whether what is kept beside the items has its item.
--- Inputs:    where to go on (0 to begin); about how many; "body", "result", "failure" or "deeds"
+-- Inputs:    where to go on (0 to begin); about how many; "body", "result", "failure", "deeds" or "recall"
 -- Outputs:   where to go on (0 at the end); the ids that have no item, or for a failure no letter
 -- Atomicity: one read
 

@@ -2,7 +2,7 @@
 -- check_items: whether the next records are whole and in the indexes in which they belong.
 -- Inputs:    where to go on (0 to begin); about how many; "1" to have what was kept with them, too
 -- Outputs:   where to go on (0 at the end); names of flaws and ids in turn; then per item, if asked for: id, record,
---            payload, evidence, result, attempts, deeds; nil for what is not there
+--            payload, evidence, result, attempts, deeds, revisions; nil for what is not there
 -- Atomicity: one read, so that what is written between two calls cannot be taken for a flaw
 -- Uses: tags ledger lines truth
 
@@ -38,13 +38,16 @@ local function look_at_places(id, m, place)
     tell('not_in_index', id)
   elseif place then
     tell('not_in_' .. place, id)
-  elseif m[STATE] == 'ready' and (m[HOLD] or 0) == 0 and level_of(m) > 0
-    and call('SISMEMBER', P .. 'levels:' .. m[QUEUE], level_of(m)) == 0 then
+  elseif m[STATE] == 'ready' and (m[HOLD] or 0) == 0 and rank_of(m) ~= 0
+    and call('SISMEMBER', P .. 'levels:' .. m[QUEUE], rank_of(m)) == 0 then
     tell('not_in_index', id)
   end
 end
 
 local function hold_of(id, m)
+  if tied(m, PARKED_ITEM) then
+    return HELD_PARKED
+  end
   if tied(m, WAITS) and call('EXISTS', P .. 'waits:' .. id) == 1 then
     return HELD_AFTER
   end
@@ -78,6 +81,9 @@ local function look_beside(id, m)
   if m[LETTER] and not has('failure', id) then
     tell('letter_body', id)
   end
+  if m[LETTER] and not call('ZSCORE', P .. 'changes', id) then
+    tell('not_in_changes', id)
+  end
   if has('tombstones', id) then
     tell('pruned_but_there', id)
   end
@@ -107,7 +113,7 @@ for index = 1, #scanned[2], 2 do
     reply[size + 1], reply[size + 2], reply[size + 3] = id, scanned[2][index + 1], call('HGET', P .. 'body', id)
     reply[size + 4], reply[size + 5] = call('HGET', P .. 'failure', id), call('HGET', P .. 'result', id)
     reply[size + 6] = call('LRANGE', P .. 'attempts:' .. id, 0, -1)
-    reply[size + 7] = call('HGET', P .. 'deeds', id)
+    reply[size + 7], reply[size + 8] = call('HGET', P .. 'deeds', id), call('LRANGE', P .. 'revisions:' .. id, 0, -1)
   end
 end
 return reply

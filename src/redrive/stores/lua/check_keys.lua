@@ -73,6 +73,9 @@ for _, key in ipairs(scanned[2]) do
   if kind == 'attempts' and call('HEXISTS', P .. 'item', rest) == 0 then
     flaws[#flaws + 1] = 'attempt_alone'
     flaws[#flaws + 1] = rest
+  elseif kind == 'revisions' and call('HEXISTS', P .. 'item', rest) == 0 then
+    flaws[#flaws + 1] = 'revision_alone'
+    flaws[#flaws + 1] = rest
   elseif made == 'zset' and BINDING[kind] then
     look_at_binding(name, key)
     if kind == 'aside' then

@@ -1,62 +1,56 @@
 #!lua flags=no-writes
 -- When to look again for work in these queues: what is due, and when limits let it go. Paused and full ones have none.
--- Inputs:    ARGV[2] msgpack list of queues
+-- Inputs:    ARGV[2] msgpack list of queues, each with the list of kinds that count, or false for all
 -- Outputs:   time, and the earliest time, past or to come, where there is one
 -- Atomicity: reads one state.
--- Uses: limits
+-- Uses: limits ranks opening
 
 local time = now()
 
--- The first due among those that were tried before, and among those that were not.
-local function first_due(queue)
-  local levels, firsts = call('SMEMBERS', P .. 'levels:' .. queue), {}
-  levels[#levels + 1] = '0'
-  for _, level in ipairs(levels) do
-    local when = tonumber(call('ZRANGE', P .. 'ready:' .. level .. ':' .. queue, 0, 0, 'WITHSCORES')[2])
-    local retry = math.floor(level / 3) % 2 == 1
-    if when and (not firsts[retry] or when < firsts[retry]) then
-      firsts[retry] = when
+local function when_queue(queue, of_kinds)
+  local declared, family, settings = list_of(call('HGET', P .. 'queues', queue)), kin.of(queue)
+  local limits = declared and kin.limits(queue, declared[4])
+  if not declared or declared[1] or is_full(queue, limits) or family and kin.room(family, settings, 1) == 0 then
+    return nil
+  end
+  return when_due(queue, of_kinds, limits)
+end
+
+local function earlier(one, other)
+  return one and other and math.min(one, other) or one or other
+end
+
+-- A family is looked at when any of its members is. Of those whose turn it is, only items of these kinds count.
+local function when_family(family, of_kinds)
+  local settings = list_of(call('HGET', P .. 'queues', family))
+  if not settings or kin.room(family, settings, 1) == 0 then
+    return nil
+  end
+  local turns, later = P .. 'turns:' .. family, P .. 'later:' .. family
+  if not of_kinds then
+    return call('EXISTS', turns) == 1 and time or tonumber(call('ZRANGE', later, 0, 0, 'WITHSCORES')[2])
+  end
+  local earliest = tonumber(call('ZRANGEBYSCORE', later, '(' .. time, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+  for _, due in ipairs({call('ZRANGE', turns, 0, -1), call('ZRANGEBYSCORE', later, '-inf', time)}) do
+    for _, queue in ipairs(due) do
+      earliest = earlier(earliest, when_queue(queue, of_kinds))
     end
   end
-  return firsts[false], firsts[true]
-end
-
--- Rounded up: a waiter that comes back too early would find it shut.
-local function opening(interval, burst, full_at)
-  return math.ceil(opens_at(interval, burst, full_at) / 1000)
-end
-
-local function when_due(queue, limits)
-  local first, retry = first_due(queue)
-  local gate = limits and gate_of(limits)
-  if retry and gate and not gate[G_INTERVAL] and gate[G_SHARE] and gate[G_CREDIT] < ONE_RETRY then
-    retry = math.max(retry, opening(gate[G_FLOOR], 1, gate[G_FLOOR_AT]))
-  end
-  local when = first and retry and math.min(first, retry) or first or retry
-  if not when or not limits then
-    return when
-  end
-  if limits[RATE_INTERVAL] then
-    when = math.max(when, opening(limits[RATE_INTERVAL], limits[RATE_BURST], meter_of(queue)))
-  end
-  if gate and gate[G_INTERVAL] then
-    when = math.max(when, opening(gate[G_INTERVAL], gate[G_BURST], gate[G_NEXT_AT]))
-  end
-  return when
-end
-
-local function is_full(queue, limits)
-  return limits and limits[MOST_RUNNING] and call('ZCARD', P .. 'leased:' .. queue) >= limits[MOST_RUNNING]
+  return earliest
 end
 
 local earliest = nil
-for _, queue in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local declared = list_of(call('HGET', P .. 'queues', queue))
-  if declared and not declared[1] and not is_full(queue, declared[4]) then
-    local when = when_due(queue, declared[4])
-    if when and (not earliest or when < earliest) then
-      earliest = when
-    end
+for _, asked in ipairs(cmsgpack.unpack(ARGV[2])) do
+  local queue, of_kinds = asked[1], asked[2] and {}
+  for _, kind in ipairs(asked[2] or {}) do
+    of_kinds[kind] = true
   end
+  local when = nil
+  if string.sub(queue, -2) == ':*' then
+    when = when_family(queue, of_kinds)
+  else
+    when = when_queue(queue, of_kinds)
+  end
+  earliest = earlier(earliest, when)
 end
 return {time, earliest}

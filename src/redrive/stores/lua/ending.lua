@@ -62,6 +62,7 @@ local ends = {
   [DONE] = function(id, m, one)
     m[STATE], m[ENDED_AT] = 'done', time
     if one[6] > 0 then
+      check_sealed(m[QUEUE], body(one[6]))
       set(P .. 'result', id, body(one[6]))
     end
   end,

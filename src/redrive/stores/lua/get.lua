@@ -2,7 +2,7 @@
 -- get: one item with everything that happened to it, and what it waits for.
 -- Inputs:    the id; how many of those it waits for at most
 -- Outputs:   record, payload, evidence, result (nil for what is not there), 1 if it is parked, attempts, deeds (or nil), 1 if
---            it was pruned; id and number in turn of those it waits for, 0 for one that is not there
+--            it was pruned; id and number in turn of those it waits for, 0 for one that is not there; its revisions
 -- Atomicity: one read
 -- Uses: parking
 
@@ -35,4 +35,5 @@ return {
   call('HGET', P .. 'deeds', id),
   call('HEXISTS', P .. 'tombstones', id),
   m and m[STATE] == 'ready' and (m[HOLD] or 0) > 0 and blockers() or {},
+  m and m[TERMS] and m[TERMS][DESCRIBED] and call('LRANGE', P .. 'revisions:' .. id, 0, -1) or {},
 }

@@ -12,7 +12,7 @@ local early = ARGV[4] == '1'
 -- Nobody else has it. An empty worker: it is nobody's, and put off for a while.
 local function can_have(m)
   local lies = m and m[LETTER] and m[LETTER][DISPOSITION]
-  if lies ~= 'open' and lies ~= 'archived' then
+  if (lies ~= 'open' and lies ~= 'archived') or m[LETTER][RESERVED] then
     return false
   end
   return not m[LEASE_UNTIL] or m[LEASE_UNTIL] <= time or m[WORKER] == worker or early and m[WORKER] == ''

@@ -1,8 +1,9 @@
 -- What lease needs besides the usual: suspects, limit keys, and items that are not where they should be.
--- Inputs:    leased_otherwise(id, record as it is kept, lane, level, grant); first_suspect(lanes, time);
---            take_place(id, lane, limit key)
+-- Inputs:    leased_otherwise(id, record as it is kept, lane, rank, grant); first_suspect(lanes, time);
+--            take_place(id, lane, limit key); named(id, lane)
 -- Outputs:   the new record and its delivery, ASIDE if it has to wait for others of its limit key, nil if it is not to be
---            given; the lane, member and level of the first suspect that may be given, and how many were set aside for it
+--            given; the lane, member and rank of the first suspect that may be given, and how many were set aside for it;
+--            member and rank of an item if it is ready and has no hold, and whether it is a suspect
 -- Atomicity: reads and notes down; what is set aside on the way to a suspect is written.
 
 local MOST_ASIDE = 1000
@@ -43,11 +44,11 @@ local function take_place(id, lane, limit_key)
 end
 
 -- The same of the others: ASIDE if it has to wait for others of its limit key, nil if it is not to be given at all.
-local function leased_otherwise(id, kept, lane, level, grant)
+local function leased_otherwise(id, kept, lane, rank, grant)
   local m = unpacked(kept)
   if not m or m[STATE] ~= 'ready' or m[QUEUE] ~= lane.queue or (m[HOLD] or 0) > 0 then
     return nil
-  elseif level_of(m) ~= level or not fits_limit_key(m) then
+  elseif rank_of(m) ~= rank or not fits_limit_key(m) then
     -- It goes, or stays, where it belongs.
     shares(id, m, add)
     return nil
@@ -68,20 +69,32 @@ end
 
 local function first_due(lane, time)
   local first = nil
-  for _, level in ipairs(lane.suspect) do
-    local rows = choosing().due_rows(lane.queue, level, 1, time)
+  for _, rank in ipairs(lane.suspect) do
+    local rows = choosing().due_rows(lane.queue, rank, 1, time)
     if rows and (not first or choosing().comes_first(rows[1], first[1])) then
       first = rows
     end
   end
-  return first and {first[1][3], first.level}
+  return first and {first[1][3], first[1][4]}
+end
+
+local function named(id, lane)
+  local m = load(id)
+  if not m or m[STATE] ~= 'ready' or m[QUEUE] ~= lane.queue or (m[HOLD] or 0) > 0 then
+    return nil
+  end
+  local rank = rank_of(m)
+  return {place(m, id), rank}, math.floor(level_in(rank) / 6) >= lane.want[4] - 1
 end
 
 -- The first that may be given, and its lane. Those that wait for others of their limit key are set aside on the way.
 local function first_suspect(lanes, time)
   local asides = 0
   for _, lane in ipairs(lanes) do
-    local most, retries = lane.want[2], math.huge
+    local most, retries, family, settings = lane.want[2], math.huge, kin.of(lane.queue)
+    if family then
+      most = kin.room(family, settings, most)
+    end
     if lane.limits then
       most, retries = limits().room_of(lane.queue, lane.limits, most, time)
     end

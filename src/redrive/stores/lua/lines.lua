@@ -117,6 +117,12 @@ local function promote(id, kept)
   if left < 0 or hold ~= HELD_ORDER or band(ties, WAITS) ~= 0 then
     return false
   end
+  if string.byte(kept, HEAD_SIZE) == ALL_FIELDS then
+    local _, _, kind = values_of(kept, 2, left)
+    if kind ~= '' then
+      return false
+    end
+  end
   remove(held_key(queue), id)
   add(ready_key(queue, 0), due_at, string.format('%016d', seq) .. id)
   set(ITEM, id, string.sub(kept, 1, at) .. '\0' .. string.sub(kept, at + 2))

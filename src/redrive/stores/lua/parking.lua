@@ -21,7 +21,7 @@ local function is_parked(id, kept)
     return false
   end
   local m = unpacked(kept)
-  if not m or m[STATE] ~= 'ready' or (m[HOLD] or 0) == 0 or not tied(m, ORDERED) then
+  if not m or m[STATE] ~= 'ready' or (m[HOLD] or 0) == 0 or m[HOLD] == HELD_PARKED or not tied(m, ORDERED) then
     return false
   end
   local key = m[TERMS][ORDER_KEY]

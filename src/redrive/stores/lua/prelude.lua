@@ -8,18 +8,28 @@
 --   body              hash  id -> how it is packed (1 byte), CRC-32 (4 bytes), the payload; no script looks into it
 --   result, failure   hash  id -> what the handler returned; why a letter died
 --   deeds             hash  id -> what people did with it
+--   recall            hash  id -> the letter that a replayed item was (recall.lua)
 --   attempts:<id>     list  the evidence of its deliveries
+--   revisions:<id>    list  its payloads before each edit: number, time, actor and reason as msgpack behind their length in 8
+--                           digits, then the payload as `body` had it
 --   items             zset  number -> id
---   ready:<n>:<queue> zset  due -> member, of items of level n (core.lanes); levels:<queue> is the set of the n above 0
---   held:<queue>      zset  number -> id, of the ready that have a hold
+--   ready:<n>:<queue> zset  due -> member, of items of level n (core.lanes) without a kind; ready:<n> NUL <kind> NUL <queue>
+--                           of those with one; levels:<queue> is the set of all <n> and <n> NUL <kind> but 0
+--   held:<queue>      zset  number -> id, of the ready that have a hold; parks:<queue> of those that an operator parked
 --   leased:<queue>    zset  end of the lease -> member
 --   ended:<state>:<queue>   zset  number -> id, of the done and the cancelled
 --   letters…          zset  time of death -> member: all, and by disposition with queue; with cause, error and category,
---                           each alone and with the queue; and with the route if they have one
+--                           each alone and with the queue; and with the route, and the replay they are reserved for,
+--                           if they have one
 --   causes            zset  open letters -> cause NUL queue
 --   routes            zset  open letters -> route; rooms is the hash route -> for how many it has room
+--   changes           zset  number of the last change -> id, of items that are or were letters, also when they were pruned
 --   queues            hash  queue -> paused, by whom, why, what limits it (limits.lua), its settings as JSON
 --   nonce, alone      hash  worker, and lane if not 0 -> its last request and what it got; worker -> the lease it holds alone
+--   families          hash  family NUL counter -> the sum over its members (parked among held); family NUL turn -> the last
+--   turns:<family>    zset  turn -> member that a lease shall look at now; later:<family>: time -> member to look at then
+--   running:<family>  zset  how many run -> member
+--   behind:<gate>     set   the queues and families whose settings name this gate
 --   tombstones, documents:<kind>, journal:<topic>, workers, elections, sequence, boot
 -- What binds items to others stands in lines.lua and ties.lua, their tags in tags.lua.
 -- What is counted is how many there are in a set, so no counter can drift.
@@ -35,13 +45,23 @@ local FIELDS = 19
 -- Most records end here. Those of items that have a priority, a hold or a tie go on.
 local PRIORITY, HOLD, TIES, TERMS = 20, 21, 22, 23
 local MORE_FIELDS = 23
+-- And those of items that have a kind or a release go on beyond that; each is a text, empty for none.
+local KIND, RELEASE = 24, 25
+local ALL_FIELDS = 25
 -- What TIES is the sum of, what HOLD is, and where what stands in TERMS (core.terms). A text that is absent is empty.
-local ORDERED, DEDUPED, WAITS, AWAITED, LIMITED, CANCEL, TAGGED = 1, 2, 4, 8, 16, 32, 128
-local HELD_AFTER, HELD_ORDER, HELD_LIMIT = 1, 2, 3
+local ORDERED, DEDUPED, WAITS, AWAITED, LIMITED, CANCEL, TAGGED, PARKED_ITEM = 1, 2, 4, 8, 16, 32, 128, 256
+local HELD_AFTER, HELD_ORDER, HELD_LIMIT, HELD_PARKED = 1, 2, 3, 4
 local ORDER_KEY, PLACE, GAP, LIMIT_KEY, SCOPE, DEDUPE_KEY, WINDOW, AFTER, ON_DEAD, POLICY, CANCELLED_BY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local TAGS = 12
+-- Schema, trace, headers and revision, where it has any of them or was ever parked; then it has a list of tags, empty or not.
+local DESCRIBED = 13
+local REVISION = 4
+-- The label under which it was parked last.
+local PARK_LABEL = 14
 -- And of its letter.
 local REASON, DIED_AT, DISPOSITION, CAUSE, ERROR_SHORT, CATEGORY, ROUTE = 1, 2, 3, 4, 5, 6, 7
+-- The replay that it is reserved for; most letters end before it.
+local RESERVED = 8
 
 -- Arguments of one command: Lua's stack has an end. Even, for pairs.
 local MOST = 1000
@@ -132,43 +152,14 @@ local function wake(queue)
   woken[queue] = true
 end
 
-local function send(command, lists)
-  for key, list in pairs(lists) do
-    local size = #list
-    if size <= MOST then
-      call(command, key, unpack(list))
-    else
-      for first = 1, size, MOST do
-        call(command, key, unpack(list, first, math.min(first + MOST - 1, size)))
-      end
-    end
-    lists[key] = nil
-  end
-end
+-- What is known of families: see below.
+local kin = {known = {}, grouped = {}}
 
--- How many open letters a cause has in a queue is how many lie in its set.
-local function recount()
-  for member in pairs(recounted) do
-    local count = call('ZCARD', P .. 'letters:cq:open:' .. member)
-    if count == 0 then
-      call('ZREM', P .. 'causes', member)
-    else
-      call('ZADD', P .. 'causes', count, member)
-    end
-    recounted[member] = nil
-  end
-end
-
--- The same of routes.
-local function recount_routes()
-  for route in pairs(routed) do
-    local count = call('ZCARD', P .. 'letters:r:open:' .. route)
-    if count == 0 then
-      call('ZREM', P .. 'routes', route)
-    else
-      call('ZADD', P .. 'routes', count, route)
-    end
-    routed[route] = nil
+-- Ids of letters that this script makes, changes or ends, in order and each once: they get the next change numbers.
+local changed_letters = {}
+local function change_letter(id)
+  if not changed_letters[id] then
+    changed_letters[id], changed_letters[#changed_letters + 1] = true, id
   end
 end
 
@@ -176,39 +167,103 @@ end
 local before_write = {}
 
 -- All that was noted down. May be called again for what is noted afterwards.
-local function write()
-  for _, conclude in ipairs(before_write) do
-    conclude()
-  end
-  send('ZREM', removed_members)
-  send('HDEL', removed_fields)
-  send('ZADD', added_members)
-  send('HSET', set_fields)
-  send('RPUSH', pushed)
-  for key in pairs(dropped) do
-    call('DEL', key)
-    dropped[key] = nil
-  end
-  for key, level in pairs(emptied) do
-    if call('EXISTS', key) == 0 then
-      call('SREM', level[1], level[2])
+local write
+-- What only it uses: a script has at most 200 local variables.
+do
+  -- `sign`: what a change of the size of a set means for the counters of a family.
+  local function send(command, lists, sign)
+    for key, list in pairs(lists) do
+      local size, moved = #list, 0
+      if size <= MOST then
+        moved = call(command, key, unpack(list))
+      else
+        for first = 1, size, MOST do
+          moved = moved + call(command, key, unpack(list, first, math.min(first + MOST - 1, size)))
+        end
+      end
+      if sign and kin.grouped[key] then
+        kin.count(kin.grouped[key], sign * moved)
+      end
+      lists[key] = nil
     end
-    emptied[key] = nil
   end
-  for _, level in pairs(filled) do
-    call('SADD', level[1], level[2])
+
+  -- How many open letters a cause has in a queue is how many lie in its set.
+  local function recount()
+    for member in pairs(recounted) do
+      local count = call('ZCARD', P .. 'letters:cq:open:' .. member)
+      if count == 0 then
+        call('ZREM', P .. 'causes', member)
+      else
+        call('ZADD', P .. 'causes', count, member)
+      end
+      recounted[member] = nil
+    end
   end
-  filled = {}
-  recount()
-  recount_routes()
-  local queues = {}
-  for queue in pairs(woken) do
-    queues[#queues + 1] = queue
-    woken[queue] = nil
+
+  -- The same of routes.
+  local function recount_routes()
+    for route in pairs(routed) do
+      local count = call('ZCARD', P .. 'letters:r:open:' .. route)
+      if count == 0 then
+        call('ZREM', P .. 'routes', route)
+      else
+        call('ZADD', P .. 'routes', count, route)
+      end
+      routed[route] = nil
+    end
   end
-  if #queues > 0 then
-    -- A hint: whoever may not publish, or is not heard, is made up for by polling.
-    redis.pcall('PUBLISH', P .. 'wake', table.concat(queues, '\0'))
+
+  local function number_changes()
+    local last = tonumber(call('HGET', sound(P .. 'sequence', 'hash'), 'change') or 0)
+    if not last then
+      refuse('CORRUPT the number of the last change is none')
+    end
+    for index, id in ipairs(changed_letters) do
+      add(P .. 'changes', last + index, id)
+    end
+    set(P .. 'sequence', 'change', string.format('%.0f', last + #changed_letters))
+    changed_letters = {}
+  end
+
+  function write()
+    for _, conclude in ipairs(before_write) do
+      conclude()
+    end
+    if #changed_letters > 0 then
+      number_changes()
+    end
+    send('ZREM', removed_members, -1)
+    send('HDEL', removed_fields)
+    send('ZADD', added_members, 1)
+    send('HSET', set_fields)
+    send('RPUSH', pushed)
+    for key in pairs(dropped) do
+      call('DEL', key)
+      dropped[key] = nil
+    end
+    for key, level in pairs(emptied) do
+      if call('EXISTS', key) == 0 then
+        call('SREM', level[1], level[2])
+      end
+      emptied[key] = nil
+    end
+    for _, level in pairs(filled) do
+      call('SADD', level[1], level[2])
+    end
+    filled = {}
+    recount()
+    recount_routes()
+    local queues = {}
+    for queue in pairs(woken) do
+      queues[#queues + 1] = queue
+      woken[queue] = nil
+      kin.lower(queue)
+    end
+    if #queues > 0 then
+      -- A hint: whoever may not publish, or is not heard, is made up for by polling.
+      redis.pcall('PUBLISH', P .. 'wake', table.concat(queues, '\0'))
+    end
   end
 end
 
@@ -218,7 +273,7 @@ local packed = cmsgpack.pack
 
 -- The same from values, and back to values: `pcall(values_of, kept, FIELDS, HEAD_SIZE)` gives true, -1 and the fields.
 -- Without a table in between both cost a third.
-local HEAD, WIDE_HEAD = '\220\0\019', '\220\0\023'
+local HEAD = '\220\0\019'
 local HEAD_SIZE = 3
 local values_of = cmsgpack.unpack_limit
 
@@ -231,10 +286,97 @@ local function list_of(kept)
   return read and type(list) == 'table' and list or nil
 end
 
+-- --- families (core.families) ---
+
+-- The declared family of a queue and its settings; nil for one that has none.
+function kin.of(queue)
+  local at = string.find(queue, ':', 1, true)
+  if not at or at == 1 or string.sub(queue, at) == ':*' then
+    return nil
+  end
+  local family = string.sub(queue, 1, at) .. '*'
+  if kin.known[family] == nil then
+    local kept = call('HGET', sound(P .. 'queues', 'hash'), family)
+    kin.known[family] = kept and (list_of(kept) or {}) or false
+    if kept then
+      sound(P .. 'families', 'hash')
+      for _, kind in ipairs({'turns:', 'later:', 'running:'}) do
+        sound(P .. kind .. family, 'zset')
+      end
+    end
+  end
+  if not kin.known[family] then
+    return nil
+  end
+  return family, kin.known[family]
+end
+
+-- What lies under this key of a member is counted so for its family.
+function kin.group(key, queue, kind)
+  local family = kin.of(queue)
+  if family then
+    kin.grouped[key] = {family, kind, queue}
+  end
+end
+
+function kin.count(group, by)
+  if by == 0 then
+    return
+  end
+  local family, kind, queue = group[1], group[2], group[3]
+  call('HINCRBY', P .. 'families', family .. '\0' .. kind, by)
+  if kind == 'leased' and tonumber(call('ZINCRBY', P .. 'running:' .. family, by, queue)) <= 0 then
+    call('ZREM', P .. 'running:' .. family, queue)
+  end
+end
+
+function kin.counted(family, kind)
+  return tonumber(call('HGET', P .. 'families', family .. '\0' .. kind) or 0) or 0
+end
+
+-- Leases of its family shall look at a member. One that waits for its turn keeps its place.
+function kin.lower(queue)
+  local family = kin.of(queue)
+  if family and not call('ZSCORE', P .. 'turns:' .. family, queue) then
+    call('ZADD', P .. 'turns:' .. family, call('HINCRBY', P .. 'families', family .. '\0turn', 1), queue)
+    call('ZREM', P .. 'later:' .. family, queue)
+  end
+end
+
+function kin.lower_all(family)
+  for _, queue in ipairs(call('ZRANGE', P .. 'later:' .. family, 0, -1)) do
+    kin.lower(queue)
+  end
+end
+
+-- Of `most`, how many all members of a family together have room for.
+function kin.room(family, settings, most)
+  if settings[1] then
+    return 0
+  end
+  local limits = settings[4]
+  return limits and limits[1] and math.max(0, math.min(most, limits[1] - kin.counted(family, 'leased'))) or most
+end
+
+-- The limits that hold for a queue (limits.lua): its own, and those of its family where it has none.
+function kin.limits(queue, own)
+  local _, settings = kin.of(queue)
+  local whole = settings and settings[4]
+  if not whole then
+    return own
+  end
+  own = own or {false, false, false, 0, false, 'block', ''}
+  local gate = whole[7] == '*' and queue or whole[7]
+  return {
+    own[1], own[2] or whole[2], own[3] or whole[3], own[3] and own[4] or whole[4], own[5],
+    own[6] ~= 'block' and own[6] or whole[6], own[7] ~= '' and own[7] or gate,
+  }
+end
+
 -- The record of an item, likewise.
 local function unpacked(kept)
   local m = list_of(kept)
-  return m and (#m == FIELDS or #m == MORE_FIELDS) and m or nil
+  return m and (#m == FIELDS or #m == MORE_FIELDS or #m == ALL_FIELDS) and m or nil
 end
 
 local function load(id)
@@ -283,15 +425,17 @@ local function under(tree, name)
 end
 
 -- The sets that a letter is in. Many letters are in the same ones, and an act may be about ten thousand of them.
-local known_keys = {}
+kin.letters = {}
 local function letter_keys(queue, letter)
   local lies, cause, error_short, category = letter[DISPOSITION], letter[CAUSE], letter[ERROR_SHORT], letter[CATEGORY]
-  local route = letter[ROUTE]
-  local keys = under(under(under(under(under(under(known_keys, lies), queue), cause), error_short), category), route)
+  local route, reserved = letter[ROUTE], letter[RESERVED] or ''
+  local keys = under(under(under(under(under(under(kin.letters, lies), queue), cause), error_short), category), route)
+  keys = under(keys, reserved)
   if not keys[1] then
     keys[1] = P .. 'letters'
     keys[2] = P .. 'letters:' .. lies
     keys[3] = P .. 'letters:q:' .. lies .. ':' .. queue
+    kin.group(keys[3], queue, lies)
     keys[4] = P .. 'letters:c:' .. lies .. ':' .. cause
     keys[5] = P .. 'letters:cq:' .. lies .. ':' .. cause .. '\0' .. queue
     keys[6] = P .. 'letters:e:' .. lies .. ':' .. error_short
@@ -301,48 +445,56 @@ local function letter_keys(queue, letter)
     if route ~= '' then
       keys[10] = P .. 'letters:r:' .. lies .. ':' .. route
     end
+    if reserved ~= '' then
+      keys[#keys + 1] = P .. 'letters:v:' .. lies .. ':' .. reserved
+    end
   end
   return keys
 end
 
 -- Keys are made once: in a batch, making them would take longer than all else.
-local ready_at, held_at, leased_at, ended_at = {}, {}, {}, {}
+kin.ready_at, kin.held_at, kin.leased_at, kin.ended_at = {}, {}, {}, {}
 
-local function ready_key(queue, level)
-  local keys = under(ready_at, queue)
-  if not keys[level] then
-    keys[level] = P .. 'ready:' .. level .. ':' .. queue
+-- A rank is a level, or a level and a kind with a NUL between.
+local function ready_key(queue, rank)
+  local keys = under(kin.ready_at, queue)
+  if not keys[rank] then
+    keys[rank] = P .. 'ready:' .. rank .. (string.find(rank, '\0', 1, true) and '\0' or ':') .. queue
+    kin.group(keys[rank], queue, 'ready')
   end
-  return keys[level]
+  return keys[rank]
 end
 
--- As core.lanes says: crashes first, then whether it was tried before, then its priority.
-local function level_of(m)
-  local priority = m[PRIORITY] or 0
-  if m[CRASHES] == 0 and m[ERRORS] == 0 and m[REPLAYS] == 0 then
-    return priority
+-- As core.lanes says: crashes first, then whether it was tried before, then its priority; and its kind.
+local function rank_of(m)
+  local level, kind = m[PRIORITY] or 0, m[KIND]
+  if m[CRASHES] > 0 or m[ERRORS] > 0 or m[REPLAYS] > 0 then
+    level = m[CRASHES] * 6 + 3 + level
   end
-  return m[CRASHES] * 6 + 3 + priority
+  return kind and kind ~= '' and level .. '\0' .. kind or level
 end
 
 local function held_key(queue)
-  if not held_at[queue] then
-    held_at[queue] = P .. 'held:' .. queue
+  if not kin.held_at[queue] then
+    kin.held_at[queue] = P .. 'held:' .. queue
+    kin.group(kin.held_at[queue], queue, 'held')
   end
-  return held_at[queue]
+  return kin.held_at[queue]
 end
 
 local function leased_key(queue)
-  if not leased_at[queue] then
-    leased_at[queue] = P .. 'leased:' .. queue
+  if not kin.leased_at[queue] then
+    kin.leased_at[queue] = P .. 'leased:' .. queue
+    kin.group(kin.leased_at[queue], queue, 'leased')
   end
-  return leased_at[queue]
+  return kin.leased_at[queue]
 end
 
 local function ended_key(queue, state)
-  local keys = under(ended_at, state)
+  local keys = under(kin.ended_at, state)
   if not keys[queue] then
     keys[queue] = P .. 'ended:' .. state .. ':' .. queue
+    kin.group(keys[queue], queue, state)
   end
   return keys[queue]
 end
@@ -352,12 +504,15 @@ local function shares(id, m, note)
   local state, queue = m[STATE], m[QUEUE]
   if state == 'ready' and (m[HOLD] or 0) > 0 then
     note(held_key(queue), m[SEQ], id)
+    if m[HOLD] == HELD_PARKED then
+      note(P .. 'parks:' .. queue, m[SEQ], id)
+    end
   elseif state == 'ready' then
-    local level = level_of(m)
-    local key = ready_key(queue, level)
+    local rank = rank_of(m)
+    local key = ready_key(queue, rank)
     note(key, m[DUE_AT], place(m, id))
-    if level > 0 then
-      local listed = {sound(P .. 'levels:' .. queue, 'set'), level}
+    if rank ~= 0 then
+      local listed = {sound(P .. 'levels:' .. queue, 'set'), rank}
       if note == remove_share then
         emptied[key] = listed
       else
@@ -389,6 +544,9 @@ end
 -- A change is: lift, change the record, lay. Between them nothing else may note down this item.
 local function lift(id, m)
   shares(id, m, remove_share)
+  if m[LETTER] then
+    change_letter(id)
+  end
 end
 
 local function lay(id, m)
@@ -397,6 +555,8 @@ local function lay(id, m)
   set(ITEM, id, kept)
   if m[STATE] == 'ready' and (m[HOLD] or 0) == 0 then
     wake(m[QUEUE])
+  elseif m[LETTER] then
+    change_letter(id)
   end
   return kept
 end

@@ -15,7 +15,9 @@ local function drop(id, m)
   unset(P .. 'result', id)
   unset(P .. 'failure', id)
   delete(P .. 'attempts:' .. id, 'list')
+  delete(P .. 'revisions:' .. id, 'list')
   unset(P .. 'deeds', id)
+  unset(P .. 'recall', id)
 end
 
 local meta, head, tail = ARGV[2], ARGV[3], ARGV[4]
@@ -32,6 +34,9 @@ for index, id in ipairs(ids) do
   if m and records[index] == ARGV[first + 2] then
     lift(id, m)
     drop(id, m)
+    if call('ZSCORE', sound(P .. 'changes', 'zset'), id) then
+      change_letter(id)
+    end
     set(P .. 'tombstones', id, string.format('%016d', at) .. ARGV[first + 3])
     reply[#reply + 1] = id
     names[#names + 1] = ARGV[first + 1]

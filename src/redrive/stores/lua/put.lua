@@ -4,7 +4,7 @@
 --            they are kept
 -- Outputs:   as putting.lua says; nothing if all were added
 -- Atomicity: everything is read and judged first, then written at once. Refused before it starts when memory is full.
--- Uses: bonds(ledger lines ties binding) putting
+-- Uses: bonds(ledger lines ties binding) sealing putting
 
 local time = now()
 local entries = cmsgpack.unpack(ARGV[2])

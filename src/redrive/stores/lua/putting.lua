@@ -1,6 +1,6 @@
 -- New items, for put and for the follow-ups of settle.
 -- Inputs:    put(entries, time, full): entries of {id, queue, delay, body} and, for what is not plain, {…, due at or false,
---            priority, ties, terms or false}; terms as lines.lua has them. `full` asks for room in the queues
+--            priority, ties, terms or false} and, where it has a kind or a release, {…, kind, release}; terms as lines.lua has them. `full` asks for room in the queues
 -- Outputs:   the places of those entries whose id is taken already; place and holder in turn of those whose dedupe key is
 --            held; nil, or why nothing may be added: {'after', place, awaited id}, {'never', place, awaited id} or
 --            {'full', {queue, fill, capacity, more}, …}
@@ -28,19 +28,27 @@ local function taken_ids(entries)
 end
 
 -- By queue: how many are added, and how many it has room for. A queue that is not declared is.
-local added, capacities = {}, {}
-local function count_added(queue)
+local added, capacities, wholes = {}, {}, {}
+local function count_added(queue, body)
+  check_sealed(queue, body)
   if added[queue] then
     added[queue] = added[queue] + 1
+    if wholes[queue] then
+      added[wholes[queue]] = added[wholes[queue]] + 1
+    end
     return
   end
   added[queue] = 1
-  local kept = call('HGET', sound(P .. 'queues', 'hash'), queue)
-  if not kept then
+  local family, settings = kin.of(queue)
+  if family and settings[4] and settings[4][5] then
+    wholes[queue], capacities[family] = family, settings[4][5]
+    added[family] = (added[family] or 0) + 1
+  end
+  local declared = declaration(queue)
+  if not declared and not call('HGET', P .. 'queues', queue) then
     set(P .. 'queues', queue, cmsgpack.pack({false, '', ''}))
     return
   end
-  local declared = list_of(kept)
   capacities[queue] = declared and declared[4] and declared[4][5] or nil
 end
 
@@ -51,8 +59,9 @@ local function new_record(seq, entry, time)
   }
   if entry[6] then
     m[DUE_AT] = entry[5] and math.max(due, entry[5]) or due
-    if entry[6] > 0 or entry[8] then
+    if entry[6] > 0 or entry[8] or entry[9] then
       m[PRIORITY], m[HOLD], m[TIES], m[TERMS] = entry[6], 0, entry[7], entry[8]
+      m[KIND], m[RELEASE] = entry[9], entry[10]
     end
   end
   return m
@@ -90,7 +99,7 @@ local function put(entries, time, full)
     else
       taken[id] = true
       seq = seq + 1
-      count_added(entry[2])
+      count_added(entry[2], entry[4])
       add(P .. 'items', seq, id)
       set(P .. 'body', id, entry[4])
       if (m[TIES] or 0) > 0 then

@@ -12,7 +12,9 @@ local horizon = ARGV[6] == '1' and math.huge or time
 local found = {}
 
 local function consider(id, m, queues)
-  if m and m[STATE] == 'leased' and m[LEASE_UNTIL] <= horizon and queues[m[QUEUE]] then
+  local head = m and string.match(m[QUEUE], '^[^:]+:')
+  local named = m and (queues[m[QUEUE]] or head and queues[head .. '*'])
+  if named and m[STATE] == 'leased' and m[LEASE_UNTIL] <= horizon then
     found[#found + 1] = {m[LEASE_UNTIL], m[SEQ], id, m}
   end
 end
@@ -27,7 +29,14 @@ if ARGV[5] ~= '' then
   end
 else
   local score = ARGV[6] == '1' and '+inf' or time
+  local named = {}
   for queue in pairs(queues) do
+    local is_family = string.sub(queue, -2) == ':*'
+    for _, one in ipairs(is_family and call('ZRANGE', sound(P .. 'running:' .. queue, 'zset'), 0, -1) or {queue}) do
+      named[one] = true
+    end
+  end
+  for queue in pairs(named) do
     local key = sound(P .. 'leased:' .. queue, 'zset')
     for _, member in ipairs(call('ZRANGEBYSCORE', key, '-inf', score, 'LIMIT', 0, limit)) do
       local id = id_at(member)

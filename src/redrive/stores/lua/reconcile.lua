@@ -38,11 +38,11 @@ end
 local function sets()
   local keys = {P .. 'items', P .. 'letters'}
   for _, queue in ipairs(call('HKEYS', sound(P .. 'queues', 'hash'))) do
-    for _, kind in ipairs({'ready:0:', 'held:', 'leased:', 'ended:done:', 'ended:cancelled:'}) do
+    for _, kind in ipairs({'ready:0:', 'held:', 'parks:', 'leased:', 'ended:done:', 'ended:cancelled:'}) do
       keys[#keys + 1] = P .. kind .. queue
     end
-    for _, level in ipairs(call('SMEMBERS', sound(P .. 'levels:' .. queue, 'set'))) do
-      keys[#keys + 1] = P .. 'ready:' .. level .. ':' .. queue
+    for _, rank in ipairs(call('SMEMBERS', sound(P .. 'levels:' .. queue, 'set'))) do
+      keys[#keys + 1] = ready_key(queue, rank)
     end
   end
   table.sort(keys)

@@ -24,6 +24,15 @@ local causes, routes, unfit = next_list(), next_list(), next_list()
 
 -- --- sets ---
 
+-- The last number given is at least the highest that is there.
+local function count_on(index, name)
+  local highest = tonumber(call('ZREVRANGE', sound(P .. index, 'zset'), 0, 0, 'WITHSCORES')[2] or 0)
+  local last = tonumber(call('HGET', sound(P .. 'sequence', 'hash'), name) or 0)
+  if not last or last < highest then
+    set(P .. 'sequence', name, string.format('%.0f', highest))
+  end
+end
+
 local function find_places()
   for _, id in ipairs(misplaced_ids) do
     local m = load(id)
@@ -35,6 +44,8 @@ local function find_places()
       end
       if m[STATE] == 'ready' then
         wake(m[QUEUE])
+      elseif m[LETTER] and not call('ZSCORE', sound(P .. 'changes', 'zset'), id) then
+        change_letter(id)
       end
     end
   end
@@ -69,11 +80,7 @@ local function count_again()
     sound(P .. 'letters:r:open:' .. route, 'zset')
     routed[route] = true
   end
-  local highest = tonumber(call('ZREVRANGE', sound(P .. 'items', 'zset'), 0, 0, 'WITHSCORES')[2] or 0)
-  local last = tonumber(call('HGET', sound(P .. 'sequence', 'hash'), 'item') or 0)
-  if not last or last < highest then
-    set(P .. 'sequence', 'item', string.format('%.0f', highest))
-  end
+  count_on('items', 'item')
 end
 
 -- --- lines ---
@@ -101,7 +108,7 @@ local function step_back(line)
   if m[HOLD] == HELD_LIMIT then
     leave_aside(id, m)
   end
-  if m[HOLD] ~= HELD_AFTER then
+  if m[HOLD] ~= HELD_AFTER and m[HOLD] ~= HELD_PARKED then
     m[HOLD] = HELD_ORDER
   end
   enlist(line.followers, m[TERMS][PLACE], id)
@@ -206,6 +213,9 @@ local function hold_all_again()
 end
 
 if step == 'sets' then
+  -- First: letters without a change number get the next ones.
+  count_on('changes', 'change')
+  write()
   find_places()
   remove_strays()
   count_again()

@@ -18,13 +18,22 @@ end
 local gate = cmsgpack.pack({
   expect + 1, asked[1], asked[2], asked[3], asked[4], asked[5], next_at, before[8], before[9],
 })
+local families = {}
 set(P .. 'gates', name, gate)
 set(P .. 'gate_bodies', name, body)
-for _, queue in ipairs(call('HKEYS', sound(P .. 'queues', 'hash'))) do
-  local declared = list_of(call('HGET', P .. 'queues', queue))
-  if declared and declared[4] and declared[4][7] == name then
-    wake(queue)
+for _, queue in ipairs(call('SMEMBERS', sound(P .. 'behind:' .. name, 'set'))) do
+  wake(queue)
+  if string.sub(queue, -2) == ':*' then
+    families[#families + 1] = queue
   end
 end
+-- A family may give each member the gate of its own name.
+local _, settings = kin.of(name)
+if settings and settings[4] and settings[4][7] == '*' then
+  wake(name)
+end
 write()
+for _, family in ipairs(families) do
+  kin.lower_all(family)
+end
 return {1, gate}

@@ -11,8 +11,9 @@
 --            such item, 4 kept for want of room under its route, 5 cancelled instead of ready; the next leases as
 --            leasing.lua says
 -- Atomicity: judged and checked as a whole before the first write. Ending work is let through when memory is full.
--- Uses: bonds(ledger lines ties heads binding) limits(limits) choosing(choosing) lending(lending) putting leasing settling
--- Uses: ending(ending)
+-- Uses: ranks bonds(ledger lines ties heads binding) limits(limits) choosing(choosing) lending(lending)
+-- Uses: families(limits opening families) sealing putting leasing
+-- Uses: settling ending(ending)
 
 local FIRST_ATTEMPTS = 20
 
@@ -23,8 +24,8 @@ local function bond_of(kept, at, ties)
     local read, _, key, place = pcall(values_of, kept, PLACE, at + 1)
     return read and place and {key, place}
   end
-  local read, left, terms = pcall(values_of, kept, 1, at)
-  return read and left == -1 and terms
+  local read, _, terms = pcall(values_of, kept, 1, at)
+  return read and terms
 end
 
 -- Nearly every item makes this move, so it is written out: the same as lift, change and lay. Nil for one that cannot be
@@ -45,21 +46,22 @@ local function done(index, id, kept, delivery, again)
     otherwise(index, ALREADY, 0)
     return false
   end
-  local bond = ties and bond_of(kept, left, ties)
-  if ties and not bond then
+  local is_bound = ties and ties ~= 0
+  local bond = is_bound and bond_of(kept, left, ties)
+  if is_bound and not bond then
     return nil
   end
   local stamp = string.format('%016d', seq)
   remove(leased_key(queue), stamp .. id)
   add_as(ended_key(queue, 'done'), stamp, id)
   if ties then
-    set(ITEM, id, WIDE_HEAD .. packed(
+    set(ITEM, id, string.sub(kept, 1, HEAD_SIZE) .. packed(
       seq, queue, 'done', put_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, last_chance, false,
       worker, leased_at, false, time, omitted, false, priority, hold, ties
     ) .. string.sub(kept, left + 1))
     if ties == ORDERED then
       bonds().head_done(id, queue, bond[ORDER_KEY], bond[PLACE], seq, put_at)
-    else
+    elseif is_bound then
       ending().untie(id, {[SEQ] = seq, [QUEUE] = queue, [STATE] = 'done', [ENQUEUED_AT] = put_at, [TIES] = ties, [TERMS] = bond})
     end
   else

@@ -5,7 +5,7 @@
 -- Outputs:   [place, verdict, current delivery or state, …] of those not applied: 1 ended already, 2 given away, 3 no such
 --            item, 6 it is not a letter
 -- Atomicity: judged and checked as a whole before the first write. Ending work is let through when memory is full.
--- Uses: bonds(ledger lines ties binding) putting settling ending(ending) entering
+-- Uses: bonds(ledger lines ties binding) sealing putting settling ending(ending) entering
 
 local LIVES = 6
 local FIRST_ATTEMPTS = 20
@@ -30,6 +30,7 @@ local function finish(id, m, one)
   unset(P .. 'failure', id)
   m[STATE], m[ENDED_AT] = one[3] == DONE and 'done' or 'cancelled', time
   if one[3] == DONE and one[6] > 0 then
+    check_sealed(m[QUEUE], ARGV[one[6] + 3])
     set(P .. 'result', id, ARGV[one[6] + 3])
   end
   if (m[TIES] or 0) > 0 then

@@ -20,8 +20,12 @@ end
 local limited = {}
 local function tell_limited(queue)
   if limited[queue] == nil then
-    local declared = list_of(call('HGET', sound(P .. 'queues', 'hash'), queue))
+    local declared = declaration(queue)
     limited[queue] = declared and declared[4] and declared[4][1] and true or false
+    local family, settings = kin.of(queue)
+    if family and settings[4] and settings[4][1] then
+      wake(family)
+    end
   end
   if limited[queue] then
     wake(queue)

@@ -27,7 +27,12 @@ local function kept_for()
   local queues = call('HGETALL', sound(P .. 'queues', 'hash'))
   for at = 1, #queues, 2 do
     local declared = list_of(queues[at + 1]) or {}
-    found[queues[at]] = {declared[KEEP], declared[KEEP_RESULTS], declared[KEEP_TRASH] or trash_kept}
+    local _, family = kin.of(queues[at])
+    local trash = declared[KEEP_TRASH] or trash_kept
+    found[queues[at]] = {
+      declared[KEEP] or family and family[KEEP], declared[KEEP_RESULTS] or family and family[KEEP_RESULTS],
+      trash == trash_kept and family and family[KEEP_TRASH] or trash,
+    }
     any = any or declared[KEEP] or declared[KEEP_RESULTS]
   end
   return any and found or nil

@@ -42,7 +42,7 @@ local function label(id, m, tags)
   if #tags > 0 then
     terms[TAGS], m[TIES] = tags, bor(m[TIES], TAGGED)
   else
-    terms[TAGS], m[TIES] = nil, band(m[TIES], bit.bnot(TAGGED))
+    terms[TAGS], m[TIES] = terms[DESCRIBED] and {} or nil, band(m[TIES], bit.bnot(TAGGED))
   end
   tag_shares(id, m, add)
 end

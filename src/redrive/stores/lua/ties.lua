@@ -87,7 +87,9 @@ end
 
 -- What a ready item has to wait for, as far as that is known here: a lease may set it aside besides.
 local function hold_again(id, m)
-  if tied(m, WAITS) and count_in(P .. 'waits:' .. id) > 0 then
+  if tied(m, PARKED_ITEM) then
+    m[HOLD] = HELD_PARKED
+  elseif tied(m, WAITS) and count_in(P .. 'waits:' .. id) > 0 then
     m[HOLD] = HELD_AFTER
   elseif tied(m, ORDERED) and line_of_item(m).head ~= id then
     m[HOLD] = HELD_ORDER
@@ -185,9 +187,9 @@ end
 
 local over, vacated = {}, {}
 
--- Its state says how.
-local function ended(id, m)
-  over[#over + 1] = {id, m}
+-- Its state says how. `passed`: dead, but its line goes on without a gap.
+local function ended(id, m, passed)
+  over[#over + 1] = {id, m, passed}
 end
 
 -- What was leased, or could have been, makes room under its limit key.
@@ -196,12 +198,12 @@ local function vacate(m)
 end
 
 -- A ready item ends without having been leased.
-local function end_ready(id, m, state, time)
+local function end_ready(id, m, state, time, passed)
   if m[HOLD] == HELD_LIMIT then
     leave_aside(id, m)
   end
-  m[STATE], m[ENDED_AT], m[HOLD] = state, time, 0
-  ended(id, m)
+  m[STATE], m[ENDED_AT], m[HOLD], m[TIES] = state, time, 0, band(m[TIES], bit.bnot(PARKED_ITEM))
+  ended(id, m, passed)
 end
 
 -- core.terms has it, and a test compares them.
@@ -235,7 +237,8 @@ local order_of = {}
 local function dead_order(queue)
   if not order_of[queue] then
     local declared = list_of(call('HGET', sound(P .. 'queues', 'hash'), queue))
-    order_of[queue] = declared and declared[4] and declared[4][6] or 'block'
+    local limits = kin.limits(queue, declared and declared[4])
+    order_of[queue] = limits and limits[6] or 'block'
   end
   return order_of[queue]
 end
@@ -248,7 +251,7 @@ local function leave_lines()
     if tied(m, ORDERED) then
       local line = line_of_item(m)
       if line.head == id then
-        heads[#heads + 1] = {id, m, line}
+        heads[#heads + 1] = {id, m, line, one[3]}
       else
         delist(line.followers, id)
       end
@@ -261,7 +264,7 @@ local function move_on(heads)
   local new_heads = {}
   for _, one in ipairs(heads) do
     local id, m, line = one[1], one[2], one[3]
-    local mode = m[STATE] == 'dead' and dead_order(m[QUEUE]) or 'go'
+    local mode = m[STATE] == 'dead' and not one[4] and dead_order(m[QUEUE]) or 'go'
     if mode == 'block' then
       line.status = BLOCKED
     elseif mode == 'park' then

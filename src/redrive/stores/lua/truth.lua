@@ -38,8 +38,9 @@ local function bonds(id, m, note)
     note(P .. 'aside:' .. queue .. '\0' .. terms[LIMIT_KEY], m[SEQ], id)
   end
   -- One that was replayed by force waits for nobody, whatever it was to come after.
-  if tied(m, WAITS) and state == 'ready' and m[HOLD] == HELD_AFTER then
-    local key = P .. 'waits:' .. id
+  local key = P .. 'waits:' .. id
+  local is_waiting = m[HOLD] == HELD_AFTER or m[HOLD] == HELD_PARKED and call('EXISTS', key) == 1
+  if tied(m, WAITS) and state == 'ready' and is_waiting then
     for _, awaited in ipairs(terms[AFTER]) do
       local number, its_state = number_of(awaited, key)
       if not is_fulfilled(awaited, its_state) then
@@ -82,7 +83,7 @@ local function scores(key, list)
 end
 
 local MISPLACED, IMPOSSIBLE = 1, 2
-local BINDING = {followers = true, slot = true, aside = true, waits = true, awaited = true, tag = true}
+local BINDING = {followers = true, slot = true, aside = true, waits = true, awaited = true, tag = true, parks = true}
 
 local function misplaced(records)
   local found = {}

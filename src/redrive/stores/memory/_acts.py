@@ -6,9 +6,28 @@ from collections.abc import Container, Sequence
 
 from msgspec import structs
 
-from redrive.core.item import Deed, History, Instant, Item, holder
-from redrive.core.terms import dedupe_place
-from redrive.core.verbs import Act, Amended, Change, Discard, Move, PutResult, Replay, Skip, Skipped, Tag, refusal
+from redrive.core.acts import (
+    NOT_PARKED,
+    Act,
+    Amended,
+    Change,
+    Discard,
+    Edit,
+    Move,
+    Park,
+    Recall,
+    Replay,
+    Skip,
+    Skipped,
+    Tag,
+    Unpark,
+    edit_refusal,
+    recall_refusal,
+    refusal,
+)
+from redrive.core.item import Deed, History, Instant, Item, Revision, holder
+from redrive.core.terms import dedupe_place, is_parked
+from redrive.core.verbs import PutResult
 from redrive.stores import audit
 from redrive.stores.checks import (
     KEEPS_BACK,
@@ -23,6 +42,7 @@ from redrive.stores.checks import (
 from redrive.stores.memory import _moves
 from redrive.stores.memory._bonds import Bonds
 from redrive.stores.memory._dedupe import Place
+from redrive.stores.memory._lines import Kept
 from redrive.stores.memory._table import Table
 
 
@@ -54,7 +74,8 @@ class Acts:
     def _refusal(self, item: Item, change: Change, claimed: dict[Place, str], now: Instant) -> str | None:
         """`claimed`: dedupe keys of those that go back by the same act."""
         disposition = None if item.letter is None else item.letter.disposition
-        reason = refusal(change, item.state, disposition, holder=holder(item, now))
+        reserved = "" if item.letter is None else item.letter.reserved
+        reason = refusal(change, item.state, disposition, holder=holder(item, now), reserved=reserved)
         if reason is not None:
             return reason
         match change:
@@ -69,9 +90,16 @@ class Acts:
                     or self._waiting(item, change)
                     or self._twin(item, change, claimed, now)
                 )
+            case Recall():
+                kept = self._table.kept.get(item.id)
+                return recall_refusal(item.state, item.deliveries, None if kept is None else kept.letter.deliveries)
             case Tag():
                 count = len(tagged(item.tags, change))
                 return too_many_tags(count) if count > max(TAGS_LIMIT, len(item.tags)) else None
+            case Unpark():
+                return None if is_parked(item.hold) else NOT_PARKED
+            case Edit():
+                return edit_refusal(change, item.revision)
             case _:
                 return None
 
@@ -109,23 +137,47 @@ class Acts:
 
     def change(self, ids: Sequence[str], change: Change, by: Act, now: Instant) -> None:
         moved: list[tuple[Item, Item]] = []
+        parked: list[Item] = []
+        recalled: list[tuple[Item, Kept]] = []
         for item_id in ids:
             before = self._table.items[item_id]
             after = _moves.amended(before, change, by, now)
             self._table.add_deed(item_id, Deed(now, audit.word(change), by.actor, by.reason, by.request_id))
+            if isinstance(change, Recall):
+                recalled.append((before, self._table.kept.pop(item_id)))
+                continue
+            if isinstance(change, Replay):
+                letter = structs.replace(before, deliveries=after.deliveries)
+                self._table.kept[item_id] = self._table.lines.kept(letter)
             if after.queue != before.queue:
                 self._bonds.moves(before, after.queue)
             if isinstance(change, Replay):
                 self._bonds.replayed(after, now, force=change.force)
                 continue
+            self._keep_revision(before, change, by, now)
             self._table.save(after)
-            if isinstance(change, Discard):
-                self._bonds.discarded(after)
-            elif isinstance(change, Skip):
-                self._bonds.next_head(after, gap=after.id)
-            elif after.state is not before.state:
+            self._bind_again(after, change)
+            if after.state is not before.state:
                 moved.append((before, after))
+            elif isinstance(change, Park):
+                parked.append(before)
         self._bonds.ended(moved, now)
+        self._bonds.parked(parked)
+        self._bonds.recalled(recalled, now)
+
+    def _keep_revision(self, before: Item, change: Change, by: Act, now: Instant) -> None:
+        if isinstance(change, Edit):
+            kept = Revision(before.revision, before.payload, now, by.actor, by.reason)
+            self._table.add_revision(before.id, kept)
+
+    def _bind_again(self, after: Item, change: Change) -> None:
+        """What the change means for its line."""
+        if isinstance(change, Discard):
+            self._bonds.discarded(after)
+        elif isinstance(change, Skip):
+            self._bonds.next_head(after, gap=after.id)
+        elif isinstance(change, Unpark):
+            self._bonds.unparked(after)
 
     def take_in(self, histories: Sequence[History], by: Act, now: Instant) -> PutResult:
         added: list[str] = []

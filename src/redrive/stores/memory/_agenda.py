@@ -24,6 +24,9 @@ class Agenda:
     def __len__(self) -> int:
         return len(self._slots)
 
+    def __contains__(self, item_id: str) -> bool:
+        return item_id in self._slots
+
     def add(self, when: Instant, seq: int, item_id: str) -> None:
         slot = self._slots[item_id] = Slot(when, seq, item_id)
         heapq.heappush(self._heap, slot)

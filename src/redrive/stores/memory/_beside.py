@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from redrive._version import __version__
+from redrive.core import sizes
 from redrive.core.item import Instant, Millis
 from redrive.core.verbs import (
     Backup,
@@ -23,8 +24,10 @@ from redrive.core.verbs import (
     WorkerFacts,
 )
 from redrive.errors import ConfigError, StoreUnavailable
+from redrive.stores.bodies import Bodies
 from redrive.stores.checks import check_entries, check_text, check_writes
 from redrive.stores.clock import Clock, StoreTime, SystemClock
+from redrive.stores.keyring import Keyring
 from redrive.stores.memory._shelf import Documents, Journal, Presence
 from redrive.stores.memory._waiters import Waiters
 
@@ -32,6 +35,7 @@ from redrive.stores.memory._waiters import Waiters
 class Beside:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = SystemClock() if clock is None else clock
+        self._bodies = Bodies(sizes.MAX)
         self._lock = threading.Lock()
         self._open = False
         self._was_open = False
@@ -59,9 +63,11 @@ class Beside:
             self._waiters.wake()
 
     def info(self) -> StoreInfo:
-        return StoreInfo(
-            engine="memory", location="memory:", durability="none", library=f"redrive {__version__}", schema=1
-        )
+        library = f"redrive {__version__}"
+        return StoreInfo("memory", "memory:", "none", library, schema=1, keys=self._bodies.keys)
+
+    def use_keys(self, keyring: Keyring | None) -> None:
+        self._bodies.keyring = keyring
 
     @asynccontextmanager
     async def _verb(self) -> AsyncIterator[Instant]:

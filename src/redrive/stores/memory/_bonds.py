@@ -7,17 +7,19 @@ order in which things are looked at, and nothing that ends in a write is moved b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import structs
 
 from redrive.core.item import BLOCKERS, Instant, Item
 from redrive.core.states import TERMINAL, State
+from redrive.core.terms import is_parked
 from redrive.core.verbs import Tombstone
 from redrive.stores.memory import _moves
 from redrive.stores.memory._dedupe import Keys
 from redrive.stores.memory._edges import Edges
+from redrive.stores.memory._lines import Kept
 from redrive.stores.memory._table import Table, limit_key
 
 LOST = frozenset({State.DEAD, State.CANCELLED})
@@ -57,6 +59,8 @@ class Bonds:
         return item
 
     def _hold(self, item: Item) -> str:
+        if is_parked(item.hold):
+            return item.hold
         if item.id in self.edges.missing:
             return "after"
         return "order" if self._lines.is_follower(item) else ""
@@ -90,8 +94,10 @@ class Bonds:
 
     # --- going out ---
 
-    def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant) -> None:
-        """(before, after) of all that this write moved by itself, saved already."""
+    def ended(self, moved: Sequence[tuple[Item, Item]], now: Instant, passed: Container[str] = ()) -> None:
+        """(before, after) of all that this write moved by itself, saved already. `passed`: dead, but their order keys
+        go on without a gap.
+        """
         bound = [pair for pair in moved if pair[1].terms is not None or pair[1].id in self.edges.waiting]
         if not bound:
             return
@@ -104,7 +110,7 @@ class Bonds:
                 freed.extend(self.edges.fulfil(item.id))
         lost = [item for item in over if item.state in LOST]
         along = self._doom([one for item in lost for one in self._dying_with(item)], now)
-        self._move_on([*over, *along])
+        self._move_on([*over, *along], passed)
         for item in over:
             if item.state is not State.DEAD:
                 self.forget(item.id)
@@ -138,11 +144,13 @@ class Bonds:
             todo.extend(self._dying_with(letter))
         return dead
 
-    def _move_on(self, over: Sequence[Item]) -> None:
+    def _move_on(self, over: Sequence[Item], passed: Container[str] = ()) -> None:
         for item in over:
             self._lines.leave(item)
         for item in over:
-            if self._lines.is_head(item):
+            if self._lines.is_head(item) and item.id in passed:
+                self.next_head(item)
+            elif self._lines.is_head(item):
                 self._end_of_head(item)
 
     def _end_of_head(self, item: Item) -> None:
@@ -231,11 +239,34 @@ class Bonds:
         """A head that waits for others lets go first who has a place before it: it may be what it waits for."""
         line = self._lines.of(item)
         head = None if line is None else self._table.items[line.head]
-        if line is None or head is None or head.hold != "after":
+        if line is None or head is None or head.id not in self.edges.missing:
             return
         if self._lines.change_places(line):
             self._place(self._table.items[line.head])
             self._place(head)
+
+    def parked(self, before: Sequence[Item]) -> None:
+        """These were parked: what they were promised under their limit keys goes to others."""
+        for item in before:
+            self._pass_on(item)
+
+    def unparked(self, item: Item) -> None:
+        self._place(item)
+
+    def recalled(self, pairs: Sequence[tuple[Item, Kept]], now: Instant) -> None:
+        """Replayed items are the letters that they were. One that was no head passes its order key on."""
+        moved = [(item, _moves.recalled(item, kept.letter)) for item, kept in pairs]
+        for _, letter in moved:
+            self._table.save(letter)
+        passed = {item.id for item, kept in pairs if kept.role != "head" or item.queue != kept.letter.queue}
+        self.ended(moved, now, passed)
+        letters = [(letter, kept) for (_, letter), (_, kept) in zip(moved, pairs, strict=True)]
+        for letter, kept in sorted(letters, key=lambda one: one[1].place):
+            queue = kept.letter.queue
+            back = letter if letter.queue == queue else self.moves(letter, queue)
+            order = self._table.lanes[queue].settings.order
+            status: Literal["blocked", "parked", ""] = "parked" if order == "park" else "blocked"
+            self._lines.put_back(back, kept, keeps_back="" if order == "skip" else status)
 
     def forget(self, item_id: str) -> None:
         """It will not come back."""

@@ -25,7 +25,7 @@ class InPlace:
         free = [item for item in self._table.present(ids) if _free(item, worker, now, early=early)]
         given = tuple([_moves.letter_leased(item, worker, ttl, now) for item in free])
         for item in given:
-            self._table.save(item)
+            self._table.save(item, is_change=False)
         return given
 
     def settle(self, settlements: Sequence[Settlement], now: Instant) -> tuple[Answer, ...]:
@@ -61,7 +61,7 @@ class InPlace:
 
 def _free(item: Item, worker: str, now: Instant, *, early: bool) -> bool:
     """It lies where somebody can work on it, and nobody else does."""
-    if item.letter is None or item.letter.disposition is Disposition.TRASH:
+    if item.letter is None or item.letter.disposition is Disposition.TRASH or item.letter.reserved:
         return False
     if item.lease_until is None or item.lease_until <= now:
         return True

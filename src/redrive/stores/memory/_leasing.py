@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from redrive.core import lanes
+from redrive.core.families import is_family, look_again, portion
 from redrive.core.item import Instant, Item
 from redrive.core.states import State
 from redrive.core.verbs import Held, LeaseRequest, Leases, Want
@@ -39,7 +40,10 @@ class Leasing:
         if last is not None and last.nonce == request.nonce:
             return Leases(tuple(item for held in last.held if (item := self._current(held)) is not None))
         self._aside = 0
-        leases = Leases() if self._holds_a_suspect(request.worker) else self._give(request, now)
+        if self._holds_a_suspect(request.worker):
+            leases = Leases()
+        else:
+            leases = self._give_one(request, now) if request.item else self._give(request, now)
         given = tuple(Held(item.id, item.deliveries) for item in leases.items)
         self._given[request.worker, request.lane] = _Given(request.nonce, given)
         return leases
@@ -61,21 +65,41 @@ class Leasing:
         return False
 
     def _give(self, request: LeaseRequest, now: Instant) -> Leases:
-        suspect = self._first_suspect(request.wants, now)
+        suspect = self._first_suspect(self._members(request.wants, now), now)
         if suspect is None:
-            return Leases(self._plain(request, now))
+            return Leases(self._all(request, now))
         if request.holding > 0:
-            return Leases(self._plain(request, now), suspects_due=True)
+            return Leases(self._all(request, now), suspects_due=True)
         item, want = suspect
         item = self._hand_over(item, want, request.worker, now, alone=True)
         self._limits.spend(self._table.lanes[item.queue], 0, 1, now)
+        self._look_again(self._table.lanes[item.queue], now)
         self._alone[request.worker] = Held(item.id, item.deliveries)
+        return Leases((item,))
+
+    def _give_one(self, request: LeaseRequest, now: Instant) -> Leases:
+        """The item that was asked for by its id."""
+        (want,) = request.wants
+        item = self._table.items.get(request.item)
+        if item is None or item.state is not State.READY or item.hold or item.queue != want.queue:
+            return Leases()
+        lane = self._table.lanes[item.queue]
+        alone = item.crashes >= want.max_crashes - 1
+        if alone and request.holding > 0:
+            return Leases(suspects_due=True)
+        if self._set_aside(item, lane):
+            return Leases()
+        retry = alone or lanes.is_retry(lanes.level_of(item))
+        item = self._hand_over(item, want, request.worker, now, alone=alone)
+        self._limits.spend(lane, int(not retry), int(retry), now)
+        if alone:
+            self._alone[request.worker] = Held(item.id, item.deliveries)
         return Leases((item,))
 
     def _first_suspect(self, wants: tuple[Want, ...], now: Instant) -> tuple[Item, Want] | None:
         for want, lane, room in self._open(wants, now):
             while room.retries and self._aside < MOST_ASIDE:
-                slot = lane.first_ready(crashes_from=want.max_crashes - 1)
+                slot = lane.first_ready(want.max_crashes - 1, kinds=want.kinds)
                 if slot is None or slot.when > now:
                     break
                 item = self._table.items[slot.id]
@@ -92,13 +116,73 @@ class Leasing:
             if room.limit:
                 yield want, lane, room
 
-    def _plain(self, request: LeaseRequest, now: Instant) -> tuple[Item, ...]:
+    def _all(self, request: LeaseRequest, now: Instant) -> tuple[Item, ...]:
         items: list[Item] = []
-        for want, lane, room in self._open(request.wants, now):
-            if lane.is_plain and want.max_crashes > 1:
-                given, retries = self._first(lane, want, room.limit, request.worker, now), 0
+        for want in request.wants:
+            give = self._family if is_family(want.queue) else self._plain
+            items += give(want, request.worker, now)
+        return tuple(items)
+
+    # --- families ---
+
+    def _members(self, wants: tuple[Want, ...], now: Instant) -> tuple[Want, ...]:
+        """The wants, with one for each member whose turn it is in place of that of its family."""
+        return tuple(
+            structs.replace(want, queue=name)
+            for want in wants
+            for name in (self._turns(want, now) if is_family(want.queue) else (want.queue,))
+        )
+
+    def _turns(self, want: Want, now: Instant) -> list[str]:
+        family = self._table.declare_family(want.queue)
+        return family.turns.due(now) if self._limits.whole(family, want.limit) > 0 else []
+
+    def _family(self, want: Want, worker: str, now: Instant) -> tuple[Item, ...]:
+        """An equal portion for each member whose turn it is; what is left for those that have more."""
+        members = self._turns(want, now)
+        limit = self._limits.whole(self._table.families[want.queue], want.limit)
+        items: list[Item] = []
+        while members and len(items) < limit:
+            share = portion(limit - len(items), len(members))
+            have_more: list[str] = []
+            for member in members:
+                left = limit - len(items)
+                if left <= 0:
+                    break
+                retries = sum(lanes.is_retry(lanes.level_of(item)) for item in items)
+                asked = structs.replace(
+                    want,
+                    queue=member,
+                    limit=min(share, left),
+                    retries=None if want.retries is None else max(0, want.retries - retries),
+                    turn=want.turn + len(items),
+                )
+                given = self._plain(asked, worker, now)
+                items += given
+                when = self._look_again(self._table.lanes[member], now)
+                if given and when is not None and when <= now:
+                    have_more.append(member)
+            members = have_more
+        return tuple(items)
+
+    def _look_again(self, lane: Lane, now: Instant) -> Instant | None:
+        """After a lease looked at a member."""
+        if lane.family is None:
+            return None
+        shared = self._limits.shares_budget(lane)
+        when = look_again(self._limits.next_change(lane), now, shared_budget=shared)
+        lane.family.turns.look_at(lane.name, when, now)
+        return when
+
+    # --- the others ---
+
+    def _plain(self, asked: Want, worker: str, now: Instant) -> tuple[Item, ...]:
+        items: list[Item] = []
+        for want, lane, room in self._open((asked,), now):
+            if lane.is_plain and want.max_crashes > 1 and (want.kinds is None or "" in want.kinds):
+                given, retries = self._first(lane, want, room.limit, worker, now), 0
             else:
-                given = self._from(lane, want, room, request.worker, now)
+                given = self._from(lane, want, room, worker, now)
                 retries = sum(lanes.is_retry(lanes.level_of(item)) for item in given)
             self._limits.spend(lane, len(given) - retries, retries, now)
             items.extend(given)
@@ -139,9 +223,18 @@ class Leasing:
 
     @staticmethod
     def _choose(lane: Lane, want: Want, most_retries: int, now: Instant) -> list[Slot]:
-        due = lane.due(now, want.limit, crashes_below=want.max_crashes - 1)
+        due = lane.due(now, want.limit, want.max_crashes - 1, want.kinds)
+        if due.keys() <= {0}:
+            return due.get(0, [])
         waiting = {level: [(slot.when, slot.seq) for slot in slots] for level, slots in due.items()}
-        levels = lanes.choose(waiting, want.limit, retries=want.retries, most_retries=most_retries, turn=want.turn)
+        levels = lanes.choose(
+            waiting,
+            want.limit,
+            retries=want.retries,
+            most_retries=most_retries,
+            turn=want.turn,
+            share=want.share,
+        )
         rows = {level: iter(slots) for level, slots in due.items()}
         return [next(rows[level]) for level in levels]
 

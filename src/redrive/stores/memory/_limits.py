@@ -10,7 +10,7 @@ from redrive.core import meters
 from redrive.core.item import Instant
 from redrive.core.verbs import Gate, GateWrite
 from redrive.errors import Conflict
-from redrive.stores.memory._lane import Lane
+from redrive.stores.memory._lane import Kinds, Lane
 
 NO_LIMIT = 1 << 62
 """More than anybody asks for."""
@@ -30,6 +30,7 @@ class Limits:
         self.gates: dict[str, Gate] = {}
 
     def room(self, lane: Lane, want: int, now: Instant) -> Room:
+        want = self.whole(lane.family, want)
         if lane.paused or want <= 0:
             return Room(0, 0)
         settings, micros = lane.settings, now * MICROS
@@ -44,6 +45,19 @@ class Limits:
         elif gate is not None and gate.share is not None:
             retries = gate.credit // CREDIT + meters.room(gate.floor, 1, gate.floor_at, micros)
         return Room(max(0, limit), retries)
+
+    @staticmethod
+    def whole(family: Lane | None, want: int) -> int:
+        """How much of it all members of a family together have room for."""
+        if family is None:
+            return want
+        most = family.own.max_running
+        return 0 if family.paused else want if most is None else min(want, most - family.running)
+
+    def shares_budget(self, lane: Lane) -> bool:
+        """Its retries wait for a budget that leases of other queues fill."""
+        gate = self.gates.get(lane.settings.gate)
+        return gate is not None and gate.name != lane.name and gate.interval is None and gate.share is not None
 
     def spend(self, lane: Lane, firsts: int, retries: int, now: Instant) -> None:
         """So many were given."""
@@ -64,16 +78,16 @@ class Limits:
             floor_at = meters.spent(gate.floor, gate.floor_at, micros, retries - paid)
             self.gates[gate.name] = structs.replace(gate, credit=credit, floor_at=floor_at)
 
-    def next_change(self, lane: Lane) -> Instant | None:
+    def next_change(self, lane: Lane, kinds: Kinds = None) -> Instant | None:
         """When to look again: when something is due, past or to come, and may be given; None: not before a wake."""
         settings = lane.settings
         if lane.paused or (settings.max_running is not None and lane.running >= settings.max_running):
             return None
         gate = self.gates.get(settings.gate)
         if gate is not None and gate.interval is None and gate.share is not None:
-            times = self._within_budget(lane, gate)
+            times = self._within_budget(lane, gate, kinds)
         else:
-            first = lane.first_ready()
+            first = lane.first_ready(kinds=kinds)
             times = [] if first is None else [first.when]
         if not times:
             return None
@@ -85,8 +99,8 @@ class Limits:
         return max(opens)
 
     @staticmethod
-    def _within_budget(lane: Lane, gate: Gate) -> list[Instant]:
-        first, retry = lane.first_ready(retry=False), lane.first_ready(retry=True)
+    def _within_budget(lane: Lane, gate: Gate, kinds: Kinds) -> list[Instant]:
+        first, retry = lane.first_ready(retry=False, kinds=kinds), lane.first_ready(retry=True, kinds=kinds)
         times = [] if first is None else [first.when]
         if retry is not None and gate.credit >= CREDIT:
             times.append(retry.when)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from redrive.core.item import Item
 
@@ -37,6 +37,14 @@ class Line:
         while self.order and self.order[0] not in self.followers:
             heappop(self.order)
         return self.order[0] if self.order else None
+
+
+class Kept(NamedTuple):
+    """A letter before its replay: its place under its order key, and whether it was the head or the gap of it."""
+
+    letter: Item
+    place: int
+    role: Literal["", "head", "gap"]
 
 
 def name_of(item: Item) -> Name | None:
@@ -88,6 +96,26 @@ class Lines:
         if name_of(item) is not None:
             self._last += 1
             self._places[item.id] = self._last
+
+    def kept(self, letter: Item) -> Kept:
+        line = self.of(letter)
+        head = line is not None and line.head == letter.id
+        gap = line is not None and line.gap == letter.id
+        return Kept(letter, self._places.get(letter.id, 0), "head" if head else "gap" if gap else "")
+
+    def put_back(self, letter: Item, kept: Kept, *, keeps_back: Literal["blocked", "parked", ""]) -> None:
+        """A recalled letter has its place again. `keeps_back`: what a dead head does to those that come."""
+        name = name_of(letter)
+        if name is None:
+            return
+        self._places[letter.id] = kept.place
+        line = self._lines.get(name, Line())
+        if kept.role == "head" and keeps_back and not line.head:
+            line.head, line.status = letter.id, keeps_back
+        elif kept.role == "gap" and not line.gap:
+            line.gap = letter.id
+        if line.head or line.gap:
+            self._lines[name] = line
 
     def leave(self, item: Item) -> None:
         """A follower goes; nobody else moves for it."""

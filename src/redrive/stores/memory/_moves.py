@@ -7,26 +7,32 @@ from typing import Any, assert_never
 from msgspec import structs
 
 from redrive.core import terms
-from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
-from redrive.core.item import Instant, Item, Letter, Millis, NewItem, Terms, holder
-from redrive.core.states import Disposition, State
-from redrive.core.verbs import (
+from redrive.core.acts import (
     Act,
     Archive,
     Cancel,
     Change,
     Discard,
+    Edit,
     Expire,
     Move,
     Note,
+    Park,
+    Recall,
     Replay,
+    Reserve,
     Restore,
     RunNow,
     SetPolicy,
     Skip,
     Tag,
+    Unpark,
+    Unreserve,
     WaitingChange,
 )
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
+from redrive.core.item import Instant, Item, Letter, Millis, NewItem, Terms, holder
+from redrive.core.states import Disposition, State
 from redrive.stores.checks import tagged
 
 
@@ -42,6 +48,8 @@ def created(new: NewItem, seq: int, now: Instant) -> Item:
         renewed_at=now,
         priority=new.priority,
         terms=None if new.terms == Terms() else new.terms,
+        kind=new.kind,
+        release=new.release,
     )
 
 
@@ -143,7 +151,7 @@ def _dead_while_ready(item: Item, letter: Letter) -> Item:
 
 
 def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
-    """`verbs.refusal` has agreed before."""
+    """`acts.refusal` has agreed before."""
     item = _taken_away(item, change)
     match change:
         case Replay():
@@ -158,14 +166,26 @@ def amended(item: Item, change: Change, by: Act, now: Instant) -> Item:
             return _cancelled(item, by, now)
         case Move(queue):
             return structs.replace(item, queue=queue)
-        case Tag():
-            return structs.replace(item, tags=tagged(item.tags, change))
-        case SetPolicy() | RunNow() | Expire():
+        case SetPolicy() | RunNow() | Expire() | Park() | Unpark():
             return _waiting_changed(item, change, now)
-        case Skip() | Note():
+        case Tag() | Edit() | Reserve() | Unreserve():
+            return _rewritten(item, change)
+        case Skip() | Note() | Recall():
             return item
         case _:
             assert_never(change)
+
+
+def _rewritten(item: Item, change: Tag | Edit | Reserve | Unreserve) -> Item:
+    match change:
+        case Tag():
+            return structs.replace(item, tags=tagged(item.tags, change))
+        case Edit(payload):
+            return structs.replace(item, payload=payload, terms=terms.edited(item.terms))
+        case Reserve(replay):
+            return _reserved(item, replay)
+        case Unreserve():
+            return _reserved(item, "")
 
 
 def _waiting_changed(item: Item, change: WaitingChange, now: Instant) -> Item:
@@ -176,6 +196,11 @@ def _waiting_changed(item: Item, change: WaitingChange, now: Instant) -> Item:
             return structs.replace(item, due_at=now, **(_anew(now) | {"last_chance": False} if reset else {}))
         case Expire():
             return _dead_while_ready(item, Letter(terms.EXPIRED, now, Disposition.OPEN, terms.EXPIRED_FAILURE))
+        case Park(label):
+            return structs.replace(item, hold=terms.parked_hold(label))
+        case Unpark():
+            # What it waits for besides is for those to say who know the others.
+            return structs.replace(item, hold="")
         case _:
             assert_never(change)
 
@@ -213,6 +238,29 @@ def _replayed(item: Item, change: Replay, now: Instant) -> Item:
         result=None,
         letter=None,
     )
+
+
+def recalled(item: Item, letter: Item) -> Item:
+    """The replayed item as the letter that it was, still in the queue in which it waits."""
+    return structs.replace(
+        item,
+        state=State.DEAD,
+        hold="",
+        due_at=letter.due_at,
+        renewed_at=letter.renewed_at,
+        attempt=letter.attempt,
+        errors=letter.errors,
+        crashes=letter.crashes,
+        last_chance=letter.last_chance,
+        ended_at=letter.ended_at,
+        gap=letter.gap,
+        letter=None if letter.letter is None else structs.replace(letter.letter, reserved=""),
+        replays=item.replays - 1,
+    )
+
+
+def _reserved(item: Item, replay: str) -> Item:
+    return item if item.letter is None else structs.replace(item, letter=structs.replace(item.letter, reserved=replay))
 
 
 def _laid(item: Item, disposition: Disposition) -> Item:

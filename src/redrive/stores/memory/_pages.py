@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import structs
@@ -24,7 +25,8 @@ class Asked(NamedTuple):
     oldest: bool
 
 
-def page(table: Table, asked: Asked, now: Instant) -> Page:
+def page(table: Table, asked: Asked, now: Instant, whole: Callable[[Item], Item]) -> Page:
+    """`whole` decrypts, for those that are asked for what is in their payload."""
     selection, limit, cursor, oldest = asked
     indexed, rest = split(selection)
     by_death, pages = select.pins_dead(selection), cursors.Pages(selection, oldest)
@@ -37,7 +39,7 @@ def page(table: Table, asked: Asked, now: Instant) -> Page:
         if not select.matches(indexed, item, now):
             continue
         candidates += rest is not None
-        if rest is None or select.matches(rest, item, now):
+        if rest is None or select.matches(rest, whole(item), now):
             if len(found) == limit:
                 return Page(tuple(found), pages.sealed(cursors.write(pages.order, last)), scanned)
             found.append(table.shown(kept))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from redrive.core.decide import ToDone
+from redrive.core.families import family_of
 from redrive.core.item import Instant, NewItem
 from redrive.core.terms import dedupe_place
-from redrive.core.verbs import Duplicate, PutResult, Tombstone
-from redrive.errors import QueueFull
+from redrive.core.verbs import Duplicate, PutResult, Settlement, Tombstone
+from redrive.errors import EncryptionKeyMissing, QueueFull
 from redrive.stores.checks import hopeless_dependency, unknown_dependency
 from redrive.stores.memory import _moves
 from redrive.stores.memory._bonds import Bonds
 from redrive.stores.memory._dedupe import Place
 from redrive.stores.memory._table import Table
+from redrive.stores.packing import is_sealed
 
 
 class Putting:
@@ -26,6 +29,8 @@ class Putting:
         """`bounded`: no more than the queues have room for."""
         accepted, already, duplicates = self._judge(items, now)
         self._check_dependencies(accepted)
+        for new in accepted.values():
+            check_sealed(self._table, new.queue, new.payload)
         if bounded:
             self._check_capacity(accepted.values())
         entered = [
@@ -71,3 +76,26 @@ class Putting:
             capacity = None if lane is None else lane.settings.capacity
             if lane is not None and capacity is not None and lane.fill + more[queue] > capacity:
                 raise QueueFull(queue, fill=lane.fill, capacity=capacity, more=more[queue])
+        for family in sorted({family_of(queue) for queue in more} & self._table.families.keys()):
+            lane, capacity = self._table.families[family], self._table.families[family].own.capacity
+            members = sorted([queue for queue in more if family_of(queue) == family])
+            together = sum([more[queue] for queue in members])
+            if capacity is not None and lane.fill + together > capacity:
+                raise QueueFull(family, fill=lane.fill, capacity=capacity, more=together, member=members[-1])
+
+
+def check_sealed(table: Table, queue: str, body: bytes | None) -> None:
+    """Before anything is changed: no body in clear for a queue that is encrypted."""
+    lane = table.lanes.get(queue)
+    if body is not None and lane is not None and lane.settings.encrypt and not is_sealed(body):
+        raise EncryptionKeyMissing(queue)
+
+
+def check_ends(table: Table, settlements: Sequence[Settlement]) -> None:
+    """Of results and follow-ups, whatever is decided of them."""
+    for one in settlements:
+        item = table.items.get(one.id)
+        if item is not None and isinstance(one.decision, ToDone):
+            check_sealed(table, item.queue, one.decision.result)
+        for new in one.follow_ups:
+            check_sealed(table, new.queue, new.payload)

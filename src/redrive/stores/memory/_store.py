@@ -6,21 +6,26 @@ verb makes it atomic for loops in several threads; nothing is awaited while it i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Change,
+    Edit,
+)
 from redrive.core.decide import ToCancelled, ToDead
-from redrive.core.item import History, Instant, Item, Millis, NewItem
+from redrive.core.families import family_of, is_family, member_settings
+from redrive.core.item import History, Instant, Item, Millis, NewItem, payloads_of
 from redrive.core.select import Ids, Selection
 from redrive.core.states import State
 from redrive.core.verbs import (
-    Act,
-    Amended,
     Answer,
     CauseTally,
-    Change,
     Checkup,
     Extended,
     Gate,
@@ -29,10 +34,12 @@ from redrive.core.verbs import (
     IdPage,
     LeaseRequest,
     Leases,
+    LetterChange,
     Page,
     PutResult,
     QueueChange,
     QueueSettings,
+    Reencrypted,
     RouteTally,
     Settled,
     Settlement,
@@ -42,8 +49,8 @@ from redrive.core.verbs import (
     Verdict,
     changed,
 )
-from redrive.errors import Conflict, NotFound
-from redrive.stores import audit
+from redrive.errors import Conflict, NotFound, StoreError
+from redrive.stores import audit, damage, packing, reencrypting
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
 from redrive.stores.checks import (
     check_act,
@@ -52,11 +59,13 @@ from redrive.stores.checks import (
     check_change,
     check_follow_ups,
     check_gate,
+    check_lease,
     check_letter_settlements,
     check_letters,
     check_new,
     check_not_within,
     check_page,
+    check_queues,
     check_route,
 )
 from redrive.stores.clock import Clock
@@ -69,9 +78,10 @@ from redrive.stores.memory._in_place import InPlace
 from redrive.stores.memory._lane import Lane
 from redrive.stores.memory._leasing import Leasing
 from redrive.stores.memory._limits import Limits
-from redrive.stores.memory._putting import Putting
+from redrive.stores.memory._putting import Putting, check_ends, check_sealed
 from redrive.stores.memory._sweep import Broom, resolved
 from redrive.stores.memory._table import Table
+from redrive.stores.reencrypting import Rewrite
 
 
 class MemoryStore(Beside):
@@ -88,23 +98,58 @@ class MemoryStore(Beside):
         self._leasing = Leasing(self._table, self._limits)
         self._broom = Broom(self._table, self._bonds, self._tombstones, self._audit)
 
+    def _wake(self, queue: str) -> None:
+        self._table.look_at(queue)
+        super()._wake(queue)
+
     # --- the way of an item ---
 
     async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         check_not_within(within, "memory")
-        async with self._verb() as now:
-            check_new(items)
-            return self._putting.put(items, now)
+        check_new(items)
+
+        async def write(packed: Sequence[NewItem]) -> PutResult:
+            async with self._verb() as now:
+                return self._putting.put(packed, now)
+
+        return await self._bodies.write(lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:
+        check_lease(request)
         async with self._verb() as now:
-            return self._leasing.lease(request, now)
+            leases = self._leasing.lease(request, now)
+        return structs.replace(leases, items=await self._usable(leases.items))
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        for settlement in settlements:
+            if settlement.follow_ups:
+                check_follow_ups(settlement.follow_ups)
+        if then is not None:
+            check_lease(then)
+        settled = await self._bodies.write(
+            lambda: self._bodies.settlements(settlements), lambda packed: self._settle_all(packed, then)
+        )
+        if settled.leases is None:
+            return settled
+        leases = structs.replace(settled.leases, items=await self._usable(settled.leases.items))
+        return Settled(settled.answers, leases)
+
+    async def _usable(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
+        """Of what was leased. One that does not decrypt becomes a letter."""
+        if not packing.any_packed(items):
+            return items
+        judged = await self._bodies.judged(items)
+        broken = [(item, wrong) for item, wrong in judged if wrong is not None]
+        if broken:
+            letters = [damage.laid_aside(item, wrong, item.leased_at or 0) for item, wrong in broken]
+            # If this fails, their leases lapse, and whoever reclaims them comes by here again.
+            with contextlib.suppress(StoreError):
+                await self._settle_all(letters, None)
+        return tuple([item for item, wrong in judged if wrong is None])
+
+    async def _settle_all(self, settlements: Sequence[Settlement], then: LeaseRequest | None) -> Settled:
         async with self._verb() as now:
-            for settlement in settlements:
-                if settlement.follow_ups:
-                    check_follow_ups(settlement.follow_ups)
+            check_ends(self._table, settlements)
             moved: list[tuple[Item, Item]] = []
             answers = [self._settle(settlement, moved, now) for settlement in settlements]
             self._bonds.give_keys_back(moved, now)
@@ -152,7 +197,7 @@ class MemoryStore(Beside):
         if not item.worker:
             return False
         if until > item.lease_until:
-            self._table.save(_moves.extended(item, until))
+            self._table.save(_moves.extended(item, until), is_change=False)
         return True
 
     async def reclaim(
@@ -166,14 +211,17 @@ class MemoryStore(Beside):
         force: bool = False,
     ) -> tuple[Item, ...]:
         async with self._verb() as now:
-            lanes = [self._table.lanes[queue] for queue in dict.fromkeys(queues) if queue in self._table.lanes]
+            members = (lane.name for queue in queues if is_family(queue) for lane in self._table.members(queue))
+            lanes = [
+                self._table.lanes[name] for name in dict.fromkeys((*queues, *members)) if name in self._table.lanes
+            ]
             wanted = None if ids is None else frozenset(ids)
             slots = [slot for lane in lanes for slot in lane.leased.until(None if force else now)]
             chosen = nsmallest(max(0, limit), (slot for slot in slots if wanted is None or slot.id in wanted))
             items = [_moves.reclaimed(self._table.items[slot.id], ttl, now) for slot in chosen]
             for item in items:
                 self._table.save(item)
-            return tuple(items)
+        return await self._usable(tuple(items))
 
     # --- letters, where they lie ---
 
@@ -182,11 +230,16 @@ class MemoryStore(Beside):
     ) -> tuple[Item, ...]:
         check_letters(ids, worker, ttl)
         async with self._verb() as now:
-            return self._in_place.lease(ids, worker, ttl, now, early=early)
+            given = self._in_place.lease(ids, worker, ttl, now, early=early)
+        return await self._bodies.whole(given)
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
+        return await self._bodies.write(lambda: self._bodies.settlements(settlements), self._settle_letters)
+
+    async def _settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         async with self._verb() as now:
+            check_ends(self._table, settlements)
             answers = self._in_place.settle(settlements, now)
             for one, answer in zip(settlements, answers, strict=True):
                 if one.audit is not None and answer.verdict is Verdict.APPLIED:
@@ -197,6 +250,9 @@ class MemoryStore(Beside):
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
+        return await self._bodies.edit(selection, change, lambda packed: self._amend(selection, packed, by, expect))
+
+    async def _amend(self, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
         async with self._verb() as now:
             matching = _pages.meant(self._table, selection, now)
             if expect is not None and len(matching) != expect:
@@ -209,6 +265,9 @@ class MemoryStore(Beside):
             else:
                 ids = tuple(item.id for item in matching[:PAGE_LIMIT])
             result = self._acts.judge(ids, change, by, now)
+            if isinstance(change, Edit):
+                for item_id in result.changed:
+                    check_sealed(self._table, self._table.items[item_id].queue, change.payload)
             self._audit(audit.AuditRecord(audit.word(change), selection, result.changed, change), by, now)
             self._acts.change(result.changed, change, by, now)
             return result
@@ -216,7 +275,15 @@ class MemoryStore(Beside):
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
         check_act(by)
         check_imports(histories)
+        return await self._bodies.write(
+            lambda: self._bodies.histories(histories), lambda packed: self._take_in(packed, by)
+        )
+
+    async def _take_in(self, histories: Sequence[History], by: Act) -> PutResult:
         async with self._verb() as now:
+            for history in histories:
+                for part in payloads_of(history):
+                    check_sealed(self._table, history.item.queue, part.payload)
             result = self._acts.take_in(prepared(histories, now), by, now)
             self._audit(audit.AuditRecord(audit.IMPORT, Ids(result.added), result.added), by, now)
             return result
@@ -233,36 +300,53 @@ class MemoryStore(Beside):
             if item is None:
                 pruned = item_id in self._tombstones
                 raise NotFound(f"no item {item_id!r}", hint="it was pruned; its tombstone is left" if pruned else "")
-            return self._table.history(item, self._bonds.blocked_by(item))
+            history = self._table.history(item, self._bonds.blocked_by(item))
+        return await self._bodies.whole_history(history)
 
     async def find(
         self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
     ) -> Page:
+        await self._bodies.check_filter(selection, self.tally)
         async with self._verb() as now:
             check_page(limit)
-            return _pages.page(self._table, _pages.Asked(selection, limit, cursor, oldest), now)
+            page = self._page(_pages.Asked(selection, limit, cursor, oldest), now)
+        return structs.replace(page, items=await self._bodies.whole(page.items))
 
     async def ids(
         self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
     ) -> IdPage:
+        await self._bodies.check_filter(selection, self.tally)
         async with self._verb() as now:
             check_page(limit, IDS_LIMIT)
-            page = _pages.page(self._table, _pages.Asked(selection, limit, cursor, oldest), now)
+            page = self._page(_pages.Asked(selection, limit, cursor, oldest), now)
             return IdPage(tuple([item.id for item in page.items]), page.next)
 
-    async def tally(self) -> Tally:
+    def _page(self, asked: _pages.Asked, now: Instant) -> Page:
+        return _pages.page(self._table, asked, now, self._bodies.shown)
+
+    async def tally(self, *, members: bool = True) -> Tally:
         async with self._verb() as now:
-            lanes = tuple(lane.tally(now) for _, lane in sorted(self._table.lanes.items()))
+            families = tuple(lane.tally(now) for _, lane in sorted(self._table.families.items()))
+            shown = {name: lane for name, lane in self._table.lanes.items() if members or lane.family is None}
+            lanes = tuple(lane.tally(now) for _, lane in sorted(shown.items()))
+            if not members:
+                lanes = tuple(sorted((*lanes, *families), key=lambda row: row.queue))
             open_letters, capacities = +self._table.routes, self._capacities
             routes = [
                 RouteTally(route, open_letters[route], capacities.get(route))
                 for route in sorted(open_letters.keys() | capacities.keys())
             ]
-            return Tally(now, lanes, tuple(routes))
+            return Tally(now, lanes, tuple(routes), families)
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         async with self._verb():
             return tuple(self._table.causes(queue)[: max(0, limit)])
+
+    async def changes(self, after: int = 0, limit: int = 100) -> tuple[LetterChange, ...]:
+        check_page(limit)
+        async with self._verb():
+            changes = [self._table.last_change(*one) for one in self._table.changes.after(after, limit)]
+        return await self._bodies.whole_changes(changes)
 
     # --- keeping house ---
 
@@ -279,6 +363,23 @@ class MemoryStore(Beside):
         async with self._verb() as now:
             return self._broom.sweep(limit, by, cursor, now)
 
+    async def reencrypt(
+        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+    ) -> Reencrypted:
+        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run)
+
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
+        async with self._verb():
+            done = 0
+            for one in rewrites:
+                item = self._table.items.get(one.id)
+                if one.revision is not None:
+                    done += self._table.replace_revision(one.id, one.revision, one.old, one.new)
+                elif item is not None and (item.payload if one.purpose == "payload" else item.result) == one.old:
+                    self._table.save(structs.replace(item, **{one.purpose: one.new}))
+                    done += 1
+            return done
+
     async def tombstone(self, item_id: str) -> Tombstone | None:
         async with self._verb():
             return self._tombstones.get(item_id)
@@ -288,22 +389,26 @@ class MemoryStore(Beside):
     async def configure(self, queue: str, change: QueueChange) -> None:
         check_change(queue, change)
         async with self._verb():
-            fill = self._table.lanes[queue].fill if queue in self._table.lanes else 0
+            there = self._table.families if is_family(queue) else self._table.lanes
             if change.capacity is not UNSET and change.capacity is not None:
-                check_capacity(queue, change.capacity, fill)
-            lane = self._table.declare(queue)
-            self._adopt(lane, changed(lane.settings, change))
+                members = self._table.members(queue) if is_family(queue) else [there[queue]] if queue in there else []
+                check_capacity(queue, change.capacity, sum([lane.fill for lane in members]))
+            lane = self._table.declare_family(queue) if is_family(queue) else self._table.declare(queue)
+            self._adopt(lane, changed(lane.own, change))
             if change.paused is not None:
                 lane.paused = change.paused
                 lane.paused_by, lane.paused_reason = (change.by, change.reason) if change.paused else ("", "")
+            lane.turns.lower_all()
             self._wake(queue)
+            self._bodies.learn(queue, lane.settings)
 
     def _adopt(self, lane: Lane, settings: QueueSettings) -> None:
-        before, lane.settings = lane.settings, settings
+        before, lane.own = lane.own, settings
         if settings.rate != before.rate:
             lane.rate_at = 0
         if settings.max_per_key != before.max_per_key:
-            for item_id in self._table.set_aside(lane.name):
+            members = self._table.members(lane.name) if is_family(lane.name) else [lane]
+            for item_id in [item_id for one in members for item_id in self._table.set_aside(one.name)]:
                 self._bonds.let_go(item_id)
 
     async def configure_route(self, route: str, capacity: int | None) -> None:
@@ -317,16 +422,19 @@ class MemoryStore(Beside):
 
     async def settings(self, queue: str) -> QueueSettings:
         async with self._verb():
-            lane = self._table.lanes.get(queue)
-            return QueueSettings() if lane is None else lane.settings
+            lane = self._table.families.get(queue) or self._table.lanes.get(queue)
+            family = self._table.families.get(family_of(queue))
+            own = QueueSettings() if lane is None else lane.own
+            held = own if family is None else member_settings(queue, own, family.own)
+            return self._bodies.learn(queue, held)
 
     async def set_gate(self, write: GateWrite) -> Gate:
         check_gate(write)
         async with self._verb() as now:
             gate = self._limits.set_gate(write, now)
-            for lane in self._table.lanes.values():
-                if lane.settings.gate == gate.name:
-                    self._wake(lane.name)
+            for lane in self._table.behind(gate.name):
+                lane.turns.lower_all()
+                self._wake(lane.name)
             return gate
 
     async def gates(self) -> tuple[Gate, ...]:
@@ -337,12 +445,20 @@ class MemoryStore(Beside):
         async with self._verb():
             return self._limits.gates.get(name)
 
-    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+    async def kinds(self, queue: str) -> tuple[str, ...]:
+        async with self._verb() as now:
+            lane = self._table.lanes.get(queue)
+            due = [] if lane is None else [(each, agenda.first()) for (each, _), agenda in lane.ready.items()]
+            return tuple(sorted({kind for kind, first in due if first is not None and first.when <= now}))
+
+    async def wait(
+        self, queues: Sequence[str], timeout: Millis, kinds: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
+        check_queues(queues)
         async with self._verb() as now:
             # Under the lock: what comes after this look finds the waiter registered.
             waiter = self._waiters.add(queues)
-            lanes = (self._table.lanes[queue] for queue in waiter.queues if queue in self._table.lanes)
-            times = (self._limits.next_change(lane) for lane in lanes)
+            times = [self._next_change(queue, now, (kinds or {}).get(queue)) for queue in waiter.queues]
             patience = min([timeout, *(when - now for when in times if when is not None)])
         try:
             if patience > 0:
@@ -351,6 +467,19 @@ class MemoryStore(Beside):
             with self._lock:
                 self._waiters.remove(waiter)
 
+    def _next_change(self, queue: str, now: Instant, kinds: tuple[str, ...] | None) -> Instant | None:
+        """When something of a queue or family may be leased; None: not before a wake."""
+        family = self._table.families.get(queue)
+        lane = self._table.lanes.get(queue)
+        whole = family if lane is None else lane.family
+        if self._limits.whole(whole, 1) <= 0:
+            return None
+        if family is not None:
+            if kinds is None:
+                return family.turns.first(now)
+            return family.turns.first_of(now, lambda name: self._limits.next_change(self._table.lanes[name], kinds))
+        return None if lane is None else self._limits.next_change(lane, kinds)
+
     async def check(self, *, quick: bool = False) -> Checkup:  # noqa: ARG002 - nothing here takes long to read
         async with self._verb():
-            return Checkup(len(self._table.items), _checkup.findings(self._table, self._bonds))
+            return Checkup(len(self._table.items), _checkup.findings(self._table, self._bonds, self._limits))

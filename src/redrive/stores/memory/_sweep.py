@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import structs
 
+from redrive.core.acts import Act
 from redrive.core.item import Instant, Item, Millis
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Act, Swept, Tombstone
+from redrive.core.verbs import Swept, Tombstone
 from redrive.stores import audit
 from redrive.stores.memory._bonds import Bonds
 from redrive.stores.memory._lane import Lane

@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Item
-from redrive.core.lanes import level_of
+from redrive.core.families import family_of, names_between
+from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Deed, History, Item, Revision
+from redrive.core.lanes import rank_of
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import CauseTally
+from redrive.core.terms import is_parked
+from redrive.core.verbs import CauseTally, LetterChange
 from redrive.stores.memory._agenda import Agenda
-from redrive.stores.memory._lane import HELD, PARKED, Lane
-from redrive.stores.memory._lines import Lines
+from redrive.stores.memory._changes import Changes
+from redrive.stores.memory._lane import HELD, PARKED, PLAIN, Lane
+from redrive.stores.memory._lines import Kept, Lines
 
 PARKED_ORDER = "parked:order"
 
@@ -35,16 +38,20 @@ class _Trail:
     attempts: list[Attempt] = field(default_factory=list)
     omitted: int = 0
     deeds: list[Deed] = field(default_factory=list)
+    revisions: list[Revision] = field(default_factory=list)
 
 
 class Table:
     def __init__(self, wake: Callable[[str], None]) -> None:
         self.items: dict[str, Item] = {}
         self.lanes: dict[str, Lane] = {}
+        self.families: dict[str, Lane] = {}
         self.lines = Lines()
+        self.changes = Changes()
         self.routes: Counter[str] = Counter()
         self.running: Counter[Key] = Counter()
         self.aside: dict[Key, Agenda] = {}
+        self.kept: dict[str, Kept] = {}
         self._wake = wake
         self._seq = 0
         self._counted: dict[str, str] = {}
@@ -57,8 +64,35 @@ class Table:
     def declare(self, queue: str) -> Lane:
         lane = self.lanes.get(queue)
         if lane is None:
-            lane = self.lanes[queue] = Lane(queue)
+            lane = self.lanes[queue] = Lane(queue, family=self.families.get(family_of(queue)))
         return lane
+
+    def declare_family(self, pattern: str) -> Lane:
+        family = self.families.get(pattern)
+        if family is None:
+            family = self.families[pattern] = Lane(pattern)
+            for lane in self.members(pattern):
+                lane.family = family
+                family.counts.update(lane.counts)
+                if lane.counts[State.READY]:
+                    family.turns.lower(lane.name)
+        return family
+
+    def members(self, pattern: str) -> list[Lane]:
+        first, last = names_between(pattern)
+        return [lane for name, lane in self.lanes.items() if first < name < last]
+
+    def look_at(self, queue: str) -> None:
+        """Something of it may be leased: a lease of its family shall look at it."""
+        lane = self.lanes.get(queue)
+        if lane is not None and lane.family is not None:
+            lane.family.turns.lower(queue)
+
+    def behind(self, gate: str) -> list[Lane]:
+        """Queues behind a gate, families that give it to their members among them."""
+        own = [lane for lane in (*self.lanes.values(), *self.families.values()) if lane.own.gate == gate]
+        member = self.lanes.get(gate)
+        return own if member is None or member.settings.gate != gate else [*own, member]
 
     def next_seq(self) -> int:
         self._seq += 1
@@ -66,7 +100,8 @@ class Table:
 
     # --- writing ---
 
-    def save(self, item: Item) -> None:
+    def save(self, item: Item, *, is_change: bool = True) -> None:
+        """`is_change`: unless it is only who works on a letter, a letter or what was one gets the next number."""
         before = self.items.get(item.id)
         if before is None:
             self._ids[item.seq] = item.id
@@ -77,11 +112,16 @@ class Table:
                 self._make_room(before)
         self.items[item.id] = item
         self._link(item)
+        if is_change and (item.letter is not None or (before is not None and before.letter is not None)):
+            self.changes.note(item.id)
 
     def _make_room(self, ended: Item) -> None:
         """Whoever waits because so many run should look again."""
-        if self.lanes[ended.queue].settings.max_running is not None:
+        lane = self.lanes[ended.queue]
+        if lane.settings.max_running is not None:
             self._wake(ended.queue)
+        if lane.family is not None and lane.family.own.max_running is not None:
+            self._wake(lane.family.name)
 
     def drop(self, item: Item) -> None:
         self._unlink(item)
@@ -89,6 +129,9 @@ class Table:
         del self._ids[item.seq]
         del self._enqueued[bisect_left(self._enqueued, (0, item.seq))]
         self._trails.pop(item.id, None)
+        if item.id in self.changes:
+            self.changes.note(item.id)
+        self.kept.pop(item.id, None)
 
     def _link(self, item: Item) -> None:
         lane = self.declare(item.queue)
@@ -97,10 +140,10 @@ class Table:
             if item.hold == "limit":
                 self.aside.setdefault(limit_key(item), Agenda()).add(0, item.seq, item.id)
         elif item.state is State.READY:
-            level = level_of(item)
-            agenda = lane.ready.get(level)
+            rank = rank_of(item)
+            agenda = lane.ready.get(rank)
             if agenda is None:
-                agenda = lane.ready[level] = Agenda()
+                agenda = lane.ready[rank] = Agenda()
             agenda.add(item.due_at, item.seq, item.id)
             self._wake(item.queue)
         elif item.state is State.LEASED:
@@ -116,16 +159,16 @@ class Table:
 
     def _unlink(self, item: Item) -> None:
         lane = self.lanes[item.queue]
-        lane.counts[self._counted.pop(item.id)] -= 1
+        lane.count(self._counted.pop(item.id), -1)
         if item.hold:
             if item.hold == "limit":
                 self._take_from_aside(item)
         elif item.state is State.READY:
-            level = level_of(item)
-            agenda = lane.ready[level]
+            rank = rank_of(item)
+            agenda = lane.ready[rank]
             agenda.remove(item.id)
-            if not agenda and level:
-                del lane.ready[level]
+            if not agenda and rank != PLAIN:
+                del lane.ready[rank]
         elif item.state is State.LEASED:
             lane.leased.remove(item.id)
             if item.terms is not None and item.terms.limit_key:
@@ -148,7 +191,7 @@ class Table:
 
     def _count(self, item: Item, lane: Lane) -> None:
         name = self._counted[item.id] = self.bucket(item)
-        lane.counts[name] += 1
+        lane.count(name, 1)
 
     def bucket(self, item: Item) -> str:
         """The counter an item is in: its state; for a letter where it lies, for a hold whether it is backlog."""
@@ -156,19 +199,20 @@ class Table:
             return item.letter.disposition
         if not item.hold:
             return item.state
-        return PARKED if self.lines.is_parked(item) else HELD
+        return PARKED if is_parked(item.hold) or self.lines.is_parked(item) else HELD
 
     def recount(self, item_ids: Iterable[str]) -> None:
         """Their line was parked, or flows again."""
         for item_id in item_ids:
             item = self.items[item_id]
             lane = self.lanes[item.queue]
-            lane.counts[self._counted[item_id]] -= 1
+            lane.count(self._counted[item_id], -1)
             self._count(item, lane)
 
     def shown(self, item: Item) -> Item:
         """As those who ask see it: that a line is parked is written on none of its followers."""
-        return structs.replace(item, hold=PARKED_ORDER) if item.hold and self.lines.is_parked(item) else item
+        held = item.hold and not is_parked(item.hold)
+        return structs.replace(item, hold=PARKED_ORDER) if held and self.lines.is_parked(item) else item
 
     # --- history ---
 
@@ -187,10 +231,22 @@ class Table:
 
     def set_trail(self, history: History) -> None:
         """Of one that came from another store; what was done to it there is another audit."""
-        self._trails[history.item.id] = _Trail(list(history.attempts), history.omitted)
+        trail = _Trail(list(history.attempts), history.omitted, revisions=list(history.revisions))
+        self._trails[history.item.id] = trail
 
     def add_deed(self, item_id: str, deed: Deed) -> None:
         self._trail(item_id).deeds.append(deed)
+
+    def replace_revision(self, item_id: str, number: int, old: bytes, new: bytes) -> bool:
+        """Whether it was still the old one."""
+        revisions = self._trail(item_id).revisions
+        if number >= len(revisions) or revisions[number].payload != old:
+            return False
+        revisions[number] = structs.replace(revisions[number], payload=new)
+        return True
+
+    def add_revision(self, item_id: str, revision: Revision) -> None:
+        self._trail(item_id).revisions.append(revision)
 
     def has_deed(self, item_id: str, request_id: str) -> bool:
         trail = self._trails.get(item_id)
@@ -198,7 +254,14 @@ class Table:
 
     def history(self, item: Item, blocked_by: tuple[str, ...]) -> History:
         trail = self._trails.get(item.id) or _Trail()
-        return History(self.shown(item), tuple(trail.attempts), trail.omitted, tuple(trail.deeds), blocked_by)
+        return History(
+            self.shown(item),
+            tuple(trail.attempts),
+            trail.omitted,
+            tuple(trail.deeds),
+            blocked_by,
+            tuple(trail.revisions),
+        )
 
     # --- reading ---
 
@@ -225,6 +288,10 @@ class Table:
     def present(self, ids: Iterable[str]) -> list[Item]:
         """Those of the ids that exist, each once, in the order given."""
         return [self.items[item_id] for item_id in dict.fromkeys(ids) if item_id in self.items]
+
+    def last_change(self, number: int, item_id: str) -> LetterChange:
+        item = self.items.get(item_id)
+        return LetterChange(number, item_id, None if item is None else self.shown(item))
 
     def set_aside(self, queue: str) -> list[str]:
         """Those of the queue that wait for others of their limit key."""

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 
+from redrive.core.families import family_of, is_family
+
 
 class Waiter:
     """Has its own event, so that nobody can take a signal away from somebody else."""
 
     def __init__(self, queues: Iterable[str]) -> None:
         self.queues = frozenset(queues)
+        self.families = frozenset(filter(is_family, self.queues))
         self.event = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -41,7 +44,7 @@ class Waiters:
     def wake(self, queue: str | None = None) -> None:
         """Those who wait for this queue; None: everybody."""
         for waiter in self._waiters:
-            if queue is None or queue in waiter.queues:
+            if queue is None or queue in waiter.queues or (waiter.families and family_of(queue) in waiter.families):
                 waiter.wake()
 
 

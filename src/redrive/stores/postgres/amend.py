@@ -11,35 +11,43 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from redrive.core import codec
-from redrive.core.item import Instant, Terms
-from redrive.core.select import Ids, Selection
-from redrive.core.states import Disposition, State
-from redrive.core.terms import EXPIRED, EXPIRED_FAILURE, with_policy
-from redrive.core.verbs import (
+from redrive.core.acts import (
+    NOT_PARKED,
     Act,
     Amended,
     Archive,
     Cancel,
     Change,
     Discard,
+    Edit,
     Expire,
     Move,
     Note,
+    Park,
+    Recall,
     Replay,
+    Reserve,
     Restore,
     RunNow,
     SetPolicy,
     Skip,
     Skipped,
     Tag,
+    Unpark,
+    Unreserve,
     WaitingChange,
+    edit_refusal,
     refusal,
 )
-from redrive.errors import Conflict
-from redrive.stores import audit
+from redrive.core.item import Instant, Terms
+from redrive.core.select import Ids, Selection
+from redrive.core.states import Disposition, State
+from redrive.core.terms import EXPIRED, EXPIRED_FAILURE, LIMITED, PARKED, edited, with_policy
+from redrive.errors import Conflict, EncryptionKeyMissing
+from redrive.stores import audit, packing
 from redrive.stores.base import PAGE_LIMIT
-from redrive.stores.postgres import bonds, find, labels
-from redrive.stores.postgres.arrays import bigints, bodies, texts
+from redrive.stores.postgres import bonds, find, labels, recall
+from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints, texts
 from redrive.stores.postgres.compile import compiled, storable, tables
 from redrive.stores.postgres.named import by_ids
 from redrive.stores.postgres.rows import DISPOSITIONS, STATES, Row, short
@@ -95,6 +103,7 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
     async def work(tx: Tx) -> Amended:
         places, missing = await _meant(session, tx, selection, expect, _joined(change))
         before = await _changed_before(session, tx, places, by)
+        reserved = await _reserved(session, tx, places)
         changed: list[Place] = []
         already: list[str] = []
         skipped = [Skipped(item_id, "no such item") for item_id in missing]
@@ -102,7 +111,8 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
             if place.seq in before:
                 already.append(place.id)
                 continue
-            reason = refusal(change, place.state, place.disposition, holder=place.holder(tx.now))
+            held, kept = place.holder(tx.now), reserved.get(place.seq, "")
+            reason = refusal(change, place.state, place.disposition, holder=held, reserved=kept)
             if reason is None:
                 changed.append(place)
             else:
@@ -116,11 +126,17 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
             await _change(session, tx, changed, change, by)
             record = audit.AuditRecord(audit.word(change), selection, ids, change)
             (position,) = await append_acts(session, tx, (audit.entry(record, by),), record.change)
-            seqs = bigints([place.seq for place in changed])
-            await tx.execute(session.sql("amend", "record_deeds"), (position, seqs))
+            letters = [place.seq for place in changed if place.disposition is not None]
+            await record_deeds(session, tx, position, [place.seq for place in changed], letters)
         return Amended(ids, tuple(already), _in_order(skipped, selection, places))
 
     return await session.write(work)
+
+
+async def record_deeds(session: Session, tx: Tx, position: int, seqs: Sequence[int], letters: Sequence[int]) -> None:
+    """`letters`: those of them that were letters before. Those that are now are found here."""
+    named = bigints(seqs)
+    await tx.execute(session.sql("amend", "record_deeds"), (position, named, bigints(letters), named))
 
 
 def _in_order(skipped: list[Skipped], selection: Selection, places: list[Place]) -> tuple[Skipped, ...]:
@@ -130,8 +146,10 @@ def _in_order(skipped: list[Skipped], selection: Selection, places: list[Place])
     return tuple(sorted(skipped, key=lambda one: order[one.id]))
 
 
-def _joined(change: Change) -> str:
-    """The queue whose lines they may have to join, besides their own."""
+def _joined(change: Change) -> str | None:
+    """The queue whose lines they may have to join, besides their own; None for the one each was replayed from."""
+    if isinstance(change, Recall):
+        return None
     return change.queue if isinstance(change, Replay) else ""
 
 
@@ -139,11 +157,19 @@ async def _refused(session: Session, tx: Tx, places: list[Place], change: Change
     """Why not, by number, as far as others or what is kept beside the items say so."""
     if isinstance(change, Tag):
         return await labels.refused(session, tx, places, change)
+    if isinstance(change, Unpark):
+        return {place.seq: NOT_PARKED for place in places if not place.ties & PARKED}
+    if isinstance(change, Edit):
+        terms = await _terms(session, tx, places)
+        whys = {place.seq: edit_refusal(change, _revision(terms.get(place.seq))) for place in places}
+        return {seq: why for seq, why in whys.items() if why is not None}
+    if isinstance(change, Recall):
+        return await recall.refused(session, tx, places)
     return await bonds.refused(session, tx, places, change)
 
 
 async def _meant(
-    session: Session, tx: Tx, selection: Selection, expect: int | None, joined: str
+    session: Session, tx: Tx, selection: Selection, expect: int | None, joined: str | None
 ) -> tuple[list[Place], Sequence[str]]:
     """The items, locked, and the ids that were named but do not exist."""
     if isinstance(selection, Ids):
@@ -156,7 +182,7 @@ async def _meant(
     return await _expected(session, tx, selection, expect, joined), ()
 
 
-async def named(session: Session, tx: Tx, selection: Ids, joined: str = "") -> tuple[list[Place], list[str]]:
+async def named(session: Session, tx: Tx, selection: Ids, joined: str | None = "") -> tuple[list[Place], list[str]]:
     """The items in the order of their names, locked, and the ids that do not exist."""
     meant = tuple(dict.fromkeys(selection.ids))
     known = texts(storable(meant))
@@ -167,7 +193,7 @@ async def named(session: Session, tx: Tx, selection: Ids, joined: str = "") -> t
     return [found[item_id] for item_id in meant if item_id in found], [one for one in meant if one not in found]
 
 
-async def oldest(session: Session, tx: Tx, selection: Selection, limit: int, joined: str = "") -> list[Place]:
+async def oldest(session: Session, tx: Tx, selection: Selection, limit: int, joined: str | None = "") -> list[Place]:
     """The first that match, of those that still do when they are locked."""
     seqs = await find.oldest(session, tx, selection, limit)
     if not seqs:
@@ -179,7 +205,7 @@ async def oldest(session: Session, tx: Tx, selection: Selection, limit: int, joi
     return [place_of(row) for row in await tx.in_order(statement, (bigints(seqs), *where.values))]
 
 
-async def _expected(session: Session, tx: Tx, selection: Selection, expect: int, joined: str) -> list[Place]:
+async def _expected(session: Session, tx: Tx, selection: Selection, expect: int, joined: str | None) -> list[Place]:
     """The first that match, if so many do, at an instant when all that are to be changed are locked."""
     where = compiled(selection, tx.now, letters=False)
     statement = _where(session, "counted", selection, where.text)
@@ -234,6 +260,12 @@ async def _changed_before(session: Session, tx: Tx, places: list[Place], by: Act
     return {seq for (seq,) in await tx.execute(session.sql("amend", "done_before"), (seqs, by.request_id))}
 
 
+async def _reserved(session: Session, tx: Tx, places: list[Place]) -> dict[int, str]:
+    """By number, the replay for which a letter is kept."""
+    letters = [place.seq for place in places if place.state is State.DEAD]
+    return dict(await tx.execute(session.sql("amend", "reserved"), (bigints(letters),))) if letters else {}
+
+
 async def _take_away(session: Session, tx: Tx, places: list[Place], change: Change) -> None:
     """Letters from whoever let their leases run out: what others have in hand now is not his to end."""
     lapsed = [place.seq for place in places if place.state is State.DEAD and place.lease_until is not None]
@@ -252,17 +284,29 @@ async def _change(session: Session, tx: Tx, places: list[Place], change: Change,
         case Skip():
             await bonds.let_go(session, tx, places, gap=True)
         case Move(queue):
-            await _move(session, tx, places, queue)
-            for kind in _MOVABLE:
-                recount(tx, [place for place in places if place.kind == kind], kind, queue)
-        case Tag():
-            await labels.tag(session, tx, places, change)
-        case SetPolicy() | RunNow() | Expire():
+            await _move_letters(session, tx, places, queue)
+        case Tag() | Edit() | Reserve() | Unreserve():
+            await _rewrite(session, tx, places, change, by)
+        case SetPolicy() | RunNow() | Expire() | Park() | Unpark():
             await _change_waiting(session, tx, places, change)
+        case Recall():
+            await _recall(session, tx, places)
         case Note():
             pass
         case _:
             assert_never(change)
+
+
+async def _rewrite(
+    session: Session, tx: Tx, places: list[Place], change: Tag | Edit | Reserve | Unreserve, by: Act
+) -> None:
+    if isinstance(change, Tag):
+        await labels.tag(session, tx, places, change)
+    elif isinstance(change, Edit):
+        await _edit(session, tx, places, change.payload, by)
+    else:
+        replay = change.replay if isinstance(change, Reserve) else ""
+        await tx.execute(session.sql("amend", "reserve"), (replay, bigints([place.seq for place in places])))
 
 
 async def _change_waiting(session: Session, tx: Tx, places: list[Place], change: WaitingChange) -> None:
@@ -275,6 +319,12 @@ async def _change_waiting(session: Session, tx: Tx, places: list[Place], change:
             tx.woken.update([place.queue for place in places])
         case Expire():
             await _expire(session, tx, places)
+        case Park(label):
+            await _park(session, tx, places, label)
+        case Unpark():
+            seqs = bigints([place.seq for place in places])
+            queues = await tx.execute(session.sql("amend", "unpark_items"), (seqs,))
+            tx.woken.update([queue for (queue,) in queues])
         case _:
             assert_never(change)
 
@@ -288,6 +338,7 @@ async def _lay(session: Session, tx: Tx, places: list[Place], disposition: Dispo
 
 
 async def _replay(session: Session, tx: Tx, places: list[Place], change: Replay) -> None:
+    await recall.keep(session, tx, places)
     await _move(session, tx, [place for place in places if change.queue not in ("", place.queue)], change.queue)
     seqs = bigints([place.seq for place in places])
     values = (seqs, tx.now + change.delay, tx.now, change.budget == "once", seqs)
@@ -303,16 +354,57 @@ async def _move(session: Session, tx: Tx, places: list[Place], queue: str) -> No
         await tx.execute(session.sql("amend", "move"), (bigints([place.seq for place in places]), queue))
 
 
+async def _move_letters(session: Session, tx: Tx, places: list[Place], queue: str) -> None:
+    await _move(session, tx, places, queue)
+    for kind in _MOVABLE:
+        recount(tx, [place for place in places if place.kind == kind], kind, queue)
+
+
 async def _set_policy(session: Session, tx: Tx, places: list[Place], policy: str) -> None:
     """In `terms`, which most items have no row in."""
-    seqs = [place.seq for place in places]
-    known: dict[int, bytes | None] = dict(await tx.execute(session.sql("amend", "terms"), (bigints(seqs),)))
-    made: list[bytes] = []
-    for seq in seqs:
-        body = known.get(seq)
-        terms = with_policy(None if body is None else codec.decode(body, Terms), policy)
-        made.append(b"" if terms is None else codec.encode(terms))
-    await tx.execute(session.sql("amend", "set_policy"), (bigints(seqs), bodies(made)))
+    known = await _terms(session, tx, places)
+    await _set_terms(session, tx, {place.seq: with_policy(known.get(place.seq), policy) for place in places})
+
+
+async def _terms(session: Session, tx: Tx, places: list[Place]) -> dict[int, Terms]:
+    """Of those that have any, by number."""
+    seqs = bigints([place.seq for place in places])
+    rows = await tx.execute(session.sql("amend", "terms"), (seqs,))
+    return {seq: codec.decode(body, Terms) for seq, body in rows if body is not None}
+
+
+async def _set_terms(session: Session, tx: Tx, terms: dict[int, Terms | None]) -> None:
+    made = [b"" if each is None else codec.encode(each) for each in terms.values()]
+    await tx.execute(session.sql("amend", "set_policy"), (bigints([*terms]), bodies(made)))
+
+
+def _revision(terms: Terms | None) -> int:
+    return 0 if terms is None else terms.revision
+
+
+async def _edit(session: Session, tx: Tx, places: list[Place], payload: bytes, by: Act) -> None:
+    known = await _terms(session, tx, places)
+    seqs = bigints([place.seq for place in places])
+    numbers = integers([_revision(known.get(place.seq)) for place in places])
+    await tx.execute(session.sql("amend", "keep_revisions"), (seqs, numbers, tx.now, by.actor, by.reason))
+    packing_number, crc = packing.packed_as(payload)
+    queues, numbers_of = texts([place.queue for place in places]), smallints([packing_number] * len(places))
+    ((in_clear,),) = await tx.execute(session.sql("take_in", "in_clear"), (queues, numbers_of))
+    if in_clear is not None:
+        raise EncryptionKeyMissing(in_clear)
+    await tx.execute(session.sql("amend", "edit"), (bytes(payload), packing_number, crc, seqs, seqs))
+    await _set_terms(session, tx, {place.seq: edited(known.get(place.seq)) for place in places})
+
+
+async def _park(session: Session, tx: Tx, places: list[Place], label: str) -> None:
+    await tx.execute(session.sql("amend", "park"), (label, bigints([place.seq for place in places])))
+    recount(tx, places, "parked")
+    limited = [place for place in places if place.ties & LIMITED]
+    if limited:
+        seqs = bigints([place.seq for place in limited])
+        free = bigints([place.seq for place in limited if place.kind == "ready"])
+        ((woken,),) = await tx.execute(session.sql("amend", "pass_on"), (seqs, seqs, free))
+        tx.woken.update(woken)
 
 
 async def _cancel(session: Session, tx: Tx, places: list[Place], by: Act) -> None:
@@ -335,6 +427,16 @@ async def _expire(session: Session, tx: Tx, places: list[Place]) -> None:
     await tx.execute(session.sql("amend", "expire"), (tx.now, seqs, *names, codec.encode(failure)))
     recount(tx, [place._replace(cause=failure.cause) for place in places], "open")
     await bonds.untied(session, tx, places, bonds.DEAD)
+
+
+async def _recall(session: Session, tx: Tx, places: list[Place]) -> None:
+    kept = await recall.die(session, tx, places)
+    letters = [place._replace(cause=kept[place.seq].cause, route=kept[place.seq].route) for place in places]
+    for queue, disposition in {(one.queue, one.disposition) for one in kept.values()}:
+        these = [one for one in letters if (kept[one.seq].queue, kept[one.seq].disposition) == (queue, disposition)]
+        await _move(session, tx, [place for place in these if place.queue != queue], queue)
+        recount(tx, these, KIND_OF[disposition], queue)
+    await recall.put_back(session, tx, places, kept)
 
 
 def recount(tx: Tx, places: list[Place], after: Kind | None, into: str = "") -> None:

@@ -7,8 +7,13 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+from redrive.core.acts import (
+    Change,
+    Move,
+    Replay,
+    Skip,
+)
 from redrive.core.terms import AWAITED, ORDERED, WAITS
-from redrive.core.verbs import Change, Move, Replay, Skip
 from redrive.stores.checks import KEEPS_BACK, bound_to, there_already, waits_for_stranger, waits_in_vain
 from redrive.stores.postgres.arrays import bigints
 from redrive.stores.postgres.tx import Tx

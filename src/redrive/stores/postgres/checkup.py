@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.core import codec
+from redrive.core.families import family_of, is_family
 from redrive.core.item import Attempt, Failure
 from redrive.core.verbs import Checkup, Finding
 from redrive.errors import ConfigError, StoreCorrupt, StoreError
@@ -31,10 +32,12 @@ WINDOW = 10_000
 BODIES = 1_000
 BYTES = 8 * 1024 * 1024
 """Bodies are read at most so many, and so many bytes, at a time."""
-REPAIRABLE = frozenset({"counters", "causes", "sequence", "tags"})
+REPAIRABLE = frozenset({"counters", "causes", "sequence", "tags", "changes", "families"})
 """What is kept beside the rows and follows from them."""
+NOT_LOOKED_AT = "members with work that leases of their family do not look at"
 MISTOLD = "items that have tags and do not say so, or say so and have none"
 TAG_ALONE = "tags of items that do not exist"
+UNNUMBERED = "letters without a change number"
 _FIRST = -(2**63)
 
 
@@ -106,7 +109,7 @@ _TABLES: dict[str, _Table] = {
             _Truth("states", "items that are leased to nobody, or not leased and yet held"),
             _Truth("states", "items that ended at no time, or have an end and go on"),
             _Truth("letters", "dead items without a letter"),
-            _Truth("holds", "items that have a hold although they are not ready"),
+            _Truth("holds", "items that have a hold although they are not ready, or are parked without a label"),
             _Truth("holds", "items whose terms are not there, or are nobody's"),
             _Truth("dependencies", "items that wait for others without a hold, or have one for nothing"),
             _Truth("lines", "items that live and have no place under their order key"),
@@ -115,8 +118,20 @@ _TABLES: dict[str, _Table] = {
         )
     ),
     "letter": _Table(
-        (_Truth("letters", "letters whose item is gone, not dead or in another queue"),),
+        (
+            _Truth("letters", "letters whose item is gone, not dead or in another queue"),
+            _Truth("changes", UNNUMBERED),
+        ),
         _Bodies(_Truth("letters", "letters whose evidence is damaged"), "failure", "letter_bodies", _failure_fits),
+    ),
+    "revision": _Table(
+        (_Truth("revisions", "earlier payloads without an item, or more or fewer than it should have"),),
+        _Bodies(
+            _Truth("revisions", "items of which an earlier payload is damaged"),
+            "body",
+            "revision_bodies",
+            _payload_fits,
+        ),
     ),
     "result": _Table(
         (_Truth("results", "results without an item"),),
@@ -126,6 +141,7 @@ _TABLES: dict[str, _Table] = {
         (_Truth("history", "attempts without an item"),),
         _Bodies(_Truth("history", "attempts whose evidence is damaged"), "body", "attempt_bodies", _attempt_fits),
     ),
+    "recall": _Table((_Truth("letters", "letters kept for a recall whose item is gone"),)),
     "tag": _Table((_Truth("tags", TAG_ALONE),)),
     "deed": _Table((_Truth("history", "acts on items that do not exist, or without their entry"),)),
 }
@@ -162,6 +178,9 @@ class _Check:
         with self._telling("its counters"):
             rows = await self._session.read(self._session.sql("check", "counts"))
             _compare(_sorted_out(rows), self._found)
+        with self._telling("its families"):
+            for (name,) in await self._session.read(self._session.sql("check", "turn_misfits")):
+                self._found.add("families", NOT_LOOKED_AT, name)
         with self._telling("what binds its items"):
             for number, name in await self._session.read(self._session.sql("check", "bonds")):
                 self._found.add(*_BONDS[number], name)
@@ -292,6 +311,9 @@ def _sorted_out(rows: list[Row]) -> _Counts:
                 counted_causes[name, other, route] = count
             case _:
                 numbers[what] = count
+    for queue, counts in tuple(counted.items()):
+        if is_family(family_of(queue)) and family_of(queue) in kept:
+            counted.setdefault(family_of(queue), Counter()).update(counts)
     return _Counts(kept, counted, kept_causes, counted_causes, numbers["last"], numbers["highest"])
 
 
@@ -342,11 +364,19 @@ async def _repair(session: Session, tx: Tx) -> tuple[Finding, ...]:
         has, there = counts.kept.get(queue, Counter()), counts.counted.get(queue, Counter())
         for kind in KINDS:
             tx.count(queue, kind, there[kind] - has[kind])
+            if family_of(queue) in counts.kept:
+                # What is added to a member is added to its family.
+                tx.count(family_of(queue), kind, has[kind] - there[kind])
+    for (name,) in await tx.execute(session.sql("check", "turn_misfits")):
+        found.add("families", NOT_LOOKED_AT, name)
+        tx.woken.add(name)
     for key in counts.kept_causes.keys() | counts.counted_causes.keys():
         tx.count_cause(*key, counts.counted_causes[key] - counts.kept_causes[key])
     if counts.last < counts.highest:
         await tx.execute(session.sql("check", "set_last_number"), (counts.highest,))
     await _mend_tags(session, tx, found)
+    for (item_id,) in await tx.execute(session.sql("check", "note_unnumbered")):
+        found.add("changes", UNNUMBERED, item_id)
     return found.told()
 
 

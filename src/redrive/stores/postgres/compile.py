@@ -51,6 +51,7 @@ _COLUMNS = {
     "age": "i.enqueued_at",
     "died": "l.died_at",
     "route": "l.route",
+    "reserved": "l.reserved",
     "priority": "case c.priority when 1 then 'high' when 2 then 'low' else 'normal' end",
     "hold": "c.hold",
     "key": "nullif(t.order_key, '')",
@@ -60,6 +61,8 @@ _COLUMNS = {
     "due_at": "c.due_at",
     "enqueued_at": "i.enqueued_at",
     "died_at": "l.died_at",
+    "kind": "c.kind",
+    "release": "i.release",
 }
 _OF_LETTERS = {**_COLUMNS, "queue": "l.queue", "state": "'dead'", "tag": "l.seq"}
 _PARKED = (
@@ -163,6 +166,8 @@ def _text(field: str, column: str, op: Op, value: str) -> Compiled:
     if field == "route" and value:
         # The index has only letters that have a route, and must be seen to serve.
         return Compiled("(l.route = %b and l.route <> '')", (indexed(value),))
+    if field == "reserved" and value:
+        return Compiled("(l.reserved = %b and l.reserved <> '')", (shown(value),))
     if field in select.LETTER_FIELDS:
         return Compiled(f"{column} = %b", (indexed(value) if field in _INDEXED else shown(value),))
     if "\0" in value:
@@ -184,13 +189,13 @@ def _tagged(seq: str, like: str) -> str:
 
 
 def _hold(op: Op, value: str) -> Compiled:
-    """Who is parked has the holds `parked` and `order` besides the one that is kept."""
+    """Who is behind a dead head that parks has the holds `parked` and `order` besides the one that is kept."""
     kept = [str(number) for number in _kept(op, value)]
     parked = _fits_parked(op, value)
     if not kept:
-        return Compiled(f"(c.hold <> 0 and {_PARKED})") if parked else _FALSE
+        return Compiled(f"(c.hold not in (0, 4) and {_PARKED})") if parked else _FALSE
     listed = f"c.hold in ({', '.join(kept)})"
-    return Compiled(f"({listed} or (c.hold <> 0 and {_PARKED}))" if parked else listed)
+    return Compiled(f"({listed} or (c.hold not in (0, 4) and {_PARKED}))" if parked else listed)
 
 
 def holds_of(op: Op, value: str) -> list[int]:

@@ -11,6 +11,7 @@ import psycopg
 from redrive.errors import (
     BadStoreURL,
     ConfigError,
+    EncryptionKeyMissing,
     OutcomeUnknown,
     StoreCorrupt,
     StoreError,
@@ -70,6 +71,8 @@ def translate(error: Exception, options: Options) -> Exception:
     code = error.sqlstate or ""
     if code in _UNSTORABLE or (not code and isinstance(error, psycopg.DataError)):
         return ConfigError(f"a value cannot be stored: {first_line(error)}")
+    if code == "RD002":
+        return EncryptionKeyMissing(error.diag.message_primary or "")
     said = _SAID.get(code)
     if said is None:
         return StoreUnavailable(f"{options.location}: {first_line(error)}{f' [{code}]' if code else ''}")

@@ -5,24 +5,28 @@ Each is one statement, so one picture. Readers keep nobody from writing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from redrive.core import codec, select
+from redrive.core.families import is_family
 from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Instant, Millis
 from redrive.core.meters import gives_again
 from redrive.core.select import Selection
-from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, RouteTally, Tally, Tombstone
+from redrive.core.verbs import CauseTally, IdPage, LetterChange, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
-from redrive.stores import bodies, residue
+from redrive.stores import residue
+from redrive.stores.bodies import Bodies
 from redrive.stores.cursor import Place, order_of
 from redrive.stores.cursor import read as read_cursor
 from redrive.stores.cursor import write as write_cursor
+from redrive.stores.postgres.arrays import bigints
 from redrive.stores.postgres.compile import Compiled, Value, compiled, storable, tables
+from redrive.stores.postgres.lease import kind_lists
 from redrive.stores.postgres.live import WALKED, Source, live_of
 from redrive.stores.postgres.named import Ask, by_ids, ids_in
-from redrive.stores.postgres.rows import Row, item_of, settings_of, tombstone_of
+from redrive.stores.postgres.rows import Row, item_of, revision_of, settings_of, tombstone_of
 from redrive.stores.postgres.walk import Walk, walk_of
 from redrive.stores.tagged import FEW_TAGGED, tagged_of
 
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 
 _FIRST, _LAST = -1, 2**63 - 1
 """Before and behind all places."""
-_PLACE = 35
+_PLACE = 39
 """Where get.whole has the place, after what item_of reads; get.history has `omitted` there."""
 
 
@@ -56,18 +60,37 @@ async def get(session: Session, item_id: str) -> History:
     (row,) = rows
     omitted, attempts, blockers, *deeds = row[_PLACE:]
     done = zip(*deeds, strict=True) if deeds[0] is not None else ()
+    item = item_of(row)
+    earlier: list[Row] = []
+    if item.revision:
+        earlier = await session.read(session.sql("get", "revisions"), (item.seq, item.revision))
     return History(
-        item_of(row),
+        item,
         tuple([codec.decode(body, Attempt) for body in attempts]),
         omitted,
         tuple([Deed(*deed) for deed in done]),
         tuple(blockers),
+        tuple([revision_of(each) for each in earlier]),
     )
 
 
 async def tombstone(session: Session, item_id: str) -> Tombstone | None:
     rows = await session.read(session.sql("get", "tombstone"), (item_id,)) if storable((item_id,)) else []
     return tombstone_of(rows[0]) if rows else None
+
+
+async def changes(session: Session, after: int, limit: int) -> list[LetterChange]:
+    """One that is pruned between the two statements is left out: it comes with a higher number."""
+    whole = session.sql("get", "whole").replace("{found}", session.sql("lease_letters", "given"))
+    while True:
+        rows = await session.read(session.sql("changes", "call"), (after, limit))
+        seqs = [seq for _, seq, gone in rows if gone is None]
+        items = {item.seq: item for item in map(item_of, await session.page(whole, (bigints(seqs),)))} if seqs else {}
+        there = [(n, items.get(seq), gone) for n, seq, gone in rows]
+        found = [LetterChange(n, item.id if item else gone, item) for n, item, gone in there if item or gone]
+        if found or not rows:
+            return found
+        after = rows[-1][0]
 
 
 class Search(NamedTuple):
@@ -243,20 +266,26 @@ def filled(session: Session, text: str) -> str:
     return text.replace("{schema}", session.schema)
 
 
-async def find(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> Page:
-    return await residue.page(_looks(session, oldest=oldest), selection, limit, cursor)
+async def find(
+    session: Session, bodies: Bodies, selection: Selection, limit: int, cursor: str | None, *, oldest: bool
+) -> Page:
+    return await residue.page(_looks(session, bodies, oldest=oldest), selection, limit, cursor)
 
 
-async def ids(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> IdPage:
-    return await residue.ids(_looks(session, oldest=oldest), selection, limit, cursor)
+async def ids(
+    session: Session, bodies: Bodies, selection: Selection, limit: int, cursor: str | None, *, oldest: bool
+) -> IdPage:
+    return await residue.ids(_looks(session, bodies, oldest=oldest), selection, limit, cursor)
 
 
-def _looks(session: Session, *, oldest: bool) -> residue.Looks:
-    find, ids = partial(_find, session, oldest=oldest), partial(_ids, session, oldest=oldest)
+def _looks(session: Session, bodies: Bodies, *, oldest: bool) -> residue.Looks:
+    find, ids = partial(_find, session, bodies, oldest=oldest), partial(_ids, session, oldest=oldest)
     return residue.Looks(find, ids, partial(_now, session), oldest)
 
 
-async def _find(session: Session, selection: Selection, limit: int, cursor: str | None, *, oldest: bool) -> Page:
+async def _find(
+    session: Session, bodies: Bodies, selection: Selection, limit: int, cursor: str | None, *, oldest: bool
+) -> Page:
     search = await search_for(session, selection, limit, cursor, oldest=oldest)
     whole = session.sql("get", "whole").replace("{found}", search.statement)
     rows = search.in_order(await session.page(whole, search.values, guessed=search.guessed))
@@ -276,17 +305,19 @@ async def _now(session: Session) -> Instant:
     return int(instant)
 
 
-async def tally(session: Session) -> Tally:
-    rows = await session.read(session.sql("tally", "queues"), (session.pinned(),))
-    queues = [_queue(row) for row in rows if row[1] is not None]
+async def tally(session: Session, *, members: bool = True) -> Tally:
+    rows = await session.read(session.sql("tally", "queues"), (members, session.pinned()))
+    queues = [_queue(row) for row in rows if row[1] is not None and (members or not row[32])]
+    families = [row for row in queues if is_family(row.queue)]
+    shown = [row for row in queues if not members or not is_family(row.queue)]
     routes = [RouteTally(row[15], row[2], row[16]) for row in rows if row[15] is not None]
-    return Tally(rows[0][0], tuple(queues), tuple(routes))
+    return Tally(rows[0][0], tuple(shown), tuple(routes), tuple(families))
 
 
 def _queue(row: Row) -> QueueTally:
     """From a row of tally.queues."""
     name, ready, leased, done, opened, archived, trash, cancelled, oldest, paused, by, reason, held, parked = row[1:15]
-    settings = settings_of(row[17:30])
+    settings = settings_of(row[17:31])
     return QueueTally(
         name,
         ready,
@@ -303,15 +334,26 @@ def _queue(row: Row) -> QueueTally:
         held,
         parked,
         settings,
-        gives_again(settings.rate, row[30], row[0]),
+        gives_again(settings.rate, row[31], row[0]),
     )
 
 
-async def patience(session: Session, queues: Iterable[str]) -> Millis | None:
+async def patience(
+    session: Session, queues: Iterable[str], kinds: Mapping[str, tuple[str, ...]] | None = None
+) -> Millis | None:
     """How long until something of these queues is due; 0 or less: now. None if nothing will be by itself."""
-    pinned = session.pinned()
-    ((span,),) = await session.read(session.sql("tally", "patience"), (pinned, pinned, storable(queues)))
+    pinned, names = session.pinned(), storable(queues)
+    lists = kind_lists([(kinds or {}).get(name) for name in names])
+    ((span,),) = await session.read(session.sql("tally", "patience"), (pinned, pinned, names, lists))
     return None if span is None else int(span)
+
+
+async def kinds(session: Session, queue: str) -> tuple[str, ...]:
+    if not storable((queue,)):
+        return ()
+    return tuple(
+        [kind for (kind,) in await session.read(session.sql("tally", "kinds"), (queue, queue, session.pinned()))]
+    )
 
 
 async def causes(session: Session, queue: str | None, limit: int) -> tuple[CauseTally, ...]:

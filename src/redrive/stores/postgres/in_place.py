@@ -16,11 +16,12 @@ from redrive.core.select import Ids
 from redrive.core.states import State
 from redrive.core.terms import AWAITED
 from redrive.core.verbs import Answer, Settlement, Verdict
+from redrive.errors import EncryptionKeyMissing
 from redrive.stores.postgres import bonds
 from redrive.stores.postgres.amend import Place, named, recount
 from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints, texts
 from redrive.stores.postgres.compile import storable
-from redrive.stores.postgres.put import columns, packing_of
+from redrive.stores.postgres.put import IN_CLEAR, columns, packing_of
 from redrive.stores.postgres.rows import item_of
 from redrive.stores.postgres.shelf import append_acts
 from redrive.stores.postgres.tx import Tx
@@ -87,6 +88,7 @@ async def _apply(session: Session, tx: Tx, endings: Sequence[Ending]) -> None:
     over = [each for each in endings if isinstance(each.settlement.decision, ToDone | ToCancelled)]
     stays = [each for each in endings if not isinstance(each.settlement.decision, ToDone | ToCancelled)]
     await _keep(session, tx, endings)
+    await tx.execute(session.sql("changes", "note"), (_seqs(endings),))
     if stays:
         delays = bigints([_delay(each.settlement) for each in stays])
         await tx.execute(session.sql("settle_letters", "free"), (tx.now, _seqs(stays), delays))
@@ -143,7 +145,9 @@ async def _end(session: Session, tx: Tx, over: Sequence[Ending]) -> None:
         await tx.execute(session.sql("settle_letters", "take_keys"), (bigints(bound), tx.now, tx.now))
     follow_ups = [new for each in over for new in each.settlement.follow_ups]
     if follow_ups:
-        await tx.execute(session.sql("settle_letters", "follow_up"), (tx.now, *columns(follow_ups)))
+        for note, other in await tx.execute(session.sql("settle_letters", "follow_up"), (tx.now, *columns(follow_ups))):
+            if note == IN_CLEAR:
+                raise EncryptionKeyMissing(other)
         tx.woken.update([new.queue for new in follow_ups])
     await bonds.let_go(session, tx, [place for place, _ in ends], gap=False)
     awaited = [(place.seq, _ENDS[state]) for place, state in ends if place.ties & AWAITED]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from redrive.core.acts import Tag
 from redrive.core.terms import TAGGED
-from redrive.core.verbs import Tag
 from redrive.stores.checks import TAGS_LIMIT, tagged, too_many_tags
 from redrive.stores.postgres.arrays import bigints, texts
 from redrive.stores.postgres.tx import Tx

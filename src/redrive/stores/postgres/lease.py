@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.families import is_family
 from redrive.core.item import Instant, Item, Terms
 from redrive.core.lanes import PRIORITIES, level_of
 from redrive.core.states import State
-from redrive.core.verbs import LeaseRequest
+from redrive.core.verbs import LeaseRequest, Want
 from redrive.stores.bodies import Judged
 from redrive.stores.packing import Packed, fault
-from redrive.stores.postgres.arrays import bigints, integers, texts
+from redrive.stores.postgres.arrays import Texts, bigints, integers, texts
+from redrive.stores.postgres.settings import declare_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +54,9 @@ class Answer(NamedTuple):
 async def lease(session: Session, request: LeaseRequest) -> tuple[list[Judged], bool]:
     if session.memo.knows_nothing_was_given(request):
         return [], False
+    for want in request.wants:
+        if is_family(want.queue):
+            await declare_family(session, want.queue)
     look = session.floors.look(request)
     rows = await session.call(session.sql("lease", "call"), (session.pinned(), *wanted(request, look)))
     answer = read(rows)
@@ -72,7 +77,9 @@ def given(session: Session, request: LeaseRequest, look: Look, answer: Answer) -
         )
     else:
         memo.gave_nothing(request)
-    session.floors.learn(request, look, [item for item, _ in answer.judged])
+    if not request.item:
+        # One that was asked for by its id says nothing of those due before it.
+        session.floors.learn(request, look, [item for item, _ in answer.judged])
 
 
 def wanted(request: LeaseRequest, look: Look) -> tuple[Any, ...]:
@@ -90,7 +97,17 @@ def wanted(request: LeaseRequest, look: Look) -> tuple[Any, ...]:
         bigints([seq for _, seq in look.floors]),
         integers([-1 if want.retries is None else max(0, min(want.retries, _MOST)) for want in wants]),
         bigints([want.turn for want in wants]),
+        integers([-1 if want.share is None else want.share for want in wants]),
+        request.item,
+        kind_lists([want.kinds for want in wants]),
     )
+
+
+def kind_lists(kinds: Sequence[tuple[str, ...] | None]) -> Texts | None:
+    """Each as a JSON array, "" for all; None where all are for all."""
+    if kinds.count(None) == len(kinds):
+        return None
+    return texts(["" if each is None else codec.encode(each).decode() for each in kinds])
 
 
 def read(rows: Iterable[Row]) -> Answer:
@@ -123,7 +140,22 @@ def _labelled(item: Item, terms: bytes) -> Item:
 
 def _judged(row: Row) -> Judged:
     (_, seq, item_id, queue, body, crc, packing, put_at, due, renewed, deliveries, attempt) = row[:12]
-    (errors, crashes, replays, last_chance, alone, worker, leased_at, until, priority, terms, gap, cancel) = row[12:]
+    (
+        errors,
+        crashes,
+        replays,
+        last_chance,
+        alone,
+        worker,
+        leased_at,
+        until,
+        priority,
+        terms,
+        gap,
+        cancel,
+        kind,
+        release,
+    ) = row[12:]
     item = Item(
         item_id,
         queue,
@@ -147,6 +179,8 @@ def _judged(row: Row) -> Judged:
         gap=gap or "",
         cancel=cancel or "",
         terms=None if terms is None else codec.decode(terms, Terms),
+        kind=kind,
+        release=release,
     )
     if terms is not None and terms.startswith(_LABELLED):
         item = _labelled(item, terms)
@@ -182,20 +216,22 @@ class Floors:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._floors: dict[str, Floor] = {}
+        self._floors: dict[str, tuple[tuple[str, ...] | None, Floor]] = {}
         self._until: dict[str, float] = {}
 
     def look(self, request: LeaseRequest) -> Look:
         now = self._now()
-        return Look([self._floor(want.queue, now) for want in request.wants], now)
+        return Look([self._floor(want, now) for want in request.wants], now)
 
     def drop(self, queues: Iterable[str]) -> None:
         """Something that had waited for others may be leased there, and lies where its due time puts it."""
         for queue in queues:
             self._floors.pop(queue, None)
 
-    def _floor(self, queue: str, now: float) -> Floor:
-        return self._floors.get(queue, _NO_FLOOR) if now < self._until.get(queue, 0.0) else _NO_FLOOR
+    def _floor(self, want: Want, now: float) -> Floor:
+        """Only where the same kinds were asked for: of others, nothing below it may have been taken."""
+        kinds, floor = self._floors.get(want.queue, (None, _NO_FLOOR))
+        return floor if kinds == want.kinds and now < self._until.get(want.queue, 0.0) else _NO_FLOOR
 
     def learn(self, request: LeaseRequest, look: Look, items: list[Item]) -> None:
         last = {item.queue: item for item in items if level_of(item) == 0 and not item.alone}
@@ -205,7 +241,7 @@ class Floors:
             if item is None:
                 self._floors.pop(want.queue, None)
                 continue
-            self._floors[want.queue] = _above(item)
+            self._floors[want.queue] = (want.kinds, _above(item))
             if floor == _NO_FLOOR:
                 self._until[want.queue] = look.began + min(max(self.KEEP, took * self.SHARE), self.LONGEST)
 

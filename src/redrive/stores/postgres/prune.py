@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from redrive.core.acts import Act
 from redrive.core.select import And, Ids, Match, Or, Selection
-from redrive.core.verbs import Act, Swept, Tombstone
+from redrive.core.verbs import Swept, Tombstone
 from redrive.stores import audit, packing
 from redrive.stores.postgres.amend import Place, oldest, place_of, recount
 from redrive.stores.postgres.arrays import bigints, texts

@@ -11,18 +11,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.core import codec
+from redrive.core.families import family_of
 from redrive.core.item import Millis, NewItem, Priority, Terms
 from redrive.core.lanes import NUMBERS
 from redrive.core.terms import dedupe_place
 from redrive.core.verbs import Duplicate, PutResult
-from redrive.errors import ConfigError, QueueFull
+from redrive.errors import ConfigError, EncryptionKeyMissing, QueueFull
+from redrive.stores.bodies import Bodies
 from redrive.stores.checks import hopeless_dependency, taken, unknown_dependency
-from redrive.stores.packing import Packed, checksum
+from redrive.stores.packing import SEALED, Packed, checksum
 from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints, texts
+from redrive.stores.postgres.tx import Tx
 from redrive.stores.postgres.within import Rows, put_within, there_within
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
+    from redrive.stores.reencrypting import Rewrite
 
 
 HEAVY = 1_048_576
@@ -61,16 +65,16 @@ async def put(session: Session, items: Sequence[NewItem]) -> PutResult:
     return result
 
 
-async def put_joined(session: Session, items: Sequence[NewItem], within: object) -> PutResult:
+async def put_joined(session: Session, items: Sequence[NewItem], within: object, how: Bodies) -> PutResult:
     """In the caller's transaction, which alone knows when there will be something to wake anybody for."""
     if not items:
         return PutResult()
     result = _result(items, await put_within(within, session.schema, (session.pinned(), *plain_columns(items))))
-    await _check_same(session.schema, items, result, within)
+    await _check_same(session.schema, items, result, within, how)
     return result
 
 
-async def _check_same(schema: str, items: Sequence[NewItem], result: PutResult, within: object) -> None:
+async def _check_same(schema: str, items: Sequence[NewItem], result: PutResult, within: object, how: Bodies) -> None:
     """Here, because nobody else sees what the caller's transaction has put before. A repeat is harmless, but other work
     under a used id would be dropped.
     """
@@ -78,13 +82,16 @@ async def _check_same(schema: str, items: Sequence[NewItem], result: PutResult, 
     for new in items:
         if new.id in already and (row := await there_within(within, schema, new.id)) is not None:
             queue, crc, packing, body = row
-            # Packed or not is the store's affair: the same work was packed in the same way.
+            # Packed or not is the store's affair: the same work was packed in the same way. Encrypted it never is.
             same = (crc, packing, bytes(body)) == (crc_of(new.payload), packing_of(new.payload), bytes(new.payload))
+            if SEALED in (packing, packing_of(new.payload)):
+                kept = Packed(bytes(body), packing) if packing else bytes(body)
+                same = how.opened(kept, new.id, "payload") == how.opened(new.payload, new.id, "payload")
             if queue != new.queue or not same:
                 raise taken(new.id, queue, new.queue)
 
 
-ALREADY, DUPLICATE, UNKNOWN, FULL, HOPELESS = 0, 1, 2, 3, 4
+ALREADY, DUPLICATE, UNKNOWN, FULL, HOPELESS, IN_CLEAR = 0, 1, 2, 3, 4, 5
 """What a row of put.sql says, by its second column."""
 
 
@@ -96,7 +103,10 @@ def _result(items: Sequence[NewItem], rows: Rows) -> PutResult:
     twins: dict[int, str] = {}
     for place, note, other, fill, capacity in rows:
         if note == FULL:
-            raise QueueFull(other, fill=fill, capacity=capacity, more=place)
+            members = [new.queue for new in items if family_of(new.queue) == other]
+            raise QueueFull(other, fill=fill, capacity=capacity, more=place, member=max(members, default=""))
+        if note == IN_CLEAR:
+            raise EncryptionKeyMissing(other)
         if note == UNKNOWN:
             raise unknown_dependency(items[place - 1].id, other)
         if note == HOPELESS:
@@ -157,6 +167,8 @@ def _columns(items: Sequence[NewItem], ways: _Ways) -> tuple[Any, ...]:
         if any(new.priority is not Priority.NORMAL for new in items)
         else None,
         *(_bound_columns(bound, ways, ways.integers) if bound else (None,) * BOUND),
+        ways.texts([new.kind for new in items]) if any(new.kind for new in items) else None,
+        ways.texts([new.release for new in items]) if any(new.release for new in items) else None,
     )
 
 
@@ -198,3 +210,26 @@ def crc_of(body: bytes) -> int:
 
 def packing_of(body: bytes) -> int:
     return body.packing if isinstance(body, Packed) else 0
+
+
+async def rewrite(session: Session, rewrites: Sequence[Rewrite]) -> int:
+    """Of `reencrypt`: bodies that are still what was read."""
+
+    async def work(tx: Tx) -> int:
+        done = 0
+        groups: dict[str, list[Rewrite]] = {}
+        for one in rewrites:
+            groups.setdefault(one.purpose if one.revision is None else "revision", []).append(one)
+        for name, meant in groups.items():
+            values = (
+                texts([one.id for one in meant]),
+                integers([one.revision or 0 for one in meant]),
+                bodies([bytes(one.old) for one in meant]),
+                bigints([checksum(one.new) for one in meant]),
+                smallints([one.new.packing for one in meant]),
+                bodies([one.new for one in meant]),
+            )
+            done += len(await tx.execute(session.sql("put", f"rewrite_{name}"), values))
+        return done
+
+    return await session.write(work)

@@ -9,13 +9,13 @@ import hashlib
 from typing import Any
 
 from redrive.core import codec
-from redrive.core.item import Failure, Item, Letter, Terms
+from redrive.core.item import Failure, Item, Letter, Revision, Terms
 from redrive.core.lanes import PRIORITIES
 from redrive.core.meters import Rate
 from redrive.core.states import Disposition, State
-from redrive.core.terms import HOLDS
+from redrive.core.terms import HOLDS, parked_hold
 from redrive.core.verbs import QueueSettings, Tombstone
-from redrive.stores.bodies import Judged, flawed
+from redrive.stores.bodies import Judged, flawed, judged_revision
 from redrive.stores.packing import Packed, fault
 
 Row = tuple[Any, ...]
@@ -40,10 +40,10 @@ def judged_item(row: Row) -> Judged:
     """From the columns of get.sql."""
     item_id, queue, body, seq, state = row[:5]
     crc, reason, died_at, disposition, failure, packing, result_packing, route = row[20:28]
-    priority, hold, line, terms, gap, cancel, tags = row[28:35]
+    priority, hold, line, terms, gap, cancel, tags, label, kind, release, reserved = row[28:39]
     letter = None
     if reason is not None:
-        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure), route)
+        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure), route, reserved)
     (enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last_chance, alone) = row[5:15]
     (worker, leased_at, lease_until, ended_at, result) = row[15:20]
     item = Item(
@@ -69,13 +69,28 @@ def judged_item(row: Row) -> Judged:
         Packed(result, result_packing) if result_packing else result,
         letter,
         priority=PRIORITIES[priority],
-        hold="parked:order" if hold and line == PARKED else HOLDS[hold],
+        hold=_hold(hold, line, label),
         gap=gap or "",
         cancel=cancel or "",
         terms=None if terms is None else codec.decode(terms, Terms),
         tags=() if tags is None else tuple(tags),
+        kind=kind,
+        release=release,
     )
     return item, fault(body, crc, packing)
+
+
+def _hold(hold: int, line: int | None, label: str | None) -> str:
+    if HOLDS[hold] == "parked":
+        return parked_hold(label or "")
+    return "parked:order" if hold and line == PARKED else HOLDS[hold]
+
+
+def revision_of(row: Row) -> Revision:
+    """From the columns of get.revisions."""
+    number, body, packing, crc, at, actor, reason = row
+    revision = Revision(number, Packed(body, packing) if packing else body, at, actor, reason)
+    return judged_revision(revision, fault(body, crc, packing))
 
 
 def tombstone_of(row: Row) -> Tombstone:

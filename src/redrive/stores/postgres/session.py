@@ -22,6 +22,7 @@ from redrive.stores.clock import Clock, StoreTime
 from redrive.stores.gather import Gather
 from redrive.stores.memo import Memo
 from redrive.stores.postgres import faults
+from redrive.stores.postgres.arrays import texts
 from redrive.stores.postgres.connect import connect
 from redrive.stores.postgres.install import PATIENCE, Installed, install
 from redrive.stores.postgres.lease import Floors
@@ -70,6 +71,7 @@ class Session:
         self.schema = options.quoted
         self.memo = Memo()
         self.ordered: set[str] = set()
+        self.families: set[str] = set()
         self.floors = Floors(self.loop.time)
         self.gather = Gather(lambda items: put(self, items))
         self.waiters = Waiters()
@@ -173,6 +175,8 @@ class Session:
             tx = await self._begun(wire, begin)
             result = await work(tx)
             await tx.flush()
+            if any(":" in queue for queue in tx.woken):
+                await tx.execute(self.sql("families", "call_lower"), (texts(sorted(tx.woken)),))
             committing = True
             await wire.rows("commit")
             return result, tx.woken

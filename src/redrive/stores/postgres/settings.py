@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from redrive.core.families import OWN_GATE, family_of, is_family, member_settings, names_between
 from redrive.core.verbs import Gate, GateWrite, QueueChange, QueueSettings, changed
 from redrive.errors import Conflict
 from redrive.stores.checks import check_capacity
@@ -18,16 +19,33 @@ if TYPE_CHECKING:
 
 
 async def settings(session: Session, queue: str) -> QueueSettings:
+    own = await _read(session, queue) or QueueSettings()
+    family = await _read(session, family_of(queue)) if family_of(queue) else None
+    return own if family is None else member_settings(queue, own, family)
+
+
+async def _read(session: Session, queue: str) -> QueueSettings | None:
     rows = await session.read(session.sql("configure", "settings"), (queue,)) if storable((queue,)) else []
-    return settings_of(rows[0]) if rows else QueueSettings()
+    return settings_of(rows[0]) if rows else None
 
 
-async def configure(session: Session, queue: str, change: QueueChange) -> None:
-    await session.write(lambda tx: _configure(session, tx, queue, change))
+async def declare_family(session: Session, name: str) -> None:
+    """Once in a session: what a lease of a family finds has to be counted and looked at from the beginning."""
+    if name not in session.families and storable((name,)):
+        await session.call(session.sql("families", "call_declare"), (name,))
+        session.families.add(name)
 
 
-async def _configure(session: Session, tx: Tx, queue: str, change: QueueChange) -> None:
-    await tx.execute(session.sql("configure", "declare"), (queue,))
+async def configure(session: Session, queue: str, change: QueueChange) -> QueueSettings:
+    """The settings as they are now."""
+    return await session.write(lambda tx: _configure(session, tx, queue, change))
+
+
+async def _configure(session: Session, tx: Tx, queue: str, change: QueueChange) -> QueueSettings:
+    if is_family(queue):
+        await tx.execute(session.sql("families", "call_declare"), (queue,))
+    else:
+        await tx.execute(session.sql("configure", "declare"), (queue,))
     (row,) = await tx.execute(f"{session.sql('configure', 'settings')} for no key update", (queue,))
     before = settings_of(row)
     after = changed(before, change)
@@ -40,11 +58,17 @@ async def _configure(session: Session, tx: Tx, queue: str, change: QueueChange) 
             await tx.execute(session.sql("configure", pace), (queue,))
         await tx.execute(session.sql("configure", "write"), (*_columns(after), queue))
     if after.max_per_key != before.max_per_key:
-        await tx.execute(session.sql("configure", "free_all"), (queue,))
+        if is_family(queue):
+            await tx.execute(session.sql("families", "free_asides"), names_between(queue))
+        else:
+            await tx.execute(session.sql("configure", "free_all"), (queue,))
     if change.paused is not None:
         by, reason = (change.by, change.reason) if change.paused else ("", "")
         await tx.execute(session.sql("configure", "pause"), (change.paused, by, reason, queue))
+    if is_family(queue):
+        await tx.execute(session.sql("families", "call_lower_all"), (queue,))
     tx.woken.add(queue)
+    return after
 
 
 def _columns(after: QueueSettings) -> tuple[Any, ...]:
@@ -61,6 +85,7 @@ def _columns(after: QueueSettings) -> tuple[Any, ...]:
         after.keep_results,
         None if after.retry_share is None else float(after.retry_share),
         after.keep_trash,
+        after.encrypt,
     )
 
 
@@ -106,6 +131,14 @@ async def _set_gate(session: Session, tx: Tx, write: GateWrite) -> Gate:
                 hint="read it again and repeat the change on what is there now",
             )
         await tx.execute(session.sql("configure", "write_gate"), (*limits, next_at, write.body, write.name))
-    tx.woken.update([name for (name,) in await tx.execute(session.sql("configure", "behind"), (write.name,))])
+    behind = [name for (name,) in await tx.execute(session.sql("configure", "behind"), (write.name,))]
+    for name in behind:
+        if is_family(name):
+            await tx.execute(session.sql("families", "call_lower_all"), (name,))
+    family = family_of(write.name)
+    rows = await tx.execute(session.sql("configure", "settings"), (family,)) if family else []
+    if rows and settings_of(rows[0]).gate == OWN_GATE:
+        behind.append(write.name)
+    tx.woken.update(behind)
     (row,) = await tx.execute(session.sql("configure", "gates"), (write.name, write.name))
     return Gate(*row)

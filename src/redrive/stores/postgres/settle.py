@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _DONE, _READY, _DEAD, _CANCELLED, _ONLY_JUDGED = 0, 1, 2, 4, 9
 _CHARGES = {Charge.ERROR: 1, Charge.CRASH: 2, Charge.NOTHING: 3}
-_NOBODY = (None, None, 0, *(None,) * 8)
+_NOBODY = (None, None, 0, *(None,) * 11)
 """The lease request of a settle without one."""
 
 Outcome = tuple[tuple[Answer, ...], "list[Judged] | None", bool]

@@ -7,22 +7,23 @@ and without any state of a session. The rest is driven from here in transactions
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec.structs import replace
-
 from redrive.core import codec, durations, sizes
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Change,
+)
+from redrive.core.families import is_family
 from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Selection
 from redrive.core.verbs import (
-    Act,
-    Amended,
     Answer,
     Backup,
     CauseTally,
-    Change,
     Checkup,
     Document,
     DocumentWrite,
@@ -34,11 +35,13 @@ from redrive.core.verbs import (
     IdPage,
     LeaseRequest,
     Leases,
+    LetterChange,
     NewEntry,
     Page,
     PutResult,
     QueueChange,
     QueueSettings,
+    Reencrypted,
     Settled,
     Settlement,
     StoreInfo,
@@ -48,11 +51,11 @@ from redrive.core.verbs import (
     WorkerBeat,
     WorkerFacts,
 )
-from redrive.errors import StoreError, StoreUnavailable
-from redrive.stores import bodies, damage, migrate, packing
+from redrive.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from redrive.stores import damage, migrate, packing, reencrypting
 from redrive.stores.aside import aside
 from redrive.stores.base import IDS_LIMIT
-from redrive.stores.bodies import Judged
+from redrive.stores.bodies import Bodies, Judged
 from redrive.stores.checks import (
     check_act,
     check_amend,
@@ -60,16 +63,19 @@ from redrive.stores.checks import (
     check_entries,
     check_follow_ups,
     check_gate,
+    check_lease,
     check_letter_settlements,
     check_letters,
     check_new,
     check_page,
+    check_queues,
     check_route,
     check_text,
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.imports import check_imports
+from redrive.stores.keyring import Keyring
 from redrive.stores.postgres import (
     amend,
     find,
@@ -86,6 +92,7 @@ from redrive.stores.postgres import (
 )
 from redrive.stores.postgres.extra import check_extra
 from redrive.stores.postgres.homes import Homes
+from redrive.stores.reencrypting import Rewrite
 from redrive.stores.statements import load_all
 
 if TYPE_CHECKING:
@@ -123,7 +130,7 @@ class PostgresStore:
             poll=poll,
         )
         above = packing.threshold(compress_above)
-        self._compress_above = sizes.MAX if above is None else above
+        self._bodies = Bodies(sizes.MAX if above is None else above)
         self._pinning = clock
         self._clock: Clock = SystemClock() if clock is None else clock
         self._makes = True
@@ -161,7 +168,11 @@ class PostgresStore:
             durability="none" if installed is None else installed.facts.durability,
             library="" if installed is None else installed.library,
             schema=0 if installed is None else installed.schema,
+            keys=self._bodies.keys,
         )
+
+    def use_keys(self, keyring: Keyring | None) -> None:
+        self._bodies.keyring = keyring
 
     async def _here(self) -> Session:
         """The session of this process and loop. A store that was open before a fork goes on in the child."""
@@ -178,15 +189,19 @@ class PostgresStore:
     async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         check_new(items)
         put.check_delays(items)
-        packed = await bodies.packed_items(items, self._compress_above)
         session = await self._here()
-        if within is not None:
-            return await put.put_joined(session, packed, within)
-        if put.is_heavy(packed):
-            return await put.put(session, packed)
-        return await session.gather.put(packed)
+
+        async def write(packed: Sequence[NewItem]) -> PutResult:
+            if within is not None:
+                return await put.put_joined(session, packed, within, self._bodies)
+            if put.is_heavy(packed):
+                return await put.put(session, packed)
+            return await session.gather.put(packed)
+
+        return await self._bodies.write(lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:
+        check_lease(request)
         session = await self._here()
         judged, suspect_waits = await lease.lease(session, request)
         return Leases(await self._usable(session, judged), suspect_waits)
@@ -195,19 +210,35 @@ class PostgresStore:
         for settlement in settlements:
             if settlement.follow_ups:
                 check_follow_ups(settlement.follow_ups)
-        packed = await bodies.packed_settlements(settlements, self._compress_above)
+        if then is not None:
+            check_lease(then)
         session = await self._here()
-        answers, judged, suspect_waits = await settle.settle(session, packed, then)
+        apart = then is not None and any(is_family(want.queue) for want in then.wants)
+        answers, judged, suspect_waits = await self._bodies.write(
+            lambda: self._bodies.settlements(settlements),
+            lambda packed: settle.settle(session, packed, None if apart else then),
+        )
+        if then is not None and apart:
+            return Settled(answers, await self._lease_apart(then))
         if judged is None:
             return Settled(answers)
         return Settled(answers, Leases(await self._usable(session, judged), suspect_waits))
+
+    async def _lease_apart(self, then: LeaseRequest) -> Leases:
+        """After a settle, in a transaction of its own: a lease of a family locks members that it finds out about, and
+        these locks come first. If it fails, the settle has happened; both may be repeated.
+        """
+        try:
+            return await self.lease(then)
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(f"what was to end has ended, the lease that followed failed: {error}") from error
 
     async def _usable(self, session: Session, judged: list[Judged]) -> tuple[Item, ...]:
         """Of what was leased, after the commit. One that is damaged or does not unpack becomes a letter."""
         items = [item for item, wrong in judged if wrong is None]
         broken = [(item, wrong) for item, wrong in judged if wrong is not None]
         if packing.any_packed(items):
-            unpacked = await bodies.judged(items)
+            unpacked = await self._bodies.judged(items)
             items = [item for item, wrong in unpacked if wrong is None]
             broken += [(item, wrong) for item, wrong in unpacked if wrong is not None]
         if broken:
@@ -237,47 +268,58 @@ class PostgresStore:
         self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
     ) -> tuple[Item, ...]:
         check_letters(ids, worker, ttl)
-        return await bodies.whole(await in_place.lease(await self._here(), ids, worker, ttl, early=early))
+        return await self._bodies.whole(await in_place.lease(await self._here(), ids, worker, ttl, early=early))
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
-        packed = await bodies.packed_settlements(settlements, self._compress_above)
-        return await in_place.settle(await self._here(), packed)
+        session = await self._here()
+        return await self._bodies.write(
+            lambda: self._bodies.settlements(settlements), lambda packed: in_place.settle(session, packed)
+        )
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
-        return await amend.amend(await self._here(), selection, change, by, expect)
+        session = await self._here()
+        return await self._bodies.edit(
+            selection, change, lambda packed: amend.amend(session, selection, packed, by, expect)
+        )
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
         check_act(by)
         check_imports(histories)
-        packed = await bodies.packed_histories(histories, self._compress_above)
-        return await take_in.take_in(await self._here(), packed, by)
+        session = await self._here()
+        return await self._bodies.write(
+            lambda: self._bodies.histories(histories), lambda packed: take_in.take_in(session, packed, by)
+        )
 
     # --- looking ---
 
     async def get(self, item_id: str) -> History:
-        history = await find.get(await self._here(), item_id)
-        (item,) = await bodies.whole((history.item,))
-        return replace(history, item=item)
+        return await self._bodies.whole_history(await find.get(await self._here(), item_id))
 
     async def find(
         self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
     ) -> Page:
         check_page(limit)
-        return await find.find(await self._here(), selection, limit, cursor, oldest=oldest)
+        await self._bodies.check_filter(selection, self.tally)
+        return await find.find(await self._here(), self._bodies, selection, limit, cursor, oldest=oldest)
 
     async def ids(
         self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
     ) -> IdPage:
         check_page(limit, IDS_LIMIT)
-        return await find.ids(await self._here(), selection, limit, cursor, oldest=oldest)
+        await self._bodies.check_filter(selection, self.tally)
+        return await find.ids(await self._here(), self._bodies, selection, limit, cursor, oldest=oldest)
 
-    async def tally(self) -> Tally:
-        return await find.tally(await self._here())
+    async def tally(self, *, members: bool = True) -> Tally:
+        return await find.tally(await self._here(), members=members)
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         return await find.causes(await self._here(), queue, limit)
+
+    async def changes(self, after: int = 0, limit: int = 100) -> tuple[LetterChange, ...]:
+        check_page(limit)
+        return await self._bodies.whole_changes(await find.changes(await self._here(), after, limit))
 
     # --- keeping house ---
 
@@ -285,19 +327,27 @@ class PostgresStore:
         check_act(by)
         return await prune.prune(await self._here(), selection, limit, by)
 
+    async def reencrypt(
+        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+    ) -> Reencrypted:
+        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run)
+
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
+        return await put.rewrite(await self._here(), rewrites)
+
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await find.tombstone(await self._here(), item_id)
 
     async def configure(self, queue: str, change: QueueChange) -> None:
         check_change(queue, change)
-        await settings.configure(await self._here(), queue, change)
+        self._bodies.learn(queue, await settings.configure(await self._here(), queue, change))
 
     async def configure_route(self, route: str, capacity: int | None) -> None:
         check_route(route, capacity)
         await settings.configure_route(await self._here(), route, capacity)
 
     async def settings(self, queue: str) -> QueueSettings:
-        return await settings.settings(await self._here(), queue)
+        return self._bodies.learn(queue, await settings.settings(await self._here(), queue))
 
     async def set_gate(self, write: GateWrite) -> Gate:
         check_gate(write)
@@ -330,8 +380,14 @@ class PostgresStore:
         rows = await session.call(session.sql("elect", "call"), (session.pinned(), name, owner, ttl))
         return bool(rows[0][0])
 
-    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+    async def kinds(self, queue: str) -> tuple[str, ...]:
+        return await find.kinds(await self._here(), queue)
+
+    async def wait(
+        self, queues: Sequence[str], timeout: Millis, kinds: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
         """Returns for a signal, for a due time that has come, or when something is due as soon as we look."""
+        check_queues(queues)
         end = self._clock.monotonic() + timeout
         session = await self._here()
         poll = self._options.poll
@@ -339,7 +395,7 @@ class PostgresStore:
         with session.waiters.register(queues) as waiter:
             await session.listen()
             while True:
-                patience = await find.patience(session, waiter.queues)
+                patience = await find.patience(session, waiter.queues, kinds)
                 nap = min(poll, end - self._clock.monotonic(), poll if patience is None else patience)
                 if nap <= 0 or await self._clock.wait(waiter.event, nap):
                     return

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redrive.core import codec
-from redrive.core.item import History, Item, Letter
+from redrive.core.acts import Act
+from redrive.core.item import History, Item, Letter, Revision, payloads_of
 from redrive.core.lanes import NUMBERS, level_of
 from redrive.core.select import Ids
 from redrive.core.states import Disposition
 from redrive.core.terms import TAGGED, ties
-from redrive.core.verbs import Act, PutResult
+from redrive.core.verbs import PutResult
+from redrive.errors import EncryptionKeyMissing
 from redrive.stores import audit
 from redrive.stores.imports import prepared
-from redrive.stores.postgres.amend import KIND_OF
+from redrive.stores.postgres.amend import KIND_OF, record_deeds
 from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints, texts
 from redrive.stores.postgres.bonds import BOUND
 from redrive.stores.postgres.put import bound_columns, crc_of, packing_of
@@ -35,6 +37,7 @@ async def take_in(session: Session, histories: Sequence[History], by: Act) -> Pu
 
     async def work(tx: Tx) -> PutResult:
         coming = prepared(histories, tx.now)
+        await _check_sealed(session, tx, coming)
         seqs = await _numbered(session, tx, [history.item for history in coming])
         entered = [(seqs[history.item.id], history) for history in coming if history.item.id in seqs]
         if entered:
@@ -47,6 +50,15 @@ async def take_in(session: Session, histories: Sequence[History], by: Act) -> Pu
     return await session.write(work) if histories else PutResult()
 
 
+async def _check_sealed(session: Session, tx: Tx, coming: Sequence[History]) -> None:
+    """No body in clear for a queue that is encrypted."""
+    parts = [(one.item.queue, part.payload) for one in coming for part in payloads_of(one)]
+    values = (texts([queue for queue, _ in parts]), smallints([packing_of(body) for _, body in parts]))
+    ((in_clear,),) = await tx.execute(session.sql("take_in", "in_clear"), values)
+    if in_clear is not None:
+        raise EncryptionKeyMissing(in_clear)
+
+
 async def _numbered(session: Session, tx: Tx, items: Sequence[Item]) -> dict[str, int]:
     """The numbers of those that are new, by id."""
     values = (
@@ -56,6 +68,7 @@ async def _numbered(session: Session, tx: Tx, items: Sequence[Item]) -> dict[str
         bigints([crc_of(item.payload) for item in items]),
         smallints([packing_of(item.payload) for item in items]),
         bodies([item.payload for item in items]),
+        texts([item.release for item in items]),
     )
     seqs: dict[str, int] = dict(await tx.execute(session.sql("take_in", "enter"), values))
     for (buried,) in await tx.execute(session.sql("take_in", "leave_buried"), (bigints([*seqs.values()]),)):
@@ -77,10 +90,26 @@ async def _enter(session: Session, tx: Tx, entered: Sequence[Entered]) -> None:
             bodies([codec.encode(attempt) for _, attempt in attempts]),
         )
         await tx.execute(session.sql("take_in", "attempts"), values)
+    revisions = [(seq, one) for seq, history in entered for one in history.revisions]
+    if revisions:
+        await tx.execute(session.sql("take_in", "revisions"), _revisions(revisions))
     tags = [(seq, tag) for seq, history in entered for tag in history.item.tags]
     if tags:
         names = texts([tag for _, tag in tags])
         await tx.execute(session.sql("take_in", "tags"), (bigints([seq for seq, _ in tags]), names))
+
+
+def _revisions(revisions: Sequence[tuple[int, Revision]]) -> tuple[Any, ...]:
+    return (
+        bigints([seq for seq, _ in revisions]),
+        integers([one.number for _, one in revisions]),
+        bigints([one.at for _, one in revisions]),
+        texts([one.actor for _, one in revisions]),
+        texts([one.reason for _, one in revisions]),
+        bodies([one.payload for _, one in revisions]),
+        smallints([packing_of(one.payload) for _, one in revisions]),
+        bigints([crc_of(one.payload) for _, one in revisions]),
+    )
 
 
 def _courses(entered: Sequence[Entered]) -> tuple[Any, ...]:
@@ -103,6 +132,7 @@ def _courses(entered: Sequence[Entered]) -> tuple[Any, ...]:
         smallints([NUMBERS[item.priority] for item in items]),
         smallints([_ties(item) for item in items]),
         integers([level_of(item) for item in items]),
+        texts([item.kind for item in items]),
     )
 
 
@@ -134,7 +164,7 @@ async def _audit(session: Session, tx: Tx, entered: Sequence[Entered], by: Act) 
     ids = tuple([history.item.id for _, history in entered])
     record = audit.AuditRecord(audit.IMPORT, Ids(ids), ids)
     (position,) = await append_acts(session, tx, (audit.entry(record, by),), record.change)
-    await tx.execute(session.sql("amend", "record_deeds"), (position, bigints([seq for seq, _ in entered])))
+    await record_deeds(session, tx, position, [seq for seq, _ in entered], ())
 
 
 def _count(tx: Tx, entered: Sequence[Entered]) -> None:

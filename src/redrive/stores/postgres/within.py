@@ -31,7 +31,7 @@ _PUT = _Query(
     (
         *("bigint", "text[]", "text[]", "bigint[]", "bigint[]", "smallint[]", "bytea[]", "bigint[]", "smallint[]"),
         *("integer[]", "text[]", "text[]", "text[]", "text[]", "bigint[]", "smallint[]", "bytea[]"),
-        *("integer[]", "text[]"),
+        *("integer[]", "text[]", "text[]", "text[]"),
     ),
     ", true)",
 )

@@ -13,26 +13,39 @@ from typing import Any, NamedTuple, Never
 import msgspec
 
 from redrive.core import codec, select
-from redrive.core.item import Item
-from redrive.core.select import And, Ids, Match, Selection
-from redrive.core.states import Disposition, State
-from redrive.core.terms import EXPIRED, EXPIRED_FAILURE
-from redrive.core.verbs import (
+from redrive.core.acts import (
+    EDITS_LIMIT,
+    ENDED_SINCE,
+    LEASED_SINCE,
+    NOT_PARKED,
+    NOT_REPLAYED,
+    NOT_REPLAYED_LETTER,
     Act,
     Amended,
     Archive,
     Change,
     Discard,
+    Edit,
     Move,
+    Park,
     Replay,
+    Reserve,
     Restore,
     RunNow,
     SetPolicy,
     Skipped,
     Tag,
-    Tombstone,
+    Unreserve,
+    edit_refusal,
+    not_reserved,
     refusal,
+    reserved_for,
 )
+from redrive.core.item import Item
+from redrive.core.select import And, Ids, Match, Selection
+from redrive.core.states import Disposition, State
+from redrive.core.terms import EXPIRED, EXPIRED_FAILURE
+from redrive.core.verbs import Tombstone
 from redrive.errors import ConfigError, Conflict, StoreUnavailable
 from redrive.stores import audit, packing, residue
 from redrive.stores.aside import aside
@@ -48,7 +61,7 @@ from redrive.stores.checks import (
 )
 from redrive.stores.redis.find import BODIES
 from redrive.stores.redis.plan import pins
-from redrive.stores.redis.rows import payload_of, tombstone_body
+from redrive.stores.redis.rows import packed_body, payload_of, tombstone_body
 from redrive.stores.redis.search import Candidate, as_bytes, oldest
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.shelf import meta_of
@@ -61,13 +74,14 @@ TRIES = 20
 PAUSE = 0.02
 """Seconds at most between two looks, by chance: two who got in each other's way should not meet again."""
 
-_CHANGED, _ALREADY, _MISSING, _DAMAGED, _KEEPS_NOTHING_BACK, _LEASED_MEANWHILE, _KEEPS_BACK = range(7)
+_CHANGED, _ALREADY, _MISSING, _DAMAGED, _KEEPS_NOTHING_BACK, _LEASED_MEANWHILE, _KEEPS_BACK, _NOT_PARKED = range(8)
 _REASONS = {
     _MISSING: "no such item",
     _DAMAGED: "its record is damaged",
     _KEEPS_NOTHING_BACK: "it keeps nothing back: it is not the head of an order key",
     _LEASED_MEANWHILE: "it was leased meanwhile",
     _KEEPS_BACK: KEEPS_BACK,
+    _NOT_PARKED: NOT_PARKED,
 }
 _LIES: dict[type, Disposition] = {
     Archive: Disposition.ARCHIVED,
@@ -102,15 +116,16 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
     refusals = _refusals(change)
     head = _head(change, by, None if not isinstance(selection, Ids) else expect)
     head += [int(pins(selection).get("state") == State.READY), packed(refusals), packed(_detail(change))]
+    payload = packed_body(change.payload) if isinstance(change, Edit) else b""
     for _ in range(TRIES):
         meant = await _meant(session, selection, expect)
         record = audit.AuditRecord(audit.word(change), selection, (), change)
         items = [arg for one in meant for arg in (as_bytes(one.id), codec.encode(one.id), one.judged_by)]
-        answers = await session.run("amend", [*head, *entry_of(record, by), *items])
+        answers = await session.run("amend", [*head, *entry_of(record, by), payload, *items])
         if isinstance(answers, int):
             _refuse_count(answers, expect)
         if answers is not None:
-            return _amended([one.id for one in meant], answers, refusals)
+            return _amended([one.id for one in meant], answers, refusals, change)
         await asyncio.sleep(random.random() * PAUSE)  # noqa: S311 - only to be apart
     raise _too_busy("changed")
 
@@ -134,13 +149,20 @@ def _detail(change: Change) -> dict[str, object]:
         "policy": change.policy if isinstance(change, SetPolicy) else "",
         "reset": isinstance(change, RunNow) and change.reset,
         "expired": _EXPIRED,
+        "label": change.label if isinstance(change, Park) else "",
+        "revision": change.revision if isinstance(change, Edit) and change.revision is not None else False,
+        "most_edits": EDITS_LIMIT,
+        "replay": change.replay if isinstance(change, Reserve) else "",
+        "reserved": change.reserved if isinstance(change, Replay) else "",
     }
 
 
 def _refusals(change: Change) -> dict[str, str]:
     """By what an item is, all that `refusal` knows: the script asks it as of the moment in which it writes."""
     known = {str(state): refusal(change, state, None) or "" for state in State}
-    known |= {str(lies): refusal(change, State.DEAD, lies) or "" for lies in Disposition}
+    # As of a letter that is reserved as it must be: of that the script knows.
+    reserved = change.reserved if isinstance(change, Replay) else "x" * isinstance(change, Unreserve)
+    known |= {str(lies): refusal(change, State.DEAD, lies, reserved=reserved) or "" for lies in Disposition}
     held = refusal(change, State.DEAD, Disposition.OPEN, holder=_HOLDER) or ""
     return known | {"held": held if _HOLDER in held else ""}
 
@@ -175,10 +197,20 @@ _HINDRANCES: dict[bytes, Callable[[str], str]] = {
     b"unknown": waits_for_stranger,
     b"there": there_already,
     b"bound": bound_to,
+    b"reserved": reserved_for,
+    b"unreserved": not_reserved,
+    b"recall": {
+        "none": NOT_REPLAYED,
+        "letter": NOT_REPLAYED_LETTER,
+        "leased": LEASED_SINCE,
+        "ended": ENDED_SINCE,
+    }.__getitem__,
 }
 
 
-def _amended(ids: Sequence[str], answers: Sequence[int | bytes | list[Any]], refusals: dict[str, str]) -> Amended:
+def _amended(
+    ids: Sequence[str], answers: Sequence[int | bytes | list[Any]], refusals: dict[str, str], change: Change
+) -> Amended:
     changed, already, skipped = [], [], []
     for item_id, answer in zip(ids, answers, strict=True):
         if answer == _CHANGED:
@@ -188,16 +220,18 @@ def _amended(ids: Sequence[str], answers: Sequence[int | bytes | list[Any]], ref
         elif isinstance(answer, bytes):
             skipped.append(Skipped(item_id, refusals[answer.decode()]))
         else:
-            skipped.append(Skipped(item_id, _reason(answer, refusals)))
+            skipped.append(Skipped(item_id, _reason(answer, refusals, change)))
     return Amended(tuple(changed), tuple(already), tuple(skipped))
 
 
-def _reason(answer: int | list[Any], refusals: dict[str, str]) -> str:
+def _reason(answer: int | list[Any], refusals: dict[str, str], change: Change) -> str:
     if isinstance(answer, int):
         return _REASONS[answer]
     why, what = answer
     if why == b"held":
         return refusals["held"].replace(_HOLDER, what.decode())
+    if why == b"revision" and isinstance(change, Edit):
+        return edit_refusal(change, what) or ""
     return too_many_tags(what) if why == b"tags" else _HINDRANCES[why](what.decode())
 
 

@@ -31,6 +31,7 @@ _KEYED = (
     *(("DEL",), ("EXISTS",), ("TYPE",)),
     *(("HDEL", "f"), ("HEXISTS", "f"), ("HGET", "f"), ("HGETALL",), ("HKEYS",), ("HLEN",), ("HMGET", "f")),
     *(("HRANDFIELD", "1", "WITHVALUES"), ("HSCAN", "0"), ("HSET", "f", "v")),
+    *(("HINCRBY", "f", "1"), ("HSETNX", "f", "v"), ("ZINCRBY", "1", "m")),
     *(("LLEN",), ("LRANGE", "0", "1"), ("LREM", "1", "v"), ("LSET", "0", "v"), ("RPUSH", "v")),
     *(("SADD", "m"), ("SISMEMBER", "m"), ("SMEMBERS",), ("SREM", "m")),
     *(("ZADD", "1", "m"), ("ZCARD",), ("ZCOUNT", "1", "2"), ("ZRANGE", "0", "1"), ("ZRANGEBYSCORE", "1", "2")),

@@ -18,7 +18,7 @@ from redrive.errors import StoreError
 from redrive.stores.aside import aside
 from redrive.stores.findings import Findings
 from redrive.stores.packing import unpack
-from redrive.stores.redis.rows import STAMP, deeds_of, facts_of, payload_of, result_of
+from redrive.stores.redis.rows import STAMP, bare_item, deeds_of, facts_of, payload_of, result_of, revision_of
 from redrive.stores.redis.session import Session
 
 CHUNK = 200
@@ -26,7 +26,21 @@ CHUNK = 200
 BODIES = 50
 """Of those that come with their bodies."""
 REPAIRABLE = frozenset(
-    {"indexes", "counters", "causes", "routes", "sequence", "lines", "slots", "dependencies", "dedupe", "holds", "tags"}
+    {
+        "indexes",
+        "counters",
+        "causes",
+        "routes",
+        "sequence",
+        "lines",
+        "slots",
+        "dependencies",
+        "dedupe",
+        "holds",
+        "tags",
+        "changes",
+        "families",
+    }
 )
 """What is kept beside the items and follows from them."""
 
@@ -57,8 +71,11 @@ _TRUTHS = {
     "stray_awaited": ("dependencies", "items that wait for others and are not there, or not ready"),
     "dedupe_misfits": ("dedupe", "dedupe keys that are held by an item which does not live"),
     "stray_windows": ("dedupe", "windows of dedupe keys that nobody holds"),
+    "not_in_parks": ("holds", "parked items that would not be counted as such"),
+    "stray_parks": ("holds", "items that are counted as parked and are not"),
     "not_in_tag": ("tags", "items that would not be found by a tag of theirs"),
     "stray_tag": ("tags", "items that are listed under a tag which they do not have"),
+    "not_in_changes": ("changes", "letters without a change number"),
     "undeclared": ("counters", "queues that have items and are not declared"),
     "no_payload": ("payloads", "items without a payload"),
     "payload_body": ("payloads", "items whose payload is damaged"),
@@ -67,14 +84,20 @@ _TRUTHS = {
     "result_alone": ("results", "results without an item"),
     "attempt_body": ("history", "attempts whose evidence is damaged"),
     "attempt_alone": ("history", "attempts without an item"),
+    "revision_body": ("revisions", "items of which an earlier payload is damaged or missing"),
+    "revision_alone": ("revisions", "earlier payloads without an item"),
     "deed_body": ("history", "items whose acts are damaged"),
     "deeds_alone": ("history", "acts on items that do not exist, or without their entry"),
+    "recall_alone": ("letters", "letters kept for a recall whose item is gone"),
     "pruned_but_there": ("tombstones", "items that were pruned and are there"),
 }
 _GLOB = re.compile(r"([*?\[\]\\^])")
 _BY_NUMBER = (b"items", b"ended:", b"held:")
 """Indexes that are ordered by the number of the item, and so do not name it."""
-_BINDING = (b"followers:", b"slot:", b"aside:", b"waits:", b"awaited:", b"asides:", b"parked:", b"windows", b"tag:")
+_BINDING = (
+    *(b"followers:", b"slot:", b"aside:", b"waits:", b"awaited:", b"asides:", b"parked:", b"windows", b"tag:"),
+    b"parks:",
+)
 """Sets that bind items to others or have their tags, and those that list them: what is in them is not counted."""
 
 
@@ -101,6 +124,8 @@ async def repair(session: Session) -> tuple[Finding, ...]:
                 part = chosen[first : first + CHUNK]
                 args += [len(part), *part]
             await session.run("repair", args)
+    for family in dict.fromkeys(look.families):
+        await session.run("declare_family", [family, 1])
     return wrong
 
 
@@ -118,12 +143,25 @@ class _Look:
         self.routes: list[bytes] = []
         self.unfit: list[bytes] = []
         """Hash and field in turn, of lines and dedupe keys."""
+        self.families: list[bytes] = []
 
     async def run(self) -> Checkup:
         await self._look_at_items()
         await self._look_at_indexes(await self._look_at_keys())
         await self._look_at_hash(b"dedupe", "dedupe_misfits")
+        await self._look_at_families()
         return Checkup(await self._look_at_numbers(), self._found.told())
+
+    async def _look_at_families(self) -> None:
+        wrong, unseen = await self._session.read("check_families")
+        for family, name, has, count in zip(wrong[0::4], wrong[1::4], wrong[2::4], wrong[3::4], strict=True):
+            told = f"{_shown(family)}: {_shown(name)} {has} (there are {count})"
+            self._found.add("families", "families whose counters differ from those of their members", told)
+            self.families.append(family)
+        for family, queue in zip(unseen[0::2], unseen[1::2], strict=True):
+            told = "members with work that leases of their family do not look at"
+            self._found.add("families", told, _shown(queue))
+            self.families.append(family)
 
     def _tell(self, truth: str, example: str) -> None:
         """Once: what is scanned while it changes may come twice."""
@@ -219,10 +257,9 @@ class _Look:
                 self._tell(f"{name}_alone", _shown(item_id))
 
     async def _look_at_numbers(self) -> int:
-        items, last, highest, payloads, letters, failures = await self._session.read("check_numbers")
-        if not last.isdigit() or int(last) < int(highest):
-            told = f"the last number given is kept as {_shown(last)}, and an item has {int(highest)}"
-            self._found.add("sequence", told)
+        items, last, highest, payloads, letters, failures, *changes = await self._session.read("check_numbers")
+        self._look_at_last("number", last, highest)
+        self._look_at_last("change number", *changes)
         suspected = {truth for truth, _ in self._told}
         if payloads != items or suspected & {"no_payload", "record_damaged"}:
             await self._look_beside("body")
@@ -230,7 +267,13 @@ class _Look:
             await self._look_beside("failure")
         await self._look_beside("result")
         await self._look_beside("deeds")
+        await self._look_beside("recall")
         return int(items)
+
+    def _look_at_last(self, what: str, last: bytes, highest: bytes) -> None:
+        if not last.isdigit() or int(last) < int(highest):
+            told = f"the last {what} given is kept as {_shown(last)}, and an item has {int(highest)}"
+            self._found.add("sequence", told)
 
 
 def _shown(name: bytes) -> str:
@@ -239,17 +282,28 @@ def _shown(name: bytes) -> str:
 
 def _flaws_of_bodies(fields: Sequence[Any]) -> list[tuple[str, str]]:
     found = []
-    for at in range(0, len(fields), 7):
-        item_id, kept, body, failure, result, attempts, deeds = fields[at : at + 7]
+    for at in range(0, len(fields), 8):
+        item_id, kept, body, failure, result, attempts, deeds, revisions = fields[at : at + 8]
         judged = (
             ("payload_body", body is None or _payload_fits(body)),
             ("letter_body", failure is None or _failure_fits(failure, kept)),
             ("result_body", result is None or _unpacks(result_of(result))),
             ("attempt_body", all(_decodes(attempt, Attempt) for attempt in attempts)),
             ("deed_body", _are_deeds(deeds)),
+            ("revision_body", _are_revisions(kept, revisions)),
         )
         found += [(truth, _shown(item_id)) for truth, fits in judged if not fits]
     return found
+
+
+def _are_revisions(kept: bytes, revisions: Sequence[bytes]) -> bool:
+    try:
+        terms = bare_item("", kept).terms
+        known = [revision_of(each) for each in revisions]
+    except StoreError:
+        return not revisions
+    numbers = [one.number for one in known if not one.flaw and _unpacks(one.payload)]
+    return numbers == list(range(0 if terms is None else terms.revision))
 
 
 def _payload_fits(kept: bytes) -> bool:

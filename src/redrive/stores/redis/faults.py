@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from redrive.errors import (
+    EncryptionKeyMissing,
     OutcomeUnknown,
     RedriveError,
     StoreCorrupt,
@@ -70,6 +71,7 @@ _CLUSTER = _Said(
 _NO_DATABASE = "DB index is out of range"
 _ONE_DATABASE = "SELECT is not allowed in cluster mode"
 _CORRUPT = "REDRIVE CORRUPT "
+_ENCRYPT = "REDRIVE ENCRYPT "
 _IN_A_SCRIPT = "The user executing the script"
 _OF_A_PASSWORD = "ERR AUTH"  # noqa: S105 - how it begins to say that there is none
 
@@ -84,9 +86,12 @@ def is_trouble(error: BaseException) -> bool:
     return isinstance(error, Refused | OSError | TimeoutError)
 
 
-def refused(error: Exception, where: str) -> StoreError:
+def refused(error: Exception, where: str) -> RedriveError:
     """A reply that is an error: nothing happened."""
     text = str(error)
+    if _ENCRYPT in text:
+        name = text.partition(_ENCRYPT)[2].partition(" ")[0]
+        return EncryptionKeyMissing(bytes.fromhex(name).decode())
     if _CORRUPT in text:
         what = text.partition(_CORRUPT)[2].partition(" script: ")[0]
         return StoreCorrupt(f"{where}: {what}", hint="another program uses keys of this namespace")

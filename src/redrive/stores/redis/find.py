@@ -7,14 +7,15 @@ from functools import partial
 from typing import Any
 
 from redrive.core import codec, select
+from redrive.core.families import is_family
 from redrive.core.item import BLOCKERS, Attempt, Failure, History, Instant, Item
 from redrive.core.meters import gives_again
 from redrive.core.select import Selection
-from redrive.core.verbs import CauseTally, IdPage, Page, QueueTally, RouteTally, Tally, Tombstone
+from redrive.core.verbs import CauseTally, IdPage, LetterChange, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound, StoreCorrupt
-from redrive.stores import bodies, residue
+from redrive.stores import residue
 from redrive.stores.redis.limits import declared_of
-from redrive.stores.redis.rows import ROW, deeds_of, facts_of, item_of, shown, tombstone_of
+from redrive.stores.redis.rows import ROW, deeds_of, facts_of, item_of, revision_of, shown, tombstone_of
 from redrive.stores.redis.search import as_bytes, by_ids, judged, search
 from redrive.stores.redis.session import Session
 
@@ -23,17 +24,18 @@ BODIES = 100
 
 
 async def get(session: Session, item_id: str) -> History:
-    *row, attempts, deeds, pruned, blockers = await session.read("get", [as_bytes(item_id), BLOCKERS])
+    *row, attempts, deeds, pruned, blockers, revisions = await session.read("get", [as_bytes(item_id), BLOCKERS])
     if row[0] is None:
         raise NotFound(f"no item {item_id!r}", hint="it was pruned; its tombstone is left" if pruned else "")
-    (item,) = await bodies.whole((shown(item_of([item_id.encode(), *row]), row[4]),))
-    return History(
-        item,
+    history = History(
+        shown(item_of([item_id.encode(), *row]), row[4]),
         tuple([codec.decode(attempt, Attempt) for attempt in attempts]),
         facts_of(item_id, row[0]).omitted,
         deeds_of(deeds),
         _blocked_by(blockers),
+        tuple([revision_of(each) for each in revisions]),
     )
+    return await session.bodies.whole_history(history)
 
 
 def _blocked_by(blockers: Sequence[Any]) -> tuple[str, ...]:
@@ -63,7 +65,7 @@ async def _find(session: Session, selection: Selection, limit: int, cursor: str 
         item = shown(each.item, each.parked) if each.whole else read.get(each.item.id)
         if item is not None:
             items.append(item)
-    return Page(await bodies.whole(tuple(items)), found.next, found.scanned)
+    return Page(await session.bodies.whole(tuple(items)), found.next, found.scanned)
 
 
 async def _read_whole(session: Session, selection: Selection, ids: Sequence[str]) -> dict[str, Item]:
@@ -84,6 +86,22 @@ async def _ids(session: Session, selection: Selection, limit: int, cursor: str |
     return IdPage(tuple([each.item.id for each in found.candidates]), found.next)
 
 
+async def changes(session: Session, after: int, limit: int) -> tuple[LetterChange, ...]:
+    """In several replies where many are asked for. One that changes between them comes once, with its last number."""
+    found: dict[str, LetterChange] = {}
+    while (room := min(BODIES, limit - len(found))) > 0:
+        fields = await session.read("changes", [after, room])
+        for at in range(0, len(fields), 1 + ROW):
+            after, row = int(fields[at]), fields[at + 1 : at + 1 + ROW]
+            item = None if row[1] is None else shown(item_of(row), row[-1])
+            item_id = row[0].decode()
+            found.pop(item_id, None)
+            found[item_id] = LetterChange(after, item_id, item)
+        if len(fields) < room * (1 + ROW):
+            break
+    return await session.bodies.whole_changes([*found.values()])
+
+
 async def _now(session: Session) -> Instant:
     return (await by_ids(session, (), needs="")).now
 
@@ -93,10 +111,12 @@ async def tombstone(session: Session, item_id: str) -> Tombstone | None:
     return None if kept is None else tombstone_of(item_id, kept)
 
 
-async def tally(session: Session) -> Tally:
-    now, letters, opened, rooms, *fields = await session.read("tally", [])
-    queues = [_queue(fields[at : at + 13], now) for at in range(0, len(fields), 13)]
-    return Tally(now, tuple(sorted(queues, key=lambda tally: tally.queue)), _routes(letters, opened, rooms))
+async def tally(session: Session, *, members: bool = True) -> Tally:
+    now, letters, opened, rooms, *fields = await session.read("tally", [b"1" if members else b"0"])
+    rows = sorted([_queue(fields[at : at + 13], now) for at in range(0, len(fields), 13)], key=lambda row: row.queue)
+    families = tuple([row for row in rows if is_family(row.queue)])
+    queues = tuple([row for row in rows if not members or not is_family(row.queue)])
+    return Tally(now, queues, _routes(letters, opened, rooms), families)
 
 
 def _routes(letters: int, opened: Sequence[bytes], rooms: Sequence[bytes]) -> tuple[RouteTally, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from redrive.core.item import Item, Millis
 from redrive.core.verbs import Answer, Settlement, Verdict
-from redrive.stores import bodies
 from redrive.stores.redis import settle
 from redrive.stores.redis.rows import ROW, item_of
 from redrive.stores.redis.session import Session
@@ -23,7 +22,7 @@ async def lease_letters(
     if not ids:
         return ()
     fields = await session.run("lease_letters", [worker, ttl, int(early), *dict.fromkeys(ids)])
-    return await bodies.whole(tuple([item_of(fields[at : at + ROW]) for at in range(0, len(fields), ROW)]))
+    return await session.bodies.whole(tuple([item_of(fields[at : at + ROW]) for at in range(0, len(fields), ROW)]))
 
 
 async def settle_letters(session: Session, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:

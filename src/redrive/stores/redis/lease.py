@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -14,7 +14,7 @@ from redrive.core.lanes import PRIORITIES
 from redrive.core.states import State
 from redrive.core.verbs import LeaseRequest, Leases, Settled, Settlement
 from redrive.errors import StoreError
-from redrive.stores import bodies, damage, packing
+from redrive.stores import damage, packing
 from redrive.stores.bodies import Judged
 from redrive.stores.redis import settle
 from redrive.stores.redis.rows import TermsFacts, judged_item
@@ -23,25 +23,39 @@ from redrive.stores.redis.texts import packed
 
 _decode = msgpack.Decoder().decode
 _PLAIN = b"\0"
-_HEADS = (b"\xdc\0\x13", b"\xdc\0\x17")
-"""How the record of an item begins that has no priority and is bound to nobody, and of one that has or is."""
+_UNDECLARED = 2
+_HEADS = (b"\xdc\0\x13", b"\xdc\0\x17", b"\xdc\0\x19")
+"""How the record of an item begins that has no priority and is bound to nobody, of one that has or is, and of one that
+has a kind or a release."""
 
 
 def packed_request(request: LeaseRequest) -> bytes:
     wants = [
-        (want.queue, want.limit, want.ttl, want.max_crashes, False if want.retries is None else want.retries, want.turn)
+        (
+            want.queue,
+            want.limit,
+            want.ttl,
+            want.max_crashes,
+            False if want.retries is None else want.retries,
+            want.turn,
+            False if want.share is None else want.share,
+            False if want.kinds is None else want.kinds,
+        )
         for want in request.wants
     ]
     # A worker's name has no NUL.
     key = f"{request.worker}\0{request.lane}" if request.lane else request.worker
-    return packed((request.worker, request.nonce, request.holding, wants, key))
+    return packed((request.worker, request.nonce, request.holding, wants, key, request.item))
 
 
 async def lease(session: Session, request: LeaseRequest) -> Leases:
     if session.memo.knows_nothing_was_given(request):
         return Leases()
-    time, reply = await session.run("lease", [packed_request(request)])
-    return await given(session, request, reply, time)
+    while True:
+        time, reply = await session.run("lease", [packed_request(request)])
+        if reply[0] != _UNDECLARED:
+            return await given(session, request, reply, time)
+        await session.run("declare_family", [reply[1], 0])
 
 
 async def settle_then(session: Session, settlements: Sequence[Settlement], then: LeaseRequest | None) -> Settled:
@@ -53,6 +67,8 @@ async def settle_then(session: Session, settlements: Sequence[Settlement], then:
         answers, _, _ = await settle.settle(session, settlements)
         return Settled(answers, Leases())
     answers, reply, time = await settle.settle(session, settlements, packed_request(then))
+    if reply and reply[0] == _UNDECLARED:
+        return Settled(answers, await lease(session, then))
     return Settled(answers, await given(session, then, reply, time))
 
 
@@ -71,7 +87,7 @@ async def usable(session: Session, rows: Sequence[Any], time: Instant) -> tuple[
     triples = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
     judged = [_leased(item_id.decode(), kept, body) for item_id, kept, body in triples]
     if packing.any_packed([item for item, _ in judged]):
-        judged = await _unpacked(judged)
+        judged = await _unpacked(session, judged)
     broken = [(item, wrong) for item, wrong in judged if wrong is not None]
     if broken:
         # If this fails, their leases lapse, and whoever reclaims them comes by here again.
@@ -118,16 +134,16 @@ def _leased(item_id: str, kept: bytes, body: bytes | None) -> Judged:
 
 def _bound(more: list[Any]) -> tuple[Any, ...]:
     """What follows in an Item, from the fields that most records do without."""
-    priority, _, _, terms = more
+    priority, _, _, terms, *named = more
     if not terms:
-        return None, None, "", PRIORITIES[priority]
+        return (None, None, "", PRIORITIES[priority], "", "", "", None, (), *named)
     known = TermsFacts(*terms)
     tags = tuple(sorted(known.tags))
-    return None, None, "", PRIORITIES[priority], "", known.gap, known.cancel, known.terms(), tags
+    return (None, None, "", PRIORITIES[priority], "", known.gap, known.cancel, known.terms(), tags, *named)
 
 
-async def _unpacked(judged: list[Judged]) -> list[Judged]:
-    sound = iter(await bodies.judged([item for item, wrong in judged if wrong is None]))
+async def _unpacked(session: Session, judged: list[Judged]) -> list[Judged]:
+    sound = iter(await session.bodies.judged([item for item, wrong in judged if wrong is None]))
     return [next(sound) if wrong is None else (item, wrong) for item, wrong in judged]
 
 
@@ -140,7 +156,11 @@ async def reclaim(
     return await usable(session, rows, time)
 
 
-async def patience(session: Session, queues: Iterable[str]) -> Millis | None:
+async def patience(session: Session, queues: Iterable[str], kinds: Mapping[str, tuple[str, ...]]) -> Millis | None:
     """How long until something of these queues is due; None if nothing will be by itself."""
-    time, *when = await session.read("due", [packed(tuple(queues))])
+    time, *when = await session.read("due", [packed([(queue, kinds.get(queue, False)) for queue in queues])])
     return int(when[0] - time) if when else None
+
+
+async def kinds(session: Session, queue: str) -> tuple[str, ...]:
+    return tuple(sorted([kind.decode() for kind in await session.read("kinds", [queue])]))

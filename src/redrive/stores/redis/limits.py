@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from redrive.core import codec
+from redrive.core.families import family_of, member_settings
 from redrive.core.item import Millis
 from redrive.core.verbs import TRASH_KEPT, Gate, GateWrite, QueueChange, QueueSettings, changed
 from redrive.errors import Conflict, StoreUnavailable
@@ -32,6 +33,7 @@ class Declared(Struct, array_like=True, frozen=True):
     keep: Millis | bool = False
     keep_results: Millis | bool = False
     keep_trash: Millis = TRASH_KEPT
+    encrypt: bool = False
 
     def settings(self) -> QueueSettings:
         return codec.decode(self.rest.encode(), QueueSettings) if self.rest else _DEFAULT
@@ -46,10 +48,13 @@ def declared_of(kept: bytes | None) -> Declared:
 
 
 async def settings(session: Session, queue: str) -> QueueSettings:
-    return declared_of(await session.read("settings", [as_bytes(queue)])).settings()
+    own = declared_of(await session.read("settings", [as_bytes(queue)])).settings()
+    family = await session.read("settings", [as_bytes(family_of(queue))]) if family_of(queue) else None
+    return own if family is None else member_settings(queue, own, declared_of(family).settings())
 
 
-async def configure(session: Session, queue: str, change: QueueChange) -> None:
+async def configure(session: Session, queue: str, change: QueueChange) -> QueueSettings:
+    """The settings as they are now."""
     for _ in range(TRIES):
         kept = await session.read("settings", [queue])
         was = declared_of(kept)
@@ -63,7 +68,7 @@ async def configure(session: Session, queue: str, change: QueueChange) -> None:
         if isinstance(answer, list):
             check_capacity(queue, after.capacity or 0, answer[0])
         elif answer:
-            return
+            return after
     raise StoreUnavailable(
         f"the settings of {queue!r} went on changing while they were read; nothing was changed", hint="repeat it"
     )
@@ -76,7 +81,7 @@ def _kept(was: Declared, change: QueueChange, after: QueueSettings) -> bytes:
     if after == _DEFAULT:
         return packed(paused)
     keeps = [False if keep is None else keep for keep in (after.keep, after.keep_results)]
-    return packed((*paused, _limits(after), codec.encode(after).decode(), *keeps, after.keep_trash))
+    return packed((*paused, _limits(after), codec.encode(after).decode(), *keeps, after.keep_trash, after.encrypt))
 
 
 def _limits(after: QueueSettings) -> tuple[object, ...] | bool:

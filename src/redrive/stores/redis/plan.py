@@ -140,6 +140,8 @@ def _letters(pinned: dict[str, str]) -> tuple[Group, ...]:
             ways.append((kind, value))
     if pinned.get("route"):
         ways.append(("r", pinned["route"]))
+    if pinned.get("reserved"):
+        ways.append(("v", pinned["reserved"]))
     if queue is not None:
         ways.append(("q", queue))
     groups = [tuple([f"letters:{way}:{one}:{value}" for one in lies]) for way, value in ways]

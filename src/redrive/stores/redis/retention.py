@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.select import Ids
-from redrive.core.verbs import TRASH_KEPT, Act, Swept
+from redrive.core.verbs import TRASH_KEPT, Swept
 from redrive.stores import audit
 from redrive.stores.redis.amend import entry_of, tombstones_of
 from redrive.stores.redis.rows import bare_item, tombstone_body

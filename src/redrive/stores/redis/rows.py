@@ -14,13 +14,13 @@ import msgspec
 from msgspec import Struct
 
 from redrive.core import codec
-from redrive.core.item import Dedupe, Deed, Failure, Instant, Item, Letter, Millis, Terms
+from redrive.core.item import Dedupe, Deed, Failure, Instant, Item, Letter, Millis, Revision, Terms
 from redrive.core.lanes import PRIORITIES
 from redrive.core.states import Disposition, State
-from redrive.core.terms import HOLDS
+from redrive.core.terms import HOLDS, parked_hold
 from redrive.core.verbs import Tombstone
 from redrive.errors import StoreCorrupt, StoreError
-from redrive.stores.bodies import Judged, flawed
+from redrive.stores.bodies import Judged, flawed, judged_revision
 from redrive.stores.packing import Packed, checksum, fault
 
 HEADER = struct.Struct(">BI")
@@ -37,6 +37,7 @@ STATES = {str(state): state for state in State}
 DISPOSITIONS = {str(disposition): disposition for disposition in Disposition}
 _KINDS = STATES.keys() | DISPOSITIONS.keys()
 PARKED = "parked:order"
+_PARKED = HOLDS.index("parked")
 
 
 class LetterFacts(Struct, array_like=True, frozen=True, gc=False):
@@ -49,6 +50,7 @@ class LetterFacts(Struct, array_like=True, frozen=True, gc=False):
     error_short: str
     category: str
     route: str
+    reserved: str = ""
 
 
 class TermsFacts(Struct, array_like=True, frozen=True, gc=False):
@@ -66,6 +68,8 @@ class TermsFacts(Struct, array_like=True, frozen=True, gc=False):
     policy: str
     cancel: str
     tags: tuple[str, ...] = ()
+    described: tuple[int, str, tuple[tuple[str, str], ...], int] = (0, "", (), 0)
+    label: str = ""
 
     def terms(self) -> Terms | None:
         if isinstance(self.on_dead, bool):
@@ -74,7 +78,11 @@ class TermsFacts(Struct, array_like=True, frozen=True, gc=False):
         if not isinstance(self.scope, bool):
             dedupe = Dedupe(self.dedupe_key, self.scope, None if self.window is False else int(self.window))
         after = () if isinstance(self.after, bool) else tuple(self.after)
-        return Terms(self.order_key, self.limit_key, dedupe, after, self.on_dead, self.policy)
+        schema, trace, headers, revision = self.described
+        named = tuple([(name, text) for name, text in headers])
+        return Terms(
+            *(self.order_key, self.limit_key, dedupe, after, self.on_dead, self.policy, schema, trace, named, revision)
+        )
 
 
 class Facts(Struct, array_like=True, frozen=True, gc=False):
@@ -103,15 +111,18 @@ class Facts(Struct, array_like=True, frozen=True, gc=False):
     hold: int = 0
     ties: int = 0
     terms: TermsFacts | bool = False
+    kind: str = ""
+    release: str = ""
 
     @property
-    def kind(self) -> str:
+    def counted_as(self) -> str:
         """What it is counted as: its state, for a letter where it lies."""
         return self.letter.disposition if isinstance(self.letter, LetterFacts) else self.state
 
 
 _decoder = msgspec.msgpack.Decoder(Facts)
 _deed = msgspec.msgpack.Decoder(tuple[int, str, str, str, str])
+_about = msgspec.msgpack.Decoder(tuple[int, int, str, str])
 
 
 def facts_of(item_id: str, kept: bytes) -> Facts:
@@ -119,7 +130,7 @@ def facts_of(item_id: str, kept: bytes) -> Facts:
         facts = _decoder.decode(kept)
     except (msgspec.MsgspecError, ValueError) as error:
         raise _damaged(item_id) from error
-    if facts.state not in STATES or facts.kind not in _KINDS or facts.priority >= len(PRIORITIES):
+    if facts.state not in STATES or facts.counted_as not in _KINDS or facts.priority >= len(PRIORITIES):
         raise _damaged(item_id)
     return facts
 
@@ -191,7 +202,7 @@ def _item(item_id: str, facts: Facts, payload: bytes, result: bytes | None, why:
     letter = None
     if isinstance(facts.letter, LetterFacts) and why is not None:
         lies = facts.letter
-        letter = Letter(lies.reason, lies.died_at, DISPOSITIONS[lies.disposition], why, lies.route)
+        letter = Letter(lies.reason, lies.died_at, DISPOSITIONS[lies.disposition], why, lies.route, lies.reserved)
     terms = facts.terms if isinstance(facts.terms, TermsFacts) else None
     return Item(
         item_id,
@@ -216,11 +227,13 @@ def _item(item_id: str, facts: Facts, payload: bytes, result: bytes | None, why:
         result,
         letter,
         priority=PRIORITIES[facts.priority],
-        hold=HOLDS[facts.hold],
+        hold=parked_hold(terms.label) if terms is not None and facts.hold == _PARKED else HOLDS[facts.hold],
         gap="" if terms is None else terms.gap,
         cancel="" if terms is None else terms.cancel,
         terms=None if terms is None else terms.terms(),
         tags=() if terms is None else tuple(sorted(terms.tags)),
+        kind=facts.kind,
+        release=facts.release,
     )
 
 
@@ -260,6 +273,22 @@ def deeds_of(kept: bytes | None) -> tuple[Deed, ...]:
     except (msgspec.MsgspecError, ValueError) as error:
         raise StoreCorrupt("the acts on an item are damaged", hint="restore them from a backup") from error
     return tuple(deeds)
+
+
+def packed_revision(revision: Revision) -> bytes:
+    """As lua/amend.lua keeps one."""
+    about = msgspec.msgpack.encode((revision.number, revision.at, revision.actor, revision.reason))
+    return b"%08d" % len(about) + about + packed_body(revision.payload)
+
+
+def revision_of(kept: bytes) -> Revision:
+    try:
+        end = _LENGTH + int(kept[:_LENGTH])
+        number, at, actor, reason = _about.decode(kept[_LENGTH:end])
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreCorrupt("an earlier payload of an item is damaged", hint="restore it from a backup") from error
+    payload, wrong = payload_of(kept[end:])
+    return judged_revision(Revision(number, payload, at, actor, reason), wrong)
 
 
 def tombstone_of(item_id: str, kept: bytes) -> Tombstone:

@@ -8,8 +8,10 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from redrive.errors import RedriveError, StoreError, StoreUnavailable
+from redrive.core import sizes
+from redrive.errors import RedriveError, StoreUnavailable
 from redrive.stores.aside import aside, tell, through
+from redrive.stores.bodies import Bodies
 from redrive.stores.clock import Clock, StoreTime, SystemClock
 from redrive.stores.gather import Gather
 from redrive.stores.memo import Memo
@@ -41,11 +43,12 @@ class _Elsewhere(NamedTuple):
 class Session:
     """Belongs to the process and the loop that opened it."""
 
-    def __init__(self, options: Options, clock: Clock) -> None:
+    def __init__(self, options: Options, clock: Clock, bodies: Bodies | None = None) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.get_running_loop()
         self.options = options
         self.prefix = options.prefix
+        self.bodies = Bodies(sizes.MAX) if bodies is None else bodies
         self.memo = Memo()
         self.waiters = Waiters()
         self._time = None if isinstance(clock, SystemClock) else StoreTime(clock)
@@ -148,7 +151,7 @@ class Session:
         finally:
             self.pool.give(wire, sound=sound)
 
-    def _failed(self, error: Exception, *, writes: bool) -> StoreError:
+    def _failed(self, error: Exception, *, writes: bool) -> RedriveError:
         if faults.is_reply(error):
             return faults.refused(error, self.pool.where)
         if writes:

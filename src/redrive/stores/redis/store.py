@@ -12,16 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from redrive.core import durations, sizes
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Change,
+)
 from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Selection
 from redrive.core.verbs import (
-    Act,
-    Amended,
     Answer,
     Backup,
     CauseTally,
-    Change,
     Checkup,
     Document,
     DocumentWrite,
@@ -33,11 +37,13 @@ from redrive.core.verbs import (
     IdPage,
     LeaseRequest,
     Leases,
+    LetterChange,
     NewEntry,
     Page,
     PutResult,
     QueueChange,
     QueueSettings,
+    Reencrypted,
     Settled,
     Settlement,
     StoreInfo,
@@ -48,9 +54,10 @@ from redrive.core.verbs import (
     WorkerFacts,
 )
 from redrive.errors import ConfigError, StoreUnavailable
-from redrive.stores import bodies, packing
+from redrive.stores import packing, reencrypting
 from redrive.stores.aside import through
 from redrive.stores.base import IDS_LIMIT
+from redrive.stores.bodies import Bodies
 from redrive.stores.checks import (
     check_act,
     check_amend,
@@ -58,22 +65,39 @@ from redrive.stores.checks import (
     check_entries,
     check_follow_ups,
     check_gate,
+    check_lease,
     check_letter_settlements,
     check_letters,
     check_new,
     check_not_within,
     check_page,
+    check_queues,
     check_route,
     check_text,
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.imports import check_imports
-from redrive.stores.redis import amend, boot, checkup, find, in_place, lease, limits, retention, settle, shelf, take_in
+from redrive.stores.keyring import Keyring
+from redrive.stores.redis import (
+    amend,
+    boot,
+    checkup,
+    find,
+    in_place,
+    lease,
+    limits,
+    put,
+    retention,
+    settle,
+    shelf,
+    take_in,
+)
 from redrive.stores.redis import options as said
 from redrive.stores.redis.options import Address, Options
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.upkeep import RedisUpkeep
+from redrive.stores.reencrypting import Rewrite
 
 
 @dataclass
@@ -117,6 +141,7 @@ class RedisStore:
             said.check_pool(pool),
             said.threshold(compress_above),
         )
+        self._bodies = Bodies(self._options.compress_above)
         self._clock: Clock = SystemClock() if clock is None else clock
         self._rooms: dict[asyncio.AbstractEventLoop, _Room] = {}
         self._info = StoreInfo("redis", self._options.location, "none", "", 0)
@@ -156,7 +181,7 @@ class RedisStore:
     async def _begin(self) -> Session:
         for loop in [loop for loop, room in self._rooms.items() if loop.is_closed() or room.pid != os.getpid()]:
             del self._rooms[loop]
-        session = Session(self._options, self._clock)
+        session = Session(self._options, self._clock, self._bodies)
         try:
             await session.open()
         except BaseException:
@@ -169,7 +194,10 @@ class RedisStore:
         if sessions:
             server = sessions[-1].server
             self._info = StoreInfo("redis", self._options.location, server.durability, server.library, boot.SCHEMA)
-        return self._info
+        return replace(self._info, keys=self._bodies.keys)
+
+    def use_keys(self, keyring: Keyring | None) -> None:
+        self._bodies.keyring = keyring
 
     async def memory(self) -> tuple[int, int]:
         """Bytes that the server uses, and its maxmemory (0: no bound)."""
@@ -194,19 +222,22 @@ class RedisStore:
         check_not_within(within, "Redis")
         check_new(items)
         session = await self._here()
-        packed = await bodies.packed_items(items, self._options.compress_above)
-        return await session.gather.put(packed)
+        return await self._bodies.write(lambda: self._bodies.items(items), session.gather.put)
 
     async def lease(self, request: LeaseRequest) -> Leases:
+        check_lease(request)
         return await lease.lease(await self._here(), request)
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
             if settlement.follow_ups:
                 check_follow_ups(settlement.follow_ups)
+        if then is not None:
+            check_lease(then)
         session = await self._here()
-        packed = await bodies.packed_settlements(settlements, self._options.compress_above)
-        return await lease.settle_then(session, packed, then)
+        return await self._bodies.write(
+            lambda: self._bodies.settlements(settlements), lambda packed: lease.settle_then(session, packed, then)
+        )
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
         return await settle.extend(await self._here(), held, ttl)
@@ -232,17 +263,24 @@ class RedisStore:
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
         session = await self._here()
-        packed = await bodies.packed_settlements(settlements, self._options.compress_above)
-        return await in_place.settle_letters(session, packed)
+        return await self._bodies.write(
+            lambda: self._bodies.settlements(settlements), lambda packed: in_place.settle_letters(session, packed)
+        )
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
-        return await amend.amend(await self._here(), selection, change, by, expect)
+        session = await self._here()
+        return await self._bodies.edit(
+            selection, change, lambda packed: amend.amend(session, selection, packed, by, expect)
+        )
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
         check_act(by)
         check_imports(histories)
-        return await take_in.take_in(await self._here(), histories, by, self._options.compress_above)
+        session = await self._here()
+        return await self._bodies.write(
+            lambda: self._bodies.histories(histories), lambda packed: take_in.take_in(session, packed, by)
+        )
 
     # --- looking ---
 
@@ -253,19 +291,25 @@ class RedisStore:
         self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
     ) -> Page:
         check_page(limit)
+        await self._bodies.check_filter(selection, self.tally)
         return await find.find(await self._here(), selection, limit, cursor, oldest=oldest)
 
     async def ids(
         self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
     ) -> IdPage:
         check_page(limit, IDS_LIMIT)
+        await self._bodies.check_filter(selection, self.tally)
         return await find.ids(await self._here(), selection, limit, cursor, oldest=oldest)
 
-    async def tally(self) -> Tally:
-        return await find.tally(await self._here())
+    async def tally(self, *, members: bool = True) -> Tally:
+        return await find.tally(await self._here(), members=members)
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         return await find.causes(await self._here(), queue, limit)
+
+    async def changes(self, after: int = 0, limit: int = 100) -> tuple[LetterChange, ...]:
+        check_page(limit)
+        return await find.changes(await self._here(), after, limit)
 
     # --- keeping house ---
 
@@ -273,19 +317,27 @@ class RedisStore:
         check_act(by)
         return await amend.prune(await self._here(), selection, limit, by)
 
+    async def reencrypt(
+        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+    ) -> Reencrypted:
+        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run)
+
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
+        return await put.rewrite((await self._here()).run, rewrites)
+
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await find.tombstone(await self._here(), item_id)
 
     async def configure(self, queue: str, change: QueueChange) -> None:
         check_change(queue, change)
-        await limits.configure(await self._here(), queue, change)
+        self._bodies.learn(queue, await limits.configure(await self._here(), queue, change))
 
     async def configure_route(self, route: str, capacity: int | None) -> None:
         check_route(route, capacity)
         await limits.configure_route(await self._here(), route, capacity)
 
     async def settings(self, queue: str) -> QueueSettings:
-        return await limits.settings(await self._here(), queue)
+        return self._bodies.learn(queue, await limits.settings(await self._here(), queue))
 
     async def set_gate(self, write: GateWrite) -> Gate:
         check_gate(write)
@@ -314,8 +366,14 @@ class RedisStore:
         check_text("owner", owner)
         return await shelf.elect(await self._here(), name, owner, ttl)
 
-    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+    async def kinds(self, queue: str) -> tuple[str, ...]:
+        return await lease.kinds(await self._here(), queue)
+
+    async def wait(
+        self, queues: Sequence[str], timeout: Millis, kinds: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
         """Returns for a signal, for a due time that has come, or when something is due as soon as we look."""
+        check_queues(queues)
         end = self._clock.monotonic() + timeout
         session = await self._here()
         poll = self._options.poll
@@ -323,7 +381,7 @@ class RedisStore:
             # Before the first look: what comes after it is heard.
             await session.bell.listen()
             while True:
-                patience = await lease.patience(session, waiter.queues)
+                patience = await lease.patience(session, waiter.queues, kinds or {})
                 nap = min(poll, end - self._clock.monotonic(), poll if patience is None else patience)
                 if nap <= 0 or await self._clock.wait(waiter.event, nap):
                     return

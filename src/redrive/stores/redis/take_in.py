@@ -6,16 +6,17 @@ import uuid
 from collections.abc import Sequence
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.item import History, Item, Letter
 from redrive.core.lanes import NUMBERS
 from redrive.core.select import Ids
 from redrive.core.terms import TAGGED, ties
-from redrive.core.verbs import Act, PutResult
+from redrive.core.verbs import PutResult
 from redrive.errors import ConfigError
-from redrive.stores import audit, bodies
+from redrive.stores import audit
 from redrive.stores.imports import prepared
 from redrive.stores.redis.put import terms_facts
-from redrive.stores.redis.rows import packed_body
+from redrive.stores.redis.rows import packed_body, packed_revision
 from redrive.stores.redis.search import by_ids
 from redrive.stores.redis.session import Session
 from redrive.stores.redis.shelf import meta_of
@@ -26,15 +27,16 @@ MOST = 900_000
 _NO_TERMS = ("", 0, "", "", False, "", False, False, False, "", "")
 
 
-async def take_in(session: Session, histories: Sequence[History], by: Act, compress_above: int) -> PutResult:
+async def take_in(session: Session, histories: Sequence[History], by: Act) -> PutResult:
+    """They were checked, and their payloads packed."""
     if not histories:
         return PutResult()
     now = (await by_ids(session, (), needs="")).now
-    letters = await bodies.packed_histories(prepared(histories, now), compress_above)
-    if sum(len(letter.attempts) + 3 for letter in letters) > MOST:
+    letters = prepared(histories, now)
+    if sum(len(letter.attempts) + len(letter.revisions) + 3 for letter in letters) > MOST:
         raise ConfigError(f"{len(letters):,} letters are too many for one call", field="letters", hint="take in fewer")
     ids = tuple([letter.item.id for letter in letters])
-    heads = [(letter.item.id, _record(letter), len(letter.attempts)) for letter in letters]
+    heads = [(letter.item.id, _record(letter), len(letter.attempts), len(letter.revisions)) for letter in letters]
     args: list[bytes | str | int] = [packed(heads), *_entry(by), by.actor, by.reason, by.request_id]
     for letter in letters:
         args += [
@@ -43,6 +45,7 @@ async def take_in(session: Session, histories: Sequence[History], by: Act, compr
             codec.encode(_letter(letter.item).failure),
         ]
         args += [codec.encode(attempt) for attempt in letter.attempts]
+        args += [packed_revision(revision) for revision in letter.revisions]
     there = set(await session.run("take_in", args))
     return PutResult(
         tuple([one for place, one in enumerate(ids, 1) if place not in there]),
@@ -85,9 +88,12 @@ def _facts(letter: Letter) -> tuple[object, ...]:
 
 
 def _rest(item: Item) -> tuple[object, ...]:
-    """Only of those that have a priority, terms or tags."""
+    """Only of those that have a priority, terms, tags, a kind or a release."""
     priority, terms = NUMBERS[item.priority], terms_facts(item.terms)
+    named = (item.kind, item.release) if item.kind or item.release else ()
     if item.tags:
         bound = terms if isinstance(terms, tuple) else _NO_TERMS
-        return priority, 0, ties(item.terms) | TAGGED, (*bound, item.tags)
-    return (priority, 0, ties(item.terms), terms) if priority or terms else ()
+        # The tags stand before what describes the item.
+        bound = (*bound[: len(_NO_TERMS)], item.tags, *bound[len(_NO_TERMS) + 1 :])
+        return (priority, 0, ties(item.terms) | TAGGED, bound, *named)
+    return (priority, 0, ties(item.terms), terms, *named) if priority or terms or named else ()

@@ -9,45 +9,54 @@ from collections import Counter
 from typing import NamedTuple, assert_never
 
 from redrive.core import codec, select
-from redrive.core.select import And, Ids, Match, Or, Selection
-from redrive.core.states import Disposition, State
-from redrive.core.terms import EXPIRED, EXPIRED_FAILURE, TAGGED, with_policy
-from redrive.core.verbs import (
+from redrive.core.acts import (
+    NOT_PARKED,
     Act,
     Amended,
     Archive,
     Cancel,
     Change,
     Discard,
+    Edit,
     Expire,
     Move,
     Note,
+    Park,
+    Recall,
     Replay,
+    Reserve,
     Restore,
     RunNow,
     SetPolicy,
     Skip,
     Skipped,
     Tag,
-    Tombstone,
+    Unpark,
+    Unreserve,
     WaitingChange,
+    edit_refusal,
     refusal,
 )
-from redrive.errors import Conflict
+from redrive.core.select import And, Ids, Match, Or, Selection
+from redrive.core.states import Disposition, State
+from redrive.core.terms import EXPIRED, EXPIRED_FAILURE, PARKED, TAGGED, edited, with_policy
+from redrive.core.verbs import Tombstone
+from redrive.errors import Conflict, EncryptionKeyMissing
 from redrive.stores import audit, packing
 from redrive.stores.base import PAGE_LIMIT
-from redrive.stores.sqlite import edges, faults, rebind, tags, tied
+from redrive.stores.sqlite import configure, edges, faults, rebind, recall, tags, tied
 from redrive.stores.sqlite.compile import compiled
 from redrive.stores.sqlite.rows import DISPOSITIONS, STATES, Row
 from redrive.stores.sqlite.search import short_of_time
 from redrive.stores.sqlite.shelf import append_act
-from redrive.stores.sqlite.tied import BINDING, Tied
+from redrive.stores.sqlite.tied import BINDING, NOTED, Tied
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
 _SQL = load("sqlite", "amend")
 _FIND = load("sqlite", "find")
 _PRUNE = load("sqlite", "prune")
+_CHANGES = load("sqlite", "changes")
 
 _RESOLVED = Or((Match("state", "=", "done"), Match("state", "=", "cancelled"), Match("disposition", "=", "trash")))
 _LAID: dict[type, Disposition] = {
@@ -55,6 +64,8 @@ _LAID: dict[type, Disposition] = {
     Discard: Disposition.TRASH,
     Restore: Disposition.OPEN,
 }
+_NEEDED = BINDING | PARKED
+"""Ties of an item that has to be read with its terms: what binds it to others, or tells what it counts as."""
 KINDS: dict[str, Kind] = {
     "ready": "ready",
     "leased": "leased",
@@ -87,10 +98,13 @@ class Place(NamedTuple):
 def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
     places, missing = _meant(tx, selection, expect)
     before = {seq for (seq,) in tx.execute(_SQL["done_before"], (_numbers(places), by.request_id))}
-    bound = {item.seq: item for item in tied.read(tx, [place.seq for place in places if place.ties & BINDING])}
+    bound = {item.seq: item for item in tied.read(tx, [place.seq for place in places if place.ties & _NEEDED])}
     refusals = rebind.Refusals(tx, change)
     leased = _leased_letters(tx, places, change)
+    reserved: dict[int, str] = dict(tx.execute(_SQL["reserved"], (_numbers(places),)).fetchall())
     too_many = tags.refusals(tx, [place.seq for place in places], change)
+    not_now = _refusals(tx, places, change)
+    not_recalled = recall.refusals(tx, {place.seq: place.state for place in places}, change)
     changed: list[Place] = []
     already: list[str] = []
     skipped = [Skipped(item_id, "no such item") for item_id in missing]
@@ -99,9 +113,17 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
             already.append(place.id)
             continue
         reason = (
-            refusal(change, place.state, place.disposition, holder=leased.get(place.seq, ""))
+            refusal(
+                change,
+                place.state,
+                place.disposition,
+                holder=leased.get(place.seq, ""),
+                reserved=reserved.get(place.seq, ""),
+            )
             or refusals.of(place.queue, bound.get(place.seq))
             or too_many.get(place.seq)
+            or not_now.get(place.seq)
+            or not_recalled.get(place.seq)
         )
         if reason is None:
             changed.append(place)
@@ -110,9 +132,25 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
     if changed:
         if leased:
             tx.execute(_SQL["take_away"], (_numbers([place for place in changed if place.seq in leased]),))
+        tx.change_letters([place.seq for place in changed if place.disposition is not None])
         _change(tx, changed, bound, change, by)
+        tx.change_letters([seq for (seq,) in tx.execute(_CHANGES["letters"], (_numbers(changed),))])
         _record(tx, changed, selection, change, by)
     return Amended(tuple([place.id for place in changed]), tuple(already), tuple(skipped))
+
+
+def _refusals(tx: Tx, places: list[Place], change: Change) -> dict[int, str]:
+    """Why not, by number, as far as the terms of the items say so."""
+    match change:
+        case Unpark():
+            return {place.seq: NOT_PARKED for place in places if not place.ties & PARKED}
+        case Edit():
+            noted = tied.read(tx, [place.seq for place in places if place.ties & NOTED])
+            numbers = {item.seq: item.terms.revision for item in noted}
+            whys = {place.seq: edit_refusal(change, numbers.get(place.seq, 0)) for place in places}
+            return {seq: why for seq, why in whys.items() if why is not None}
+        case _:
+            return {}
 
 
 def _leased_letters(tx: Tx, places: list[Place], change: Change) -> dict[int, str]:
@@ -173,14 +211,26 @@ def _change(tx: Tx, places: list[Place], bound: dict[int, Tied], change: Change,
             rebind.skipped(tx, ours)
         case Move(queue):
             _move(tx, places, ours, queue)
-        case Tag():
-            tags.change_all(tx, [place.seq for place in places], change)
-        case SetPolicy() | RunNow() | Expire():
+        case Tag() | Edit() | Reserve() | Unreserve():
+            _rewrite(tx, places, change, by)
+        case SetPolicy() | RunNow() | Expire() | Park() | Unpark():
             _change_waiting(tx, places, ours, change)
+        case Recall():
+            _recall(tx, places, ours)
         case Note():
             pass
         case _:
             assert_never(change)
+
+
+def _rewrite(tx: Tx, places: list[Place], change: Tag | Edit | Reserve | Unreserve, by: Act) -> None:
+    if isinstance(change, Tag):
+        tags.change_all(tx, [place.seq for place in places], change)
+    elif isinstance(change, Edit):
+        _edit(tx, places, change.payload, by)
+    else:
+        replay = change.replay if isinstance(change, Reserve) else ""
+        tx.execute(_SQL["reserve"], (replay, _numbers(places)))
 
 
 def _change_waiting(tx: Tx, places: list[Place], bound: list[Tied], change: WaitingChange) -> None:
@@ -192,11 +242,16 @@ def _change_waiting(tx: Tx, places: list[Place], bound: list[Tied], change: Wait
             tx.woken.update([place.queue for place in places])
         case Expire():
             _expire(tx, places, bound)
+        case Park(label):
+            _park(tx, places, bound, label)
+        case Unpark():
+            rebind.unparked(tx, bound)
         case _:
             assert_never(change)
 
 
 def _replay(tx: Tx, places: list[Place], bound: list[Tied], change: Replay) -> None:
+    recall.keep(tx, _numbers(places))
     if change.queue:
         places, bound = _move(tx, places, bound, change.queue)
     seqs = _numbers(places)
@@ -245,6 +300,30 @@ def _set_policy(tx: Tx, places: list[Place], policy: str) -> None:
     tx.execute(_SQL["mark_terms"], (_numbers(places),))
 
 
+def _park(tx: Tx, places: list[Place], bound: list[Tied], label: str) -> None:
+    known = {item.seq: item for item in bound}
+    for place in places:
+        item = known.get(place.seq)
+        tx.moved(place.queue, "ready" if item is None else tied.kind_of(tx, item), "parked")
+    tx.execute(_SQL["park"], (_numbers(places),))
+    tx.execute(_SQL["label"], (_numbers(places), label))
+    rebind.parked(tx, bound)
+
+
+def _edit(tx: Tx, places: list[Place], payload: bytes, by: Act) -> None:
+    for queue in {place.queue for place in places}:
+        if configure.settings(tx, queue).encrypt and not packing.is_sealed(payload):
+            raise EncryptionKeyMissing(queue)
+    packing_number, crc = packing.packed_as(payload)
+    items = tied.read(tx, [place.seq for place in places])
+    kept = [(item.seq, item.terms.revision, tx.now, by.actor, by.reason) for item in items]
+    tx.executemany(_SQL["keep_revision"], kept)
+    tx.executemany(_SQL["edit"], [(payload, packing_number, crc, item.seq) for item in items])
+    tx.executemany(_SQL["set_policy"], [(item.seq, codec.encode(edited(item.terms))) for item in items])
+    tx.execute(_SQL["mark_terms"], (_numbers(places),))
+    tx.weight += len(payload) * len(items)
+
+
 def _cancel(tx: Tx, places: list[Place], bound: list[Tied], by: Act) -> None:
     """A ready item ends; one that runs is asked to."""
     running = {place.seq for place in places if place.state is State.LEASED}
@@ -262,6 +341,30 @@ def _expire(tx: Tx, places: list[Place], bound: list[Tied]) -> None:
     edges.die(tx, [(place.seq, place.queue) for place in places], EXPIRED, EXPIRED_FAILURE)
     _recount(tx, [place._replace(cause=EXPIRED_FAILURE.cause) for place in places], "open")
     rebind.ended(tx, bound, "dead")
+
+
+def _recall(tx: Tx, places: list[Place], bound: list[Tied]) -> None:
+    _count_as_ready(tx, bound)
+    kept = recall.die(tx, _numbers(places))
+    letters: list[Place] = []
+    for place in places:
+        was = kept[place.seq]
+        letter = place._replace(
+            state=State.DEAD, disposition=DISPOSITIONS[was.disposition], cause=was.cause, route=was.route
+        )
+        tx.moved(place.queue, "ready", letter.kind)
+        if letter.kind == "open":
+            tx.count_cause(was.cause, place.queue, 1)
+            tx.count_route(was.route, 1)
+        letters.append(letter)
+    passed = {place.seq for place in letters if not kept[place.seq].was_head or kept[place.seq].queue != place.queue}
+    rebind.ended(tx, bound, "dead", passed)
+    for queue in {kept[place.seq].queue for place in letters if kept[place.seq].queue != place.queue}:
+        theirs = [place for place in letters if kept[place.seq].queue == queue]
+        _, moved = _move(tx, theirs, [item for item in bound if kept[item.seq].queue == queue], queue)
+        back = {item.seq: item for item in moved}
+        bound = [back.get(item.seq, item) for item in bound]
+    recall.put_back(tx, bound, kept)
 
 
 def _count_as_ready(tx: Tx, bound: list[Tied]) -> None:
@@ -317,7 +420,8 @@ def remove(tx: Tx, doomed: list[Place], selection: Selection, by: Act) -> tuple[
     tombstones = [_tombstone(tx, place, by) for place in doomed]
     rows = [(t.id, t.queue, t.state, t.payload_sha256, t.at, t.actor, t.reason) for t in tombstones]
     tx.executemany(_PRUNE["bury"], rows)
-    for name in ("items", "payloads", "results", "letters", "attempts", "deeds", "terms"):
+    tx.change_letters([seq for (seq,) in tx.execute(_CHANGES["gone"], (_numbers(doomed),)).fetchall()])
+    for name in ("items", "payloads", "results", "letters", "attempts", "deeds", "terms", "kept_letters", "revisions"):
         tx.execute(_PRUNE[name], (_numbers(doomed),))
     tags.forget(tx, [place.seq for place in doomed if place.ties & TAGGED])
     _recount(tx, doomed, None)

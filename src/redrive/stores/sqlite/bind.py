@@ -110,7 +110,8 @@ def _insert(tx: Tx, added: Sequence[Numbered], waits: dict[int, _Wait], *, admit
         hold, gap, kind = _placed(joining, seq, new, waits=seq in waits)
         noted = what != _NOTHING
         ties = terms.ties(what) | (NOTED if noted else 0)
-        rows.append((seq, new.id, new.queue, now, terms.due(new, now), now, NUMBERS[new.priority], hold, ties))
+        level = NUMBERS[new.priority]
+        rows.append((seq, new.id, new.queue, now, terms.due(new, now), now, level, hold, ties, new.kind))
         if noted:
             notes.append((seq, codec.encode(what), what.order_key, seq, what.limit_key, gap))
         kinds[new.queue, kind] += 1

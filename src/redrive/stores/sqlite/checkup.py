@@ -8,11 +8,12 @@ comparison of counters with the rows they count; the log grows by what is writte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from redrive.core import codec
+from redrive.core.families import family_of, is_family
 from redrive.core.item import Attempt, Failure
 from redrive.core.verbs import Checkup, Finding
 from redrive.errors import StoreError
@@ -27,7 +28,7 @@ from redrive.stores.statements import load
 WINDOW = 1000
 MOST_PAGES = 1000
 """So many damaged places are counted; SQLite looks no further."""
-REPAIRABLE = frozenset({"counters", "causes", "routes", "sequence", "tags"})
+REPAIRABLE = frozenset({"counters", "causes", "routes", "sequence", "tags", "changes", "families"})
 """What is kept beside the rows and follows from them."""
 _FIRST, _LAST = -(2**63), 2**63 - 1
 _SQL = load(ENGINE, "upkeep")
@@ -78,6 +79,8 @@ def _decoded(body: Any, kind: Any) -> Any:
 
 _TAGS_MISSING = _Truth("tags", "tags_missing", "items that should have tags and have none")
 _TAG_ALONE = _Truth("tags", "tag_alone", "tags of items that are not there, or do not know of them")
+_UNNUMBERED = _Truth("changes", "letter_unnumbered", "letters without a change number")
+_CHANGE_ALONE = _Truth("changes", "change_alone", "change numbers of items that are not there")
 _TRUTHS: dict[str, tuple[_Truth, ...]] = {
     "item": (
         _Truth("states", "state_unknown", "items in a state that does not exist"),
@@ -92,9 +95,17 @@ _TRUTHS: dict[str, tuple[_Truth, ...]] = {
     ),
     "letter": (
         _Truth("letters", "letter_misfits", "letters whose item is gone, not dead or in another queue"),
+        _UNNUMBERED,
         _Truth("letters", "letter_bodies", "letters whose evidence is damaged", _failure_fits),
     ),
+    "recall": (_Truth("letters", "kept_letter_alone", "letters kept for a recall whose item is gone"),),
     "payload": (_Truth("payloads", "payload_alone", "payloads without an item"),),
+    "revision": (
+        _Truth(
+            "revisions", "revision_misfits", "earlier payloads without an item, or more or fewer than it should have"
+        ),
+        _Truth("revisions", "revision_bodies", "items of which an earlier payload is damaged", _payload_fits),
+    ),
     "result": (
         _Truth("results", "result_alone", "results without an item"),
         _Truth("results", "result_bodies", "items whose result is damaged", _unpacks),
@@ -108,11 +119,14 @@ _TRUTHS: dict[str, tuple[_Truth, ...]] = {
         _Truth("lines", "line_misfits", "items that live and have no place under their order key"),
     ),
     "tag": (_TAG_ALONE,),
+    "change": (_CHANGE_ALONE,),
     "deed": (_Truth("history", "deed_alone", "acts on items that do not exist, or without their entry"),),
 }
 
 
+_TURNS = _Truth("families", "turn_misfits", "members with work that leases of their family do not look at")
 _BONDS = (
+    _TURNS,
     _Truth("lines", "head_misfits", "order keys whose head is not there, or is not what keeps the others back"),
     _Truth("lines", "waiting_misfits", "order keys that count another number than waits"),
     _Truth("lines", "follower_alone", "items that wait under an order key and are not there, or not ready"),
@@ -263,6 +277,8 @@ class _Counts(NamedTuple):
     counted_routes: dict[str, int]
     last: Any
     highest: int
+    last_change: Any
+    highest_change: int
 
     def compare(self, found: Findings) -> None:
         found.add_counters(self.kept, self.counted)
@@ -274,20 +290,25 @@ class _Counts(NamedTuple):
                 found.add("routes", "routes whose count differs from their open letters", told)
         if not isinstance(self.last, int) or self.last < self.highest:
             found.add("sequence", f"the last number given is kept as {self.last}, and an item has {self.highest}")
+        last, highest = self.last_change, self.highest_change
+        if not isinstance(last, int) or last < highest:
+            found.add("sequence", f"the last change number given is kept as {last}, and an item has {highest}")
 
 
 def _read_counts(connection: Connection) -> _Counts:
     """Inside a transaction."""
     last, highest = connection.execute(_SQL["last_number"]).fetchone()
+    kept = _kept(connection)
     return _Counts(
-        _kept(connection),
-        _counted(connection),
+        kept,
+        _counted(connection, {name for name in kept if is_family(name)}),
         _causes(connection, "kept_causes"),
         _causes(connection, "counted_causes"),
         dict(connection.execute(_SQL["kept_routes"]).fetchall()),
         dict(connection.execute(_SQL["counted_routes"]).fetchall()),
         last,
         highest,
+        *connection.execute(_SQL["last_change"]).fetchone(),
     )
 
 
@@ -300,11 +321,13 @@ def _kept(connection: Connection) -> dict[str, dict[str, int]]:
     return {queue: dict(zip(COUNTERS, counts, strict=True)) for queue, *counts in rows}
 
 
-def _counted(connection: Connection) -> dict[str, Counter[str]]:
+def _counted(connection: Connection, families: Container[str]) -> dict[str, Counter[str]]:
     counted: dict[str, Counter[str]] = {}
     for name in ("counted_items", "counted_held", "counted_letters"):
         for queue, counter, count in connection.execute(_SQL[name]):
             counted.setdefault(queue, Counter())[counter] += count
+            if family_of(queue) in families:
+                counted.setdefault(family_of(queue), Counter())[counter] += count
     return counted
 
 
@@ -323,6 +346,10 @@ def repair(connection: Connection) -> tuple[Finding, ...]:
         counts.compare(found)
         _write_counts(connection, counts)
         _mend_tags(connection, found)
+        for (name,) in connection.execute(_SQL[_TURNS.statement]).fetchall():
+            found.add(_TURNS.kind, _TURNS.text, str(name))
+            connection.execute(_SQL["lower"], (name,))
+        _mend_changes(connection, found)
     except BaseException:
         connection.execute("rollback")
         raise
@@ -341,12 +368,25 @@ def _write_counts(connection: Connection, counts: _Counts) -> None:
     connection.execute(_SQL["forget_routes"])
     connection.executemany(_SQL["set_route"], list(counts.counted_routes.items()))
     connection.execute(_SQL["set_last_number"], (counts.highest,))
+    connection.execute(_SQL["set_last_change"], (counts.highest_change,))
 
 
 def _mend_tags(connection: Connection, found: Findings) -> None:
     """The tags are what people said; an item's mark only tells that there are any."""
-    for truth in (_TAGS_MISSING, _TAG_ALONE):
-        for (name,) in connection.execute(_SQL[truth.statement], (_FIRST, _LAST)).fetchall():
-            found.add(truth.kind, truth.text, str(name))
+    _tell(connection, found, _TAGS_MISSING, _TAG_ALONE)
     for statement in ("forget_tags", "mark_tagged", "unmark_untagged"):
         connection.execute(_SQL[statement])
+
+
+def _mend_changes(connection: Connection, found: Findings) -> None:
+    """A letter that has no number gets the next one: readers of changes come to it."""
+    _tell(connection, found, _UNNUMBERED, _CHANGE_ALONE)
+    connection.execute(_SQL["forget_changes"])
+    connection.execute(_SQL["number_letters"])
+    connection.execute(_SQL["set_last_change"], (connection.execute(_SQL["last_change"]).fetchone()[1],))
+
+
+def _tell(connection: Connection, found: Findings, *truths: _Truth) -> None:
+    for truth in truths:
+        for (name,) in connection.execute(_SQL[truth.statement], (_FIRST, _LAST)).fetchall():
+            found.add(truth.kind, truth.text, str(name))

@@ -46,12 +46,15 @@ _COLUMNS = {
     "age": "i.enqueued_at",
     "died": "l.died_at",
     "route": "l.route",
+    "reserved": "l.reserved",
     "key": "(select nullif(t.order_key, '') from terms t where t.seq = i.seq)",
     "worker": "i.worker",
     "due": "i.due_at",
     "due_at": "i.due_at",
     "enqueued_at": "i.enqueued_at",
     "died_at": "l.died_at",
+    "kind": "i.kind",
+    "release": "(select p.release from payload p where p.seq = i.seq)",
 }
 _PARKED = (
     "exists (select 1 from terms t join line n on n.queue = i.queue and n.key = t.order_key"
@@ -124,13 +127,13 @@ def _priority(op: Op, value: str) -> Compiled:
 
 
 def _hold(op: Op, value: str) -> Compiled:
-    """Who is parked has the holds `parked` and `order` besides the one that is kept."""
+    """Who is behind a dead head that parks has the holds `parked` and `order` besides the one that is kept."""
     kept = [str(place) for place, word in enumerate(HOLDS) if word and _fits(op, value, word)]
     parked = _fits(op, value, "parked") or _fits(op, value, "order")
     if not kept:
-        return (f"(i.hold <> 0 and {_PARKED})", ()) if parked else _FALSE
+        return (f"(i.hold not in (0, 4) and {_PARKED})", ()) if parked else _FALSE
     listed = f"i.hold in ({', '.join(kept)})"
-    return (f"({listed} or (i.hold <> 0 and {_PARKED}))" if parked else listed), ()
+    return (f"({listed} or (i.hold not in (0, 4) and {_PARKED}))" if parked else listed), ()
 
 
 def _tag(op: Op, value: str, letters: bool) -> Compiled:  # noqa: FBT001
@@ -172,6 +175,9 @@ def _column(field: str, op: Op, value: str, letters: bool) -> Compiled:  # noqa:
         return "l.error_short = ?", (value,)
     if field == "key":
         return "i.seq in (select t.seq from terms t where t.order_key = ? and t.order_key <> '')", (value,)
+    if field == "reserved" and value:
+        # The index has only letters that are reserved, and must be seen to serve.
+        return "(l.reserved = ? and l.reserved <> '')", (value,)
     return f"{column} = ?", (value,)
 
 

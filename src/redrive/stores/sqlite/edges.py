@@ -85,6 +85,7 @@ def die(tx: Tx, ready: Sequence[tuple[int, str]], reason: str, failure: Failure)
     tx.executemany(_SQL["die"], [(tx.now, seq) for seq, _ in ready])
     letters = [(seq, queue, reason, tx.now, *names, body, "") for seq, queue in ready]
     tx.executemany(_SETTLE["insert_letter"], letters)
+    tx.change_letters([seq for seq, _ in ready])
 
 
 def free(tx: Tx, seqs: Sequence[int]) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from redrive.core import codec
-from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Instant, Item
-from redrive.core.lanes import is_retry
+from redrive.core.families import family_of, is_family, names_between
+from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Item
 from redrive.core.meters import gives_again
-from redrive.core.verbs import CauseTally, QueueSettings, QueueTally, RouteTally, Tally, Tombstone
+from redrive.core.verbs import CauseTally, LetterChange, QueueSettings, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
-from redrive.stores.sqlite import edges, limits
-from redrive.stores.sqlite.limits import Firsts
-from redrive.stores.sqlite.rows import SEQ, Row, item_of, tombstone_of
+from redrive.stores.sqlite import edges, opening
+from redrive.stores.sqlite.rows import SEQ, Row, item_of, revision_of, tombstone_of
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
@@ -20,6 +17,7 @@ _GET = load("sqlite", "get")
 _TALLY = load("sqlite", "tally")
 _CAUSES = load("sqlite", "causes")
 _LEASE = load("sqlite", "lease")
+_CHANGES = load("sqlite", "changes")
 
 
 def get(tx: Tx, item_id: str) -> History:
@@ -30,7 +28,8 @@ def get(tx: Tx, item_id: str) -> History:
     item = item_of(row)
     attempts = tuple([codec.decode(body, Attempt) for (body,) in tx.execute(_GET["attempts"], (item.seq,))])
     deeds = tuple([Deed(*deed) for deed in tx.execute(_GET["deeds"], (item.seq,))])
-    return History(item, attempts, row[-1], deeds, _blocked_by(tx, item) if item.hold else ())
+    revisions = [revision_of(each) for each in tx.execute(_GET["revisions"], (item.seq,))] if item.revision else []
+    return History(item, attempts, row[-1], deeds, _blocked_by(tx, item) if item.hold else (), tuple(revisions))
 
 
 def _blocked_by(tx: Tx, item: Item) -> tuple[str, ...]:
@@ -53,55 +52,60 @@ def items_at(tx: Tx, rows: list[Row]) -> list[Item]:
     return [item_of(by_seq[seq]) for seq in seqs]
 
 
+def changes(tx: Tx, after: int, limit: int) -> list[LetterChange]:
+    rows = tx.execute(_CHANGES["read"], (after, limit)).fetchall()
+    read = tx.execute(_GET["by_seqs"], (codec.encode([seq for _, seq, gone in rows if gone is None]).decode(),))
+    items = {row[SEQ]: item_of(row) for row in read.fetchall()}
+    # An item that is neither there nor known as pruned is a finding of `check`.
+    there = [(n, items.get(seq), gone) for n, seq, gone in rows]
+    return [LetterChange(n, item.id if item else gone, item) for n, item, gone in there if item or gone]
+
+
 def ids_at(_: Tx, rows: list[Row]) -> list[str]:
     return [str(row[2]) for row in rows]
 
 
-def tally(tx: Tx) -> Tally:
-    queues = []
-    for name, ready, leased, done, *lying, cancelled, held, parked, kept, paused, by, reason, rate_at in tx.execute(
-        _TALLY["queues"]
-    ).fetchall():
+def tally(tx: Tx, *, members: bool = True) -> Tally:
+    queues: list[QueueTally] = []
+    families: list[QueueTally] = []
+    rows = tx.execute(_TALLY["queues"]).fetchall() if members else _without_members(tx)
+    for name, ready, leased, done, *lying, cancelled, held, parked, kept, paused, by, reason, rate_at in rows:
         opened, archived, trash = lying
         settings = QueueSettings() if kept is None else codec.decode(kept, QueueSettings)
-        oldest = _earliest(_firsts(tx, name)) if ready else None
+        oldest = opening.earliest(opening.firsts_of(tx, name)) if ready and not is_family(name) else None
         counts = (ready, leased, done, opened, archived, trash, cancelled)
         again = gives_again(settings.rate, rate_at, tx.now)
-        queues.append(QueueTally(name, *counts, oldest, paused != 0, by, reason, held, parked, settings, again))
+        row = QueueTally(name, *counts, oldest, paused != 0, by, reason, held, parked, settings, again)
+        if is_family(name):
+            families.append(row)
+        if not members or not is_family(name):
+            queues.append(row)
     routes = [RouteTally(*row) for row in tx.execute(_TALLY["routes"])]
     # Letters without a route are counted nowhere: they are what is left.
     unrouted = sum([queue.open for queue in queues]) - sum([route.open for route in routes])
-    return Tally(tx.now, tuple(queues), (*([RouteTally("", unrouted)] if unrouted else []), *routes))
+    unnamed = [RouteTally("", unrouted)] if unrouted else []
+    return Tally(tx.now, tuple(queues), (*unnamed, *routes), tuple(families))
 
 
-def _firsts(tx: Tx, queue: str) -> Firsts:
-    levels = [0, *(level for (level,) in tx.execute(_LEASE["levels"], (queue, queue)))]
-    times = [(is_retry(n), tx.execute(_TALLY["oldest_due"], (queue, n)).fetchone()[0]) for n in levels]
-    plain, retry = [
-        min([when for was_tried, when in times if when is not None and was_tried == tried], default=None)
-        for tried in (False, True)
-    ]
-    return Firsts(plain, retry)
+def _without_members(tx: Tx) -> list[Row]:
+    """Rows of queues and families by name, passing over the members of each family at once."""
+    rows: list[Row] = []
+    last = ""
+    while row := tx.execute(_TALLY["next_queue"], (last,)).fetchone():
+        family = family_of(row[0])
+        if is_family(row[0]) or (family and tx.family(family) is not None):
+            family = family or row[0]
+            rows += tx.execute(_TALLY["queue"], (family,)).fetchall()
+            _, last = names_between(family)
+        else:
+            rows.append(row)
+            last = row[0] + "\0"
+    return sorted(rows, key=lambda row: str(row[0]))
 
 
-def _earliest(firsts: Firsts) -> Instant | None:
-    return min([when for when in firsts if when is not None], default=None)
-
-
-def next_due(tx: Tx, queues: Iterable[str]) -> Instant | None:
-    """The earliest time, past or to come, at which something of these queues is due and may be given."""
-    times: list[Instant] = []
-    for queue in queues:
-        row = tx.execute(_LEASE["queue"], (queue, queue)).fetchone()
-        if row is None or row[0]:
-            continue
-        _, _, kept, running = row
-        first = _earliest(firsts := _firsts(tx, queue))
-        if kept is not None:
-            first = limits.next_change(tx, queue, codec.decode(kept, QueueSettings), running, firsts)
-        if first is not None:
-            times.append(first)
-    return min(times, default=None)
+def kinds(tx: Tx, queue: str) -> tuple[str, ...]:
+    due = [(rank[0], opening.first_due(tx, queue, rank)) for rank in opening.ranks(tx, queue, None)]
+    return tuple(sorted({kind for kind, when in due if when is not None and when <= tx.now}))
 
 
 def causes(tx: Tx, queue: str | None, limit: int) -> tuple[CauseTally, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redrive.core import codec
-from redrive.core.decide import ToCancelled, ToDone, ToReady
+from redrive.core.decide import Decision, ToCancelled, ToDone, ToReady
 from redrive.core.item import Item, Millis
 from redrive.core.verbs import Answer, NewEntry, Settlement, Verdict
+from redrive.stores.packing import is_sealed
 from redrive.stores.sqlite import bonds, settle, shelf, tied
 from redrive.stores.sqlite.put import put
 from redrive.stores.sqlite.rows import item_of
@@ -95,6 +96,7 @@ class _Plan:
 
     def write(self) -> None:
         tx = self._tx
+        tx.change_letters(self._settled)
         for name, rows in (("let_go", self._let_go), ("hold_back", self._held_back)):
             if rows:
                 tx.executemany(_SETTLE[name], rows)
@@ -114,10 +116,15 @@ class _Plan:
         results = [(seq, end.result) for seq, end in ends if isinstance(end, ToDone) and end.result is not None]
         if results:
             settle.add_results(tx, results)
+            tx.in_clear.update([letter.item.queue for letter, one, _ in self._over if _in_clear(one.decision)])
         bound = [(letter.item, str(kind)) for letter, _, kind in self._over if letter.item.ties & BINDING]
         bonds.letters_end(tx, bound)
         put(tx, [new for _, one, _ in self._over for new in one.follow_ups], admit=False)
         bonds.letters_over(tx, bound)
+
+
+def _in_clear(decision: Decision) -> bool:
+    return isinstance(decision, ToDone) and decision.result is not None and not is_sealed(decision.result)
 
 
 def settle_all(tx: Tx, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:

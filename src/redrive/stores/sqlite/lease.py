@@ -6,14 +6,18 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from redrive.core import codec, lanes
+from redrive.core.families import family_of, is_family, portion
 from redrive.core.item import Item
+from redrive.core.lanes import Rank
 from redrive.core.verbs import LeaseRequest, Leases, QueueSettings, Want
 from redrive.errors import StoreError
 from redrive.stores import damage
 from redrive.stores.bodies import Judged
 from redrive.stores.packing import fault
-from redrive.stores.sqlite import limits, slots
+from redrive.stores.sqlite import families, limits, opening, slots
 from redrive.stores.sqlite.limits import Room
 from redrive.stores.sqlite.memo import BoundMemo
 from redrive.stores.sqlite.rows import BODY, CRC, PACKING, SEQ, TIES, Row, judged_item, leased_item
@@ -30,23 +34,32 @@ _STATE, _DELIVERIES = 4, 8
 MOST_ASIDE = 1_000
 """So many are set aside in one call: it ends, however many of one limit key wait."""
 
+_PLAIN: Rank = ("", 0)
 _Waiting = tuple[int, int, str | None]
 """(due, seq, limit key) of a due item."""
 
 
 class _Lane(NamedTuple):
-    """One want of an unpaused queue, with the levels among its ready items on both sides of its line."""
+    """One want of an unpaused queue, with the kinds and levels among its ready items on both sides of its line."""
 
     want: Want
-    plain: tuple[int, ...]
-    suspect: tuple[int, ...]
+    plain: tuple[Rank, ...]
+    suspect: tuple[Rank, ...]
     settings: QueueSettings | None
     running: int
 
+    @property
+    def is_alike(self) -> bool:
+        """All that may be given is of one kind and was never tried: there is nothing to choose."""
+        return len(self.plain) == 1 and self.plain[0][1] == 0
+
     def room(self, tx: Tx) -> Room:
+        limit, name = self.want.limit, family_of(self.want.queue)
+        if name:
+            limit = max(0, families.room(tx, name, tx.family(name), limit))
         if self.settings is None:
-            return Room(self.want.limit)
-        return limits.room(tx, self.want.queue, self.settings, self.want.limit, self.running)
+            return Room(limit)
+        return limits.room(tx, self.want.queue, self.settings, limit, self.running)
 
 
 def lease(tx: Tx, memo: BoundMemo, request: LeaseRequest) -> Leases:
@@ -92,16 +105,84 @@ class _Giving:
 
     def give(self) -> Leases:
         tx, request = self._tx, self._request
-        found = [lane for want in request.wants if (lane := _lane(tx, want)) is not None]
-        suspect = self._first_suspect(found)
+        if request.item:
+            return self._one(request.item)
+        found = [(want, self._lanes(want)) for want in request.wants]
+        suspect = self._first_suspect([lane for _, some in found for lane in some])
         if suspect is not None and request.holding <= 0:
             row, lane = suspect
             self._spend(lane, firsts=0, retries=1)
-            return Leases(tuple(self._hand_over([row], lane.want, alone=True)))
+            given = self._hand_over([row], lane.want, alone=True)
+            if tx.family(family_of(lane.want.queue)) is not None:
+                families.look_at_again(tx, lane.want.queue)
+            return Leases(tuple(given))
         items: list[Item] = []
-        for lane in found:
-            items += self._plain(lane)
+        for want, some in found:
+            if is_family(want.queue):
+                items += self._family(want, some)
+            else:
+                for lane in some:
+                    items += self._plain(lane)
         return Leases(tuple(items), suspects_due=suspect is not None)
+
+    def _one(self, item_id: str) -> Leases:
+        """The item that was asked for by its id."""
+        tx, (want,) = self._tx, self._request.wants
+        row = tx.execute(_SQL["one"], (item_id, want.queue)).fetchone()
+        if row is None:
+            return Leases()
+        due, seq, key, level, kept = row
+        alone = lanes.crashes_of(level) >= want.max_crashes - 1
+        if alone and self._request.holding > 0:
+            return Leases(suspects_due=True)
+        lane = _Lane(want, (), (), families.settings_of(tx, want.queue, kept), 0)
+        if not self._within_keys(lane, [(due, seq, key)]):
+            return Leases()
+        retry = alone or lanes.is_retry(level)
+        self._spend(lane, int(not retry), int(retry))
+        return Leases(tuple(self._hand_over(self._rows([(due, seq, key)]), want, alone=alone)))
+
+    # --- families ---
+
+    def _lanes(self, want: Want) -> list[_Lane]:
+        """Of a queue one or none; of a family those of the members whose turn it is."""
+        if not is_family(want.queue):
+            lane = _lane(self._tx, want)
+            return [] if lane is None else [lane]
+        found: list[_Lane] = []
+        for queue in families.turns(self._tx, want.queue, want.limit):
+            lane = _lane(self._tx, replace(want, queue=queue))
+            if lane is None:
+                families.look_at_again(self._tx, queue)
+            else:
+                found.append(lane)
+        return found
+
+    def _family(self, want: Want, members: list[_Lane]) -> list[Item]:
+        """An equal portion for each member whose turn it is; what is left for those that have more."""
+        limit = families.room(self._tx, want.queue, self._tx.family(want.queue), want.limit)
+        items: list[Item] = []
+        retries = 0
+        while members and len(items) < limit:
+            share = portion(limit - len(items), len(members))
+            have_more: list[_Lane] = []
+            for lane in members:
+                left = limit - len(items)
+                if left <= 0:
+                    break
+                asked = replace(
+                    lane.want,
+                    limit=min(share, left),
+                    retries=None if want.retries is None else max(0, want.retries - retries),
+                    turn=want.turn + len(items),
+                )
+                given = self._plain(lane._replace(want=asked))
+                items += given
+                retries += sum([lanes.is_retry(lanes.level_of(item)) for item in given])
+                if families.look_at_again(self._tx, lane.want.queue) and given:
+                    have_more.append(lane)
+            members = have_more
+        return items
 
     def _spend(self, lane: _Lane, firsts: int, retries: int) -> None:
         if lane.settings is not None:
@@ -115,7 +196,7 @@ class _Giving:
                 continue
             room = lane.room(self._tx)
             while room.limit and room.retries and self._aside < MOST_ASIDE:
-                due = [row for n in lane.suspect for row in due_of(self._tx, lane.want.queue, n, 1)]
+                due = [row for rank in lane.suspect for row in due_of(self._tx, lane.want.queue, rank, 1)]
                 if not due:
                     break
                 if first := self._within_keys(lane, [min(due)]):
@@ -128,8 +209,8 @@ class _Giving:
         if not lane.plain:
             return []
         tx, want, room = self._tx, lane.want, lane.room(self._tx)
-        if lane.plain == (0,) and (lane.settings is None or lane.settings.max_per_key is None):
-            rows = tx.execute(_SQL["pick"], (want.queue, 0, tx.now, room.limit)).fetchall()
+        if lane.is_alike and (lane.settings is None or lane.settings.max_per_key is None):
+            rows = tx.execute(_SQL["pick"], (want.queue, *lane.plain[0], tx.now, room.limit)).fetchall()
             self._spend(lane, len(rows), 0)
             return self._hand_over(rows, want, alone=False)
         items: list[Item] = []
@@ -150,13 +231,21 @@ class _Giving:
     def _choose(self, lane: _Lane, room: Room, given: int, retries: int) -> list[tuple[int, _Waiting]]:
         """With their levels, in the order in which they are to be given."""
         want, limit = lane.want, room.limit - given
-        due = {n: due_of(self._tx, want.queue, n, limit) for n in lane.plain}
-        if lane.plain == (0,):
+        due = {
+            n: lanes.merged(alike, limit, lambda rank, most: due_of(self._tx, want.queue, rank, most))
+            for n, alike in lanes.by_level(lane.plain).items()
+        }
+        if due.keys() == {0}:
             return [(0, row) for row in due[0]]
-        share = None if want.retries is None else max(0, want.retries - retries)
+        slots_left = None if want.retries is None else max(0, want.retries - retries)
         waiting = {n: [row[:2] for row in rows] for n, rows in due.items()}
         levels = lanes.choose(
-            waiting, limit, retries=share, most_retries=room.retries - retries, turn=want.turn + given
+            waiting,
+            limit,
+            retries=slots_left,
+            most_retries=room.retries - retries,
+            turn=want.turn + given,
+            share=want.share,
         )
         rows = {n: iter(found) for n, found in due.items()}
         return [(n, next(rows[n])) for n in levels]
@@ -217,20 +306,20 @@ def _lane(tx: Tx, want: Want) -> _Lane | None:
     row = tx.execute(_SQL["queue"], (want.queue, want.queue)).fetchone()
     if row is None or row[0]:
         return None
-    _, least, kept, running = row
-    settings = None if kept is None else codec.decode(kept, QueueSettings)
+    _, mixed, kept, running = row
+    settings = families.settings_of(tx, want.queue, kept)
     line = want.max_crashes - 1
-    if least is None:
-        return _Lane(want, (0,), (), settings, running) if line > 0 else _Lane(want, (), (0,), settings, running)
-    levels = [0, *(n for (n,) in tx.execute(_SQL["levels"], (want.queue, want.queue)))]
-    plain = tuple([n for n in levels if lanes.crashes_of(n) < line])
-    suspect = tuple([n for n in levels if lanes.crashes_of(n) >= line])
+    found = [_PLAIN] if want.kinds is None or "" in want.kinds else []
+    if mixed:
+        found = opening.ranks(tx, want.queue, want.kinds)
+    plain = tuple([rank for rank in found if lanes.crashes_of(rank[1]) < line])
+    suspect = tuple([rank for rank in found if lanes.crashes_of(rank[1]) >= line])
     return _Lane(want, plain, suspect, settings, running)
 
 
-def due_of(tx: Tx, queue: str, level: int, limit: int) -> list[_Waiting]:
-    """The first due of a level."""
-    return tx.execute(_SQL["waiting"], (queue, level, tx.now, limit)).fetchall()
+def due_of(tx: Tx, queue: str, rank: Rank, limit: int) -> list[_Waiting]:
+    """The first due of a kind and level."""
+    return tx.execute(_SQL["waiting"], (queue, *rank, tx.now, limit)).fetchall()
 
 
 def usable(tx: Tx, memo: BoundMemo, judged: Iterable[Judged]) -> tuple[Item, ...]:

@@ -128,5 +128,4 @@ def set_gate(tx: Tx, write: GateWrite) -> Gate:
     gate = Gate(write.name, version + 1, *wanted, next_at, base.credit, base.floor_at, write.body)
     spent = (gate.next_at, gate.credit, gate.floor_at)
     tx.execute(_GATES["keep"], (gate.name, gate.version, *wanted, *spent, gate.body))
-    tx.woken.update([queue for (queue,) in tx.execute(_GATES["behind"], (write.name,))])
     return gate

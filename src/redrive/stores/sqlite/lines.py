@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from redrive.core import codec
+from redrive.core.families import family_of, member_settings
 from redrive.core.verbs import QueueSettings
 from redrive.stores.sqlite.tied import Tied
 from redrive.stores.sqlite.tx import Tx
@@ -114,22 +115,32 @@ def _one_less(tx: Tx, name: Name) -> None:
 
 def _mode(tx: Tx, queue: str) -> str:
     row = tx.execute(_SQL["mode"], (queue,)).fetchone()
-    return QueueSettings().order if row is None or row[0] is None else codec.decode(row[0], QueueSettings).order
+    own = QueueSettings() if row is None or row[0] is None else codec.decode(row[0], QueueSettings)
+    family = tx.family(family_of(queue))
+    if family is None or family.settings is None:
+        return own.order
+    return member_settings(queue, own, family.settings).order
 
 
 def turn(tx: Tx, head: Tied, status: Status) -> None:
     """What its head means to those behind it. Their rows stay as they are; only what they count as changes."""
     line = line_of(tx, head.line)
     if line is not None and line.head == head.seq:
-        _recount(tx, head.queue, line, status)
+        _recount(tx, head.line, line, status)
         line.status = status
         keep(tx, head.line, line)
 
 
-def _recount(tx: Tx, queue: str, line: Line, status: Status) -> None:
+def _recount(tx: Tx, name: Name, line: Line, status: Status) -> None:
     before, after = line.status == "parked", status == "parked"
     if before != after:
-        tx.moved(queue, "parked" if before else "held", "parked" if after else "held", line.waiting)
+        waiting = line.waiting - _parked(tx, name)
+        tx.moved(name[0], "parked" if before else "held", "parked" if after else "held", waiting)
+
+
+def _parked(tx: Tx, name: Name) -> int:
+    """How many behind the head an operator parked."""
+    return int(tx.execute(_SQL["parked"], name).fetchone()[0])
 
 
 def _go_on(tx: Tx, done: Sequence[Tied]) -> None:
@@ -183,7 +194,7 @@ def _advance(tx: Tx, queue: str, heads: list[tuple[Tied, str]]) -> None:
             continue
         key, gap_now = item.order_key, new_gap or gap
         if status == "parked":
-            tx.moved(queue, "parked", "held", waiting)
+            tx.moved(queue, "parked", "held", waiting - _parked(tx, item.line))
         if seq is None and not gap_now:
             ended.append((queue, key))
             continue
@@ -223,6 +234,17 @@ def give_way(tx: Tx, name: Name) -> None:
     if gap:
         tx.execute(_TERMS["gap"], (gap, seq))
     _free(tx, name[0], [seq])
+
+
+def put_back(tx: Tx, letter: Tied, *, was_head: bool, was_gap: bool) -> None:
+    """A recalled letter keeps the others back again if no other item has come to the front, or is the gap again."""
+    line = line_of(tx, letter.line) or Line()
+    if was_head and line.head is None and (mode := _mode(tx, letter.queue)) != "skip":
+        line.head, line.status = letter.seq, "parked" if mode == "park" else "blocked"
+        keep(tx, letter.line, line)
+    elif was_gap and not line.gap:
+        line.gap = letter.id
+        keep(tx, letter.line, line)
 
 
 def is_head(tx: Tx, item: Tied) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from redrive.core.item import NewItem, Priority
 from redrive.core.terms import due
 from redrive.core.verbs import PutResult
-from redrive.stores.packing import Packed, checksum
+from redrive.stores.packing import Packed, checksum, is_sealed
+from redrive.stores.reencrypting import Rewrite
 from redrive.stores.sqlite import bind
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
@@ -53,7 +54,8 @@ def _unpruned(tx: Tx, numbered: list[Numbered]) -> list[Numbered]:
 def _put_plain(tx: Tx, items: list[Numbered], last: int, *, admit: bool) -> list[Numbered]:
     now = tx.now
     rows = [
-        (seq, new.id, new.queue, now, now + new.delay if new.at is None else due(new, now), now) for seq, new in items
+        (seq, new.id, new.queue, now, now + new.delay if new.at is None else due(new, now), now, new.kind)
+        for seq, new in items
     ]
     if tx.change_many(_SQL["insert_item"], rows) != len(rows):
         there = {seq for (seq,) in tx.execute("select seq from item where seq > ?", (last,))}
@@ -71,11 +73,33 @@ def _add(tx: Tx, added: list[Numbered], last: int) -> None:
     if not added:
         return
     crc32 = zlib.crc32
-    plain = [(seq, crc32(new.payload), new.payload) for seq, new in added if type(new.payload) is not Packed]
+    plain = [
+        (seq, crc32(new.payload), new.release, new.payload) for seq, new in added if type(new.payload) is not Packed
+    ]
     tx.executemany(_SQL["insert_payload"], plain)
     if len(plain) < len(added):
-        bodies = [(seq, new.payload) for seq, new in added]
-        packed = [(seq, checksum(body), body, body.packing) for seq, body in bodies if isinstance(body, Packed)]
+        bodies = [(seq, new.release, new.payload) for seq, new in added]
+        packed = [
+            (seq, checksum(body), release, body, body.packing)
+            for seq, release, body in bodies
+            if isinstance(body, Packed)
+        ]
         tx.executemany(_SQL["insert_packed"], packed)
+    tx.in_clear.update([new.queue for _, new in added if type(new.payload) is not Packed or not is_sealed(new.payload)])
     tx.execute(_SQL["keep_seq"], (last,))
     tx.weight += sum([len(new.payload) for _, new in added])
+
+
+def rewrite(tx: Tx, rewrites: Sequence[Rewrite]) -> int:
+    """Of `reencrypt`: bodies that are still what was read."""
+    tx.weight += sum([len(one.new) for one in rewrites])
+    done = 0
+    for one in rewrites:
+        kept = (one.new, one.new.packing, one.id, bytes(one.old))
+        if one.purpose == "result":
+            done += tx.change(_SQL["rewrite_result"], kept)
+        elif one.revision is None:
+            done += tx.change(_SQL["rewrite_payload"], (checksum(one.new), *kept))
+        else:
+            done += tx.change(_SQL["rewrite_revision"], (checksum(one.new), *kept, one.revision))
+    return done

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from redrive.core.acts import (
+    Change,
+    Move,
+    Replay,
+    Skip,
+)
 from redrive.core.terms import AWAITED, DEDUPED, ORDERED, WAITS, dedupe_place
-from redrive.core.verbs import Change, Move, Replay, Skip
 from redrive.stores.checks import KEEPS_BACK, bound_to, there_already, waits_for_stranger, waits_in_vain
 from redrive.stores.sqlite import bonds, edges, keys, lines, slots, tied
 from redrive.stores.sqlite.lines import Joining
@@ -15,6 +20,7 @@ from redrive.stores.sqlite.tied import AFTER, ORDER, Tied
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.statements import load
 
+_AMEND = load("sqlite", "amend")
 _TERMS = load("sqlite", "terms")
 
 
@@ -149,6 +155,25 @@ def skipped(tx: Tx, letters: Iterable[Tied]) -> None:
     lines.advance(tx, [(letter, letter.id) for letter in letters])
 
 
+def parked(tx: Tx, items: Sequence[Tied]) -> None:
+    """Held as parked by now: what they were set aside for, or were promised under their limit keys, goes to others."""
+    for item in items:
+        slots.take_back(tx, item)
+    slots.pass_on(tx, items)
+
+
+def unparked(tx: Tx, items: Iterable[Tied]) -> None:
+    """With the hold that each has now."""
+    for item in items:
+        if item.has(WAITS) and edges.missing(tx, item.seq):
+            hold = AFTER
+        else:
+            hold = ORDER if item.has(ORDERED) and not lines.is_head(tx, item) else 0
+        tx.execute(_AMEND["unpark"], (hold, item.seq))
+        tx.moved(item.queue, "parked", tied.kind_of(tx, replace(item, hold=hold)))
+        tx.woken.add(item.queue)
+
+
 def ask(tx: Tx, seqs: Iterable[int], text: str) -> None:
     """Running items are to be cancelled."""
     for seq in seqs:
@@ -156,9 +181,9 @@ def ask(tx: Tx, seqs: Iterable[int], text: str) -> None:
         tx.execute(_TERMS["mark_asked"], (seq,))
 
 
-def ended(tx: Tx, items: Sequence[Tied], state: str) -> None:
-    """They were ready, and are cancelled or dead."""
-    moved = [(item, state) for item in items]
+def ended(tx: Tx, items: Sequence[Tied], state: str, passed: Container[int] = ()) -> None:
+    """They were ready, and are cancelled or dead. `passed`: numbers of dead ones whose lines go on without a gap."""
+    moved = [(item, "cancelled" if item.seq in passed else state) for item in items]
     for item in items:
         slots.take_back(tx, item)
     ties = bonds.ties_of(moved)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import nsmallest
 from typing import NamedTuple
 
+from redrive.core.families import is_family, names_between, served
 from redrive.core.item import Item, Millis
 from redrive.stores.sqlite.lease import usable
 from redrive.stores.sqlite.memo import BoundMemo
@@ -40,10 +41,13 @@ def _reclaimable(tx: Tx, ask: Reclaim) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     if ask.ids is None:
         for queue in ask.queues:
-            found += tx.execute(_SQL["expired"], (queue, horizon, max(0, ask.limit)))
+            if is_family(queue):
+                found += tx.execute(_SQL["expired_members"], (*names_between(queue), horizon, max(0, ask.limit)))
+            else:
+                found += tx.execute(_SQL["expired"], (queue, horizon, max(0, ask.limit)))
         return found
     for item_id in ask.ids:
         row = tx.execute(_SQL["one"], (item_id, horizon)).fetchone()
-        if row is not None and row[2] in ask.queues:
+        if row is not None and served(ask.queues, row[2]):
             found.append((row[0], row[1]))
     return found

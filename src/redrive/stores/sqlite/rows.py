@@ -10,12 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from redrive.core import codec
-from redrive.core.item import Failure, Item, Letter, Terms
+from redrive.core.item import Failure, Item, Letter, Revision, Terms
 from redrive.core.lanes import PRIORITIES
 from redrive.core.states import Disposition, State
-from redrive.core.terms import HOLDS, TAGGED
+from redrive.core.terms import HOLDS, TAGGED, parked_hold
 from redrive.core.verbs import Tombstone
-from redrive.stores.bodies import Judged, flawed
+from redrive.stores.bodies import Judged, flawed, judged_revision
 from redrive.stores.packing import Packed, fault
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
@@ -24,7 +24,7 @@ _TAGS = load("sqlite", "tags")
 
 Row = tuple[Any, ...]
 
-BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP = 2, 3, 13, 14, 15, 16, 17, 18
+BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP, KIND, RELEASE = 2, 3, 13, 14, 15, 16, 17, 18, 22, 23
 """Where lease.pick has them."""
 
 STATES = {str(state): state for state in State}
@@ -41,10 +41,10 @@ def judged_item(row: Row) -> Judged:
     """From the columns of get.sql."""
     item_id, queue, body, seq, state = row[:5]
     crc, reason, died_at, disposition, failure, packing, result_packing = row[20:27]
-    route, priority, hold, parked, terms, gap, cancel, tags = row[27:35]
+    route, priority, hold, parked, terms, gap, cancel, tags, label, kind, release, reserved = row[27:39]
     letter = None
     if reason is not None:
-        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure), route)
+        letter = Letter(reason, died_at, DISPOSITIONS[disposition], codec.decode(failure, Failure), route, reserved)
     (enqueued, due, renewed, deliveries, attempt, errors, crashes, replays, last_chance, alone) = row[5:15]
     (worker, leased_at, lease_until, ended_at, result) = row[15:20]
     item = Item(
@@ -71,13 +71,21 @@ def judged_item(row: Row) -> Judged:
         letter,
         "",
         PRIORITIES[priority],
-        "parked:order" if hold and parked else HOLDS[hold],
+        _hold(hold, parked, label),
         gap or "",
         cancel or "",
         None if terms is None else codec.decode(terms, Terms),
         () if tags is None else tuple(sorted(codec.decode(tags.encode(), list[str]))),
+        kind,
+        release or "",
     )
     return item, fault(body, crc, packing)
+
+
+def _hold(hold: int, in_parked_line: int | None, label: str | None) -> str:
+    if HOLDS[hold] == "parked":
+        return parked_hold(label or "")
+    return "parked:order" if hold and in_parked_line else HOLDS[hold]
 
 
 def leased_item(tx: Tx, row: Row, worker: str, until: int, alone: bool) -> Item:  # noqa: FBT001 - on the hot path
@@ -103,6 +111,8 @@ def leased_item(tx: Tx, row: Row, worker: str, until: int, alone: bool) -> Item:
         worker,
         tx.now,
         until,
+        kind=row[KIND],
+        release=row[RELEASE] or "",
     )
     return _bound(tx, item, row) if row[PRIORITY] or row[TIES] else item
 
@@ -115,6 +125,13 @@ def _bound(tx: Tx, item: Item, row: Row) -> Item:
     if row[PRIORITY] or row[GAP]:
         return replace(item, priority=PRIORITIES[row[PRIORITY]], terms=terms, gap=row[GAP] or "")
     return replace(item, terms=terms)
+
+
+def revision_of(row: Row) -> Revision:
+    """From the columns of get.revisions."""
+    number, body, packing, crc, at, actor, reason = row
+    revision = Revision(number, Packed(body, packing) if packing else body, at, actor, reason)
+    return judged_revision(revision, fault(body, crc, packing))
 
 
 def tombstone_of(row: Row) -> Tombstone:

@@ -12,7 +12,7 @@ from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Instant, Millis, Ne
 from redrive.core.terms import CANCEL, LIMITED
 from redrive.core.verbs import Answer, Extended, Held, Settlement, Verdict
 from redrive.errors import ConfigError
-from redrive.stores.packing import Packed
+from redrive.stores.packing import Packed, is_sealed
 from redrive.stores.sqlite import bonds, slots, tied
 from redrive.stores.sqlite.memo import BoundMemo
 from redrive.stores.sqlite.put import put
@@ -42,7 +42,9 @@ class _Plan:
         self._ended: list[tuple[object, ...]] = []
         self._opened: list[tuple[str, str, str]] = []
         self._results: list[tuple[int, bytes]] = []
+        self._in_clear: set[str] = set()
         self._letters: list[tuple[object, ...]] = []
+        self._died: list[int] = []
         self._attempts: list[tuple[int, int, bytes]] = []
         self._follow_ups: list[NewItem] = []
         self._bound: list[bonds.Over] = []
@@ -62,6 +64,8 @@ class _Plan:
             self._done.setdefault((delivery, ties), []).append(seq)
             if decision.result is not None:
                 self._results.append((seq, decision.result))
+                if not is_sealed(decision.result):
+                    self._in_clear.add(queue)
         else:
             charge = _FREE if isinstance(decision, ToCancelled) else _CHARGES[decision.charge]
             fence = (*charge, seq, delivery, ties)
@@ -81,6 +85,7 @@ class _Plan:
         names = (failure.cause, failure.type, short(failure.type), failure.category, failure.rule)
         self._letters.append((seq, queue, decision.reason, self._now, *names, codec.encode(failure), decision.route))
         self._opened.append((failure.cause, queue, decision.route))
+        self._died.append(seq)
 
     def end(self, tx: Tx) -> bool:
         """Moves the items. False if one of them was not held by the delivery that says so."""
@@ -105,8 +110,10 @@ class _Plan:
             tx.count_route(route, 1)
         if self._results:
             add_results(tx, self._results)
+            tx.in_clear |= self._in_clear
         if self._letters:
             tx.executemany(_SQL["insert_letter"], self._letters)
+            tx.change_letters(self._died)
         if self._attempts:
             add_attempts(tx, self._attempts)
         put(tx, self._follow_ups, admit=False)

@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
-from msgspec.structs import replace
-
 from redrive.core import durations, sizes
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Change,
+)
 from redrive.core.item import History, Item, Millis, NewItem
 from redrive.core.select import Ids, Selection
 from redrive.core.verbs import (
-    Act,
-    Amended,
     Answer,
     Backup,
     CauseTally,
-    Change,
     Checkup,
     Document,
     DocumentWrite,
@@ -35,11 +35,13 @@ from redrive.core.verbs import (
     IdPage,
     LeaseRequest,
     Leases,
+    LetterChange,
     NewEntry,
     Page,
     PutResult,
     QueueChange,
     QueueSettings,
+    Reencrypted,
     Settled,
     Settlement,
     StoreInfo,
@@ -50,9 +52,10 @@ from redrive.core.verbs import (
     WorkerFacts,
 )
 from redrive.errors import ConfigError, StoreError, StoreUnavailable
-from redrive.stores import bodies, packing, residue
+from redrive.stores import packing, reencrypting, residue
 from redrive.stores.aside import aside, through
 from redrive.stores.base import IDS_LIMIT
+from redrive.stores.bodies import Bodies
 from redrive.stores.checks import (
     check_act,
     check_amend,
@@ -60,25 +63,31 @@ from redrive.stores.checks import (
     check_entries,
     check_follow_ups,
     check_gate,
+    check_lease,
     check_letter_settlements,
     check_letters,
     check_new,
     check_not_within,
     check_page,
+    check_queues,
     check_route,
     check_text,
     check_writes,
 )
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.imports import check_imports
+from redrive.stores.keyring import Keyring
+from redrive.stores.reencrypting import Rewrite
 from redrive.stores.sqlite import (
     amend,
     configure,
+    families,
     find,
     ground,
     in_place,
     lease,
     limits,
+    put,
     reclaim,
     settle,
     shelf,
@@ -122,7 +131,7 @@ class SqliteStore:
         self._busy_timeout = durations.parse(busy_timeout, field="busy_timeout")
         self._binding = check_name(binding)
         above = packing.threshold(compress_above)
-        self._compress_above = sizes.MAX if above is None else above
+        self._bodies = Bodies(sizes.MAX if above is None else above)
         self._network = ground.check_choice(network)
         self._ballast = reserve.parse(ballast)
         self._clock: Clock = SystemClock() if clock is None else clock
@@ -185,7 +194,11 @@ class SqliteStore:
             durability=self._durability if session is None else session.durability,
             library=self._library,
             schema=0 if session is None else session.schema,
+            keys=self._bodies.keys,
         )
+
+    def use_keys(self, keyring: Keyring | None) -> None:
+        self._bodies.keyring = keyring
 
     async def _here(self) -> Session:
         """The session of this process. A store that was open before a fork goes on in the child with its own."""
@@ -214,10 +227,11 @@ class SqliteStore:
     async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         check_not_within(within, "SQLite")
         check_new(items)
-        packed = await bodies.packed_items(items, self._compress_above)
-        return await (await self._here()).writer.accept(PutJob(packed))
+        writer = (await self._here()).writer
+        return await self._bodies.write(lambda: self._bodies.items(items), lambda packed: writer.accept(PutJob(packed)))
 
     async def lease(self, request: LeaseRequest) -> Leases:
+        check_lease(request)
         session = await self._here()
         leases = await session.writer.submit(lambda tx: lease.lease(tx, session.memo, request))
         return await self._given(session, leases)
@@ -226,15 +240,19 @@ class SqliteStore:
         for settlement in settlements:
             if settlement.follow_ups:
                 check_follow_ups(settlement.follow_ups)
-        packed = await bodies.packed_settlements(settlements, self._compress_above)
+        if then is not None:
+            check_lease(then)
         session = await self._here()
         memo = session.memo
 
-        def work(tx: Tx) -> Settled:
-            answers = settle.settle(tx, memo, packed)
-            return Settled(answers, None if then is None else lease.lease(tx, memo, then))
+        async def write(packed: Sequence[Settlement]) -> Settled:
+            def work(tx: Tx) -> Settled:
+                answers = settle.settle(tx, memo, packed)
+                return Settled(answers, None if then is None else lease.lease(tx, memo, then))
 
-        settled = await session.writer.submit(work)
+            return await session.writer.submit(work)
+
+        settled = await self._bodies.write(lambda: self._bodies.settlements(settlements), write)
         memo.forget(settlements)
         if settled.leases is not None:
             return Settled(settled.answers, await self._given(session, settled.leases))
@@ -248,7 +266,7 @@ class SqliteStore:
         """Of leased items, after the commit that leased them. One that does not unpack becomes a letter."""
         if not packing.any_packed(items):
             return items
-        judged = await bodies.judged(items)
+        judged = await self._bodies.judged(items)
         broken = [(item, wrong) for item, wrong in judged if wrong is not None]
         if broken:
             # If this fails, their leases lapse, and whoever reclaims them comes by here again.
@@ -279,46 +297,55 @@ class SqliteStore:
         self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
     ) -> tuple[Item, ...]:
         check_letters(ids, worker, ttl)
-        return await bodies.whole(await self._write(lambda tx: in_place.lease(tx, ids, worker, ttl, early=early)))
+        given = await self._write(lambda tx: in_place.lease(tx, ids, worker, ttl, early=early))
+        return await self._bodies.whole(given)
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
-        packed = await bodies.packed_settlements(settlements, self._compress_above)
-        return await self._write(lambda tx: in_place.settle_all(tx, packed))
+        return await self._bodies.write(
+            lambda: self._bodies.settlements(settlements),
+            lambda packed: self._write(lambda tx: in_place.settle_all(tx, packed)),
+        )
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
-        return await self._act(lambda tx: amend.amend(tx, selection, change, by, expect))
+
+        async def write(packed: Change) -> Amended:
+            return await self._act(lambda tx: amend.amend(tx, selection, packed, by, expect))
+
+        return await self._bodies.edit(selection, change, write)
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
         check_act(by)
         check_imports(histories)
-        packed = await bodies.packed_histories(histories, self._compress_above)
-        return await self._write(lambda tx: take_in.take_in(tx, packed, by))
+        return await self._bodies.write(
+            lambda: self._bodies.histories(histories),
+            lambda packed: self._write(lambda tx: take_in.take_in(tx, packed, by)),
+        )
 
     # --- looking ---
 
     async def get(self, item_id: str) -> History:
-        history = await self._read(lambda tx: find.get(tx, item_id))
-        (item,) = await bodies.whole((history.item,))
-        return replace(history, item=item)
+        return await self._bodies.whole_history(await self._read(lambda tx: find.get(tx, item_id)))
 
     async def find(
         self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
     ) -> Page:
         check_page(limit)
+        await self._bodies.check_filter(selection, self.tally)
         return await residue.page(self._looks(oldest=oldest), selection, limit, cursor)
 
     async def ids(
         self, selection: Selection, limit: int = IDS_LIMIT, cursor: str | None = None, *, oldest: bool = False
     ) -> IdPage:
         check_page(limit, IDS_LIMIT)
+        await self._bodies.check_filter(selection, self.tally)
         return await residue.ids(self._looks(oldest=oldest), selection, limit, cursor)
 
     def _looks(self, *, oldest: bool) -> residue.Looks:
         async def find_them(selection: Selection, limit: int, cursor: str | None) -> Page:
             found = await self._search(Search(Asked(selection, limit, cursor, oldest), find.items_at))
-            return Page(await bodies.whole(tuple(found.found)), found.next, found.scanned)
+            return Page(await self._bodies.whole(tuple(found.found)), found.next, found.scanned)
 
         async def find_ids(selection: Selection, limit: int, cursor: str | None) -> IdPage:
             found = await self._search(Search(Asked(selection, limit, cursor, oldest), find.ids_at))
@@ -326,8 +353,8 @@ class SqliteStore:
 
         return residue.Looks(find_them, find_ids, lambda: self._read(lambda tx: tx.now), oldest)
 
-    async def tally(self) -> Tally:
-        return await self._read(find.tally)
+    async def tally(self, *, members: bool = True) -> Tally:
+        return await self._read(lambda tx: find.tally(tx, members=members))
 
     async def _search(self, search: Search[T]) -> Search[T]:
         if not await self._read(search.whole):
@@ -337,6 +364,10 @@ class SqliteStore:
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:
         return await self._read(lambda tx: find.causes(tx, queue, limit))
+
+    async def changes(self, after: int = 0, limit: int = 100) -> tuple[LetterChange, ...]:
+        check_page(limit)
+        return await self._bodies.whole_changes(await self._read(lambda tx: find.changes(tx, after, limit)))
 
     # --- keeping house ---
 
@@ -351,23 +382,31 @@ class SqliteStore:
             pruned = await self._act(lambda tx: amend.prune(tx, selection, limit, by, among))
         return pruned or ()
 
+    async def reencrypt(
+        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+    ) -> Reencrypted:
+        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run)
+
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
+        return await self._write(lambda tx: put.rewrite(tx, rewrites))
+
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await self._read(lambda tx: find.tombstone(tx, item_id))
 
     async def configure(self, queue: str, change: QueueChange) -> None:
         check_change(queue, change)
-        await self._write(lambda tx: configure.configure(tx, queue, change))
+        self._bodies.learn(queue, await self._write(lambda tx: configure.configure(tx, queue, change)))
 
     async def configure_route(self, route: str, capacity: int | None) -> None:
         check_route(route, capacity)
         await self._write(lambda tx: configure.configure_route(tx, route, capacity))
 
     async def settings(self, queue: str) -> QueueSettings:
-        return await self._read(lambda tx: configure.settings(tx, queue))
+        return self._bodies.learn(queue, await self._read(lambda tx: configure.settings(tx, queue)))
 
     async def set_gate(self, write: GateWrite) -> Gate:
         check_gate(write)
-        return await self._write(lambda tx: limits.set_gate(tx, write))
+        return await self._write(lambda tx: configure.set_gate(tx, write))
 
     async def gates(self) -> tuple[Gate, ...]:
         return await self._read(limits.gates)
@@ -392,13 +431,19 @@ class SqliteStore:
         check_text("owner", owner)
         return await self._write(lambda tx: shelf.elect(tx, name, owner, ttl))
 
-    async def wait(self, queues: Sequence[str], timeout: Millis) -> None:
+    async def kinds(self, queue: str) -> tuple[str, ...]:
+        return await self._read(lambda tx: find.kinds(tx, queue))
+
+    async def wait(
+        self, queues: Sequence[str], timeout: Millis, kinds: Mapping[str, tuple[str, ...]] | None = None
+    ) -> None:
         """Returns for a signal, for a due time that has come, or when something is due as soon as we look."""
+        check_queues(queues)
         end = self._clock.monotonic() + timeout
         # Before the first look: what comes after it finds the waiter registered.
         with (await self._here()).waiters.register(queues) as waiter:
             while True:
-                patience = await self._read(lambda tx: _patience(tx, waiter.queues))
+                patience = await self._read(lambda tx: _patience(tx, waiter.queues, kinds or {}))
                 nap = min(POLL, end - self._clock.monotonic(), POLL if patience is None else patience)
                 if nap <= 0 or await self._clock.wait(waiter.event, nap):
                     return
@@ -437,7 +482,7 @@ class SqliteStore:
         return await self.upkeep().backup(path, force=force)
 
 
-def _patience(tx: Tx, queues: frozenset[str]) -> Millis | None:
+def _patience(tx: Tx, queues: frozenset[str], kinds: Mapping[str, tuple[str, ...]]) -> Millis | None:
     """How long until something of these queues is due; None if nothing will be by itself."""
-    when = find.next_due(tx, queues)
-    return None if when is None else when - tx.now
+    times = [families.next_change(tx, queue, kinds.get(queue)) for queue in queues]
+    return min([when - tx.now for when in times if when is not None], default=None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.item import Millis
 from redrive.core.select import Ids
 from redrive.core.states import Disposition
-from redrive.core.verbs import Act, QueueSettings, Swept
-from redrive.stores.sqlite import amend, keys
+from redrive.core.verbs import QueueSettings, Swept
+from redrive.stores.sqlite import amend, families, keys
 from redrive.stores.sqlite.amend import Place, place_of
 from redrive.stores.sqlite.tied import numbers
 from redrive.stores.sqlite.tx import Tx
@@ -31,7 +32,7 @@ def sweep(tx: Tx, limit: int, by: Act, cursor: int) -> Swept:
     stale: list[int] = []
     for *facts, ended_at, has_result in rows:
         place = place_of(tuple(facts))
-        settings = kept.get(place.queue)
+        settings = families.settings_or(tx, place.queue, kept.get(place.queue))
         if settings is None or ended_at is None:
             continue
         keep = _kept(place, settings)

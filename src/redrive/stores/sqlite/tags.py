@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from redrive.core import codec
-from redrive.core.verbs import Change, Tag
+from redrive.core.acts import Change, Tag
 from redrive.stores.checks import TAGS_LIMIT, tagged, too_many_tags
 from redrive.stores.sqlite.tied import numbers
 from redrive.stores.sqlite.tx import Tx

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from redrive.core import codec, terms
-from redrive.core.item import History, Item, Letter, Terms
+from redrive.core.acts import Act
+from redrive.core.item import History, Item, Letter, Terms, payloads_of
 from redrive.core.lanes import NUMBERS
 from redrive.core.select import Ids
 from redrive.core.states import Disposition
-from redrive.core.verbs import Act, PutResult
+from redrive.core.verbs import PutResult
 from redrive.stores import audit
 from redrive.stores.imports import prepared
-from redrive.stores.packing import Packed, checksum
+from redrive.stores.packing import Packed, checksum, is_sealed, packed_as
 from redrive.stores.sqlite import tags
 from redrive.stores.sqlite.amend import KINDS, record_deeds
 from redrive.stores.sqlite.rows import short
@@ -41,6 +42,7 @@ def take_in(tx: Tx, histories: Sequence[History], by: Act) -> PutResult:
     numbered = list(enumerate(new, last + 1))
     tx.execute(_PUT["keep_seq"], (last + len(new),))
     _insert(tx, numbered)
+    tx.change_letters([seq for seq, _ in numbered])
     _count(tx, [history.item for history in new])
     added = tuple([history.item.id for history in new])
     record = audit.AuditRecord(audit.IMPORT, Ids(added), added)
@@ -72,16 +74,29 @@ def _insert(tx: Tx, numbered: Sequence[Numbered]) -> None:
     bound = [(seq, history.item.terms) for seq, history in numbered]
     notes = [(seq, codec.encode(it), it.order_key, seq, it.limit_key, "") for seq, it in bound if it is not None]
     tx.executemany(_TERMS["insert"], notes)
+    tx.executemany(_SQL["revision"], [row for seq, history in numbered for row in _revision_rows(seq, history)])
     tags.insert(tx, [(tag, seq) for seq, history in numbered for tag in history.item.tags])
-    _insert_payloads(tx, [(seq, history.item.payload) for seq, history in numbered])
+    for _, history in numbered:
+        if not all(is_sealed(part.payload) for part in payloads_of(history)):
+            tx.in_clear.add(history.item.queue)
+    _insert_payloads(tx, [(seq, history.item.release, history.item.payload) for seq, history in numbered])
 
 
-def _insert_payloads(tx: Tx, bodies: Sequence[tuple[int, bytes]]) -> None:
-    plain = [(seq, zlib.crc32(body), body) for seq, body in bodies if not isinstance(body, Packed)]
-    packed = [(seq, checksum(body), body, body.packing) for seq, body in bodies if isinstance(body, Packed)]
+def _insert_payloads(tx: Tx, bodies: Sequence[tuple[int, str, bytes]]) -> None:
+    plain = [(seq, zlib.crc32(body), release, body) for seq, release, body in bodies if not isinstance(body, Packed)]
+    packed = [
+        (seq, checksum(body), release, body, body.packing) for seq, release, body in bodies if isinstance(body, Packed)
+    ]
     tx.executemany(_PUT["insert_payload"], plain)
     tx.executemany(_PUT["insert_packed"], packed)
-    tx.weight += sum([len(body) for _, body in bodies])
+    tx.weight += sum([len(body) for _, _, body in bodies])
+
+
+def _revision_rows(seq: int, history: History) -> list[tuple[object, ...]]:
+    return [
+        (seq, one.number, one.at, one.actor, one.reason, one.payload, *packed_as(one.payload))
+        for one in history.revisions
+    ]
 
 
 def _item_row(seq: int, history: History) -> tuple[object, ...]:
@@ -105,6 +120,7 @@ def _item_row(seq: int, history: History) -> tuple[object, ...]:
         item.ended_at,
         NUMBERS[item.priority],
         _ties(item.terms) | (terms.TAGGED if item.tags else 0),
+        item.kind,
     )
 
 

@@ -21,7 +21,7 @@ NOTED = 64
 BINDING = NOTED - 1
 """What of `ties` there is something to look up for when it moves; TAGGED is not, nor is NOTED."""
 
-AFTER, ORDER, LIMIT = HOLDS.index("after"), HOLDS.index("order"), HOLDS.index("limit")
+AFTER, ORDER, LIMIT, PARKED = [HOLDS.index(name) for name in ("after", "order", "limit", "parked")]
 
 
 class Tied(Struct, frozen=True, gc=False):
@@ -61,7 +61,7 @@ def numbers(seqs: Iterable[int]) -> str:
 
 def leased(row: Row) -> Tied:
     """From the columns of lease.pick."""
-    body, _, limit_key, order_key, place = row[TERMS:]
+    body, _, limit_key, order_key, place = row[TERMS : TERMS + 5]
     return Tied(row[SEQ], row[0], row[1], row[TIES], 0, row[4], order_key, place, limit_key, body)
 
 
@@ -73,6 +73,8 @@ def kind_of(tx: Tx, item: Tied) -> Kind:
     """The counter that a ready item is counted in."""
     if not item.hold:
         return "ready"
+    if item.hold == PARKED:
+        return "parked"
     if item.has(ORDERED):
         row = tx.execute(_ORDER["line"], item.line).fetchone()
         if row is not None and row[2] == "parked" and row[0] != item.seq:

@@ -29,21 +29,29 @@ _PARTS = (
     "amend",
     "cancel",
     "capacity",
+    "changes",
     "configure",
     "cursors",
     "dedupe",
     "documents",
+    "edits",
+    "encryption",
     "extend",
+    "families",
+    "fields",
     "filters",
     "find",
+    "fresh_work",
     "gates",
     "history",
     "imports",
     "journal",
+    "kinds",
     "kit",
     "large",
     "laws",
     "lease",
+    "lease_item",
     "letter_ends",
     "letter_leases",
     "life",
@@ -55,13 +63,16 @@ _PARTS = (
     "oldest",
     "order",
     "order_acts",
+    "parking",
     "priority",
     "prune",
     "put",
     "queue_settings",
     "races",
     "rate",
+    "recall",
     "reclaim",
+    "reservations",
     "retention",
     "routes",
     "settle",
@@ -86,20 +97,28 @@ from redrive.testing.conformance.after_order import *  # noqa: E402,F403
 from redrive.testing.conformance.amend import *  # noqa: E402,F403
 from redrive.testing.conformance.cancel import *  # noqa: E402,F403
 from redrive.testing.conformance.capacity import *  # noqa: E402,F403
+from redrive.testing.conformance.changes import *  # noqa: E402,F403
 from redrive.testing.conformance.configure import *  # noqa: E402,F403
 from redrive.testing.conformance.cursors import *  # noqa: E402,F403
 from redrive.testing.conformance.dedupe import *  # noqa: E402,F403
 from redrive.testing.conformance.documents import *  # noqa: E402,F403
+from redrive.testing.conformance.edits import *  # noqa: E402,F403
+from redrive.testing.conformance.encryption import *  # noqa: E402,F403
 from redrive.testing.conformance.extend import *  # noqa: E402,F403
+from redrive.testing.conformance.families import *  # noqa: E402,F403
+from redrive.testing.conformance.fields import *  # noqa: E402,F403
 from redrive.testing.conformance.filters import *  # noqa: E402,F403
 from redrive.testing.conformance.find import *  # noqa: E402,F403
 from redrive.testing.conformance.fixtures import clock, world  # noqa: E402
+from redrive.testing.conformance.fresh_work import *  # noqa: E402,F403
 from redrive.testing.conformance.gates import *  # noqa: E402,F403
 from redrive.testing.conformance.history import *  # noqa: E402,F403
 from redrive.testing.conformance.imports import *  # noqa: E402,F403
 from redrive.testing.conformance.journal import *  # noqa: E402,F403
+from redrive.testing.conformance.kinds import *  # noqa: E402,F403
 from redrive.testing.conformance.large import *  # noqa: E402,F403
 from redrive.testing.conformance.lease import *  # noqa: E402,F403
+from redrive.testing.conformance.lease_item import *  # noqa: E402,F403
 from redrive.testing.conformance.letter_ends import *  # noqa: E402,F403
 from redrive.testing.conformance.letter_leases import *  # noqa: E402,F403
 from redrive.testing.conformance.life import *  # noqa: E402,F403
@@ -109,13 +128,16 @@ from redrive.testing.conformance.moves import *  # noqa: E402,F403
 from redrive.testing.conformance.oldest import *  # noqa: E402,F403
 from redrive.testing.conformance.order import *  # noqa: E402,F403
 from redrive.testing.conformance.order_acts import *  # noqa: E402,F403
+from redrive.testing.conformance.parking import *  # noqa: E402,F403
 from redrive.testing.conformance.priority import *  # noqa: E402,F403
 from redrive.testing.conformance.prune import *  # noqa: E402,F403
 from redrive.testing.conformance.put import *  # noqa: E402,F403
 from redrive.testing.conformance.queue_settings import *  # noqa: E402,F403
 from redrive.testing.conformance.races import *  # noqa: E402,F403
 from redrive.testing.conformance.rate import *  # noqa: E402,F403
+from redrive.testing.conformance.recall import *  # noqa: E402,F403
 from redrive.testing.conformance.reclaim import *  # noqa: E402,F403
+from redrive.testing.conformance.reservations import *  # noqa: E402,F403
 from redrive.testing.conformance.retention import *  # noqa: E402,F403
 from redrive.testing.conformance.routes import *  # noqa: E402,F403
 from redrive.testing.conformance.settle import *  # noqa: E402,F403

@@ -6,11 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
+from redrive.core.acts import (
+    Cancel,
+    Discard,
+    Replay,
+)
 from redrive.core.item import BLOCKERS, Item, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import Disposition, State
 from redrive.core.terms import DEPENDENCY, DEPENDENCY_FAILURE
-from redrive.core.verbs import Cancel, Discard, PutResult, Replay, Settlement
+from redrive.core.verbs import PutResult, Settlement
 from redrive.errors import BadDependency, ConfigError
 from redrive.testing.conformance.kit import (
     DURABLE,

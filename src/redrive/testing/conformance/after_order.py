@@ -6,9 +6,15 @@ import random
 
 import pytest
 
+from redrive.core.acts import (
+    Discard,
+    Replay,
+    Restore,
+    Skip,
+)
 from redrive.core.item import Terms
 from redrive.core.select import EVERYTHING, Ids, Match
-from redrive.core.verbs import Discard, QueueChange, Replay, Restore, Skip
+from redrive.core.verbs import QueueChange
 from redrive.errors import BadDependency
 from redrive.testing.conformance.after import OTHER, assert_died_along, dies, waits
 from redrive.testing.conformance.kit import (

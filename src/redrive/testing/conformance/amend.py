@@ -5,10 +5,22 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from redrive.core.acts import (
+    Amended,
+    Archive,
+    Cancel,
+    Change,
+    Discard,
+    Replay,
+    Restore,
+    SetPolicy,
+    Skip,
+    Tag,
+)
 from redrive.core.item import Dedupe, Item, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Amended, Archive, Cancel, Change, Discard, Entry, Replay, Restore, SetPolicy, Skip, Tag
+from redrive.core.verbs import Entry
 from redrive.errors import Conflict
 from redrive.stores.base import PAGE_LIMIT
 from redrive.testing.conformance.kit import (

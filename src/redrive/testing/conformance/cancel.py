@@ -7,11 +7,21 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
+from redrive.core.acts import (
+    Amended,
+    Cancel,
+    Replay,
+)
 from redrive.core.decide import Charge, ToCancelled, ToDead, ToReady
 from redrive.core.item import Ending, Item, Terms
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
-from redrive.core.verbs import Amended, Answer, Cancel, Extended, Replay, Settlement, Verdict
+from redrive.core.verbs import (
+    Answer,
+    Extended,
+    Settlement,
+    Verdict,
+)
 from redrive.testing.conformance.kit import (
     DURABLE,
     QUEUE,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.core.acts import Cancel, Replay
 from redrive.core.item import Terms
 from redrive.core.select import Ids
-from redrive.core.verbs import Cancel, QueueChange, QueueSettings, Replay
+from redrive.core.verbs import QueueChange, QueueSettings
 from redrive.errors import ConfigError, QueueFull
 from redrive.testing.conformance.kit import (
     QUEUE,

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Literal
 
+from redrive.core.acts import (
+    Cancel,
+    Discard,
+    Replay,
+)
 from redrive.core.item import Dedupe, Millis, NewItem, Terms
 from redrive.core.select import Ids
 from redrive.core.states import State
-from redrive.core.verbs import Cancel, Discard, Duplicate, PutResult, QueueChange, Replay
+from redrive.core.verbs import (
+    Duplicate,
+    PutResult,
+    QueueChange,
+)
 from redrive.testing.conformance.kit import (
     DURABLE,
     QUEUE,

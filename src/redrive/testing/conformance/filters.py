@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from redrive.core.acts import Archive, Tag
 from redrive.core.filters import parse, render
 from redrive.core.item import Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Path, Selection, Text, matches
-from redrive.core.verbs import Archive, QueueChange, Tag
+from redrive.core.verbs import QueueChange
 from redrive.errors import BadFilter, ConfigError
 from redrive.stores import residue
 from redrive.stores.base import PAGE_LIMIT

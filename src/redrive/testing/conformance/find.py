@@ -7,9 +7,16 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Discard,
+    Replay,
+    Tag,
+)
 from redrive.core.item import Item, Priority, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Selection, matches
-from redrive.core.verbs import Archive, Cancel, Discard, QueueChange, Replay, Tag
+from redrive.core.verbs import QueueChange
 from redrive.errors import BadFilter, ConfigError
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
 from redrive.stores.residue import split

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.core.acts import Replay
 from redrive.core.decide import Charge, ToReady
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Ending, Item
 from redrive.core.select import Ids
-from redrive.core.verbs import Replay, Settlement
+from redrive.core.verbs import Settlement
 from redrive.errors import NotFound
 from redrive.testing.conformance.kit import (
     DURABLE,

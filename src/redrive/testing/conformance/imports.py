@@ -9,10 +9,21 @@ import pytest
 from msgspec import structs
 
 from redrive.core import codec
+from redrive.core.acts import (
+    Amended,
+    Archive,
+    Discard,
+    Replay,
+    Restore,
+)
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Dedupe, Ending, History, Item, Letter, Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import Amended, Archive, Discard, PutResult, QueueChange, Replay, Restore, Swept
+from redrive.core.verbs import (
+    PutResult,
+    QueueChange,
+    Swept,
+)
 from redrive.stores.audit import AuditRecord
 from redrive.testing.conformance.amend import audit, only
 from redrive.testing.conformance.kit import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from redrive.core.acts import Archive
 from redrive.core.select import Ids
-from redrive.core.verbs import Archive, Entry, NewEntry
+from redrive.core.verbs import Entry, NewEntry
 from redrive.testing.conformance.kit import DURABLE, SECOND, World, act
 
 

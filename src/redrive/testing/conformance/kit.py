@@ -16,6 +16,11 @@ from typing import TypedDict, TypeVar, Unpack
 import pytest
 from msgspec import structs
 
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Replay,
+)
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
 from redrive.core.item import (
     Attempt,
@@ -33,8 +38,6 @@ from redrive.core.item import (
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
 from redrive.core.verbs import (
-    Act,
-    Amended,
     Answer,
     Held,
     LeaseRequest,
@@ -42,7 +45,6 @@ from redrive.core.verbs import (
     QueueChange,
     QueueSettings,
     QueueTally,
-    Replay,
     Settled,
     Settlement,
     Tombstone,
@@ -85,6 +87,9 @@ class Asked(TypedDict, total=False):
     turn: int
     wants: Sequence[Want]
     lane: int
+    share: int | None
+    item: str
+    kinds: tuple[str, ...] | None
 
 
 @dataclass
@@ -260,8 +265,10 @@ def new(
     at: Instant | None = None,
     priority: Priority = Priority.NORMAL,
     terms: Terms | None = None,
+    kind: str = "",
+    release: str = "",
 ) -> NewItem:
-    return NewItem(item_id or fresh(), queue, payload, delay, at, priority, terms)
+    return NewItem(item_id or fresh(), queue, payload, delay, at, priority, terms, kind, release)
 
 
 def news(count: int, queue: str = QUEUE) -> tuple[NewItem, ...]:
@@ -281,10 +288,13 @@ def asking(
     turn: int = 0,
     wants: Sequence[Want] = (),
     lane: int = 0,
+    share: int | None = None,
+    item: str = "",
+    kinds: tuple[str, ...] | None = None,
 ) -> LeaseRequest:
     """A lease request; every call makes a new nonce unless one is given."""
-    asked = tuple(wants) or (Want(queue, limit, ttl, max_crashes, retries, turn),)
-    return LeaseRequest(worker, asked, nonce or fresh("nonce"), holding, lane)
+    asked = tuple(wants) or (Want(queue, limit, ttl, max_crashes, retries, turn, share, kinds),)
+    return LeaseRequest(worker, asked, nonce or fresh("nonce"), holding, lane, item)
 
 
 def failure(cause: str = "c1", error: str = "SMTPTimeout", text: str = "timed out after 30 s") -> Failure:
@@ -384,8 +394,8 @@ def counted(items: Iterable[Item], queue: str) -> QueueTally:
         trash=lying.count("trash"),
         cancelled=states.count(State.CANCELLED),
         oldest_due=min((item.due_at for item in mine if item.state is State.READY and not item.hold), default=None),
-        held=sum(bool(item.hold) and item.hold != PARKED for item in mine),
-        parked=sum(item.hold == PARKED for item in mine),
+        held=sum(bool(item.hold) and not item.hold.startswith("parked:") for item in mine),
+        parked=sum(item.hold.startswith("parked:") for item in mine),
     )
 
 

@@ -7,10 +7,10 @@ import zlib
 
 import pytest
 
+from redrive.core.acts import Discard, Replay
 from redrive.core.item import Item, NewItem
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Discard, Replay
 from redrive.errors import StoreUnavailable
 from redrive.testing.conformance.kit import (
     DURABLE,

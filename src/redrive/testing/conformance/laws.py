@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from redrive.core.graph import cycle
 from redrive.core.item import History, Item
 from redrive.core.states import State
-from redrive.core.terms import dedupe_place
+from redrive.core.terms import dedupe_place, is_parked
 from redrive.core.verbs import Tally
 from redrive.testing.conformance.kit import PARKED
 
@@ -36,7 +36,7 @@ def _check_lines(items: Sequence[Item]) -> None:
         live = [item for item in line if item.state in LIVE]
         heads = [item for item in live if item.hold in IN_FRONT]
         assert len(heads) <= 1, "two heads of one order key"
-        if live and not heads and not any(item.hold == "after" for item in live):
+        if live and not heads and not any(item.hold == "after" or is_parked(item.hold) for item in live):
             assert any(item.state is State.DEAD for item in line), "a line stands still for nothing"
 
 
@@ -50,8 +50,8 @@ def _check_keys(items: Sequence[Item]) -> None:
     assert max(places.values(), default=0) <= 1, "two live items of one dedupe key"
 
 
-def check_limits(before: Mapping[str, Item], items: Iterable[Item], tally: Tally) -> None:
-    """What this step leased is within the limits; what ran before they were set may be beyond."""
+def check_limits(before: Mapping[str, Item], items: Iterable[Item], tally: Tally, named: str = "") -> None:
+    """What this step leased is within the limits; what ran before they were set may be beyond, and what was `named`."""
     leased = [item for item in items if item.state is State.LEASED]
     given = [item for item in leased if item.id not in before or before[item.id].state is not State.LEASED]
     settings = {row.queue: row.settings for row in tally.queues}
@@ -59,7 +59,7 @@ def check_limits(before: Mapping[str, Item], items: Iterable[Item], tally: Tally
     keys = Counter((item.queue, item.terms.limit_key) for item in leased if item.terms is not None)
     for item in given:
         most, per_key = settings[item.queue].max_running, settings[item.queue].max_per_key
-        assert most is None or running[item.queue] <= most, "more than may run"
+        assert most is None or running[item.queue] <= most or item.id == named, "more than may run"
         if per_key is not None and item.terms is not None and item.terms.limit_key:
             assert keys[item.queue, item.terms.limit_key] <= per_key, "more than may run of one key"
 
@@ -67,7 +67,7 @@ def check_limits(before: Mapping[str, Item], items: Iterable[Item], tally: Tally
 def check_history(history: History) -> None:
     """Whoever waits for others can say for whom."""
     waits = history.item.hold in {"after", "order", PARKED}
-    assert bool(history.blocked_by) == waits
+    assert bool(history.blocked_by) == waits or is_parked(history.item.hold)
     assert history.item.id not in history.blocked_by
 
 

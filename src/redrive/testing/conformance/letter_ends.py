@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from redrive.core.acts import Archive, Replay
 from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
 from redrive.core.item import Dedupe, Ending, Terms
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import (
-    Archive,
     Entry,
     Extended,
     NewEntry,
     QueueChange,
-    Replay,
     Settlement,
     Verdict,
 )

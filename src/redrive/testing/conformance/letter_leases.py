@@ -8,24 +8,26 @@ from collections.abc import Iterable
 import pytest
 from msgspec import structs
 
+from redrive.core.acts import (
+    Archive,
+    Change,
+    Discard,
+    Move,
+    Note,
+    Replay,
+    Restore,
+    Skip,
+    Tag,
+)
 from redrive.core.decide import Charge, Decision, ToDone, ToReady
 from redrive.core.item import Item, NewItem
 from redrive.core.select import Ids, Match
 from redrive.core.states import Disposition
 from redrive.core.verbs import (
     Answer,
-    Archive,
-    Change,
-    Discard,
     Extended,
     Held,
-    Move,
-    Note,
-    Replay,
-    Restore,
     Settlement,
-    Skip,
-    Tag,
     Verdict,
 )
 from redrive.errors import ConfigError

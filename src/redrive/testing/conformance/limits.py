@@ -6,10 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from redrive.core.acts import Cancel
 from redrive.core.item import NewItem, Terms
 from redrive.core.meters import Rate
 from redrive.core.select import Ids, Match
-from redrive.core.verbs import Cancel, QueueChange, Settlement, Want
+from redrive.core.verbs import (
+    QueueChange,
+    Settlement,
+    Want,
+)
 from redrive.testing.conformance.kit import (
     QUEUE,
     SECOND,

@@ -17,15 +17,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 from msgspec import structs
 
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Cancel,
+    Change,
+)
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
 from redrive.core.item import Dedupe, Ending, History, Item, Millis, NewItem, Priority, Terms
 from redrive.core.select import Ids, Selection
 from redrive.core.states import Verb
 from redrive.core.verbs import (
-    Act,
-    Amended,
-    Cancel,
-    Change,
     Held,
     LeaseRequest,
     Leases,
@@ -53,6 +55,7 @@ from redrive.testing.conformance.strategies import (
     decisions,
     delays,
     filters,
+    kinds,
     limits,
     orders,
     picks,
@@ -122,6 +125,7 @@ class StoreMachine(LetterRules):
         bound=st.lists(st.tuples(bonds, awaited), min_size=1, max_size=3),
         priority=priorities,
         again=st.booleans(),
+        kind=kinds,
     )
     def put(
         self,
@@ -129,7 +133,9 @@ class StoreMachine(LetterRules):
         when: tuple[Millis, Millis | None],
         bound: list[tuple[Terms | None, list[int]]],
         priority: Priority,
-        again: bool,  # noqa: FBT001 - drawn, not passed
+        *,
+        again: bool,
+        kind: str = "",
     ) -> None:
         """`bound`: one item each, with what it waits for counted back from the latest, those of the call included."""
         fresh = [f"i-{len(self.known) + number:03d}" for number in range(len(bound))]
@@ -140,7 +146,7 @@ class StoreMachine(LetterRules):
         for item_id, (terms, picked) in zip(fresh, bound, strict=True):
             after = tuple(names[-1 - pick % len(names)] for pick in picked)
             bonds_of = structs.replace(terms or Terms(), after=tuple(one for one in after if one != item_id))
-            items.append(NewItem(item_id, queue, item_id.encode(), delay, at, priority, bonds_of))
+            items.append(NewItem(item_id, queue, item_id.encode(), delay, at, priority, bonds_of, kind, f"r{kind}"))
         answer = self.both(lambda store: store.put(items))
         if isinstance(answer, PutResult):
             self.known.extend(answer.added)
@@ -151,16 +157,20 @@ class StoreMachine(LetterRules):
         wants=st.lists(asked, min_size=1, max_size=2, unique_by=lambda want: want.queue),
         holding=st.sampled_from([0, 0, 1]),
         again=st.sampled_from([False, False, False, True]),
+        named=st.sampled_from([None, None, None, 0, 1, 3, 8]),
     )
-    def lease(self, worker: str, wants: list[Want], holding: int, again: bool) -> None:  # noqa: FBT001 - drawn
-        """`again`: under the worker's last nonce, though it may ask for something else."""
+    def lease(self, worker: str, wants: list[Want], holding: int, again: bool, named: int | None) -> None:  # noqa: FBT001 - drawn
+        """`again`: under the worker's last nonce, though it may ask for something else. `named`: for one item by id."""
         request = self.request(worker, wants, holding)
+        if named is not None:
+            request = structs.replace(request, wants=request.wants[:1], item=self._known(named))
         if again and worker in self.nonces:
             request = structs.replace(request, nonce=self.nonces[worker])
         self._lease(request)
 
     def _lease(self, request: LeaseRequest) -> tuple[Item, ...]:
         answer: Leases = self.both(lambda store: store.lease(request), Verb.LEASE)
+        self.named = request.item
         self._remember(request, answer)
         return answer.items
 
@@ -309,9 +319,20 @@ class StoreMachine(LetterRules):
         check_bonds(items)
         held = [item.id for item in items if item.hold]
         check_no_ring({item_id: self.run(self.model.get(item_id)).blocked_by for item_id in held})
-        check_limits(self.before, items, tally)
+        check_limits(self.before, items, tally, self.named)
         self._check(items)
         check_tally(tally, items)
+        self._follow_changes(items)
+
+    def _follow_changes(self, items: tuple[Item, ...]) -> None:
+        """Whoever reads on is told of every change that the model tells of, with the item as it is now."""
+        stores = zip((self.model, self.engine), self.last_changes, strict=True)
+        expected, told = [self.run(store.changes(last, PAGE_LIMIT)) for store, last in stores]
+        assert {one.id for one in expected} <= {one.id for one in told}
+        there = {item.id: item for item in items}
+        assert all(one.item == there.get(one.id) for one in told)
+        lasts = zip((expected, told), self.last_changes, strict=True)
+        self.last_changes = [found[-1].number if found else last for found, last in lasts]
 
     def _check(self, items: tuple[Item, ...]) -> None:
         assert {item.id for item in items} == set(self.known) - self.pruned
@@ -319,7 +340,7 @@ class StoreMachine(LetterRules):
         for item in items:
             check_item(item)
             if item.id in self.before:
-                check_move(self.before[item.id], item, self.verbs, self.clock.now())
+                check_move(self.before[item.id], item, self.verbs, self.clock.now(), self.named)
         self.before = {item.id: item for item in items}
 
     def teardown(self) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from msgspec import structs
 
-from redrive.core.item import History, Instant, Item
+from redrive.core.acts import Amended
+from redrive.core.item import History, Instant, Item, Terms
 from redrive.core.states import TERMINAL, State, Verb, legal
-from redrive.core.terms import with_policy
+from redrive.core.terms import is_parked
 from redrive.core.verbs import (
-    Amended,
     Answer,
     CauseTally,
     Entry,
@@ -80,25 +80,38 @@ def check_item(item: Item) -> None:
     assert not item.cancel or item.state in {State.LEASED, State.CANCELLED}
 
 
-def check_move(before: Item, after: Item, verbs: Iterable[Verb], now: Instant) -> None:
-    """What one verb may do to one item. Independent of any store, so the model is judged as well."""
+def check_move(before: Item, after: Item, verbs: Iterable[Verb], now: Instant, named: str = "") -> None:
+    """What one verb may do to one item. Independent of any store, so the model is judged as well.
+
+    `named`: the item that a lease asked for by its id.
+    """
     verbs = frozenset(verbs)
     if after.state is not before.state:
         assert _reachable(before.state, after.state, verbs)
     assert after.deliveries >= before.deliveries
     if after.deliveries > before.deliveries:
-        _check_given(before, after, verbs, now)
+        _check_given(before, after, verbs, now, named)
     if after.queue != before.queue:
         assert Verb.AMEND in verbs
-        assert before.state is State.DEAD
-    kept = ("id", "payload", "seq", "enqueued_at", "priority")
+        assert before.state is State.DEAD or (before.state, after.state) == (State.READY, State.DEAD)
+    kept = ("id", "seq", "enqueued_at", "priority", "kind", "release")
+    assert after.payload == before.payload or after.revision > before.revision
     assert all(getattr(before, name) == getattr(after, name) for name in kept)
     if after.terms != before.terms:
         assert Verb.AMEND in verbs
-        assert with_policy(after.terms, "") == with_policy(before.terms, ""), "an operator replaces the policy alone"
+        assert before.state is not State.LEASED, "the terms of what runs are changed"
+        assert _unchangeable(after.terms) == _unchangeable(before.terms), (
+            "an operator replaces policy and payload alone"
+        )
+    if is_parked(before.hold):
+        assert after.state is not State.LEASED, "what was parked is leased"
 
 
-def _check_given(before: Item, after: Item, verbs: frozenset[Verb], now: Instant) -> None:
+def _unchangeable(terms: Terms | None) -> Terms:
+    return structs.replace(terms or Terms(), policy="", revision=0)
+
+
+def _check_given(before: Item, after: Item, verbs: frozenset[Verb], now: Instant, named: str) -> None:
     if Verb.AMEND in verbs:
         assert before.letter is not None
         assert before.lease_until is not None, "taken away from nobody"
@@ -108,7 +121,8 @@ def _check_given(before: Item, after: Item, verbs: frozenset[Verb], now: Instant
         assert before.lease_until is None or before.lease_until <= now or not before.worker, "two hold one letter"
     elif Verb.RECLAIM not in verbs:
         assert Verb.LEASE in verbs
-        assert max(before.due_at, after.due_at) <= now
+        assert max(before.due_at, after.due_at) <= now or after.id == named
+        assert not before.hold or Verb.SETTLE in verbs, "leased though it waits"
         assert (after.state, after.leased_at) == (State.LEASED, now)
 
 

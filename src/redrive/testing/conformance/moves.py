@@ -7,20 +7,20 @@ import asyncio
 import pytest
 
 from redrive.core import codec
-from redrive.core.item import Dedupe, Priority, Terms
-from redrive.core.select import And, Ids, Match
-from redrive.core.states import Disposition, State
-from redrive.core.verbs import (
+from redrive.core.acts import (
     Amended,
     Archive,
     Change,
     Discard,
     Move,
-    QueueChange,
     Replay,
     Restore,
     Skip,
 )
+from redrive.core.item import Dedupe, Priority, Terms
+from redrive.core.select import And, Ids, Match
+from redrive.core.states import Disposition, State
+from redrive.core.verbs import QueueChange
 from redrive.stores.audit import AuditRecord
 from redrive.testing.conformance.amend import audit, only
 from redrive.testing.conformance.kit import (

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.core.acts import (
+    Archive,
+    Replay,
+    Tag,
+)
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Selection, Text
-from redrive.core.verbs import Archive, Replay, Tag
 from redrive.errors import ConfigError
 from redrive.stores.base import PAGE_LIMIT
 from redrive.testing.conformance.find import LETTERS, populate

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from redrive.core.acts import Discard, Replay
 from redrive.core.item import NewItem, Priority, Terms
 from redrive.core.select import Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Discard, QueueChange, Replay, Settlement
+from redrive.core.verbs import QueueChange, Settlement
 from redrive.testing.conformance.kit import (
     DURABLE,
     PARKED,

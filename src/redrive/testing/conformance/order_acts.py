@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Discard,
+    Replay,
+    Restore,
+    Skip,
+)
 from redrive.core.select import Ids
 from redrive.core.states import State
-from redrive.core.verbs import Archive, Cancel, Discard, QueueChange, Replay, Restore, Skip
+from redrive.core.verbs import QueueChange
 from redrive.testing.conformance.kit import (
     PARKED,
     World,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from redrive.core.acts import Replay
 from redrive.core.item import Item, NewItem, Priority
 from redrive.core.lanes import CYCLE
 from redrive.core.select import Ids, Match
-from redrive.core.verbs import Replay
 from redrive.testing.conformance.kit import (
     SECOND,
     World,

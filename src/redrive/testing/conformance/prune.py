@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Discard,
+)
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Archive, Cancel, Discard, Settlement, Tombstone, Verdict
+from redrive.core.verbs import (
+    Settlement,
+    Tombstone,
+    Verdict,
+)
 from redrive.errors import NotFound
 from redrive.testing.conformance.kit import (
     QUEUE,

@@ -22,7 +22,9 @@ async def test_settings_of_a_new_queue_are_none(world: World) -> None:
 
 
 async def test_settings_are_kept_and_seen_by_every_handle(world: World) -> None:
-    wanted = QueueSettings(3, 2, Rate(100, 60_000, 5), 1_000, "park", "gentle", "smtp", 7 * SECOND, SECOND, 0.25)
+    wanted = QueueSettings(
+        3, 2, Rate(100, 60_000, 5), 1_000, "park", "gentle", "smtp", 7 * SECOND, SECOND, 0.25, encrypt=True
+    )
     change = QueueChange(
         max_running=3,
         max_per_key=2,
@@ -33,6 +35,7 @@ async def test_settings_are_kept_and_seen_by_every_handle(world: World) -> None:
         gate="smtp",
         keep=7 * SECOND,
         keep_results=SECOND,
+        encrypt=True,
         retry_share=0.25,
     )
     await world.set(change)

@@ -6,10 +6,17 @@ import asyncio
 import random
 from collections import Counter
 
+from redrive.core.acts import (
+    Amended,
+    Archive,
+    Discard,
+    Replay,
+    Restore,
+)
 from redrive.core.item import Item
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Amended, Archive, Discard, Replay, Restore, Settled, Verdict
+from redrive.core.verbs import Settled, Verdict
 from redrive.stores.base import Store
 from redrive.testing.conformance.kit import (
     QUEUE,

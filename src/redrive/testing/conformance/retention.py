@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from redrive.core import codec
+from redrive.core.acts import Cancel, Discard
 from redrive.core.item import Terms
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
-from redrive.core.verbs import TRASH_KEPT, Cancel, Discard, QueueChange, Swept
+from redrive.core.verbs import (
+    TRASH_KEPT,
+    QueueChange,
+    Swept,
+)
 from redrive.stores.audit import AuditRecord
 from redrive.testing.conformance.kit import QUEUE, SECOND, World, act, finished, ids, new, news, refusal
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from redrive.core.acts import (
+    Archive,
+    Discard,
+    Replay,
+    Restore,
+)
 from redrive.core.decide import Charge, ToDead
 from redrive.core.item import Ending, Item, Millis, Terms
 from redrive.core.select import And, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import (
     Answer,
-    Archive,
-    Discard,
     QueueChange,
-    Replay,
-    Restore,
     RouteTally,
     Settlement,
     Verdict,

@@ -24,6 +24,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "key": ("o1", "o*", "*", "", "O1"),
     "tag": ("eu", "us", "e*", "*", "", "EU"),
     "worker": ("w-1", "w-*", "*", "", "W-1"),
+    "reserved": ("x", "x*", "", "*"),
     "text": ("refused", "*refused*", "*", "", "REFUSED*"),
 }
 NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 5])

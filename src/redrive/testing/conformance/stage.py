@@ -12,10 +12,16 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from redrive.core.acts import Act
 from redrive.core.item import Item
 from redrive.core.select import EVERYTHING
 from redrive.core.states import Disposition, State, Verb
-from redrive.core.verbs import Act, GateWrite, LeaseRequest, QueueChange, Want
+from redrive.core.verbs import (
+    GateWrite,
+    LeaseRequest,
+    QueueChange,
+    Want,
+)
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
@@ -50,7 +56,9 @@ class Stage(RuleBasedStateMachine):
         self.nonces: dict[str, str] = {}
         self.gave_nothing: set[str] = set()
         self.before: dict[str, Item] = {}
+        self.last_changes = [0, 0]
         self.verbs: tuple[Verb, ...] = ()
+        self.named = ""
         self.touched: set[str] = set()
         self.requests = 0
         self.last: Call | None = None
@@ -63,7 +71,7 @@ class Stage(RuleBasedStateMachine):
 
     def both(self, call: Call, *verbs: Verb) -> Any:
         """The same to both; what they answer must be the same."""
-        self.verbs = verbs
+        self.verbs, self.named = verbs, ""
         self.last = call
         return self.run(compare(call, self.model, self.engine))
 

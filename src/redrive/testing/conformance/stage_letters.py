@@ -6,10 +6,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from msgspec import structs
 
+from redrive.core.acts import Act
 from redrive.core.decide import Decision, ToCancelled, ToDone
 from redrive.core.item import Ending, History, Item, NewItem, Terms
 from redrive.core.states import State, Verb
-from redrive.core.verbs import Act, Answer, NewEntry, PutResult, Settlement, Verdict
+from redrive.core.verbs import (
+    Answer,
+    NewEntry,
+    PutResult,
+    Settlement,
+    Verdict,
+)
 from redrive.testing.conformance.kit import ended
 from redrive.testing.conformance.stage import Stage
 from redrive.testing.conformance.strategies import WORKERS, decisions, picks

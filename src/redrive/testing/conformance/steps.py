@@ -12,10 +12,15 @@ from contextlib import suppress
 
 import pytest
 
+from redrive.core.acts import Discard, Replay
 from redrive.core.item import Dedupe, Item, Terms
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
-from redrive.core.verbs import Discard, QueueChange, QueueTally, Replay, Verdict
+from redrive.core.verbs import (
+    QueueChange,
+    QueueTally,
+    Verdict,
+)
 from redrive.testing.conformance.kit import (
     QUEUE,
     TTL,

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
-from redrive.core.item import Dedupe, Priority, Terms
-from redrive.core.meters import Rate
-from redrive.core.select import EVERYTHING, And, Match, Selection
-from redrive.core.verbs import (
+from redrive.core.acts import (
     Archive,
     Cancel,
     Change,
     Discard,
+    Edit,
     Expire,
     Move,
     Note,
-    QueueChange,
+    Park,
+    Recall,
     Replay,
+    Reserve,
     Restore,
     RunNow,
     SetPolicy,
     Skip,
     Tag,
-    Want,
+    Unpark,
+    Unreserve,
 )
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone, ToReady
+from redrive.core.item import Dedupe, Priority, Terms
+from redrive.core.meters import Rate
+from redrive.core.select import EVERYTHING, And, Match, Selection
+from redrive.core.verbs import QueueChange, Want
 from redrive.testing.conformance.kit import failure
 
 QUEUES = ("a", "b")
@@ -68,6 +73,20 @@ changes: st.SearchStrategy[Change] = st.sampled_from(
         RunNow(),
         RunNow(reset=True),
         Expire(),
+        Park("schema"),
+        Park("schema"),
+        Park("bank"),
+        Unpark(),
+        Unpark(),
+        Edit(b"edited"),
+        Edit(b"edited again", 1),
+        Recall(),
+        Recall(),
+        Reserve("x"),
+        Reserve("x"),
+        Unreserve(),
+        Replay(reserved="x"),
+        Replay(reserved="x"),
     ]
 )
 filters: st.SearchStrategy[Selection] = st.sampled_from(
@@ -79,11 +98,14 @@ filters: st.SearchStrategy[Selection] = st.sampled_from(
         Match("cause", "=", "c1"),
         Match("crashes", ">=", 1),
         Match("hold", "=", "order"),
+        Match("hold", "=", "parked"),
         Match("route", "=", "r"),
+        Match("reserved", "=", "x"),
         And((Match("queue", "=", "a"), Match("age", ">", 2_000))),
     ]
 )
 
+kinds = st.sampled_from(["", "", "k", "l"])
 priorities = st.sampled_from([Priority.NORMAL, Priority.NORMAL, Priority.HIGH, Priority.LOW])
 # One of these often enough that lines, keys and limits have something to do; what they wait for is chosen by the rule.
 bonds: st.SearchStrategy[Terms | None] = st.sampled_from(
@@ -91,6 +113,7 @@ bonds: st.SearchStrategy[Terms | None] = st.sampled_from(
         None,
         None,
         Terms(policy="gentle"),
+        Terms(schema=2, trace="t", headers=(("a", "☃"),)),
         Terms(on_dead="die"),
         Terms(on_dead="die"),
         Terms(order_key="o"),
@@ -117,6 +140,8 @@ asked = st.builds(
     st.sampled_from([1, 2, 3, 3]),
     st.sampled_from([None, None, None, 0, 1]),
     st.sampled_from([0, 0, 9, 19]),
+    st.sampled_from([None, None, 300, 500]),
+    st.sampled_from([None, None, None, ("k",), ("", "k"), ("l", "k")]),
 )
 # Half of them take a limit away again: a queue that gives nothing more would end the story.
 queue_changes: st.SearchStrategy[QueueChange] = st.sampled_from(

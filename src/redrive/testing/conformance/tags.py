@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from redrive.core.acts import (
+    Amended,
+    Archive,
+    Change,
+    Discard,
+    Move,
+    Note,
+    Replay,
+    Restore,
+    Tag,
+)
 from redrive.core.item import Terms
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
-from redrive.core.verbs import Amended, Archive, Change, Discard, Held, Move, Note, Replay, Restore, Tag
+from redrive.core.verbs import Held
 from redrive.testing.conformance.amend import audit, only
 from redrive.testing.conformance.kit import (
     DURABLE,

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import random
 
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Change,
+    Discard,
+    Replay,
+    Restore,
+)
 from redrive.core.item import Item
 from redrive.core.select import EVERYTHING, Ids
-from redrive.core.verbs import Archive, Cancel, Change, Discard, QueueChange, QueueTally, Replay, Restore
+from redrive.core.verbs import QueueChange, QueueTally
 from redrive.stores.base import PAGE_LIMIT
 from redrive.testing.conformance.kit import (
     QUEUE,

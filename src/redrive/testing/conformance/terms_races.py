@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
+from redrive.core.acts import (
+    Cancel,
+    Change,
+    Discard,
+    Replay,
+    Skip,
+)
 from redrive.core.item import Dedupe, Item, NewItem, Priority, Terms
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
 from redrive.core.verbs import (
-    Cancel,
-    Change,
-    Discard,
     PutResult,
     QueueChange,
-    Replay,
-    Skip,
     Verdict,
 )
 from redrive.errors import BadDependency

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from redrive.core.acts import (
+    Archive,
+    Discard,
+    Restore,
+)
 from redrive.core.item import Item
 from redrive.core.select import Ids
 from redrive.core.states import Disposition, State
-from redrive.core.verbs import TRASH_KEPT, Archive, Discard, QueueChange, QueueSettings, Restore, Swept
+from redrive.core.verbs import (
+    TRASH_KEPT,
+    QueueChange,
+    QueueSettings,
+    Swept,
+)
 from redrive.testing.conformance.amend import only
 from redrive.testing.conformance.kit import QUEUE, SECOND, World, act, ids, refusal
 from redrive.testing.conformance.retention import left, swept

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from redrive.core.acts import (
+    Archive,
+    Cancel,
+    Change,
+    Discard,
+    Replay,
+)
 from redrive.core.select import EVERYTHING, Ids
-from redrive.core.verbs import Archive, Cancel, Change, Checkup, Discard, Replay
+from redrive.core.verbs import Checkup
 from redrive.errors import ConfigError, Conflict, StoreUnavailable
 from redrive.stores.base import PAGE_LIMIT
 from redrive.testing.conformance.kit import (

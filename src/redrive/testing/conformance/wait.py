@@ -7,8 +7,9 @@ import contextlib
 
 import pytest
 
+from redrive.core.acts import Replay
 from redrive.core.select import Ids
-from redrive.core.verbs import QueueChange, Replay
+from redrive.core.verbs import QueueChange
 from redrive.testing.conformance.kit import (
     PATIENCE,
     QUEUE,

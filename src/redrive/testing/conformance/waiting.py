@@ -5,11 +5,19 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from redrive.core.acts import (
+    Amended,
+    Cancel,
+    Change,
+    Expire,
+    Replay,
+    RunNow,
+)
 from redrive.core.item import Dedupe, Item, Letter, Terms
 from redrive.core.select import Ids
 from redrive.core.states import Disposition, State
 from redrive.core.terms import DEPENDENCY, EXPIRED, EXPIRED_FAILURE
-from redrive.core.verbs import Amended, Cancel, Change, Expire, QueueChange, Replay, RunNow
+from redrive.core.verbs import QueueChange
 from redrive.testing.conformance.kit import (
     DURABLE,
     QUEUE,

@@ -1,4 +1,4 @@
--- amend: moves items nobody holds. The caller has checked each against core.verbs.refusal in the same transaction.
+-- amend: moves items nobody holds. The caller has checked each against core.acts.refusal in the same transaction.
 -- Inputs: ids or numbers of items as arrays. Outputs: what amend and prune need to know of items.
 -- Atomicity: one transaction with letters, counters, causes, the audit entry and the deeds. Whoever changes an item or
 -- its letter holds the lock of its course. First the lines of the items are locked, and those that they are to join in
@@ -14,7 +14,8 @@ select {schema}.lock_lines_into(%b::bigint[], %b);
 select {schema}.lock_lines_into(array(select i.seq from {schema}.item i where i.id = any(%b::text[])), %b);
 
 -- :name lock_lines_into
--- The lines of these items, and those of the same keys in the queue that they are to run in, if it is another one.
+-- The lines of these items, and those of the same keys in the queue that they are to run in, if it is another one; null
+-- for the queue from which each was replayed.
 create or replace function {schema}.lock_lines_into(seqs bigint[], into_queue text) returns void
 language plpgsql volatile parallel unsafe
 as $function$
@@ -28,7 +29,9 @@ begin
         select distinct q.name, t.order_key as key
         from unnest(seqs) as o (seq)
         join {schema}.terms t on t.seq = any (array[o.seq]) and t.order_key <> ''
-        cross join lateral (values (t.queue), (into_queue)) as q (name)
+        cross join lateral (
+            values (t.queue), (into_queue), ((select r.queue from {schema}.recall r where r.seq = t.seq))
+        ) as q (name)
         order by 1, 2
     ) o
     cross join lateral (
@@ -100,6 +103,18 @@ update {schema}.course
 set state = 'ready', due_at = %b::bigint, renewed_at = %b::bigint, attempt = 0, errors = 0, crashes = 0,
     replays = replays + 1, level = 3 + priority, last_chance = %b, ended_at = null
 where seq = any(%b::bigint[]);
+
+-- :name reserved
+-- Those of these letters that are reserved, and for which replay.
+select o.seq, l.reserved
+from unnest(%b::bigint[]) as o (seq)
+cross join lateral (
+    select n.* from {schema}.letter n where n.seq >= o.seq and n.seq <= o.seq order by n.seq limit 1
+) l
+where l.reserved <> '';
+
+-- :name reserve
+update {schema}.letter l set reserved = d.replay from (select %b::text as replay) d where l.seq = any(%b::bigint[]);
 
 -- :name lay
 -- The trash counts from when a letter came there; elsewhere its end is its death.
@@ -177,7 +192,7 @@ where c.seq = any(%b::bigint[]);
 
 -- :name expire
 with fallen as (
-    update {schema}.course c set state = 'dead', ended_at = o.now_at, hold = 0
+    update {schema}.course c set state = 'dead', ended_at = o.now_at, hold = 0, ties = c.ties & ~256
     from (select %b::bigint as now_at) o
     where c.seq = any(%b::bigint[])
     returning c.seq, c.queue, c.ended_at
@@ -188,7 +203,62 @@ insert into {schema}.letter (
 select f.seq, f.queue, f.ended_at, 'open', %b, %b, %b, %b, %b, %b, %b from fallen f;
 
 -- :name cancel
-update {schema}.course set state = 'cancelled', ended_at = %b::bigint, hold = 0 where seq = any(%b::bigint[]);
+update {schema}.course set state = 'cancelled', ended_at = %b::bigint, hold = 0, ties = ties & ~256
+where seq = any(%b::bigint[]);
+
+-- :name park
+-- Whatever they waited for is found again when they are unparked.
+with named as (
+    insert into {schema}.terms as t (seq, queue, parked)
+    select n.seq, n.queue, %b from {schema}.course n where n.seq = any(%b::bigint[])
+    on conflict (seq) do update set parked = excluded.parked
+    returning t.seq
+)
+update {schema}.course c set hold = 4, ties = c.ties | 320 from named n where c.seq = any (array[n.seq]);
+
+-- :name pass_on
+-- Of these parked items: who was set aside under a limit key no longer is, and what others were promised goes to the next.
+select {schema}.give_back(
+    %b::bigint[], array_fill(4::smallint, array[cardinality(%b::bigint[])]), '{}'::bigint[], %b::bigint[]
+);
+
+-- :name unpark_items
+-- With the hold that each has now, and counted so. Gives the queues.
+with freed as (
+    update {schema}.course c
+    set ties = c.ties & ~256,
+        hold = case when c.ties & 4 <> 0
+                         and exists (select 1 from {schema}.edge e where e.waiting = c.seq offset 0) then 1
+                    when c.ties & 1 <> 0 and exists (
+                        select 1 from {schema}.line l
+                        where l.queue = c.queue and l.key = (select t.order_key from {schema}.terms t where t.seq = c.seq)
+                          and l.head is distinct from c.seq
+                        offset 0
+                    ) then 2 else 0 end
+    where c.seq = any(%b::bigint[])
+    returning c.seq, c.queue, c.hold, c.ties
+), counted as (
+    insert into {schema}.counter (queue, ready, held, parked)
+    select b.queue, count(*) filter (where b.kind = 'ready'), count(*) filter (where b.kind = 'held'),
+           -count(*) filter (where b.kind <> 'parked')
+    from (select f.queue, {schema}.bucket(f.seq, f.queue, f.hold, f.ties) as kind from freed f) b
+    group by b.queue
+)
+select distinct f.queue from freed f;
+
+-- :name keep_revisions
+-- The payloads as they are, damaged or not.
+insert into {schema}.revision (seq, number, at, actor, reason, body, packing, crc)
+select i.seq, o.number, a.at, a.actor, a.reason, i.body, i.packing, i.crc
+from unnest(%b::bigint[], %b::integer[]) as o (seq, number)
+join {schema}.item i on i.seq = any (array[o.seq])
+cross join (select %b::bigint as at, %b::text as actor, %b::text as reason) a;
+
+-- :name edit
+with payload as (select %b::bytea as body, %b::smallint as packing, %b::bigint as crc),
+    marked as (update {schema}.course c set ties = c.ties | 512 where c.seq = any(%b::bigint[]))
+update {schema}.item i set body = p.body, packing = p.packing, crc = p.crc
+from payload p where i.seq = any(%b::bigint[]);
 
 -- :name untie
 select {schema}.untie(
@@ -358,7 +428,11 @@ begin
     select n.* into l from {schema}.line n where n.queue = of_queue and n.key = of_key;
     perform 1 from {schema}.course c where c.seq = l.head for no key update;
     select t.place into its_place from {schema}.terms t
-    where t.seq = l.head and (select c.state = 'ready' and c.hold = 1 from {schema}.course c where c.seq = l.head);
+    where t.seq = l.head and (
+        select c.state = 'ready'
+               and (c.hold = 1 or c.hold = 4 and exists (select 1 from {schema}.edge e where e.waiting = c.seq))
+        from {schema}.course c where c.seq = l.head
+    );
     select f.place, f.seq into upcoming from {schema}.follower f
     where f.queue = of_queue and f.key = of_key and f.place < its_place order by f.place limit 1;
     if not found then
@@ -380,7 +454,9 @@ as $function$
 begin
     update {schema}.line n set status = 0 where n.queue = of_line.queue and n.key = of_line.key;
     if of_line.status = 2 and of_line.waiting > 0 then
-        insert into {schema}.counter (queue, held, parked) values (of_line.queue, of_line.waiting, -of_line.waiting);
+        insert into {schema}.counter (queue, held, parked)
+        select of_line.queue, b.n, -b.n
+        from (select of_line.waiting - {schema}.parked_behind(of_line.queue, of_line.key) as n) b;
     end if;
 end
 $function$;
@@ -434,4 +510,13 @@ end
 $function$;
 
 -- :name record_deeds
-insert into {schema}.deed (seq, position) select seq, %b::bigint from unnest(%b::bigint[]) as seq;
+-- Also that those which were letters, and those which are now, have changed.
+with recorded as (
+    insert into {schema}.deed (seq, position) select seq, %b::bigint from unnest(%b::bigint[]) as seq
+)
+insert into {schema}.unnumbered (seq)
+select o.seq
+from (
+    select unnest(%b::bigint[]) as seq union select l.seq from {schema}.letter l where l.seq = any(%b::bigint[])
+) o
+order by o.seq;

@@ -67,11 +67,22 @@ $function$;
 create or replace function {schema}.bucket(of_seq bigint, of_queue text, hold smallint, ties smallint) returns text
 language sql stable parallel safe
 as $function$
-    select case when hold = 0 then 'ready' when ties & 1 <> 0 and exists (
+    select case when hold = 0 then 'ready' when hold = 4 then 'parked' when ties & 1 <> 0 and exists (
         select 1 from {schema}.line l
         where l.queue = of_queue and l.key = (select t.order_key from {schema}.terms t where t.seq = of_seq)
           and l.status = 2
     ) then 'parked' else 'held' end
+$function$;
+
+-- :name parked_behind
+-- How many items behind the head of a line an operator parked: they count as parked whatever becomes of the head.
+create or replace function {schema}.parked_behind(of_queue text, of_key text) returns bigint
+language sql stable parallel safe
+as $function$
+    select count(*)
+    from (select c.seq from {schema}.course c where c.state = 'ready' and c.hold = 4 and c.queue = of_queue offset 0) c
+    join {schema}.terms t on t.seq = any (array[c.seq]) and t.order_key = of_key
+    join {schema}.follower f on f.queue = of_queue and f.key = of_key and f.place = t.place and f.seq = c.seq
 $function$;
 
 -- :name lock_lines
@@ -114,7 +125,7 @@ begin
     ) b
     group by b.queue;
     with fallen as (
-        update {schema}.course c set state = 'dead', ended_at = now_at, hold = 0
+        update {schema}.course c set state = 'dead', ended_at = now_at, hold = 0, ties = c.ties & ~256
         where c.seq = any (seqs)
         returning c.seq, c.queue
     ), died as (
@@ -127,7 +138,9 @@ begin
                ',"category":"dependency","rule":"after","cause":"dependency","action":"dead","code":'
                'null,"frames":[]}'
         from fallen f
-        returning queue
+        returning seq, queue
+    ), noted as (
+        insert into {schema}.unnumbered (seq) select d.seq from died d
     )
     insert into {schema}.cause (cause, queue, n)
     select 'dependency', d.queue, count(*) from died d group by d.queue;
@@ -263,7 +276,7 @@ begin
         -- Each by its key, whatever the planner thinks of tables that it does not know yet.
         select l.ctid as line_tid, n.ctid as next_tid, n.seq as next_seq,
                o.ending = 2 and coalesce(
-                   (select q.order_mode from {schema}.queue q where q.name = l.queue), 'block'
+                   (select q.order_mode from {schema}.settings_for(l.queue, false) q), 'block'
                ) <> 'skip' as stops,
                case when o.ending = 2 then (select i.id from {schema}.item i where i.seq = o.seq)
                     when l.gap = '' then ''
@@ -301,7 +314,7 @@ begin
             from stepped s where l.ctid = s.line_tid
         ), freed as (
             update {schema}.course c set hold = 0 from stepped s
-            where c.seq = any (array[s.next_seq]) and c.ties & 4 = 0
+            where c.seq = any (array[s.next_seq]) and c.ties & 260 = 0
             returning c.seq, c.queue
         ), counted as (
             insert into {schema}.counter (queue, held, ready)
@@ -327,14 +340,16 @@ begin
         with halted as (
             update {schema}.line l
             set status = case when exists (
-                select 1 from {schema}.queue q where q.name = l.queue and q.order_mode = 'park'
+                select 1 from {schema}.settings_for(l.queue, false) q where q.order_mode = 'park'
             ) then 2 else 1 end
             from unnest(stopped) as s (line_tid) where l.ctid = s.line_tid
-            returning l.queue, l.waiting, l.status
+            returning l.queue, l.key, l.waiting, l.status
+        ), behind as (
+            select h.queue, h.waiting - {schema}.parked_behind(h.queue, h.key) as n
+            from halted h where h.status = 2 and h.waiting > 0
         )
         insert into {schema}.counter (queue, held, parked)
-        select h.queue, -sum(h.waiting), sum(h.waiting) from halted h where h.status = 2 group by h.queue
-        having sum(h.waiting) > 0;
+        select b.queue, -sum(b.n), sum(b.n) from behind b group by b.queue having sum(b.n) > 0;
     end if;
 end
 $function$;
@@ -371,7 +386,7 @@ begin
             from step s where l.ctid = s.line_tid
         ), freed as (
             update {schema}.course c set hold = 0 from step s
-            where c.seq = any (array[s.next_seq]) and c.ties & 4 = 0
+            where c.seq = any (array[s.next_seq]) and c.ties & 260 = 0
             returning c.seq, c.queue
         ), counted as (
             insert into {schema}.counter (queue, held, ready)
@@ -419,7 +434,7 @@ begin
                         offset 0
                     ) then 2
                     when c.hold = 3 then 3 else 0 end as new_hold
-        from known c where c.state = 'ready'
+        from known c where c.state = 'ready' and c.hold <> 4
     ), changed as (
         update {schema}.course c set hold = f.new_hold from found f
         where c.seq = any (array[f.seq]) and f.hold <> f.new_hold

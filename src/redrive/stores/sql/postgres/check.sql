@@ -56,9 +56,10 @@ from (
                or c.lease_until is not null and (c.worker is null or c.leased_at is null) as lease,
            (c.state in ('done', 'dead', 'cancelled')) <> (c.ended_at is not null) as ending,
            c.state = 'dead' and l.seq is null as letter,
-           c.hold <> 0 and c.state <> 'ready' as held,
+           c.hold <> 0 and c.state <> 'ready' or (c.hold = 4) <> (c.ties & 256 <> 0)
+               or c.hold = 4 and coalesce(t.parked, '') = '' as held,
            (c.ties & 64 <> 0) <> (t.seq is not null) or coalesce(t.queue <> c.queue, false) as untold,
-           (c.hold = 1) <> (
+           c.hold <> 4 and (c.hold = 1) <> (
                c.ties & 4 <> 0 and exists (select 1 from {schema}.edge e where e.waiting = c.seq)
            ) as waits,
            c.ties & 1 <> 0 and c.state in ('ready', 'leased') and not exists (
@@ -83,15 +84,21 @@ where misfit or unknown or lease or ending or letter or held or untold or waits 
 order by seq;
 
 -- :name letter
--- One whose item is not there, is not dead, or is of another queue, or that lies nowhere we know.
-select coalesce(i.id, '#' || l.seq), true
-from {schema}.letter l
-left join {schema}.course c on c.seq = l.seq and c.seq > %b::bigint and c.seq <= %b::bigint
-left join {schema}.item i on i.seq = l.seq and i.seq > %b::bigint and i.seq <= %b::bigint
-where l.seq > %b::bigint and l.seq <= %b::bigint
-    and (i.seq is null or c.seq is null or c.state <> 'dead' or c.queue <> l.queue
-        or l.disposition not in ('open', 'archived', 'trash'))
-order by l.seq;
+-- One whose item is not there, is not dead, or is of another queue, or that lies nowhere we know; one without a number.
+select name, misfit, unnumbered
+from (
+    select l.seq, coalesce(i.id, '#' || l.seq) as name,
+           i.seq is null or c.seq is null or c.state <> 'dead' or c.queue <> l.queue
+               or l.disposition not in ('open', 'archived', 'trash') as misfit,
+           n.seq is null and l.seq not in (select o.seq from {schema}.unnumbered o) as unnumbered
+    from {schema}.letter l
+    left join {schema}.course c on c.seq = l.seq and c.seq > %b::bigint and c.seq <= %b::bigint
+    left join {schema}.item i on i.seq = l.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+    left join {schema}.change n on n.seq = l.seq and n.seq > %b::bigint and n.seq <= %b::bigint
+    where l.seq > %b::bigint and l.seq <= %b::bigint
+) looked_at
+where misfit or unnumbered
+order by seq;
 
 -- :name result
 select '#' || r.seq, true
@@ -106,6 +113,24 @@ from {schema}.attempt a
 left join {schema}.item i on i.seq = a.seq and i.seq > %b::bigint and i.seq <= %b::bigint
 where a.seq > %b::bigint and a.seq <= %b::bigint and i.seq is null
 order by a.seq;
+
+-- :name revision
+-- Of an item that is not there, or of which the terms count another number.
+select coalesce(i.id, '#' || r.seq), true
+from (
+    select v.seq, count(*) as n from {schema}.revision v where v.seq > %b::bigint and v.seq <= %b::bigint group by v.seq
+) r
+left join {schema}.item i on i.seq = r.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+left join {schema}.terms t on t.seq = r.seq and t.seq > %b::bigint and t.seq <= %b::bigint
+where i.seq is null or r.n <> coalesce((convert_from(t.body, 'UTF8')::json ->> 'revision')::integer, 0)
+order by r.seq;
+
+-- :name recall
+select '#' || r.seq, true
+from {schema}.recall r
+left join {schema}.item i on i.seq = r.seq and i.seq > %b::bigint and i.seq <= %b::bigint
+where r.seq > %b::bigint and r.seq <= %b::bigint and i.seq is null
+order by r.seq;
 
 -- :name tag
 select '#' || g.seq, true
@@ -141,7 +166,7 @@ from {schema}.follower f
 left join {schema}.course c on c.seq = f.seq
 left join {schema}.item i on i.seq = f.seq
 left join {schema}.line l on l.queue = f.queue and l.key = f.key
-where l.queue is null or coalesce(c.state, '') <> 'ready' or c.hold not in (1, 2)
+where l.queue is null or coalesce(c.state, '') <> 'ready' or c.hold not in (1, 2, 4)
 union all
 select 3, coalesce(s.queue, r.queue) || ': ' || coalesce(s.key, r.key)
 from {schema}.slot s
@@ -204,6 +229,12 @@ from {schema}.letter l left join {schema}.item i on i.seq = l.seq
 where l.seq > %b::bigint and l.seq <= %b::bigint
 order by l.seq;
 
+-- :name revision_bodies
+select coalesce(i.id, '#' || r.seq), r.body, r.packing, r.crc
+from {schema}.revision r left join {schema}.item i on i.seq = r.seq
+where r.seq > %b::bigint and r.seq <= %b::bigint
+order by r.seq, r.number;
+
 -- :name attempt_bodies
 select coalesce(i.id, '#' || a.seq), a.body, a.delivery
 from {schema}.attempt a left join {schema}.item i on i.seq = a.seq
@@ -216,7 +247,7 @@ order by a.seq, a.delivery;
 -- (what it is, a queue or cause, a counter or queue, a route, how many): one statement, because all has to be of one
 -- picture.
 select 'kept', k.queue, v.counter, '', sum(v.n)::bigint
-from {schema}.counter k cross join lateral (values
+from (select * from {schema}.counter union all select * from {schema}.member_counter) k cross join lateral (values
     ('ready', k.ready), ('leased', k.leased), ('done', k.done), ('open', k.open), ('archived', k.archived),
     ('trash', k.trash), ('cancelled', k.cancelled), ('held', k.held), ('parked', k.parked)
 ) v (counter, n)
@@ -242,6 +273,15 @@ select 'last', '', '', '', coalesce(pg_sequence_last_value('{schema}.item_seq'::
 union all
 select 'highest', '', '', '', coalesce((select max(seq) from {schema}.item), 0);
 
+-- :name turn_misfits
+-- Members of a family that could give something, on which no lease of the family will look. One that is paused, or may
+-- be full, is not looked at before that changes.
+select k.queue from {schema}.member_counter k left join {schema}.queue q on q.name = k.queue
+where not coalesce(q.paused, false) and q.max_running is null
+    and not exists (select 1 from {schema}.agenda a where a.queue = k.queue)
+group by k.queue having sum(k.ready) > 0
+order by k.queue;
+
 -- --- repair ---
 
 -- :name lock
@@ -262,3 +302,14 @@ for update of c;
 
 -- :name forget_tags
 delete from {schema}.tag g where not exists (select 1 from {schema}.item i where i.seq = g.seq) returning g.seq;
+
+-- :name note_unnumbered
+with noted as (
+    insert into {schema}.unnumbered (seq)
+    select l.seq from {schema}.letter l
+    where not exists (select 1 from {schema}.change c where c.seq = l.seq)
+        and l.seq not in (select o.seq from {schema}.unnumbered o)
+    order by l.seq
+    returning seq
+)
+select i.id from noted n join {schema}.item i on i.seq = n.seq order by i.seq;

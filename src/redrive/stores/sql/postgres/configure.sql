@@ -11,14 +11,14 @@ update {schema}.queue set paused = %b, paused_by = %b, paused_reason = %b where 
 
 -- :name settings
 select max_running, max_per_key, rate_count, rate_per, rate_burst, capacity, order_mode, policy, gate, keep,
-       keep_results, retry_share, keep_trash
+       keep_results, retry_share, keep_trash, encrypt
 from {schema}.queue where name = %b
 
 -- :name write
 update {schema}.queue
 set max_running = %b, max_per_key = %b, rate_count = %b, rate_per = %b, rate_burst = %b, capacity = %b,
     order_mode = %b, policy = %b, gate = %b, keep = %b, keep_results = %b, retry_share = %b,
-    keep_trash = %b
+    keep_trash = %b, encrypt = %b
 where name = %b;
 
 -- :name pace
@@ -29,7 +29,7 @@ insert into {schema}.pace (queue) values (%b) on conflict (queue) do update set 
 insert into {schema}.pace (queue) values (%b) on conflict (queue) do update set full_at = pace.full_at;
 
 -- :name fill
-select coalesce(sum(ready + held + parked + leased), 0)::bigint from {schema}.counter where queue = %b;
+select {schema}.fill_of(%b);
 
 -- :name free_all
 -- All that were set aside, of any key of the queue. First their slots, so that no lease sets one aside meanwhile.
@@ -92,4 +92,4 @@ where name = %b;
 
 -- :name behind
 -- The queues behind a gate.
-select name from {schema}.queue where gate = %b;
+select name from {schema}.queue where gate = %b and gate <> '';

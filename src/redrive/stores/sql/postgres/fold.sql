@@ -1,6 +1,6 @@
 -- fold: makes few rows of many deltas. Sums are the same before and after, so it can happen at any time, or never.
 -- Inputs: none. Outputs: none.
--- Atomicity: one statement. Only one folds at a time, nobody waits for it, and rows written meanwhile are left alone.
+-- Atomicity: one statement. Only one folds at a time, nobody but a reader of changes waits for it, and rows written meanwhile are left alone.
 
 -- :name function
 create or replace function {schema}.fold() returns void
@@ -22,10 +22,23 @@ begin
                sum(g.cancelled), sum(g.held), sum(g.parked)
         from gone g group by g.queue;
     end if;
+    -- Of members there may be very many, and most have not moved.
+    with many as (
+        select c.queue from {schema}.member_counter c group by c.queue having count(*) >= 20 limit 100
+    ), gone as (
+        delete from {schema}.member_counter c using many m where c.queue = any (array[m.queue]) returning c.*
+    )
+    insert into {schema}.member_counter (queue, ready, leased, done, open, archived, trash, cancelled, held, parked)
+    select g.queue, sum(g.ready), sum(g.leased), sum(g.done), sum(g.open), sum(g.archived), sum(g.trash),
+           sum(g.cancelled), sum(g.held), sum(g.parked)
+    from gone g group by g.queue;
     if (select count(*) - count(distinct (c.cause, c.queue, c.route)) from {schema}.cause c) >= 100 then
         with gone as (delete from {schema}.cause c returning c.*)
         insert into {schema}.cause (cause, queue, route, n)
         select g.cause, g.queue, g.route, sum(g.n) from gone g group by g.cause, g.queue, g.route having sum(g.n) <> 0;
+    end if;
+    if (select count(*) from {schema}.unnumbered) >= 100 then
+        perform {schema}.number_changes();
     end if;
     -- Limit keys of which nothing runs any more. A lease or a settle that has one in its hands makes it anew.
     delete from {schema}.slot s using (

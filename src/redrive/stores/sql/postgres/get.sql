@@ -27,7 +27,8 @@ select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed
                select g.tag from {schema}.tag g where g.seq >= c.seq and g.seq <= c.seq order by g.seq offset 0
            ) g order by g.tag
        ) end,
-       found.place
+       t.parked,
+       c.kind, i.release, l.reserved, found.place
 from found
 cross join lateral (select * from {schema}.item i where i.seq = found.seq offset 0) i
 cross join lateral (select * from {schema}.course c where c.seq = found.seq offset 0) c
@@ -55,15 +56,18 @@ select i.id, i.queue, i.body, i.seq, c.state, i.enqueued_at, c.due_at, c.renewed
        r.body, i.crc, l.reason, l.died_at, l.disposition, l.failure, i.packing, r.packing, l.route, c.priority, c.hold,
        n.status, t.body, t.gap, t.cancel,
        case when c.ties & 128 <> 0 then {schema}.tags_of(c.seq) end,
-       c.omitted,
+       t.parked,
+       c.kind, i.release, l.reserved, c.omitted,
        array(select a.body from {schema}.attempt a where a.seq = found.seq order by a.delivery),
        array(
            select b.id from (
                select h.seq, h.id from {schema}.item h
-               where h.seq = case when c.hold in (1, 2) and n.head <> c.seq then n.head end
+               where h.seq = case when c.hold in (1, 2, 4) and n.head <> c.seq then n.head end
                union
                select a.seq, o.id
-               from unnest(case when c.hold = 1 then t.after end) as o (id)
+               from unnest(case when c.hold = 1 or c.hold = 4 and exists (
+                   select 1 from {schema}.edge e where e.waiting = c.seq
+               ) then t.after end) as o (id)
                left join {schema}.item a on a.id = any (array[o.id])
                left join {schema}.course d on d.seq = any (array[a.seq])
                left join {schema}.tombstone s on s.id = any (array[o.id])
@@ -91,6 +95,11 @@ cross join lateral (
     from {schema}.deed deed join {schema}.journal j on j.position = any (array[deed.position])
     where deed.seq = found.seq
 ) d;
+
+-- :name revisions
+-- Up to a number: one more may have been made since the item was read.
+select number, body, packing, crc, at, actor, reason from {schema}.revision
+where seq = %b::bigint and number < %b::integer order by number;
 
 -- :name tombstone
 select id, queue, state, payload_sha256, at, actor, reason from {schema}.tombstone where id = %b;

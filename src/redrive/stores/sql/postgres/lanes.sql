@@ -6,13 +6,17 @@
 -- The next of a queue, in the order in which core.lanes.choose gives them: numbers, and which of them are retries. A
 -- lane is a priority, first attempts or retries; each is in due order.
 create or replace function {schema}.choose(
-    now_at bigint, of_queue text, below_level integer, most bigint, retries bigint, most_retries bigint, turn bigint,
-    floor_due bigint, floor_seq bigint, out seqs bigint[], out tried boolean[]
+    now_at bigint, of_queue text, of_kinds text[], below_level integer, most bigint, retries bigint, most_retries bigint,
+    turn bigint, share bigint, floor_due bigint, floor_seq bigint, out seqs bigint[], out tried boolean[]
 )
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
+    names text[];
+    levels integer[];
+    of_each bigint;
+    ends bigint[];
     numbers bigint[];
     dues bigint[];
     heads integer[];
@@ -24,42 +28,74 @@ declare
     taken integer := 0;
     given integer := 0;
     may integer;
+    lease_no bigint;
+    of_its_own bigint;
+    may_retry boolean;
 begin
     seqs := '{}';
     tried := '{}';
-    with due as materialized (
-        select l.level, p.due_at, p.seq
-        from unnest({schema}.levels(of_queue, 0)) as l (level)
-        cross join lateral (
-            select c.seq, c.due_at
-            from {schema}.course c
-            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level and c.due_at <= now_at
-              and (c.due_at, c.seq) > (case when l.level = 0 then floor_due else -1 end, floor_seq)
-            order by c.due_at, c.seq
-            limit most
-            for no key update of c skip locked
-        ) p
-        where l.level < below_level
-    ), sorted as (
-        select d.seq, d.due_at, d.level % 3 * 2 + d.level / 3 % 2 as lane,
-               row_number() over (order by d.level % 3 * 2 + d.level / 3 % 2, d.due_at, d.seq) as nth
-        from due d
-    )
-    select coalesce(array_agg(o.seq order by o.nth), '{}'), coalesce(array_agg(o.due_at order by o.nth), '{}'),
-           array(select (select coalesce(min(n.nth), 1) from sorted n where n.lane = l) from generate_series(0, 5) l),
-           array(select (select coalesce(max(n.nth), 0) from sorted n where n.lane = l) from generate_series(0, 5) l)
-    into numbers, dues, heads, tails from sorted o;
+    select array_agg(l.kind), array_agg(l.level), coalesce(max(l.alike), 1) into names, levels, of_each
+    from (
+        select n.kind, n.level, count(*) over (partition by n.level) as alike
+        from {schema}.levels(of_queue, of_kinds, 0) as n where n.level < below_level
+    ) l;
+    -- A share of each kind is read first, and all of each only where that may not have been enough: where the last that
+    -- was read of a kind is among the first of its lane. What is read is locked, so there is less to spare than elsewhere.
+    of_each := case when of_each = 1 then most else least(most, most / of_each + 4) end;
+    loop
+        with due as materialized (
+            select l.kind, l.level, p.due_at, p.seq
+            from unnest(names, levels) as l (kind, level)
+            cross join lateral (
+                select c.seq, c.due_at
+                from {schema}.course c
+                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.kind = l.kind and c.level = l.level
+                  and c.due_at <= now_at
+                  and (c.due_at, c.seq) > (case when l.level = 0 then floor_due else -1 end, floor_seq)
+                order by c.due_at, c.seq
+                limit of_each
+                for no key update of c skip locked
+            ) p
+        ), sorted as (
+            select d.seq, d.due_at, d.kind, d.level, d.level % 3 * 2 + d.level / 3 % 2 as lane,
+                   row_number() over (order by d.level % 3 * 2 + d.level / 3 % 2, d.due_at, d.seq) as nth
+            from due d
+        )
+        select coalesce(array_agg(o.seq order by o.nth), '{}'), coalesce(array_agg(o.due_at order by o.nth), '{}'),
+               array(select (select coalesce(min(n.nth), 1) from sorted n where n.lane = l) from generate_series(0, 5) l),
+               array(select (select coalesce(max(n.nth), 0) from sorted n where n.lane = l) from generate_series(0, 5) l),
+               case when of_each < most then array(
+                   select array[n.lane + 1, max(n.nth)]
+                   from sorted n group by n.kind, n.level, n.lane having count(*) = of_each
+               ) end
+        into numbers, dues, heads, tails, ends from sorted o;
+        exit when of_each = most or not exists (
+            select 1 from generate_subscripts(ends, 1) as at where ends[at][2] - heads[ends[at][1]] + 1 < most
+        );
+        of_each := most;
+    end loop;
+    if cardinality(numbers) = tails[1] then
+        -- Nothing was tried before or has a priority: the time alone decides.
+        seqs := numbers[1:most::integer];
+        tried := array_fill(false, array[cardinality(seqs)]);
+        return;
+    end if;
     foreach may in array array[
         case when retries is null then most_retries else least(retries, most_retries) end, most_retries
     ] loop
         <<one_by_one>>
         while taken < most loop
-            turn_of := case (turn + taken) % 20 when 9 then 2 when 19 then 3 else 1 end;
+            lease_no := turn + taken;
+            turn_of := case lease_no % 20 when 9 then 2 when 19 then 3 else 1 end;
+            -- The turns of each priority are counted for themselves.
+            of_its_own := case when turn_of > 1 then lease_no / 20
+                else lease_no / 20 * 18 + lease_no % 20 - case when lease_no % 20 > 9 then 1 else 0 end end;
+            may_retry := given < may and (share is null or of_its_own * share % 1000 + share >= 1000);
             lane := null;
             for nth in 1 .. 3 loop
                 lane := turns[turn_of][nth] * 2 + 1;
                 other := lane + 1;
-                if given < may and heads[other] <= tails[other] and (
+                if may_retry and heads[other] <= tails[other] and (
                     heads[lane] > tails[lane]
                     or (dues[heads[other]], numbers[heads[other]]) < (dues[heads[lane]], numbers[heads[lane]])
                 ) then
@@ -75,6 +111,7 @@ begin
             taken := taken + 1;
             given := given + case when lane % 2 = 0 then 1 else 0 end;
         end loop;
+        share := null;
     end loop;
 end
 $function$;
@@ -155,7 +192,7 @@ begin
         from unnest(seqs) with ordinality as o (seq, nth)
         where c.seq = any (array[o.seq])
         returning c.seq, c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes, c.replays,
-                  c.last_chance, c.priority, c.ties, o.nth
+                  c.last_chance, c.priority, c.ties, c.kind, o.nth
     ), kept as (
         insert into {schema}.nonce as n (worker, lane, nonce, at, seqs, deliveries)
         select who, split_part(request, ':', 1), request, now_at, array_agg(g.seq), array_agg(g.deliveries)
@@ -180,7 +217,7 @@ begin
            c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
            c.replays, c.last_chance, alone_as, who, now_at, now_at + ttl,
            c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
-           t.gap, t.cancel
+           t.gap, t.cancel, c.kind, i.release
     from given c
     cross join lateral (select n.* from {schema}.item n where n.seq = c.seq offset 0) i
     left join lateral (
@@ -194,8 +231,8 @@ $function$;
 -- Round by round: as long as some of what was chosen had to be set aside, others are chosen in their place.
 -- below_level: of which levels; 1 is plain first attempts alone.
 create or replace function {schema}.give_chosen(
-    s {schema}.queue, now_at bigint, who text, request text, of_queue text, asked bigint, ttl bigint,
-    below_level integer, retries bigint, turn bigint, floor_due bigint, floor_seq bigint
+    s {schema}.queue, now_at bigint, who text, request text, of_queue text, of_kinds text[], asked bigint, ttl bigint,
+    below_level integer, retries bigint, turn bigint, share bigint, floor_due bigint, floor_seq bigint
 ) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 as $function$
@@ -221,17 +258,17 @@ begin
             select array(
                 select c.seq
                 from {schema}.course c
-                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = 0 and c.due_at <= now_at
-                  and (c.due_at, c.seq) > (floor_due, floor_seq)
+                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.kind = '' and c.level = 0
+                  and c.due_at <= now_at and (c.due_at, c.seq) > (floor_due, floor_seq)
                 order by c.due_at, c.seq
                 limit most - given
                 for no key update of c skip locked
             ) as seqs, '{}'::boolean[] as tried into chosen;
         else
             select * into chosen from {schema}.choose(
-                now_at, of_queue, below_level, most - given,
+                now_at, of_queue, of_kinds, below_level, most - given,
                 case when retries >= 0 then greatest(retries - tried, 0) end, most_retries - tried, turn + given,
-                floor_due, floor_seq
+                share, floor_due, floor_seq
             );
         end if;
         if cardinality(chosen.seqs) = 0 then
@@ -266,17 +303,21 @@ $function$;
 -- :name give_suspect
 -- The first due suspect, alone: one of the levels from this one on.
 create or replace function {schema}.give_suspect(
-    s {schema}.queue, now_at bigint, who text, request text, of_queue text, ttl bigint, from_level integer
+    s {schema}.queue, now_at bigint, who text, request text, of_queue text, of_kinds text[], ttl bigint,
+    from_level integer
 ) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
 declare
-    suspects integer[] := {schema}.levels(of_queue, from_level);
+    names text[];
+    suspects integer[];
     room record;
     first record;
 begin
-    if cardinality(suspects) = 0 then
+    select array_agg(l.kind), array_agg(l.level) into names, suspects
+    from {schema}.levels(of_queue, of_kinds, from_level) as l;
+    if suspects is null then
         return;
     end if;
     if s.max_running is not null or s.rate_count is not null or s.gate <> '' then
@@ -287,11 +328,12 @@ begin
     end if;
     for passed in 0 .. 1000 loop
         select p.seq into first
-        from unnest(suspects) as l (level)
+        from unnest(names, suspects) as l (kind, level)
         cross join lateral (
             select c.seq, c.due_at
             from {schema}.course c
-            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level and c.due_at <= now_at
+            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.kind = l.kind and c.level = l.level
+              and c.due_at <= now_at
             order by c.due_at, c.seq
             limit 1
             for no key update of c skip locked
@@ -318,10 +360,58 @@ begin
 end
 $function$;
 
+-- :name give_one
+-- The item with this id, if it is ready in this queue and has no hold: due or not, and beyond what the queue gives. As a
+-- suspect, from this level on, it is given alone, and only to a worker that holds nothing.
+create or replace function {schema}.give_one(
+    s {schema}.queue, now_at bigint, who text, request text, holding bigint, of_id text, of_queue text, ttl bigint,
+    from_level integer
+) returns setof {schema}.given
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+declare
+    one record;
+    is_suspect boolean;
+    is_retry boolean;
+    said {schema}.given;
+begin
+    select c.seq, c.level into one
+    from {schema}.course c
+    where c.seq = (select i.seq from {schema}.item i where i.id = of_id)
+      and c.state = 'ready' and c.hold = 0 and c.queue = of_queue
+    for no key update of c;
+    if not found then
+        return;
+    end if;
+    is_suspect := one.level >= from_level;
+    is_retry := is_suspect or one.level / 3 % 2 = 1;
+    if is_suspect and holding > 0 then
+        said.note := 1;
+        return next said;
+        return;
+    end if;
+    if s.max_per_key is not null
+        and cardinality({schema}.set_aside(of_queue, s.max_per_key, array[one.seq])) = 0 then
+        return;
+    end if;
+    return query
+    select * from {schema}.give(
+        now_at, who, request, of_queue, array[one.seq], ttl, case when is_suspect then 1 else 0 end::smallint,
+        s.max_per_key is not null
+    );
+    if s.rate_count is not null or s.gate <> '' then
+        perform {schema}.spend(
+            now_at, s, case when is_retry then 0 else 1 end, case when is_retry then 1 else 0 end
+        );
+    end if;
+end
+$function$;
+
 -- :name suspect_waits
 -- Whether one is due that could be given to a worker that holds nothing else.
 create or replace function {schema}.suspect_waits(
-    s {schema}.queue, now_at bigint, of_queue text, from_level integer
+    s {schema}.queue, now_at bigint, of_queue text, of_kinds text[], from_level integer
 ) returns boolean
 language plpgsql volatile parallel unsafe
 as $function$
@@ -336,11 +426,11 @@ begin
         end if;
     end if;
     return exists (
-        select 1 from unnest({schema}.levels(of_queue, from_level)) as l (level)
+        select 1 from {schema}.levels(of_queue, of_kinds, from_level) as l
         cross join lateral (
             select 1 from {schema}.course c
-            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level and c.due_at <= now_at
-              and (s.max_per_key is null or not exists (
+            where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.kind = l.kind and c.level = l.level
+              and c.due_at <= now_at and (s.max_per_key is null or not exists (
                   select 1 from {schema}.slot o
                   where o.queue = of_queue and o.running >= s.max_per_key and o.key = (
                       select t.limit_key from {schema}.terms t where t.seq = case when c.ties & 16 <> 0 then c.seq end

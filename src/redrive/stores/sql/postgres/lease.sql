@@ -1,7 +1,9 @@
 -- lease: due items of unpaused queues to one worker, as core.lanes orders them and limits let them; a suspect alone.
 -- Inputs: the worker; its request, as lane:nonce; the wants as arrays, one element per want, with a line (crashes from
 --   which on an item is a suspect), a floor (due time and number up to which the caller has seen everything taken), how
---   many of them may be retries (-1: any number) and whose turn it is for each.
+--   many of them may be retries (-1: any number), whose turn it is, and the thousandths of all leases that may be retries
+--   (-1: any number) for each; the id of the only item that is asked for (null or empty: none is named); the kinds of each
+--   want as a JSON array ('': all), or null where all are for all.
 -- Outputs: rows with note 0 are leases in order; one with note 1 says that a suspect waits.
 -- Atomicity: one statement. Rows that somebody else is taking are passed over, never waited for. Where a queue has a
 --   limit or stands behind a gate, leases wait for each other: their rows are locked before anything else.
@@ -16,22 +18,69 @@ as $function$
         || case when coalesce(terms, '{}') = '{}' then '}'::bytea else ','::bytea || substring(terms from 2) end
 $function$;
 
+-- :name payload_now
+-- Of an item that this transaction has locked and that was edited. The statement that locked it may have begun before the
+-- edit was committed, and then sees the earlier payload; a statement in a volatile function sees what is committed now.
+create or replace function {schema}.payload_now(of_seq bigint) returns {schema}.item
+language plpgsql volatile parallel unsafe
+as $function$
+declare
+    found_item {schema}.item;
+begin
+    select i.* into found_item from {schema}.item i where i.seq = of_seq;
+    return found_item;
+end
+$function$;
+
+-- :name terms_now
+-- Its terms, likewise, with its tags if it has any.
+create or replace function {schema}.terms_now(of_seq bigint, ties smallint) returns bytea
+language plpgsql volatile parallel unsafe
+as $function$
+declare
+    known bytea;
+begin
+    select t.body into known from {schema}.terms t where t.seq = of_seq;
+    return case when ties & 128 <> 0 then {schema}.labelled(of_seq, known) else known end;
+end
+$function$;
+
 -- :name levels
--- The levels among the ready of a queue, from one on, by skipping through the index.
-create or replace function {schema}.levels(of_queue text, from_level integer) returns integer[]
+-- The kinds among the ready of a queue (null: all, else only these) and their levels, from one on, by skipping through the
+-- index.
+create or replace function {schema}.levels(of_queue text, of_kinds text[], from_level integer)
+returns table (kind text, level integer)
 language sql stable parallel safe
 as $function$
-    with recursive step (n) as (
-        select (select c.level from {schema}.course c
-                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level >= from_level
-                order by c.level limit 1)
+    with recursive named (kind) as (
+        select (select c.kind from {schema}.course c
+                where of_kinds is null and c.state = 'ready' and c.hold = 0 and c.queue = of_queue
+                order by c.kind limit 1)
         union all
-        select (select c.level from {schema}.course c
-                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level > step.n
-                order by c.level limit 1)
-        from step where step.n is not null
+        select (select c.kind from {schema}.course c
+                where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.kind > named.kind
+                order by c.kind limit 1)
+        from named where named.kind is not null
+    ), step (kind, level) as (
+        select n.kind, from_level - 1
+        from (select distinct unnest(of_kinds) collate "C" union all select named.kind from named) as n (kind)
+        where n.kind is not null
+        union all
+        select step.kind, (select c.level from {schema}.course c
+                           where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.kind = step.kind
+                             and c.level > step.level
+                           order by c.level limit 1)
+        from step where step.level is not null
     )
-    select coalesce(array_agg(n), '{}') from step where n is not null
+    select step.kind, step.level from step where step.level >= from_level
+$function$;
+
+-- :name kinds_in
+-- The kinds of a JSON array; null, which is all, for an empty text or none.
+create or replace function {schema}.kinds_in(list text) returns text[]
+language sql immutable parallel safe
+as $function$
+    select case when list <> '' then array(select jsonb_array_elements_text(list::jsonb)) end
 $function$;
 
 -- :name doors
@@ -51,8 +100,11 @@ declare
     limited text[];
     gated text[];
 begin
+    if exists (select 1 from unnest(of_queues) as o (name) where strpos(o.name, ':') > 1) then
+        settings := {schema}.member_doors(of_queues, settings);
+    end if;
     if cardinality(settings) > 0 then
-        select array_agg(s.name) filter (where s.max_running is not null or s.rate_count is not null),
+        select array_agg(s.name) filter (where s.max_running < 2147483647 or s.rate_count is not null),
                array_agg(s.gate) filter (where s.gate <> '')
         into limited, gated from unnest(settings) as s;
         if limited is not null then
@@ -64,6 +116,31 @@ begin
             order by g.name for no key update;
         end if;
     end if;
+    return settings;
+end
+$function$;
+
+-- :name member_doors
+-- The settings of these queues, with those that hold for members, and their families where they bound the whole.
+create or replace function {schema}.member_doors(of_queues text[], settings {schema}.queue[]) returns {schema}.queue[]
+language plpgsql volatile parallel unsafe
+as $function$
+#variable_conflict use_column
+begin
+    settings := array(
+        select s from unnest(settings) as s where strpos(s.name, ':') < 2 or right(s.name, 2) = ':*'
+    ) || array(
+        select s from unnest(of_queues) as o (name) cross join lateral {schema}.settings_for(o.name, true) as s
+        where strpos(o.name, ':') > 1 and right(o.name, 2) <> ':*'
+          and (s.max_running is not null or s.max_per_key is not null or s.rate_count is not null or s.gate <> '')
+    ) || array(
+        select q from {schema}.queue q
+        where q.name = any ({schema}.families_of(of_queues)) and q.max_running is not null and q.name <> all (of_queues)
+    );
+    insert into {schema}.pace (queue)
+    select s.name from unnest(settings) as s where s.max_running < 2147483647 or s.rate_count is not null
+    order by s.name
+    on conflict (queue) do nothing;
     return settings;
 end
 $function$;
@@ -84,9 +161,13 @@ begin
     most := asked;
     most_retries := 2147483647;
     if s.max_running is not null then
-        most := least(most, s.max_running - (
-            select coalesce(sum(k.leased), 0)::bigint from {schema}.counter k where k.queue = s.name
-        ));
+        most := least(most, s.max_running - {schema}.running_of(s.name));
+        if strpos(s.name, ':') > 1 then
+            most := least(most, (
+                select case when f.paused then 0 else f.max_running - {schema}.running_of(f.name) end
+                from {schema}.queue f where f.name = split_part(s.name, ':', 1) || ':*'
+            ));
+        end if;
     end if;
     if s.rate_count is not null then
         between_us := greatest(1, s.rate_per * 1000 / s.rate_count);
@@ -140,7 +221,8 @@ $function$;
 create or replace function {schema}.lease(
     pinned bigint, who text, request text, holding bigint, queues text[], limits integer[], ttls bigint[],
     lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[],
-    settings {schema}.queue[] default null
+    settings {schema}.queue[] default null, shares integer[] default null, only_item text default null,
+    kind_lists text[] default null, again boolean default false
 ) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 set plan_cache_mode = force_generic_plan
@@ -161,21 +243,24 @@ declare
     s {schema}.queue;
     most bigint;
     floor_due bigint;
+    wanted text[];
     given_now bigint;
     said {schema}.given;
 begin
     settings := coalesce(settings, {schema}.doors(queues));
     -- A repeat of a request whose answer was lost waits here for the end of the first, and then finds what it gave.
-    perform pg_advisory_xact_lock(hashtextextended(who, hashtext('{schema}.lease')));
+    if not again then
+        perform pg_advisory_xact_lock(hashtextextended(who, hashtext('{schema}.lease')));
+    end if;
     now_at := {schema}.now_ms(pinned);
-    if exists (select 1 from {schema}.nonce n
+    if not again and exists (select 1 from {schema}.nonce n
                where n.worker = who and n.lane = split_part(request, ':', 1) and n.nonce = request) then
         return query
         select 0::smallint, c.seq, i.id, c.queue, i.body, i.crc, i.packing, i.enqueued_at,
                c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
                c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
                c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
-               t.gap, t.cancel
+               t.gap, t.cancel, c.kind, i.release
         from {schema}.nonce n
         cross join unnest(n.seqs, n.deliveries) with ordinality as o (seq, delivery, place)
         join {schema}.course c on c.seq = any (array[o.seq])
@@ -186,14 +271,33 @@ begin
         return;
     end if;
     -- Not even a worker's own mistake may put a neighbour beside a suspect.
-    if exists (select 1 from {schema}.course c where c.worker = who and c.alone = 1) then
+    if not again and exists (select 1 from {schema}.course c where c.worker = who and c.alone = 1) then
+        return;
+    end if;
+    if not again and exists (select 1 from unnest(queues) as o (name) where right(o.name, 2) = ':*') then
+        return query
+        select * from {schema}.lease_families(
+            now_at, who, request, holding, queues, limits, ttls, lines, floor_dues, floor_seqs, retries, turns,
+            settings, shares, kind_lists
+        );
+        return;
+    end if;
+    if only_item <> '' then
+        if cardinality(settings) > 0 then
+            s := settings[1];
+        end if;
+        return query
+        select * from {schema}.give_one(
+            s, now_at, who, request, holding, only_item, queues[1], ttls[1], greatest(lines[1], 0) * 6
+        );
         return;
     end if;
     for want in 1 .. cardinality(queues) loop
         select limits[want] > 0
                and not exists (select 1 from {schema}.queue q where q.name = queues[want] and q.paused),
                exists (select 1 from {schema}.course c
-                       where c.state = 'ready' and c.hold = 0 and c.queue = queues[want] and c.level > 0)
+                       where c.state = 'ready' and c.hold = 0 and c.queue = queues[want]
+                         and (c.kind, c.level) > ('', 0))
         into is_open, is_mixed;
         serving[want] := is_open;
         mixed[want] := is_mixed;
@@ -203,20 +307,25 @@ begin
         if cardinality(settings) > 0 then
             select q.* into s from unnest(settings) as q where q.name = queues[want];
         end if;
+        wanted := {schema}.kinds_in(kind_lists[want]);
         if holding <= 0 then
             return query
             select * from {schema}.give_suspect(
-                s, now_at, who, request, queues[want], ttls[want], greatest(lines[want], 0) * 6
+                s, now_at, who, request, queues[want], wanted, ttls[want], greatest(lines[want], 0) * 6
             );
             if found then
                 return;
             end if;
         else
-            suspect_waits := {schema}.suspect_waits(s, now_at, queues[want], greatest(lines[want], 0) * 6);
+            suspect_waits := {schema}.suspect_waits(s, now_at, queues[want], wanted, greatest(lines[want], 0) * 6);
         end if;
     end loop;
     for want in 1 .. cardinality(queues) loop
         if not serving[want] or lines[want] <= 0 then
+            continue;
+        end if;
+        wanted := {schema}.kinds_in(kind_lists[want]);
+        if not mixed[want] and '' <> all (wanted) then
             continue;
         end if;
         if cardinality(settings) > 0 then
@@ -225,9 +334,9 @@ begin
         if mixed[want] or s.max_per_key is not null then
             return query
             select * from {schema}.give_chosen(
-                s, now_at, who, request, queues[want], limits[want], ttls[want],
-                case when mixed[want] then lines[want] * 6 else 1 end, retries[want], turns[want], floor_dues[want],
-                floor_seqs[want]
+                s, now_at, who, request, queues[want], wanted, limits[want], ttls[want],
+                case when mixed[want] then lines[want] * 6 else 1 end, retries[want], turns[want],
+                nullif(shares[want], -1), floor_dues[want], floor_seqs[want]
             );
             continue;
         end if;
@@ -244,8 +353,8 @@ begin
             with picked as materialized (
                 select c.seq
                 from {schema}.course c
-                where c.state = 'ready' and c.hold = 0 and c.queue = queues[want] and c.level = 0 and c.due_at <= now_at
-                  and (c.due_at, c.seq) > (floor_due, floor_seqs[want])
+                where c.state = 'ready' and c.hold = 0 and c.queue = queues[want] and c.kind = '' and c.level = 0
+                  and c.due_at <= now_at and (c.due_at, c.seq) > (floor_due, floor_seqs[want])
                 order by c.due_at, c.seq
                 limit most
                 for no key update of c skip locked
@@ -277,11 +386,17 @@ begin
                 where g.ties & 16 <> 0 group by t.limit_key order by t.limit_key
                 on conflict (queue, key) do update set running = s.running + excluded.running
             )
-            select 0::smallint, c.seq, i.id, i.queue, i.body, i.crc, i.packing, i.enqueued_at,
+            select 0::smallint, c.seq, i.id, i.queue,
+                   case when c.ties & 512 = 0 then i.body else ({schema}.payload_now(c.seq)).body end,
+                   case when c.ties & 512 = 0 then i.crc else ({schema}.payload_now(c.seq)).crc end,
+                   case when c.ties & 512 = 0 then i.packing else ({schema}.payload_now(c.seq)).packing end,
+                   i.enqueued_at,
                    c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
                    c.replays, c.last_chance, 0::smallint, who, now_at, now_at + ttls[want],
-                   c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
-                   t.gap, t.cancel
+                   c.priority,
+                   case when c.ties & 512 <> 0 then {schema}.terms_now(c.seq, c.ties)
+                        when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
+                   t.gap, t.cancel, '', i.release
             from given c
             cross join lateral (select n.* from {schema}.item n where n.seq = c.seq offset 0) i
             left join lateral (
@@ -304,4 +419,6 @@ end
 $function$;
 
 -- :name call
-select * from {schema}.lease(%b::bigint, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b);
+select * from {schema}.lease(
+    %b::bigint, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, shares => %b, only_item => %b, kind_lists => %b
+);

@@ -13,10 +13,10 @@ with asked as (
     select c.seq, coalesce(c.worker = a.worker and c.lease_until > a.now, false) as still
     from {schema}.course c
     cross join lateral (
-        select n.disposition from {schema}.letter n where n.seq >= c.seq and n.seq <= c.seq order by n.seq limit 1
+        select n.disposition, n.reserved from {schema}.letter n where n.seq >= c.seq and n.seq <= c.seq order by n.seq limit 1
     ) l
     cross join asked a
-    where c.seq = any(%b::bigint[]) and c.state = 'dead' and l.disposition <> 'trash'
+    where c.seq = any(%b::bigint[]) and c.state = 'dead' and l.disposition <> 'trash' and l.reserved = ''
         and (coalesce(c.lease_until, 0) <= a.now or c.worker = a.worker or a.early and c.worker = '')
 )
 update {schema}.course c

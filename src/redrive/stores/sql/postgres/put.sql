@@ -1,10 +1,11 @@
 -- put: new items, all or none; an id that exists or was pruned is left alone.
 -- Inputs: the items as arrays, in order. Those with terms are named by their place (from 1) in bound_places, with one
 --   element of each array up to term_bodies; what they wait for is in after_places and after_ids. Null: none has any.
---   refuses: whether a full queue refuses.
+--   kinds, releases: null where none has any. refuses: whether a full queue refuses.
 -- Outputs: rows with note 0 are places of those that were there already, with 1 of those whose dedupe key another
 --   (`other`) holds. One row with note 2 (`other` is the unknown item it waits for), 4 (it will never be done) or 3 (the
---   queue `other` is full, and `place` were too many) says that nothing was added.
+--   queue `other` is full, and `place` were too many) or 5 (the queue `other` is encrypted, and a body came in clear) says
+--   that nothing was added.
 -- Atomicity: one statement. Two puts of the same id wait for each other, and one of them finds it there. Locks come in
 --   this order: queues with a capacity, lines, awaited courses by number, dedupe keys. In a caller's own transaction
 --   they are kept until it ends: whoever puts under the same key, and the end of the line's head or of an awaited item,
@@ -15,7 +16,7 @@ create or replace function {schema}.put(
     pinned bigint, ids text[], queues text[], delays bigint[], crcs bigint[], packings smallint[], bodies bytea[],
     ats bigint[], priorities smallint[], bound_places integer[], order_keys text[], limit_keys text[], scopes text[],
     dedupe_keys text[], windows bigint[], dies smallint[], term_bodies bytea[], after_places integer[],
-    after_ids text[], refuses boolean
+    after_ids text[], kinds text[], releases text[], refuses boolean
 ) returns table (place bigint, note smallint, other text, fill bigint, capacity bigint)
 language plpgsql volatile parallel unsafe
 set plan_cache_mode = force_generic_plan
@@ -34,21 +35,24 @@ declare
     added bigint[];
     any_buried boolean;
     any_limited boolean;
+    any_encrypted boolean;
 begin
     if cardinality(bound_places) > 0 then
         return query
         select * from {schema}.put_bound(
             now_at, numbers, ids, queues, delays, crcs, packings, bodies, ats, priorities, bound_places, order_keys,
-            limit_keys, scopes, dedupe_keys, windows, dies, term_bodies, after_places, after_ids, refuses
+            limit_keys, scopes, dedupe_keys, windows, dies, term_bodies, after_places, after_ids, kinds, releases,
+            refuses
         );
         return;
     end if;
     if cardinality(ids) >= 50 then
         -- As if all were new, which makes the insert itself cheaper. Of a few it is not worth a subtransaction.
         begin
-            insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
-            select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body
-            from unnest(numbers, ids, queues, crcs, packings, bodies) as o (seq, id, queue, crc, packing, body);
+            insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body, release)
+            select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body, coalesce(o.release, '')
+            from unnest(numbers, ids, queues, crcs, packings, bodies, releases)
+                 as o (seq, id, queue, crc, packing, body, release);
             added := numbers;
         exception when unique_violation then
             added := null;
@@ -56,9 +60,10 @@ begin
     end if;
     if added is null then
         with new as (
-            insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
-            select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body
-            from unnest(numbers, ids, queues, crcs, packings, bodies) as o (seq, id, queue, crc, packing, body)
+            insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body, release)
+            select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body, coalesce(o.release, '')
+            from unnest(numbers, ids, queues, crcs, packings, bodies, releases)
+                 as o (seq, id, queue, crc, packing, body, release)
             on conflict (id) do nothing
             returning seq
         )
@@ -66,10 +71,22 @@ begin
     end if;
     -- After the insert, which waits for a prune of the same id: only then is its tombstone to be seen.
     select exists (select 1 from {schema}.tombstone),
-           refuses and exists (
+           refuses and (exists (
                select 1 from {schema}.queue q where q.capacity is not null and q.name = any (queues)
-           )
-    into any_buried, any_limited;
+           ) or exists (
+               select 1 from {schema}.queue q where q.capacity is not null and right(q.name, 2) = ':*'
+           )),
+           exists (select 1 from {schema}.queue q where q.encrypt and q.name = any (queues))
+    into any_buried, any_limited, any_encrypted;
+    if any_encrypted then
+        return query
+        select 0::bigint, 5::smallint, o.name, null::bigint, null::bigint
+        from {schema}.in_clear(queues, packings) as o (name) where o.name is not null;
+        if found then
+            delete from {schema}.item i where i.seq = any (added);
+            return;
+        end if;
+    end if;
     if any_buried then
         with gone as (
             delete from {schema}.item i
@@ -90,19 +107,19 @@ begin
         end if;
     end if;
     if cardinality(added) = cardinality(ids) then
-        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level)
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level, kind)
         select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0),
-               coalesce(o.priority, 0)
-        from unnest(numbers, queues, delays, ats, priorities) as o (seq, queue, delay, at, priority);
+               coalesce(o.priority, 0), coalesce(o.kind, '')
+        from unnest(numbers, queues, delays, ats, priorities, kinds) as o (seq, queue, delay, at, priority, kind);
         insert into {schema}.counter (queue, ready)
         select o.queue, count(*) from unnest(queues) as o (queue) group by o.queue;
         return;
     end if;
     with new as (
-        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level)
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level, kind)
         select o.seq, o.queue, 'ready', greatest(now_at + o.delay, o.at), now_at, coalesce(o.priority, 0),
-               coalesce(o.priority, 0)
-        from unnest(numbers, queues, delays, ats, priorities) as o (seq, queue, delay, at, priority)
+               coalesce(o.priority, 0), coalesce(o.kind, '')
+        from unnest(numbers, queues, delays, ats, priorities, kinds) as o (seq, queue, delay, at, priority, kind)
         where o.seq = any (added)
         returning queue
     )
@@ -115,6 +132,17 @@ begin
 end
 $function$;
 
+-- :name in_clear
+-- The first by name of these queues that is encrypted, and gets a body which is not.
+create or replace function {schema}.in_clear(of_queues text[], packings smallint[]) returns text
+language sql stable parallel safe
+as $function$
+    select min(q.name)
+    from unnest(of_queues, packings) as o (name, packing)
+    join {schema}.queue q on q.name = o.name and q.encrypt
+    where o.packing <> 2
+$function$;
+
 -- :name crowded
 -- The first by name of these queues (named once for each new item) that has no room for them. Their rows stay locked,
 -- so that nobody else fills them meanwhile.
@@ -125,16 +153,18 @@ as $function$
 #variable_conflict use_column
 begin
     perform 1 from {schema}.queue q
-    where q.capacity is not null and q.name = any (of_queues)
+    where q.capacity is not null and q.name = any (of_queues || {schema}.families_of(of_queues))
     order by q.name for no key update;
     return query
     select n.more, q.name, k.fill, q.capacity
-    from (select o.name, count(*) as more from unnest(of_queues) as o (name) group by o.name) n
+    from (
+        select o.name, count(*) as more from unnest(of_queues) as o (name) group by o.name
+        union all
+        select split_part(o.name, ':', 1) || ':*', count(*) from unnest(of_queues) as o (name)
+        where strpos(o.name, ':') > 1 group by 1
+    ) n
     join {schema}.queue q on q.name = n.name and q.capacity is not null
-    cross join lateral (
-        select coalesce(sum(c.ready + c.held + c.parked + c.leased), 0)::bigint as fill
-        from {schema}.counter c where c.queue = n.name
-    ) k
+    cross join lateral (select {schema}.fill_of(n.name) as fill) k
     where k.fill + n.more > q.capacity
     order by q.name limit 1;
 end
@@ -147,7 +177,7 @@ create or replace function {schema}.put_bound(
     now_at bigint, numbers bigint[], ids text[], queues text[], delays bigint[], crcs bigint[], packings smallint[],
     bodies bytea[], ats bigint[], priorities smallint[], bound_places integer[], order_keys text[], limit_keys text[],
     scopes text[], dedupe_keys text[], windows bigint[], dies smallint[], term_bodies bytea[], after_places integer[],
-    after_ids text[], refuses boolean
+    after_ids text[], kinds text[], releases text[], refuses boolean
 ) returns table (place bigint, note smallint, other text, fill bigint, capacity bigint)
 language plpgsql volatile parallel unsafe
 as $function$
@@ -161,8 +191,13 @@ begin
     begin
         if refuses then
             perform 1 from {schema}.queue q
-            where q.capacity is not null and q.name = any (queues)
+            where q.capacity is not null and q.name = any (queues || {schema}.families_of(queues))
             order by q.name for no key update;
+        end if;
+        select 0::bigint as place, 5::smallint as note, o.name as other, 0::bigint as fill, 0::bigint as capacity
+        into refused from {schema}.in_clear(queues, packings) as o (name) where o.name is not null;
+        if found then
+            raise exception 'refused' using errcode = 'RD001';
         end if;
         insert into {schema}.line as l (queue, key)
         select distinct queues[o.place], o.key from unnest(bound_places, order_keys) as o (place, key)
@@ -173,9 +208,10 @@ begin
             where c.seq = any (array(select i.seq from {schema}.item i where i.id = any (after_ids)))
             order by c.seq for no key update;
         end if;
-        insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
-        select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body
-        from unnest(numbers, ids, queues, crcs, packings, bodies) as o (seq, id, queue, crc, packing, body)
+        insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body, release)
+        select o.seq, o.id, o.queue, now_at, o.crc, o.packing, o.body, coalesce(o.release, '')
+        from unnest(numbers, ids, queues, crcs, packings, bodies, releases)
+             as o (seq, id, queue, crc, packing, body, release)
         on conflict (id) do nothing;
         delete from {schema}.item i
         where i.seq = any (numbers) and exists (select 1 from {schema}.tombstone t where t.id = i.id offset 0);
@@ -230,7 +266,7 @@ begin
         end if;
         perform {schema}.enter_bound(
             now_at, numbers, queues, delays, ats, priorities, bound_places, order_keys, limit_keys, scopes, dedupe_keys,
-            windows, dies, term_bodies, after_places, after_ids
+            windows, dies, term_bodies, after_places, after_ids, kinds
         );
         if cardinality(doomed) > 0 then
             perform {schema}.die(now_at, doomed);
@@ -293,7 +329,7 @@ $function$;
 create or replace function {schema}.enter_bound(
     now_at bigint, numbers bigint[], queues text[], delays bigint[], ats bigint[], priorities smallint[],
     bound_places integer[], order_keys text[], limit_keys text[], scopes text[], dedupe_keys text[], windows bigint[],
-    dies smallint[], term_bodies bytea[], after_places integer[], after_ids text[]
+    dies smallint[], term_bodies bytea[], after_places integer[], after_ids text[], kinds text[]
 ) returns void
 language plpgsql volatile parallel unsafe
 as $function$
@@ -322,9 +358,10 @@ begin
     end loop;
     with there as materialized (
         select i.seq, i.queue, o.place, o.nth, coalesce(order_keys[o.nth], '') as key,
-               greatest(now_at + o.delay, o.at) as due_at, coalesce(o.priority, 0) as priority
-        from unnest(numbers, delays, ats, priorities, nth_of) with ordinality
-             as o (seq, delay, at, priority, nth, place)
+               greatest(now_at + o.delay, o.at) as due_at, coalesce(o.priority, 0) as priority,
+               coalesce(o.kind, '') as kind
+        from unnest(numbers, delays, ats, priorities, nth_of, kinds) with ordinality
+             as o (seq, delay, at, priority, nth, kind, place)
         join {schema}.item i on i.seq = any (array[o.seq])
     ), placed as materialized (
         select t.*, l.there, l.head, l.gap, l.status,
@@ -358,8 +395,8 @@ begin
                term_bodies[n.nth], case when n.leads then n.gap else '' end
         from lined n where n.nth is not null
     ), entered as (
-        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level, hold, ties)
-        select n.seq, n.queue, 'ready', n.due_at, now_at, n.priority, n.priority,
+        insert into {schema}.course (seq, queue, state, due_at, renewed_at, priority, level, kind, hold, ties)
+        select n.seq, n.queue, 'ready', n.due_at, now_at, n.priority, n.priority, n.kind,
                case when exists (select 1 from {schema}.edge e where e.waiting = n.seq offset 0) then 1
                     when n.follows then 2 else 0 end,
                case when n.key <> '' then 1 else 0 end + case when dedupe_keys[n.nth] <> '' then 2 else 0 end
@@ -398,5 +435,29 @@ $function$;
 
 -- :name call
 select place, note, other, fill, capacity from {schema}.put(
-    %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true
+    %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, true
 );
+
+-- :name rewrite_payload
+-- Of reencrypt: what a body says stays the same. One that is not what was read is left.
+update {schema}.item i set body = o.new, crc = o.crc, packing = o.packing
+from unnest(%b::text[], %b::integer[], %b::bytea[], %b::bigint[], %b::smallint[], %b::bytea[])
+     as o (id, number, old, crc, packing, new)
+where i.id = o.id and i.body = o.old
+returning i.seq;
+
+-- :name rewrite_result
+update {schema}.result r set body = o.new, packing = o.packing
+from unnest(%b::text[], %b::integer[], %b::bytea[], %b::bigint[], %b::smallint[], %b::bytea[])
+     as o (id, number, old, crc, packing, new)
+join {schema}.item i on i.id = o.id
+where r.seq = i.seq and r.body = o.old
+returning r.seq;
+
+-- :name rewrite_revision
+update {schema}.revision r set body = o.new, crc = o.crc, packing = o.packing
+from unnest(%b::text[], %b::integer[], %b::bytea[], %b::bigint[], %b::smallint[], %b::bytea[])
+     as o (id, number, old, crc, packing, new)
+join {schema}.item i on i.id = o.id
+where r.seq = i.seq and r.number = o.number and r.body = o.old
+returning r.seq;

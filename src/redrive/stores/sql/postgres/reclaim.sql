@@ -33,13 +33,34 @@ begin
                 for no key update of c skip locked
             ) p
         );
+        if exists (select 1 from unnest(queues) as o (name) where right(o.name, 2) = ':*') then
+            chosen := array(
+                select c.seq from {schema}.course c
+                where c.seq = any (chosen || array(
+                    select p.seq from unnest(queues) as o (name)
+                    cross join lateral (
+                        select n.seq from {schema}.course n
+                        where n.state = 'leased' and n.queue > left(o.name, -1) and n.queue < left(o.name, -2) || ';'
+                          and n.lease_until <= latest
+                        order by n.lease_until, n.seq
+                        limit most
+                        for no key update of n skip locked
+                    ) p
+                    where right(o.name, 2) = ':*'
+                ))
+                order by c.lease_until, c.seq
+                limit most
+            );
+        end if;
     else
         chosen := array(
             select p.seq from (
                 select c.seq, c.lease_until
                 from {schema}.item i
                 join {schema}.course c on c.seq = any (array[i.seq])
-                where i.id = any (ids) and c.queue = any (queues) and c.lease_until <= latest and c.state <> 'dead'
+                where i.id = any (ids) and (
+                    c.queue = any (queues) or {schema}.families_of(array[c.queue]) && queues
+                ) and c.lease_until <= latest and c.state <> 'dead'
                 order by c.lease_until, c.seq
                 limit most
                 for no key update of c
@@ -60,7 +81,7 @@ begin
                c.due_at, c.renewed_at, c.deliveries, c.attempt, c.errors, c.crashes,
                c.replays, c.last_chance, c.alone, c.worker, c.leased_at, c.lease_until,
                c.priority, case when c.ties & 128 <> 0 then {schema}.labelled(c.seq, t.body) else t.body end,
-               t.gap, t.cancel
+               t.gap, t.cancel, c.kind, i.release
     from taken c
     join {schema}.item i on i.seq = any (array[c.seq])
     left join {schema}.terms t on t.seq = any (array[case when c.ties & 64 <> 0 then c.seq end])

@@ -6,7 +6,7 @@
 -- Outputs: rows with note 2 are settlements that were not applied: their place in seq, and in deliveries the current
 --   delivery (null: no such item). Note 3: something became ready in that queue, or there is room in it, and something
 --   is left to be leased. Note 4: the place of one that was cancelled instead, note 5: of one that was kept. The others
---   are those of lease.
+--   are those of lease. Raises RD002 with the name of a queue that is encrypted, and gets a body which is not.
 -- Atomicity: one statement with attempts, letters, counters, follow-ups, all that waited, and the next lease. One refusal
 --   fails nothing. Locks come in this order: limits and gates of the next lease, lines, routes with a capacity, courses
 --   by number, and then as in bonds.sql. The end of an item waits for somebody's open transaction that puts to its line
@@ -26,9 +26,10 @@ create or replace function {schema}.settle(
     new_packings smallint[], new_bodies bytea[], new_ats bigint[], new_priorities smallint[],
     new_bound_places integer[], new_order_keys text[], new_limit_keys text[], new_scopes text[],
     new_dedupe_keys text[], new_windows bigint[], new_dies smallint[], new_term_bodies bytea[],
-    new_after_places integer[], new_after_ids text[],
+    new_after_places integer[], new_after_ids text[], new_kinds text[], new_releases text[],
     who text, request text, holding bigint, queues text[], limits integer[], ttls bigint[],
-    lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[]
+    lines integer[], floor_dues bigint[], floor_seqs bigint[], retries integer[], turns bigint[],
+    shares integer[] default null, only_item text default null, kind_lists text[] default null
 ) returns setof {schema}.given
 language plpgsql volatile parallel unsafe
 set plan_cache_mode = force_generic_plan
@@ -84,7 +85,11 @@ begin
                array(select q.name from {schema}.queue q
                      where (q.max_running is not null or q.max_per_key is not null or q.rate_count is not null
                             or q.gate <> '')
-                       and q.max_running is not null and q.name in (select n.queue from moved n))
+                       and q.max_running is not null and q.name in (
+                           select n.queue from moved n
+                           union all
+                           select split_part(n.queue, ':', 1) || ':*' from moved n where strpos(n.queue, ':') > 1
+                       ))
         into applied, tied, bits, woken from moved m;
     elsif count_of > 0 then
         if exists (select 1 from unnest(letter_routes) as o (route) where o.route <> '') then
@@ -123,7 +128,11 @@ begin
                array(select q.name from {schema}.queue q
                      where (q.max_running is not null or q.max_per_key is not null or q.rate_count is not null
                             or q.gate <> '')
-                       and q.max_running is not null and q.name in (select n.queue from moved n)),
+                       and q.max_running is not null and q.name in (
+                           select n.queue from moved n
+                           union all
+                           select split_part(n.queue, ':', 1) || ':*' from moved n where strpos(n.queue, ':') > 1
+                       )),
                array_agg(case m.ending when 1 then m.place else -m.place end)
                    filter (where m.kind = 3 or m.ending <> m.kind)
         into applied, tied, tied_ends, bits, woken, otherwise from moved m;
@@ -141,7 +150,7 @@ begin
                       where not array[a.place, -a.place] && coalesce(otherwise, '{}')),
                 new_places, new_ids, new_queues, new_delays, new_crcs, new_packings, new_bodies,
                 new_ats, new_priorities, new_bound_places, new_order_keys, new_limit_keys, new_scopes,
-                new_dedupe_keys, new_windows, new_dies, new_term_bodies
+                new_dedupe_keys, new_windows, new_dies, new_term_bodies, new_kinds, new_releases
             );
         end if;
     end if;
@@ -181,7 +190,8 @@ begin
     if who is not null then
         return query
         select * from {schema}.lease(
-            now_at, who, request, holding, queues, limits, ttls, lines, floor_dues, floor_seqs, retries, turns, settings
+            now_at, who, request, holding, queues, limits, ttls, lines, floor_dues, floor_seqs, retries, turns, settings,
+            shares, only_item, kind_lists
         );
     end if;
     said := null;
@@ -189,7 +199,7 @@ begin
         -- If this lease took all there is, there is nothing left to be told of.
         for said.note, said.queue in
             select distinct 3, o.name from unnest(woken) as o (name)
-            where exists (
+            where right(o.name, 2) = ':*' or exists (
                 select 1 from {schema}.course c where c.state = 'ready' and c.hold = 0 and c.queue = o.name offset 0
             )
         loop
@@ -235,13 +245,25 @@ begin
 end
 $function$;
 
+-- :name refuse_clear
+-- What a body in clear for an encrypted queue makes of the whole statement.
+create or replace function {schema}.refuse_clear(name text) returns void
+language plpgsql stable parallel safe
+as $function$
+begin
+    if name is not null then
+        raise exception '%', name using errcode = 'RD002';
+    end if;
+end
+$function$;
+
 -- :name follow_up
 -- Puts the follow-ups of those that ended as they say. They find room in any queue.
 create or replace function {schema}.follow_up(
     now_at bigint, applied integer[], places integer[], ids text[], queues text[], delays bigint[], crcs bigint[],
     packings smallint[], bodies bytea[], ats bigint[], priorities smallint[], bound_places integer[],
     order_keys text[], limit_keys text[], scopes text[], dedupe_keys text[], windows bigint[], dies smallint[],
-    term_bodies bytea[]
+    term_bodies bytea[], kinds text[], releases text[]
 ) returns void
 language plpgsql volatile parallel unsafe
 as $function$
@@ -256,6 +278,9 @@ declare
     );
 begin
     if cardinality(meant) > 0 then
+        perform {schema}.refuse_clear({schema}.in_clear(
+            array(select queues[n] from unnest(meant) as n), array(select packings[n] from unnest(meant) as n)
+        ));
         perform {schema}.put(
             now_at, array(select ids[n] from unnest(meant) as n), array(select queues[n] from unnest(meant) as n),
             array(select delays[n] from unnest(meant) as n), array(select crcs[n] from unnest(meant) as n),
@@ -265,7 +290,8 @@ begin
             array(select order_keys[n] from unnest(bound) as n), array(select limit_keys[n] from unnest(bound) as n),
             array(select scopes[n] from unnest(bound) as n), array(select dedupe_keys[n] from unnest(bound) as n),
             array(select windows[n] from unnest(bound) as n), array(select dies[n] from unnest(bound) as n),
-            array(select term_bodies[n] from unnest(bound) as n), '{}', '{}', false
+            array(select term_bodies[n] from unnest(bound) as n), '{}', '{}',
+            array(select kinds[n] from unnest(meant) as n), array(select releases[n] from unnest(meant) as n), false
         );
     end if;
 end
@@ -288,6 +314,13 @@ declare
     trimmed integer;
 begin
     if cardinality(result_places) > 0 then
+        if exists (select 1 from {schema}.queue q where q.encrypt) then
+            perform {schema}.refuse_clear(min(q.name))
+            from unnest(result_places, result_packings) as o (place, packing)
+            join {schema}.course c on c.seq = any (array[seqs[o.place]])
+            join {schema}.queue q on q.name = c.queue and q.encrypt
+            where o.place = any (applied) and o.packing <> 2;
+        end if;
         insert into {schema}.result (seq, packing, body)
         select seqs[o.place], o.packing, o.body
         from unnest(result_places, result_packings, result_bodies) as o (place, packing, body)
@@ -333,7 +366,9 @@ begin
             ) as o (place, reason, cause, error, short, category, rule, route, failure)
             join {schema}.course c on c.seq = any (array[seqs[o.place]])
             where o.place = any (applied) and kinds[o.place] = 2
-            returning cause, queue, route
+            returning seq, cause, queue, route
+        ), noted as (
+            insert into {schema}.unnumbered (seq) select d.seq from died d
         )
         insert into {schema}.cause (cause, queue, route, n)
         select d.cause, d.queue, d.route, count(*) from died d group by d.cause, d.queue, d.route;
@@ -344,7 +379,8 @@ $function$;
 -- :name call
 select * from {schema}.settle(
     %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b,
-    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b
+    %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b,
+    %b, %b, %b
 );
 
 -- :name finish
@@ -352,5 +388,5 @@ select * from {schema}.settle(
 select * from {schema}.settle(
     %b::bigint, %b, %b, %b, %b, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
     null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-    null, null, null, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b
+    null, null, null, null, null, %b, %b, %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b
 );

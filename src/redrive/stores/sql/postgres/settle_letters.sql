@@ -45,8 +45,8 @@ where a.seqs is not null;
 
 -- :name follow_up
 -- They find room in any queue.
-select place from {schema}.put(
-    %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, false
+select note, other from {schema}.put(
+    %b::bigint, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, %b, false
 );
 
 -- :name untie

@@ -34,7 +34,7 @@ with looked_at as materialized (
                select 1 from {schema}.result r where r.seq = l.seq offset 0
            ) as stale
     from looked_at l
-    left join {schema}.queue q on q.name = l.queue
+    left join lateral {schema}.settings_for(l.queue, false) q on true
     cross join (select %b::bigint as now) n
 )
 select max(seq), count(*), array_agg(seq order by seq) filter (where over),
@@ -50,7 +50,7 @@ join {schema}.item i on i.seq = any (array[c.seq])
 left join lateral (
     select n.* from {schema}.letter n where n.seq >= c.seq and n.seq <= c.seq order by n.seq limit 1
 ) l on true
-left join {schema}.queue q on q.name = c.queue
+left join lateral {schema}.settings_for(c.queue, false) q on true
 where c.seq = any(%b::bigint[]) and (
     c.state in ('done', 'cancelled')
     or (l.disposition = 'trash' and c.ended_at + coalesce(q.keep_trash, 2592000000) <= %b::bigint)

@@ -8,13 +8,16 @@
 -- :name enter
 with numbered as materialized (
     select nextval('{schema}.item_seq') as seq, o.*
-    from unnest(%b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::smallint[], %b::bytea[])
-         as o (id, queue, enqueued_at, crc, packing, body)
+    from unnest(%b::text[], %b::text[], %b::bigint[], %b::bigint[], %b::smallint[], %b::bytea[], %b::text[])
+         as o (id, queue, enqueued_at, crc, packing, body, release)
 )
-insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body)
-select n.seq, n.id, n.queue, n.enqueued_at, n.crc, n.packing, n.body from numbered n order by n.id
+insert into {schema}.item (seq, id, queue, enqueued_at, crc, packing, body, release)
+select n.seq, n.id, n.queue, n.enqueued_at, n.crc, n.packing, n.body, n.release from numbered n order by n.id
 on conflict (id) do nothing
 returning id, seq;
+
+-- :name in_clear
+select {schema}.in_clear(%b::text[], %b::smallint[]);
 
 -- :name leave_buried
 -- After the insert, which waits for a prune of the same id: only then is its tombstone to be seen.
@@ -26,18 +29,18 @@ returning i.id;
 -- Without a worker: its name is empty, and the time of its lease less than 0.
 insert into {schema}.course (
     seq, queue, state, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, omitted, last_chance, worker,
-    leased_at, ended_at, priority, ties, level
+    leased_at, ended_at, priority, ties, level, kind
 )
 select o.seq, o.queue, 'dead', o.due_at, o.renewed_at, o.deliveries, o.attempt, o.errors, o.crashes, o.replays, o.omitted,
        o.last_chance = 1, nullif(o.worker, ''), case when o.leased_at >= 0 then o.leased_at end, o.ended_at, o.priority,
-       o.ties, o.level
+       o.ties, o.level, o.kind
 from unnest(
     %b::bigint[], %b::text[], %b::bigint[], %b::bigint[], %b::integer[], %b::integer[], %b::integer[], %b::integer[],
     %b::integer[], %b::integer[], %b::smallint[], %b::text[], %b::bigint[], %b::bigint[], %b::smallint[],
-    %b::smallint[], %b::integer[]
+    %b::smallint[], %b::integer[], %b::text[]
 ) as o (
     seq, queue, due_at, renewed_at, deliveries, attempt, errors, crashes, replays, omitted, last_chance, worker,
-    leased_at, ended_at, priority, ties, level
+    leased_at, ended_at, priority, ties, level, kind
 );
 
 -- :name letters
@@ -70,6 +73,12 @@ order by o.nth;
 -- :name attempts
 insert into {schema}.attempt (seq, delivery, body)
 select o.seq, o.delivery, o.body from unnest(%b::bigint[], %b::integer[], %b::bytea[]) as o (seq, delivery, body);
+
+-- :name revisions
+insert into {schema}.revision (seq, number, at, actor, reason, body, packing, crc)
+select * from unnest(
+    %b::bigint[], %b::integer[], %b::bigint[], %b::text[], %b::text[], %b::bytea[], %b::smallint[], %b::bigint[]
+);
 
 -- :name tags
 insert into {schema}.tag (tag, seq) select o.tag, o.seq from unnest(%b::bigint[], %b::text[]) as o (seq, tag);

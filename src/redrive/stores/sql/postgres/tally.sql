@@ -1,29 +1,35 @@
 -- tally (and wait): summed counters of every declared queue, and its earliest due time by index.
--- Inputs: the pinned instant or null; queues. Outputs: one row per queue, by name; one per route; a span or null.
+-- Inputs: whether members of families are wanted; the pinned instant or null; queues. Outputs: one row per queue, by name; one per route; a span or null.
 -- Atomicity: one statement, so one picture.
 
 -- :name queues
--- An index serves each level of a queue in due order, so the earliest of a queue is the least of a few. From one level to
+-- An index serves each kind and level of a queue in due order, so the earliest of a queue is the least of a few. From one to
 -- the next is one step in that index. Routes are rows whose name is null.
 with recursive counted as (
     select queue as name, sum(ready)::bigint as ready, sum(leased)::bigint as leased, sum(done)::bigint as done,
            sum(open)::bigint as open, sum(archived)::bigint as archived, sum(trash)::bigint as trash,
            sum(cancelled)::bigint as cancelled, sum(held)::bigint as held, sum(parked)::bigint as parked
-    from {schema}.counter group by queue
-), step (name, level) as (
-    (select queue, level from {schema}.course where state = 'ready' and hold = 0 order by queue, level limit 1)
+    from (
+        select * from {schema}.counter
+        union all
+        select * from {schema}.member_counter where %b::boolean
+    ) k
+    group by queue
+), step (name, kind, level) as (
+    (select queue, kind, level from {schema}.course
+     where state = 'ready' and hold = 0 order by queue, kind, level limit 1)
     union all
-    select next.queue, next.level
+    select next.queue, next.kind, next.level
     from step cross join lateral (
-        select c.queue, c.level from {schema}.course c
-        where c.state = 'ready' and c.hold = 0 and (c.queue, c.level) > (step.name, step.level)
-        order by c.queue, c.level limit 1
+        select c.queue, c.kind, c.level from {schema}.course c
+        where c.state = 'ready' and c.hold = 0 and (c.queue, c.kind, c.level) > (step.name, step.kind, step.level)
+        order by c.queue, c.kind, c.level limit 1
     ) next
 ), due (name, at) as (
     select step.name, min(first.due_at)
     from step cross join lateral (
         select c.due_at from {schema}.course c
-        where c.state = 'ready' and c.hold = 0 and c.queue = step.name and c.level = step.level
+        where c.state = 'ready' and c.hold = 0 and c.queue = step.name and c.kind = step.kind and c.level = step.level
         order by c.due_at limit 1
     ) first
     group by step.name
@@ -38,39 +44,53 @@ left join (
            coalesce(s.paused, false), coalesce(s.paused_by, ''), coalesce(s.paused_reason, ''),
            coalesce(k.held, 0), coalesce(k.parked, 0), null::text, null::bigint,
            s.max_running, s.max_per_key, s.rate_count, s.rate_per, s.rate_burst, s.capacity, s.order_mode, s.policy,
-           s.gate, s.keep, s.keep_results, s.retry_share, s.keep_trash, coalesce(p.full_at, 0)
+           s.gate, s.keep, s.keep_results, s.retry_share, s.keep_trash, s.encrypt, coalesce(p.full_at, 0),
+           strpos(name, ':') > 1 and right(name, 2) <> ':*' and exists (
+               select 1 from {schema}.queue f where f.name = split_part(coalesce(k.name, s.name), ':', 1) || ':*'
+           )
     from counted k full join {schema}.queue s using (name) left join due using (name)
     left join {schema}.pace p on p.queue = name
     union all
     select null, coalesce(k.open, 0), null, null, null, null, null, null, null, null, null, null, null, null,
-           name, s.capacity, null, null, null, null, null, null, null, null, null, null, null, null, null, null
+           name, s.capacity, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, false
     from (select route as name, open from routed) k full join {schema}.route s using (name)
     where coalesce(k.open, 0) <> 0 or s.capacity is not null
 ) q on true
 order by 2, 16;
 
 -- :name patience
--- How long until something of these queues may be leased; null if nothing will be by itself.
-select min({schema}.opens_at({schema}.now_ms(%b::bigint), asked.name)) - {schema}.now_ms(%b::bigint)
-from unnest(%b::text[]) as asked (name);
+-- How long until something of these queues may be leased; null if nothing will be by itself. Kinds as lease takes them.
+select min({schema}.next_look({schema}.now_ms(%b::bigint), asked.name, {schema}.kinds_in(asked.kinds)))
+       - {schema}.now_ms(%b::bigint)
+from unnest(%b::text[], %b::text[]) as asked (name, kinds);
+
+-- :name kinds
+-- Of a queue: those of which something is due.
+select distinct l.kind from {schema}.levels(%b, null, 0) as l
+where exists (
+    select 1 from {schema}.course c
+    where c.state = 'ready' and c.hold = 0 and c.queue = %b and c.kind = l.kind and c.level = l.level
+      and c.due_at <= {schema}.now_ms(%b::bigint)
+)
+order by 1;
 
 -- :name earliest
 -- The earliest due of a queue among first attempts or among retries.
-create or replace function {schema}.earliest(of_queue text, out first_due bigint, out retry_due bigint)
+create or replace function {schema}.earliest(of_queue text, of_kinds text[], out first_due bigint, out retry_due bigint)
 language sql stable parallel safe
 as $function$
     select min(d.at) filter (where l.level / 3 % 2 = 0), min(d.at) filter (where l.level / 3 % 2 = 1)
-    from unnest({schema}.levels(of_queue, 0)) as l (level)
+    from {schema}.levels(of_queue, of_kinds, 0) as l
     cross join lateral (
         select c.due_at from {schema}.course c
-        where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.level = l.level
+        where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.kind = l.kind and c.level = l.level
         order by c.due_at limit 1
     ) d (at)
 $function$;
 
 -- :name opens_at
 -- When something of a queue may be leased, by its due times, its rate and its gate.
-create or replace function {schema}.opens_at(now_at bigint, of_queue text) returns bigint
+create or replace function {schema}.opens_at(now_at bigint, of_queue text, of_kinds text[]) returns bigint
 language plpgsql stable parallel safe
 as $function$
 #variable_conflict use_column
@@ -80,17 +100,15 @@ declare
     due record;
     opens bigint;
 begin
-    select * into due from {schema}.earliest(of_queue);
+    select * into due from {schema}.earliest(of_queue, of_kinds);
     if due.first_due is null and due.retry_due is null then
         return null;
     end if;
-    select * into s from {schema}.queue q where q.name = of_queue;
-    if not found then
+    s := {schema}.settings_for(of_queue, false);
+    if s.name is null then
         return least(due.first_due, due.retry_due);
     end if;
-    if s.paused or s.max_running <= (
-        select coalesce(sum(k.leased), 0) from {schema}.counter k where k.queue = of_queue
-    ) then
+    if s.paused or (s.max_running is not null and s.max_running <= {schema}.running_of(of_queue)) then
         return null;
     end if;
     if s.rate_count is not null then

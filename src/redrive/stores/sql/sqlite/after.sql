@@ -33,4 +33,4 @@ select meant.value from json_each(?) meant where not exists (select 1 from edge 
 select e.awaited, i.seq from edge e left join item i on i.id = e.awaited where e.waiting = ?;
 
 -- :name die
-update item set state = 'dead', ended_at = ?, hold = 0 where seq = ?;
+update item set state = 'dead', ended_at = ?, hold = 0, ties = ties & ~256 where seq = ?;

@@ -1,4 +1,4 @@
--- amend: moves items nobody holds. The caller has checked each against core.verbs.refusal in the same write.
+-- amend: moves items nobody holds. The caller has checked each against core.acts.refusal in the same write.
 -- Inputs: numbers of items as a JSON array. Outputs: none.
 -- Atomicity: one savepoint with letters, counters, causes, the audit entry and the deeds.
 
@@ -23,6 +23,13 @@ set state = 'ready', due_at = ?, renewed_at = ?, attempt = 0, errors = 0, crashe
     last_chance = ?, ended_at = null
 where seq in (select value from json_each(?));
 
+-- :name reserved
+-- Those of these letters that are reserved, and for which replay.
+select seq, reserved from letter where seq in (select value from json_each(?)) and reserved <> '';
+
+-- :name reserve
+update letter set reserved = ? where seq in (select value from json_each(?));
+
 -- :name drop_letters
 delete from letter where seq in (select value from json_each(?));
 
@@ -43,7 +50,7 @@ update item set queue = ? where seq in (select value from json_each(?));
 update letter set queue = ? where seq in (select value from json_each(?));
 
 -- :name cancel
-update item set state = 'cancelled', ended_at = ?, hold = 0 where seq in (select value from json_each(?));
+update item set state = 'cancelled', ended_at = ?, hold = 0, ties = ties & ~256 where seq in (select value from json_each(?));
 
 -- :name run_now
 update item set due_at = ? where seq in (select value from json_each(?));
@@ -58,6 +65,25 @@ insert into terms (seq, body) values (?, ?) on conflict (seq) do update set body
 
 -- :name mark_terms
 update item set ties = ties | 64 where seq in (select value from json_each(?));
+
+-- :name park
+-- Whatever they waited for is found again when they are unparked.
+update item set hold = 4, ties = ties | 320 where seq in (select value from json_each(?));
+
+-- :name label
+insert into terms (seq, parked) select value, ?2 from json_each(?1) where true
+on conflict (seq) do update set parked = excluded.parked;
+
+-- :name unpark
+update item set hold = ?, ties = ties & ~256 where seq = ?;
+
+-- :name keep_revision
+-- The payload as it is, damaged or not.
+insert into revision (seq, number, at, actor, reason, body, packing, crc)
+select seq, ?2, ?3, ?4, ?5, body, packing, crc from payload where seq = ?1;
+
+-- :name edit
+update payload set body = ?, packing = ?, crc = ? where seq = ?;
 
 -- :name record_deeds
 insert into deed (position, seq) select ?, value from json_each(?);

@@ -8,7 +8,7 @@
 select i.seq, ifnull(i.worker = ? and i.lease_until > ?, 0)
 from json_each(?) meant cross join item i on i.id = meant.value join letter l on l.seq = i.seq
 where i.state = 'dead' and l.disposition in ('open', 'archived')
-    and (ifnull(i.lease_until, 0) <= ? or i.worker = ? or ? and i.worker = '')
+    and l.reserved = '' and (ifnull(i.lease_until, 0) <= ? or i.worker = ? or ? and i.worker = '')
 order by meant.key;
 
 -- :name give

@@ -56,11 +56,19 @@ where key = ?2 and queue = ?1
 -- A head that waits for others, and the first follower if that has a place before it.
 select n.head, ht.place, n.gap, f.seq, f.place
 from line n
-cross join item h on h.seq = n.head and h.hold = 1
+cross join item h on h.seq = n.head
+    and (h.hold = 1 or h.hold = 4 and exists (select 1 from edge e where e.waiting = h.seq))
 cross join terms ht on ht.seq = h.seq
 cross join follower f on f.queue = n.queue and f.key = n.key and f.place < ht.place
     and f.place = (select min(x.place) from follower x where x.queue = n.queue and x.key = n.key)
 where n.queue = ? and n.key = ?;
+
+-- :name parked
+-- How many items behind the head an operator parked: they count as parked whatever becomes of the head.
+select count(*) from item i indexed by item_parked
+cross join terms t on t.seq = i.seq and t.order_key = ?2
+cross join follower f on f.queue = ?1 and f.key = ?2 and f.place = t.place and f.seq = i.seq
+where i.queue = ?1 and i.hold = 4;
 
 -- :name lead
 update line set head = ? where queue = ? and key = ?;

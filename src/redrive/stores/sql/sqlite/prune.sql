@@ -23,8 +23,14 @@ delete from letter where seq in (select value from json_each(?));
 -- :name attempts
 delete from attempt where seq in (select value from json_each(?));
 
+-- :name kept_letters
+delete from recall where seq in (select value from json_each(?));
+
 -- :name deeds
 delete from deed where seq in (select value from json_each(?));
+
+-- :name revisions
+delete from revision where seq in (select value from json_each(?));
 
 -- :name terms
 -- A dedupe key whose window lasts stays held, and an edge to what was cancelled stays too.

@@ -15,8 +15,8 @@ select 1 from tombstone where id = ?;
 select 1 from tombstone limit 1;
 
 -- :name insert_item
-insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at)
-values (?, ?, ?, 'ready', ?, ?, ?)
+insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at, kind)
+values (?, ?, ?, 'ready', ?, ?, ?, ?)
 on conflict (id) do nothing;
 
 -- :name there
@@ -25,11 +25,22 @@ select i.id from json_each(?) meant cross join item i on i.id = meant.value;
 
 -- :name insert_bound
 -- With priority, hold and ties; whether its id is there already was looked up before.
-insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at, priority, hold, ties)
-values (?, ?, ?, 'ready', ?, ?, ?, ?, ?, ?);
+insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at, priority, hold, ties, kind)
+values (?, ?, ?, 'ready', ?, ?, ?, ?, ?, ?, ?);
 
 -- :name insert_payload
-insert into payload (seq, crc, body) values (?, ?, ?);
+insert into payload (seq, crc, release, body) values (?, ?, ?, ?);
 
 -- :name insert_packed
-insert into payload (seq, crc, body, packing) values (?, ?, ?, ?);
+insert into payload (seq, crc, release, body, packing) values (?, ?, ?, ?, ?);
+
+-- :name rewrite_payload
+-- Of reencrypt: what it says stays the same.
+update payload set crc = ?, body = ?, packing = ? where seq = (select seq from item where id = ?) and body = ?;
+
+-- :name rewrite_revision
+update revision set crc = ?, body = ?, packing = ?
+where seq = (select seq from item where id = ?) and body = ? and number = ?;
+
+-- :name rewrite_result
+update result set body = ?, packing = ? where seq = (select seq from item where id = ?) and body = ?;

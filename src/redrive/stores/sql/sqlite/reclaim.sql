@@ -8,6 +8,13 @@ where state = 'leased' and queue = ? and lease_until <= ?
 order by lease_until, seq
 limit ?;
 
+-- :name expired_members
+-- Of a family: as many rows as run in it are looked at.
+select lease_until, seq from item indexed by item_leased
+where state = 'leased' and queue > ? and queue < ? and lease_until <= ?
+order by lease_until, seq
+limit ?;
+
 -- :name one
 select lease_until, seq, queue from item where id = ? and state = 'leased' and lease_until <= ?;
 

@@ -4,8 +4,11 @@
 
 -- :name item
 insert into item (seq, id, queue, state, enqueued_at, due_at, renewed_at, deliveries, attempt, errors, crashes, replays,
-                  last_chance, omitted, worker, leased_at, ended_at, priority, ties)
-values (?, ?, ?, 'dead', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                  last_chance, omitted, worker, leased_at, ended_at, priority, ties, kind)
+values (?, ?, ?, 'dead', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- :name revision
+insert into revision (seq, number, at, actor, reason, body, packing, crc) values (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- :name letter
 insert into letter (seq, queue, reason, died_at, disposition, cause, error, error_short, category, rule, failure,

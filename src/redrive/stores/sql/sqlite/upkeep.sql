@@ -49,6 +49,17 @@ where seq > ? and seq <= ? and exists (select 1 from tombstone where tombstone.i
 select '#' || seq from payload
 where seq > ? and seq <= ? and not exists (select 1 from item where item.seq = payload.seq);
 
+-- :name revision_misfits
+-- Earlier payloads of an item that is not there, or of which the terms count another number.
+select coalesce(i.id, '#' || r.seq) from revision r
+left join item i on i.seq = r.seq left join terms t on t.seq = r.seq
+where r.seq > ? and r.seq <= ?
+group by r.seq having i.id is null or count(*) <> ifnull(json_extract(max(t.body), '$.revision'), 0);
+
+-- :name revision_bodies
+select coalesce(i.id, '#' || r.seq), r.body, r.packing, r.crc from revision r left join item i on i.seq = r.seq
+where r.seq > ? and r.seq <= ?;
+
 -- :name result_alone
 select '#' || seq from result
 where seq > ? and seq <= ? and not exists (select 1 from item where item.seq = result.seq);
@@ -56,6 +67,10 @@ where seq > ? and seq <= ? and not exists (select 1 from item where item.seq = r
 -- :name attempt_alone
 select '#' || seq from attempt
 where seq > ? and seq <= ? and not exists (select 1 from item where item.seq = attempt.seq);
+
+-- :name kept_letter_alone
+select '#' || seq from recall
+where seq > ? and seq <= ? and not exists (select 1 from item where item.seq = recall.seq);
 
 -- :name deed_alone
 select '#' || seq from deed
@@ -70,12 +85,22 @@ where l.seq > ? and l.seq <= ?
     and (i.seq is null or i.state <> 'dead' or i.queue <> l.queue
         or l.disposition not in ('open', 'archived', 'trash'));
 
+-- :name letter_unnumbered
+select coalesce(i.id, '#' || l.seq) from letter l left join item i on i.seq = l.seq
+where l.seq > ? and l.seq <= ? and not exists (select 1 from change c where c.seq = l.seq);
+
+-- :name change_alone
+select '#' || seq from change
+where seq > ? and seq <= ? and id is null and not exists (select 1 from item where item.seq = change.seq);
+
 -- :name hold_misfits
 -- A hold on what is not ready; a hold for nothing, or none although it waits for others.
 select i.id from item i
 where i.seq > ? and i.seq <= ? and (
     (i.hold <> 0 and i.state <> 'ready')
-    or (i.hold = 1) <> exists (select 1 from edge where edge.waiting = i.seq)
+    or i.hold <> 4 and (i.hold = 1) <> exists (select 1 from edge where edge.waiting = i.seq)
+    or (i.hold = 4) <> (i.ties & 256 <> 0)
+    or (i.hold = 4 and not exists (select 1 from terms t where t.seq = i.seq and t.parked <> ''))
     or (i.hold = 3 and not exists (
         select 1 from aside a join terms t on t.seq = i.seq
         where a.queue = i.queue and a.key = t.limit_key and a.seq = i.seq
@@ -88,7 +113,7 @@ select i.id from terms t join item i on i.seq = t.seq
 left join line n on n.queue = i.queue and n.key = t.order_key
 left join follower f on f.queue = i.queue and f.key = t.order_key and f.place = t.place and f.seq = t.seq
 where t.seq > ? and t.seq <= ? and t.order_key <> '' and i.state in ('ready', 'leased')
-    and (n.head is i.seq) + (f.seq is not null and i.state = 'ready' and i.hold in (1, 2)) <> 1;
+    and (n.head is i.seq) + (f.seq is not null and i.state = 'ready' and i.hold in (1, 2, 4)) <> 1;
 
 -- :name tags_missing
 select id from item
@@ -103,6 +128,17 @@ select '#' || seq from terms
 where seq > ? and seq <= ? and not exists (select 1 from item where item.seq = terms.seq);
 
 -- --- what binds items to others: each statement is one state ---
+
+-- :name turn_misfits
+-- Members of a family that could give something, on which no lease of the family will look. One that is paused, or may
+-- be full, is not looked at before that changes.
+select q.name from queue q join queue f on f.name = substr(q.name, 1, instr(q.name, ':')) || '*'
+where instr(q.name, ':') > 1 and q.name <> f.name and q.paused = 0 and q.ready > 0
+    and (q.settings is null or json_extract(cast(q.settings as text), '$.max_running') is null)
+    and not exists (select 1 from agenda a where a.queue = q.name);
+
+-- :name lower
+insert into agenda (family, queue, next_at) values (substr(?1, 1, instr(?1, ':')) || '*', ?1, 0);
 
 -- :name head_misfits
 select n.queue || ': ' || n.key from line n left join item i on i.seq = n.head
@@ -173,7 +209,7 @@ select queue, state, count(*) from item where state <> 'dead' and not (state = '
 group by queue, state;
 
 -- :name counted_held
-select i.queue, case when n.status = 'parked' and n.head <> i.seq then 'parked' else 'held' end, count(*)
+select i.queue, case when i.hold = 4 or n.status = 'parked' and n.head <> i.seq then 'parked' else 'held' end, count(*)
 from item i
 left join terms t on t.seq = i.seq
 left join line n on n.queue = i.queue and n.key = t.order_key
@@ -197,6 +233,9 @@ select route, count(*) from letter where disposition = 'open' and route <> '' gr
 
 -- :name last_number
 select coalesce((select n from sequence where name = 'item'), 0), coalesce((select max(seq) from item), 0);
+
+-- :name last_change
+select coalesce((select n from sequence where name = 'change'), 0), coalesce((select max(n) from change), 0);
 
 -- --- repair ---
 
@@ -233,3 +272,15 @@ update item set ties = ties | 128 where ties & 128 = 0 and seq in (select seq fr
 -- :name unmark_untagged
 update item set ties = ties & ~128
 where ties & 128 <> 0 and not exists (select 1 from tag where tag.seq = item.seq);
+
+-- :name set_last_change
+insert into sequence (name, n) values ('change', ?) on conflict (name) do update set n = max(n, excluded.n);
+
+-- :name forget_changes
+delete from change where id is null and not exists (select 1 from item where item.seq = change.seq);
+
+-- :name number_letters
+-- Those that have no number, after the last one given.
+insert into change (seq, n)
+select l.seq, (select n from sequence where name = 'change') + row_number() over (order by l.seq)
+from letter l where not exists (select 1 from change c where c.seq = l.seq);

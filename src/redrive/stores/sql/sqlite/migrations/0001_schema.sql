@@ -22,18 +22,33 @@ create table queue (
     rate_at integer not null default 0
 ) without rowid;
 
--- The last assigned sequence number: numbers of pruned items are never assigned again.
+-- The queues behind a gate, of those that have settings.
+create index queue_gate on queue (json_extract(cast(settings as text), '$.gate')) where settings is not null;
+
+-- Members of declared families that may have something to give, and from when on a lease shall look at them: too early,
+-- never too late. A row of `queue` whose name is a pattern is a family; its counters are the sums of those of its
+-- members.
+create table agenda (
+    turn integer primary key,
+    family text not null,
+    queue text not null unique,
+    next_at integer not null
+);
+create index agenda_next on agenda (family, next_at, turn);
+
+-- The last assigned numbers, of items and of changes of letters: those of pruned items are never assigned again.
 create table sequence (
     name text primary key,
     n integer not null
 ) without rowid;
-insert into sequence (name, n) values ('item', 0);
+insert into sequence (name, n) values ('item', 0), ('change', 0);
 
 -- The state of an item, without its bodies: lease and settle rewrite this row and no other.
 -- alone: 0 no, 1 the only lease of its worker, 2 the same, but the lease expired and another worker took it over.
 -- ended_at: for a letter in the trash, when it was discarded.
--- priority: 0 normal, 1 high, 2 low. hold: 0 none, 1 after, 2 order, 3 limit (core.terms.HOLDS).
+-- priority: 0 normal, 1 high, 2 low. hold: 0 none, 1 after, 2 order, 3 limit, 4 parked (core.terms.HOLDS).
 -- ties: which tables to read when the item ends: the sum of the bits of core.terms, and 64 if it has a row in `terms`.
+-- kind: which handler of the queue it is for; '' for the usual one.
 -- level: core.lanes.level; virtual, so that no write stores it.
 create table item (
     seq integer primary key,
@@ -58,21 +73,39 @@ create table item (
     priority integer not null default 0,
     hold integer not null default 0,
     ties integer not null default 0,
+    kind text not null default '',
     level integer generated always as (crashes * 6 + (errors + crashes + replays > 0) * 3 + priority) virtual
 );
 create unique index item_id on item (id);
 create index item_leased on item (queue, lease_until) where state = 'leased';
 create index item_alone on item (worker) where state = 'leased' and alone = 1;
--- By level, then in due order: a lease reads the levels that it may take from, each in order.
-create index item_ready on item (queue, level, due_at) where state = 'ready' and hold = 0;
+-- By kind and level, then in due order: a lease reads those that it may take from, each in order.
+create index item_ready on item (queue, kind, level, due_at) where state = 'ready' and hold = 0;
+create index item_parked on item (queue) where hold = 4;
 
--- Written once, by put. packing: 0 the body as given, 1 zlib behind a header (stores/packing.py).
+-- Written by put, and replaced by an edit or by reencrypt. packing: 0 the body as given, 1 zlib behind a header, 2 encrypted
+-- (stores/packing.py).
 -- crc: CRC-32 of the stored bytes, with `packing` as its start value.
+-- release: of the program that put the item; before the body, so that reading it does not read a long body.
 create table payload (
     seq integer primary key,
     crc integer not null,
+    release text not null default '',
     body blob not null,
     packing integer not null default 0
+);
+
+-- Payloads as they were before each edit; number 0 is the one that was put. at, actor, reason: of the edit.
+create table revision (
+    seq integer not null,
+    number integer not null,
+    at integer not null,
+    actor text not null,
+    reason text not null,
+    body blob not null,
+    packing integer not null,
+    crc integer not null,
+    primary key (seq, number)
 );
 
 create table result (
@@ -82,6 +115,7 @@ create table result (
 );
 
 -- One row per dead item, deleted when the item is replayed. error_short: the class of the error without its module.
+-- reserved: id of the replay that it is kept for.
 -- The indexes serve searches by cause, error, category or route, with and without a queue, newest first. Each ends in
 -- died_at and the rowid, which is the order of find. A search always names a disposition, so it precedes died_at; a
 -- queue between the two would break the order.
@@ -97,7 +131,8 @@ create table letter (
     category text not null,
     rule text not null,
     failure blob not null,
-    route text not null default ''
+    route text not null default '',
+    reserved text not null default ''
 );
 create index letter_died on letter (died_at);
 create index letter_disposition on letter (disposition, died_at);
@@ -109,6 +144,36 @@ create index letter_error_queue on letter (error_short, queue, disposition, died
 create index letter_category on letter (category, disposition, died_at);
 create index letter_category_queue on letter (category, queue, disposition, died_at);
 create index letter_route on letter (route, disposition, died_at);
+create index letter_reserved on letter (reserved, died_at) where reserved <> '';
+
+-- The letter of a replayed item, as it was before the replay: valid while the item is ready and has as many deliveries.
+-- A row that is not valid any more is never used, and deleted with its item. place, gap: those of `terms`; role: 1 if it
+-- was the head of its order key, 2 if it was the gap.
+create table recall (
+    seq integer primary key,
+    deliveries integer not null,
+    due_at integer not null,
+    renewed_at integer not null,
+    attempt integer not null,
+    errors integer not null,
+    crashes integer not null,
+    last_chance integer not null,
+    ended_at integer,
+    queue text not null,
+    reason text not null,
+    died_at integer not null,
+    disposition text not null,
+    cause text not null,
+    error text not null,
+    error_short text not null,
+    category text not null,
+    rule text not null,
+    failure blob not null,
+    route text not null,
+    place integer,
+    gap text,
+    role integer not null
+);
 
 -- Number of open letters by cause. A row with 0 is deleted.
 create table cause (
@@ -206,7 +271,8 @@ create table document (
 
 -- One row per item that has Terms (core.item), or was asked to cancel while it ran. body: the Terms as JSON.
 -- place: position in the line of its order key. gap: id of a dead item of that key which it was allowed to pass.
--- cancel: who asked for the cancellation, and why.
+-- cancel: who asked for the cancellation, and why. parked: the label under which it was
+-- parked last.
 create table terms (
     seq integer primary key,
     body blob,
@@ -214,7 +280,8 @@ create table terms (
     place integer,
     limit_key text not null default '',
     gap text not null default '',
-    cancel text not null default ''
+    cancel text not null default '',
+    parked text not null default ''
 );
 create index terms_key on terms (order_key) where order_key <> '';
 
@@ -288,3 +355,11 @@ create table gate (
     floor_at integer not null default 0,
     body blob not null
 ) without rowid;
+
+-- The number of the last change of each item that is or was a letter. id: of an item that was pruned, else null.
+create table change (
+    seq integer primary key,
+    n integer not null,
+    id text
+);
+create unique index change_n on change (n);

@@ -1,0 +1,43 @@
+"""Replays in the background without `await`."""
+
+from __future__ import annotations
+
+from redrive.blocking._bridge import Bridge
+from redrive.core.acts import Amended
+from redrive.core.rates import RateText
+from redrive.engine.replays import BackgroundReplay
+from redrive.office import replays as office
+
+
+class Replays:
+    def __init__(self, bridge: Bridge, replays: office.Replays) -> None:
+        self._bridge = bridge
+        self._replays = replays
+
+    def list(self) -> tuple[BackgroundReplay, ...]:
+        """Those that are not over, then the last 100 that are; the last started first."""
+        return self._bridge.call(self._replays.list)
+
+    def get(self, id: str) -> BackgroundReplay:
+        """Raises NotFound."""
+        return self._bridge.call(self._replays.get, id)
+
+    def pause(self, id: str, *, reason: str) -> BackgroundReplay:
+        """Send no more of its letters, at most what is on its way: one window of 200 ms."""
+        return self._bridge.call(self._replays.pause, id, reason=reason)
+
+    def resume(self, id: str, *, reason: str) -> BackgroundReplay:
+        """Go on after a pause."""
+        return self._bridge.call(self._replays.resume, id, reason=reason)
+
+    def set_rate(self, id: str, rate: RateText | None, *, reason: str) -> BackgroundReplay:
+        """Another rate, as in "50/s", from the next window on; None for as fast as the store takes them."""
+        return self._bridge.call(self._replays.set_rate, id, rate, reason=reason)
+
+    def cancel(self, id: str, *, reason: str) -> BackgroundReplay:
+        """Send no more of its letters; what is left of them is free for other acts."""
+        return self._bridge.call(self._replays.cancel, id, reason=reason)
+
+    def undo(self, id: str, *, reason: str) -> Amended:
+        """Cancel it, and recall what it has sent and no worker has leased since."""
+        return self._bridge.call(self._replays.undo, id, reason=reason)

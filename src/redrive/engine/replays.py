@@ -1,0 +1,223 @@
+"""Replays in the background: one elected worker sends the letters that are reserved for a replay, window by window.
+
+A letter stays a letter until its window comes, so that pause, cancel and a new rate act on letters. The document of a
+replay is read before every window; what goes too far is at most one window, whatever stops, pauses or is restarted.
+
+Every worker has one, and so has every process that receives; the store elects one of them while there are replays.
+Without replays each makes one small read every five seconds, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from redrive.core import codec
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Replay,
+    Unreserve,
+)
+from redrive.core.families import family_of, is_family
+from redrive.core.item import Instant, Millis
+from redrive.core.meters import Rate
+from redrive.core.select import And, Ids, Match, Or, Selection
+from redrive.core.verbs import Document, DocumentWrite
+from redrive.engine.store_retry import StoreRetry
+from redrive.errors import Conflict, StoreError
+from redrive.events import Amended as AmendedEvent
+from redrive.events import Events
+from redrive.stores.base import PAGE_LIMIT, Store
+from redrive.stores.clock import Clock
+
+ACTIVE, ENDED = "replay", "replay_ended"
+"""Kinds of documents. Workers look at the first kind only."""
+NAME = "replays"
+WINDOW: Millis = 200
+"""How much of its rate a replay sends at once."""
+IDLE: Millis = 1_000
+"""Between two looks at most, of the leader."""
+NONE: Millis = 5_000
+"""Between two looks while there is no replay, or another process leads."""
+TERM: Millis = 5_000
+RENEW: Millis = 2_000
+ABANDONED: Millis = 60_000
+"""After so long without a change, a replay whose start was cut off sends what it has reserved."""
+ENDED_KEPT = 100
+
+
+class BackgroundReplay(Struct, frozen=True):
+    """`total` letters were reserved for it, `sent` of them are items again, and `skipped` could not be sent.
+
+    While it is `reserving`, its start goes on, and no letter is sent. `window` is the number of the next one.
+    """
+
+    id: str
+    state: Literal["reserving", "running", "paused", "cancelled", "done"]
+    change: Replay
+    rate: Rate | None
+    actor: str
+    reason: str
+    started_at: Instant
+    total: int = 0
+    sent: int = 0
+    skipped: int = 0
+    window: int = 0
+
+    @property
+    def left(self) -> int:
+        """Letters that are still reserved."""
+        return max(0, self.total - self.sent - self.skipped)
+
+
+def letters_of(replay: str) -> Selection:
+    return And((Match("state", "=", "dead"), Match("reserved", "=", replay)))
+
+
+def read(document: Document) -> BackgroundReplay:
+    return codec.decode(document.body, BackgroundReplay)
+
+
+def over(document: Document, replay: BackgroundReplay) -> list[DocumentWrite]:
+    """The writes that end a replay."""
+    return [
+        DocumentWrite(ACTIVE, replay.id, None, document.version),
+        DocumentWrite(ENDED, replay.id, codec.encode(replay)),
+    ]
+
+
+async def has_running(store: Store, queues: Sequence[str]) -> bool:
+    """Whether a replay that runs has letters left for one of these queues, or is about to end."""
+    ours = Or(tuple([Match("queue", "glob" if is_family(queue) else "=", queue) for queue in queues]))
+    for replay in map(read, await store.documents(ACTIVE) if queues else ()):
+        mine, to = letters_of(replay.id), replay.change.queue
+        if replay.state != "running" or (to and not {to, family_of(to)} & {*queues}):
+            continue
+        if to or (await store.ids(And((mine, ours)), 1)).ids or not (await store.ids(mine, 1)).ids:
+            return True
+    return False
+
+
+class ReplayLeader:
+    def __init__(self, store: Store, owner: str, *, events: Events, clock: Clock) -> None:
+        self._store = store
+        self._owner = owner
+        self._events = events
+        self._clock = clock
+        self._retry = StoreRetry("replays", events, clock)
+        self._due: dict[str, int] = {}
+        self._leads_until: Millis | None = None
+        self._reserving: dict[tuple[str, int], Millis] = {}
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._clock.sleep(await self._retry(self.turn))
+        finally:
+            await self.resign()
+
+    async def turn(self) -> Millis:
+        """Send what is due; says how long there is nothing to do. May be repeated after any failure."""
+        replays = [(one, read(one)) for one in await self._store.documents(ACTIVE)]
+        # Also of those that are paused: a pause and a resume are no way to more than the rate.
+        self._due = {replay.id: self._due[replay.id] for _, replay in replays if replay.id in self._due}
+        await self._adopt([document for document, replay in replays if replay.state == "reserving"])
+        running = [(document, replay) for document, replay in replays if replay.state == "running"]
+        if not running:
+            return IDLE if replays else NONE
+        if not await self._leads():
+            return NONE
+        return min([await self._window(document, replay) for document, replay in running])
+
+    async def _adopt(self, reserving: Sequence[Document]) -> None:
+        now = self._clock.monotonic()
+        self._reserving = {
+            (one.key, one.version): self._reserving.get((one.key, one.version), now) for one in reserving
+        }
+        for one in reserving:
+            if now - self._reserving[one.key, one.version] >= ABANDONED:
+                body = codec.encode(replace(read(one), state="running"))
+                with suppress(Conflict):
+                    await self._store.write_documents([DocumentWrite(ACTIVE, one.key, body, one.version)])
+
+    async def resign(self) -> None:
+        """Lets another process be elected at once."""
+        if self._leads_until is not None:
+            self._leads_until = None
+            with suppress(StoreError):
+                await self._store.elect(NAME, self._owner, 1)
+
+    async def _leads(self) -> bool:
+        asked = self._clock.monotonic()
+        if self._leads_until is None or self._leads_until - asked <= TERM - RENEW:
+            leads = await self._store.elect(NAME, self._owner, TERM)
+            self._leads_until = asked + TERM if leads else None
+        return self._leads_until is not None
+
+    async def _window(self, document: Document, replay: BackgroundReplay) -> Millis:
+        """At most what WINDOW gives. `_due` is in microseconds; a replay that comes late does not make up for more."""
+        now = self._clock.monotonic() * 1000
+        due = max(self._due.get(replay.id, now), now - WINDOW * 1000)
+        if due > now:
+            return min(IDLE, -(-(due - now) // 1000))
+        count, interval = PAGE_LIMIT, 0
+        if replay.rate is not None:
+            interval = replay.rate.interval
+            count = min(PAGE_LIMIT, max(1, WINDOW * 1000 // interval))
+        ids = (await self._store.ids(letters_of(replay.id), count, oldest=True)).ids
+        if not ids:
+            await self._end(document, replay)
+            return IDLE
+        # First: a window whose outcome is unknown is not followed by another one at once.
+        self._due[replay.id] = due + count * interval
+        await self._send(replay, ids)
+        return max(1, min(IDLE, -(-(self._due[replay.id] - now) // 1000)))
+
+    async def _send(self, replay: BackgroundReplay, ids: tuple[str, ...]) -> None:
+        request = f"{replay.id}.{replay.window}"
+        act = Act(replay.actor, replay.reason, request)
+        done = await self._store.amend(Ids(ids), replace(replay.change, reserved=replay.id), act)
+        await self._release(replay, done, request)
+        self._events.emit(AmendedEvent("replay", act.actor, act.reason, request, len(done.changed), len(done.skipped)))
+        await self._count(replay.id, len(done.changed) + len(done.already), len(done.skipped))
+
+    async def _release(self, replay: BackgroundReplay, done: Amended, request: str) -> None:
+        """What cannot be sent is an open letter again, and its history says why."""
+        reasons: dict[str, list[str]] = defaultdict(list)
+        for skipped in done.skipped:
+            reasons[skipped.reason].append(skipped.id)
+        for number, (reason, ids) in enumerate(reasons.items()):
+            act = Act(replay.actor, f"not sent: {reason}", f"{request}.skipped.{number}")
+            await self._store.amend(And((Ids(tuple(ids)), letters_of(replay.id))), Unreserve(), act)
+
+    async def _count(self, replay_id: str, sent: int, skipped: int) -> None:
+        while True:
+            document = await self._store.document(ACTIVE, replay_id)
+            if document is None:
+                return
+            now = read(document)
+            counted = replace(now, sent=now.sent + sent, skipped=now.skipped + skipped, window=now.window + 1)
+            try:
+                await self._store.write_documents(
+                    [DocumentWrite(ACTIVE, replay_id, codec.encode(counted), document.version)]
+                )
+            except Conflict:
+                continue
+            return
+
+    async def _end(self, document: Document, replay: BackgroundReplay) -> None:
+        """Nothing is left: what was not skipped was sent, also in a window that was not counted."""
+        sent = max(replay.sent, replay.total - replay.skipped)
+        done = replace(replay, state="done", sent=sent, total=sent + replay.skipped)
+        ended = sorted([read(one) for one in await self._store.documents(ENDED)], key=lambda one: one.started_at)
+        forgotten = [DocumentWrite(ENDED, one.id, None) for one in ended[: max(0, len(ended) - ENDED_KEPT + 1)]]
+        try:
+            await self._store.write_documents([*forgotten, *over(document, done)])
+        except Conflict:
+            return  # changed by an operator: the next turn sees how

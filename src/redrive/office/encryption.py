@@ -1,0 +1,26 @@
+"""Encrypting a whole store anew, after a rotation of keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from redrive.core.verbs import KeyTally, Reencrypted
+from redrive.stores.base import Store
+
+
+async def reencrypt_all(store: Store, queue: str | None, *, dry_run: bool) -> Reencrypted:
+    """All pages of it, as one. What is put or ends meanwhile has the current key by itself."""
+    rewritten = running = unreadable = 0
+    keys: Counter[str] = Counter()
+    cursor: str | None = None
+    while True:
+        page = await store.reencrypt(cursor=cursor, queue=queue, dry_run=dry_run)
+        rewritten += page.rewritten
+        running += page.running
+        unreadable += page.unreadable
+        for one in page.keys:
+            keys[one.key] += one.bodies
+        cursor = page.next
+        if cursor is None:
+            kept = tuple([KeyTally(key, count) for key, count in sorted(keys.items())])
+            return Reencrypted(rewritten, running, unreadable, kept)

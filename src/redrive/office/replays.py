@@ -1,0 +1,172 @@
+"""Replays in the background: start, list, pause, resume, cancel, change the rate, undo. Each act is audited."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from msgspec.structs import replace
+
+from redrive.core import codec
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Recall,
+    Replay,
+    Reserve,
+    Unreserve,
+)
+from redrive.core.meters import Rate
+from redrive.core.rates import RateText
+from redrive.core.rates import format as format_rate
+from redrive.core.rates import parse as parse_rate
+from redrive.core.select import And, Ids
+from redrive.core.verbs import Document, DocumentWrite
+from redrive.engine.ids import new_id
+from redrive.engine.replays import ACTIVE, ENDED, BackgroundReplay, letters_of, over, read
+from redrive.errors import Conflict, NotFound
+from redrive.office.audit import LOOKED_AT, Audit, by_request
+from redrive.office.bites import Bite, amend_in_bites, bites_of
+from redrive.office.gates import audit_entry
+from redrive.office.said import check_reason
+from redrive.stores.base import Store
+
+
+async def start(store: Store, ids: Sequence[str], change: Replay, rate: Rate | None, act: Act) -> Amended:
+    """Reserve these letters for the replay with the act's request id; a worker sends them. May be repeated."""
+    replay_id = act.request_id
+    document = await store.document(ACTIVE, replay_id)
+    ended = await store.document(ENDED, replay_id) if document is None else None
+    known = document or ended
+    if known is None:
+        at = (await store.tally()).at
+        replay = BackgroundReplay(replay_id, "reserving", change, rate, act.actor, act.reason, at)
+    else:
+        replay = replace(read(known), state="reserving")
+    expect = 0 if document is None else document.version
+    writes = [DocumentWrite(ACTIVE, replay_id, codec.encode(replay), expect)]
+    if ended is not None:
+        writes.append(DocumentWrite(ENDED, replay_id, None, ended.version))
+    await store.write_documents(writes)
+    done = [await _reserve(store, bite, replay_id, act) for bite in bites_of(ids, Reserve(replay_id))]
+    await _change(store, replay_id, lambda now: replace(now, state="running"))
+    return Amended(
+        tuple(chain.from_iterable(one.changed for one in done)),
+        tuple(chain.from_iterable(one.already for one in done)),
+        tuple(chain.from_iterable(one.skipped for one in done)),
+    )
+
+
+async def _reserve(store: Store, bite: Bite, replay_id: str, act: Act) -> Amended:
+    """The count goes with every bite: without a change for a minute the start counts as cut off."""
+    done = await amend_in_bites(store, [bite], act)
+    try:
+        await _change(store, replay_id, lambda now: replace(now, total=now.total + len(done.changed)))
+    except Conflict:
+        mine = And((Ids(done.changed), letters_of(replay_id)))
+        await store.amend(mine, Unreserve(), Act(act.actor, "the replay is over", new_id()))
+        raise
+    return done
+
+
+async def _change(
+    store: Store, replay_id: str, change: Callable[[BackgroundReplay], BackgroundReplay]
+) -> BackgroundReplay:
+    while True:
+        document = await _active(store, replay_id)
+        changed = change(read(document))
+        writes = [DocumentWrite(ACTIVE, replay_id, codec.encode(changed), document.version)]
+        try:
+            await store.write_documents(over(document, changed) if changed.state == "cancelled" else writes)
+        except Conflict:
+            continue
+        return changed
+
+
+async def _active(store: Store, replay_id: str) -> Document:
+    document = await store.document(ACTIVE, replay_id)
+    if document is None:
+        ended = await store.document(ENDED, replay_id)
+        if ended is None:
+            raise _unknown(replay_id)
+        raise Conflict(f"replay {replay_id} is {read(ended).state}", hint="start another replay")
+    return document
+
+
+def _unknown(replay_id: str) -> NotFound:
+    return NotFound(f"no replay {replay_id!r}", hint="list them with redrive replay list")
+
+
+class Replays:
+    def __init__(self, store: Store, *, actor: str) -> None:
+        self._store = store
+        self._actor = actor
+
+    async def list(self) -> tuple[BackgroundReplay, ...]:
+        """Those that are not over, then the last 100 that are; the last started first."""
+        active = [read(one) for one in await self._store.documents(ACTIVE)]
+        ended = [read(one) for one in await self._store.documents(ENDED)]
+        return (*_newest_first(active), *_newest_first(ended))
+
+    async def get(self, id: str) -> BackgroundReplay:
+        """Raises NotFound."""
+        document = await self._store.document(ACTIVE, id) or await self._store.document(ENDED, id)
+        if document is None:
+            raise _unknown(id)
+        return read(document)
+
+    async def pause(self, id: str, *, reason: str) -> BackgroundReplay:
+        """Send no more of its letters, at most what is on its way: one window of 200 ms."""
+        return await self._act("pause", id, reason, lambda now: replace(now, state="paused"))
+
+    async def resume(self, id: str, *, reason: str) -> BackgroundReplay:
+        """Go on after a pause."""
+        return await self._act("resume", id, reason, lambda now: replace(now, state="running"))
+
+    async def set_rate(self, id: str, rate: RateText | None, *, reason: str) -> BackgroundReplay:
+        """Another rate, as in "50/s", from the next window on; None for as fast as the store takes them."""
+        meant = None if rate is None else parse_rate(rate)
+        words = f"set-rate {'none' if meant is None else format_rate(meant)}"
+        return await self._act(words, id, reason, lambda now: replace(now, rate=meant))
+
+    async def cancel(self, id: str, *, reason: str) -> BackgroundReplay:
+        """Send no more of its letters; what is left of them is free for other acts."""
+        replay = await self.get(id)
+        if await self._store.document(ACTIVE, id) is not None:
+            replay = await self._act("cancel", id, reason, lambda now: replace(now, state="cancelled"))
+        while True:
+            act = Act(self._actor, check_reason(reason), new_id())
+            if not (await self._store.amend(letters_of(id), Unreserve(), act)).changed:
+                return replay
+
+    async def undo(self, id: str, *, reason: str) -> Amended:
+        """Cancel it, and recall what it has sent and no worker has leased since."""
+        await self.cancel(id, reason=reason)
+        window = re.compile(re.escape(id) + r"\.[0-9]+")
+        entries = [one for one in await Audit(self._store).last(LOOKED_AT) if window.fullmatch(one.request_id)]
+        sent = [each for line in by_request(entries) if line.act == "replay" for each in line.changed]
+        act = Act(self._actor, check_reason(reason), f"{id}.undo.{new_id()}")
+        return await amend_in_bites(self._store, bites_of(list(dict.fromkeys(sent)), Recall()), act)
+
+    async def _act(
+        self, word: str, replay_id: str, reason: str, change: Callable[[BackgroundReplay], BackgroundReplay]
+    ) -> BackgroundReplay:
+        act = Act(self._actor, check_reason(reason), new_id())
+
+        def allowed(now: BackgroundReplay) -> BackgroundReplay:
+            if word in {"pause", "resume"} and now.state == "reserving":
+                raise Conflict(f"replay {replay_id} is still reserving its letters", hint="cancel it, or wait")
+            return change(now)
+
+        changed = await _change(self._store, replay_id, allowed)
+        await self._store.append([audit_entry(f"replay {word}", replay_id, act)])
+        return changed
+
+
+def _newest_first(replays: builtins.list[BackgroundReplay]) -> builtins.list[BackgroundReplay]:
+    return sorted(replays, key=lambda one: one.started_at, reverse=True)
+
+
+__all__ = ["BackgroundReplay", "Replays", "start"]

@@ -1,0 +1,105 @@
+"""Encrypted queues through the app: enqueue, work, wait, letters, export and import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from redrive import Dead, Keyring, Redrive
+from redrive.core.states import State
+from redrive.errors import BadFilter, BadImport, ConfigError, DecryptionFailed, EncryptionKeyMissing
+from redrive.office.records import line_of
+from redrive.stores.memory import MemoryStore
+
+KEYS = Keyring({"k1": bytes(range(32))}, current="k1")
+OTHERS = Keyring({"k9": bytes(range(9, 41))}, current="k9")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+async def app(store: MemoryStore) -> AsyncIterator[Redrive]:
+    app = Redrive(store, encryption=KEYS, log=False)
+    app.queue("cards", encrypt=True)
+
+    @app.handler("cards")
+    async def charge(number: str) -> dict[str, str]:
+        if number == "bad":
+            raise Dead("declined")
+        return {"charged": number}
+
+    async with app:
+        yield app
+
+
+async def test_handlers_and_callers_see_what_was_enqueued_and_returned(app: Redrive) -> None:
+    item_id = await app.enqueue("cards", {"number": "4111"})
+    await app.run(until_idle=True)
+    assert await app.wait(item_id) == {"charged": "4111"}
+    assert (await app.get(item_id)).payload == b'{"number":"4111"}'
+
+
+async def test_a_worker_without_keys_does_not_start(app: Redrive, store: MemoryStore) -> None:
+    item_id = await app.enqueue("cards", {"number": "4111"})
+    store.use_keys(None)
+    with pytest.raises(EncryptionKeyMissing, match="queue 'cards' is encrypted"):
+        await app.run(until_idle=True)
+    with pytest.raises(EncryptionKeyMissing, match="nothing was stored"):
+        await app.enqueue("cards", {"number": "4111"})
+    assert (await app.get(item_id)).state is State.READY
+
+
+async def test_letters_under_an_unknown_key_keep_their_bytes_until_the_key_is_there(
+    app: Redrive, store: MemoryStore
+) -> None:
+    item_id = await app.enqueue("cards", {"number": "4111"})
+    store.use_keys(OTHERS)
+    await app.run(until_idle=True)
+    letter = (await app.letters.get(item_id)).item
+    assert letter.letter is not None
+    assert (letter.letter.reason, letter.sealed) == ("unreadable", "k1")
+    assert "key 'k1', which this process does not have" in letter.flaw
+    store.use_keys(KEYS)
+    await app.letters.replay(item_id, reason="the key is there")
+    await app.run(until_idle=True)
+    assert await app.wait(item_id) == {"charged": "4111"}
+
+
+async def test_an_export_stays_encrypted_unless_it_is_to_decrypt(app: Redrive, store: MemoryStore) -> None:
+    item_id = await app.enqueue("cards", {"number": "bad"})
+    await app.run(until_idle=True)
+    sealed = None
+    for attempts in (False, True):
+        (sealed,) = [record async for record in app.letters.export(attempts=attempts)]
+        (clear,) = [record async for record in app.letters.export(attempts=attempts, decrypt=True)]
+        assert (sealed.payload_key, sealed.payload_flaw, sealed.payload_encoding) == ("k1", None, "base64")
+        assert b"number" not in line_of(sealed)
+        assert (clear.payload_key, json.loads(bytes(clear.payload))) == (None, {"number": "bad"})
+    assert sealed is not None
+    async with Redrive("memory:", encryption=KEYS, log=False) as elsewhere:
+        await elsewhere.letters.import_([sealed], reason="moved")
+        assert (await elsewhere.letters.get(item_id)).item.payload == b'{"number":"bad"}'
+        bent = json.loads(line_of(sealed)) | {"id": "other", "payload_key": "k2"}
+        with pytest.raises(BadImport, match="it is not encrypted with key 'k2'"):
+            await elsewhere.letters.import_([bent], reason="moved")
+    store.use_keys(None)
+    with pytest.raises(DecryptionFailed, match=f"letter {item_id}: encrypted with key 'k1'"):
+        assert [record async for record in app.letters.export(decrypt=True)]
+
+
+async def test_acts_by_payload_are_refused_on_an_encrypted_queue(app: Redrive) -> None:
+    await app.enqueue("cards", {"number": "bad"})
+    await app.run(until_idle=True)
+    with pytest.raises(BadFilter, match="payload filters cannot be used on queue 'cards': it is encrypted"):
+        await app.letters.find("payload.number:bad")
+    assert len(await app.letters.find("queue:cards")) == 1
+
+
+async def test_encrypt_is_a_truth_value(app: Redrive) -> None:
+    with pytest.raises(ConfigError, match="encrypt: 'yes' is neither True nor False"):
+        await app.configure("cards", reason="x", encrypt="yes")  # type: ignore[arg-type]  # what callers may give

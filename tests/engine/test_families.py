@@ -1,0 +1,137 @@
+"""One handler for a family of queues: members that come and go, each with a policy, a breaker and limits of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive import Item, Policy, Redrive, constant, never
+from redrive.core.states import State
+from redrive.core.verbs import QueueChange
+from redrive.errors import ConfigError, QueueFull, UnknownQueue
+from tests.support.lab import Lab
+
+
+def recording(app: Redrive, *, fails: str = "", policy: Policy | None = None, **settings: object) -> list[str]:
+    ran: list[str] = []
+    if settings:
+        app.queue("hook:*", **settings)  # type: ignore[arg-type] # any of QueueOptions
+
+    @app.handler("hook:*", policy=policy or Policy(never()))
+    async def deliver(item: Item) -> None:
+        ran.append(item.queue)
+        if fails and item.queue.endswith(fails):
+            raise ConnectionError("no")
+
+    return ran
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def test_one_handler_serves_all_members(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+    for name in ("hook:a", "hook:b"):
+        await app.enqueue(name, None)
+    await lab.drain(app)
+    await app.enqueue("hook:c", None)
+    await lab.drain(app)
+    assert sorted(ran) == ["hook:a", "hook:b", "hook:c"]
+
+
+async def test_policies_are_those_of_item_member_family_and_handler(lab: Lab) -> None:
+    app = await lab.app()
+    for word, attempts in (("two", 2), ("three", 3), ("four", 4)):
+        app.policy(word, Policy(constant("1s"), attempts))
+    recording(app, fails="x")
+    plain = await app.enqueue("hook:1x", None)
+    await lab.drain(app)
+    await lab.store.configure("hook:*", QueueChange(policy="two"))
+    familys = await app.enqueue("hook:2x", None)
+    await lab.store.configure("hook:3x", QueueChange(policy="three"))
+    members = await app.enqueue("hook:3x", None)
+    own = await app.enqueue("hook:3x", None, policy="four")
+    await lab.drain(app)
+    assert [(await lab.item(each)).errors for each in (plain, familys, members, own)] == [1, 2, 3, 4]
+
+
+async def test_each_member_has_a_breaker_of_its_own(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app, fails="bad", policy=Policy(constant("1h"), 9), gate="*")
+    app.gate("hook:*", consecutive=3)
+    await app.enqueue_many("hook:bad", [None] * 10)
+    await app.enqueue_many("hook:good", [None] * 10)
+    async with lab.working(app):
+        await lab.pass_time("5s")
+    assert ran.count("hook:good") == 10
+    gates = {view.name: view.state for view in await app.gates()}
+    assert gates["hook:bad"] == "open"
+    assert gates.get("hook:good", "closed") == "closed"
+
+
+async def test_idle_is_when_no_member_has_anything_to_do(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+    await app.enqueue("hook:a", None)
+    await app.enqueue("hook:b", None)
+    await lab.store.configure("hook:b", QueueChange(paused=True))
+    await lab.drain(app)
+    assert ran == ["hook:a"]
+
+
+async def test_idle_does_not_wait_for_other_kinds_of_members(lab: Lab) -> None:
+    app = await lab.app()
+    ran: list[str] = []
+
+    @app.handler("hook:*", kind="refund")
+    async def refund(item: Item) -> None:
+        ran.append(item.queue)
+
+    for name in ("hook:a", "hook:b"):
+        await app.enqueue(name, kind="other")
+    await app.enqueue("hook:b", kind="refund", delay="5s")
+    await lab.drain(app, limit="1m")
+    assert ran == ["hook:b"]
+
+
+async def test_a_worker_without_the_kinds_that_wait_looks_for_new_work(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("hook:*", kind="refund")(_nothing)
+    await app.enqueue("hook:a", kind="other")
+    async with lab.working(app):
+        await lab.pass_time("10s")
+        late = await app.enqueue("hook:a", kind="refund")
+        await lab.pass_time("1s")
+        assert (await lab.item(late)).state is State.DONE
+
+
+async def test_what_a_lost_worker_had_of_a_member_comes_back(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app, policy=Policy(constant("1s"), 3))
+    item_id = await app.enqueue("hook:a", None)
+    assert len(await lab.ghost("hook:*")) == 1
+    await lab.drain(app)
+    assert ran == ["hook:a"]
+    assert (await lab.item(item_id)).state is State.DONE
+
+
+async def test_capacity_of_the_family_refuses(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app, capacity=2)
+    await app.enqueue_many("hook:a", [None, None])
+    with pytest.raises(QueueFull, match=r"family 'hook:\*' holds 2 of at most 2; 1 item of 'hook:b' refused"):
+        await app.enqueue("hook:b", None)
+
+
+async def test_names_that_are_no_members_are_refused(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    with pytest.raises(UnknownQueue):
+        await app.enqueue("hooks:a", None)
+    with pytest.raises(ConfigError, match="is a pattern"):
+        await app.enqueue("hook:*", None)
+    with pytest.raises(ConfigError, match="is not the pattern of a family"):
+        app.handler("a:b:*")
+    with pytest.raises(ConfigError, match="are of one family"):
+        app.handler("hook:a")(lambda: None)

@@ -1,0 +1,328 @@
+"""Replays in the background: windows of 200 ms, and what an operator changes acts within one of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.core.acts import (
+    Act,
+    Amended,
+    Archive,
+    Change,
+    Replay,
+    Reserve,
+)
+from redrive.core.decide import Charge, ToDead
+from redrive.core.item import Dedupe, NewItem, Terms
+from redrive.core.meters import Rate
+from redrive.core.select import EVERYTHING, Ids, Selection
+from redrive.core.states import State
+from redrive.core.verbs import (
+    Document,
+    LeaseRequest,
+    Settlement,
+    Want,
+)
+from redrive.engine import replays as engine
+from redrive.engine.receiver_tasks import ReceiverTasks
+from redrive.engine.replays import ReplayLeader
+from redrive.errors import Conflict, NotFound, StoreUnavailable
+from redrive.events import Events
+from redrive.office.replays import Replays, start
+from redrive.stores.memory import MemoryStore
+from redrive.testing.clock import FakeClock
+from redrive.testing.conformance.kit import failure
+from redrive.testing.faults import Fault, FaultyStore
+
+WHY = "the mail server is back"
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = MemoryStore(self.clock)
+        self.replays = Replays(self.store, actor="ada")
+        self.leader = self.another("w-1")
+
+    def another(self, name: str) -> ReplayLeader:
+        return ReplayLeader(self.store, name, events=Events(), clock=self.clock)
+
+    async def letters(self, count: int, terms: Terms | None = None) -> list[str]:
+        ids = [f"i-{number:04d}" for number in range(count)]
+        await self.store.put([NewItem(one, "q", b"{}", terms=terms) for one in ids])
+        given = await self.store.lease(LeaseRequest("w", (Want("q", count, 60_000, 3),), "n-1"))
+        ends = [Settlement(item.id, item.deliveries, ToDead("rule", Charge.ERROR, failure())) for item in given.items]
+        await self.store.settle(ends)
+        return ids
+
+    async def start(self, ids: list[str], rate: Rate | None, name: str = "r-1") -> None:
+        done = await start(self.store, ids, Replay(), rate, Act("ada", WHY, name))
+        assert len(done.changed) == len(ids)
+
+    async def ready(self) -> int:
+        return (await self.store.tally()).row("q").ready
+
+    async def turns(self, millis: int, leader: ReplayLeader | None = None) -> None:
+        """The leader, for so long."""
+        while millis > 0:
+            wait = min(millis, await (leader or self.leader).turn())
+            self.clock.advance(wait)
+            millis -= wait
+
+
+class CancelledMeanwhile(FaultyStore):
+    def __init__(self, store: MemoryStore, replays: Replays) -> None:
+        super().__init__(store)
+        self.replays = replays
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        if isinstance(change, Reserve):
+            await self.replays.cancel("r-1", reason="the wrong letters")
+        return await super().amend(selection, change, by, expect)
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    made = Scene()
+    await made.store.open()
+    return made
+
+
+async def test_letters_stay_letters_until_their_window_comes(scene: Scene) -> None:
+    ids = await scene.letters(30)
+    await scene.start(ids, Rate(50))
+    assert await scene.ready() == 0
+    sent = []
+    for _ in range(3):
+        await scene.leader.turn()
+        sent.append(await scene.ready())
+        await scene.leader.turn()
+        assert await scene.ready() == sent[-1], "nothing more before the next window"
+        scene.clock.advance(200)
+    assert sent == [10, 20, 30]
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.total, shown.sent, shown.left) == ("running", 30, 30, 0)
+    await scene.leader.turn()
+    assert (await scene.replays.get("r-1")).state == "done"
+    assert await scene.leader.turn() == engine.NONE
+
+
+async def test_a_slow_rate_sends_one_when_its_time_has_come(scene: Scene) -> None:
+    await scene.start(await scene.letters(3), Rate(1, 60_000))
+    await scene.turns(59_000)
+    assert await scene.ready() == 1
+    await scene.turns(2_000)
+    assert await scene.ready() == 2
+
+
+async def test_without_a_rate_it_goes_as_fast_as_the_store_takes_them(scene: Scene) -> None:
+    await scene.start(await scene.letters(1_200), None)
+    await scene.turns(3)
+    assert await scene.ready() == 1_200
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_pause_lets_no_more_than_a_window_through(scene: Scene, restarted: bool) -> None:
+    """Whichever worker leads afterwards."""
+    await scene.start(await scene.letters(100), Rate(50))
+    await scene.turns(400)
+    before = await scene.ready()
+    await scene.replays.pause("r-1", reason="it fails again")
+    scene.clock.advance(engine.TERM + 1)
+    await scene.turns(10_000, scene.another("w-2") if restarted else None)
+    assert await scene.ready() - before <= 10
+    await scene.replays.resume("r-1", reason="fixed")
+    after = await scene.ready()
+    await scene.turns(1_000, scene.another("w-3") if restarted else None)
+    assert 0 < await scene.ready() - after <= 60
+
+
+async def test_after_a_standstill_it_does_not_make_up_for_more_than_a_window(scene: Scene) -> None:
+    await scene.start(await scene.letters(100), Rate(50))
+    await scene.leader.turn()
+    scene.clock.advance(60_000)
+    await scene.leader.turn()
+    await scene.leader.turn()
+    await scene.leader.turn()
+    assert await scene.ready() <= 30
+
+
+async def test_a_leader_that_reads_no_document_before_a_window_would_be_found(scene: Scene) -> None:
+    """The planted bug: what it has read once is sent to the end, whatever an operator says meanwhile."""
+    await scene.start(await scene.letters(100), Rate(50))
+    documents = await scene.store.documents(engine.ACTIVE)
+    before = await scene.ready()
+    await scene.replays.pause("r-1", reason="it fails again")
+
+    class OfThePast(MemoryStore):
+        async def documents(self, kind: str) -> tuple[Document, ...]:
+            return documents
+
+    scene.store.__class__ = OfThePast
+    await scene.turns(1_000)
+    assert await scene.ready() - before > 10
+
+
+async def test_pauses_and_resumes_are_no_way_to_more_than_the_rate(scene: Scene) -> None:
+    await scene.start(await scene.letters(100), Rate(50))
+    for _ in range(5):
+        await scene.leader.turn()
+        await scene.replays.pause("r-1", reason="x")
+        await scene.leader.turn()
+        await scene.replays.resume("r-1", reason="x")
+    assert await scene.ready() == 10
+
+
+async def test_a_leader_that_ends_leaves_the_rest_to_another_at_once(scene: Scene) -> None:
+    await scene.start(await scene.letters(20), Rate(50))
+    await scene.leader.turn()
+    await scene.leader.resign()
+    scene.clock.advance(200)
+    await scene.another("w-2").turn()
+    assert await scene.ready() == 20
+
+
+async def test_without_replays_nothing_is_written(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene.store, "elect", None)
+    assert await scene.leader.turn() == engine.NONE
+    await scene.start(await scene.letters(1), Rate(50))
+    await scene.replays.pause("r-1", reason="x")
+    assert await scene.leader.turn() == engine.IDLE
+
+
+async def test_a_process_that_only_receives_sends_them_too(scene: Scene) -> None:
+    await scene.start(await scene.letters(30), Rate(50))
+    tasks = ReceiverTasks("w-9", scene.store, Events(), scene.clock)
+    for _ in range(20):
+        tasks.received("q")
+        await tasks.rest()
+        scene.clock.advance(200)
+    assert await scene.ready() == 30
+    await tasks.close()
+    assert (await scene.replays.get("r-1")).state == "done"
+
+
+async def test_another_worker_goes_on_with_what_is_left(scene: Scene) -> None:
+    ids = await scene.letters(20)
+    await scene.start(ids, Rate(50))
+    await scene.leader.turn()
+    second = scene.another("w-2")
+    scene.clock.advance(300)
+    assert await second.turn() == engine.NONE, "one leads"
+    scene.clock.advance(engine.TERM + 1)
+    await scene.turns(2_000, second)
+    assert await scene.ready() == 20
+    histories = [await scene.store.get(one) for one in ids]
+    assert all([deed.change for deed in history.deeds] == ["reserve", "replay"] for history in histories)
+    assert (await scene.replays.get("r-1")).state == "done"
+
+
+async def test_cancel_frees_what_is_left(scene: Scene) -> None:
+    ids = await scene.letters(30)
+    await scene.start(ids, Rate(50))
+    await scene.leader.turn()
+    cancelled = await scene.replays.cancel("r-1", reason="the wrong letters")
+    assert (cancelled.state, cancelled.sent, cancelled.left) == ("cancelled", 10, 20)
+    await scene.turns(2_000)
+    assert await scene.ready() == 10
+    assert len((await scene.store.amend(Ids(tuple(ids[10:])), Archive(), Act("a", "b", "c"))).changed) == 20
+    with pytest.raises(Conflict, match="is cancelled"):
+        await scene.replays.resume("r-1", reason="x")
+    assert [one.state for one in await scene.replays.list()] == ["cancelled"]
+
+
+async def test_undo_recalls_what_no_worker_has_leased(scene: Scene) -> None:
+    ids = await scene.letters(30)
+    await scene.start(ids, Rate(50))
+    await scene.turns(400)
+    (taken,) = (await scene.store.lease(LeaseRequest("w", (Want("q", 1, 60_000, 3),), "n-2"))).items
+    undone = await scene.replays.undo("r-1", reason="the wrong letters")
+    assert len(undone.changed) == 19
+    assert [(one.id, "leased" in one.reason) for one in undone.skipped] == [(taken.id, True)]
+    found = (await scene.store.find(EVERYTHING, 100)).items
+    assert sum(item.state is State.DEAD for item in found) == 29
+    assert {item.letter.reserved for item in found if item.letter is not None} == {""}
+    assert (await scene.store.check()).findings == ()
+
+
+async def test_what_cannot_be_sent_is_free_again_and_says_why(scene: Scene) -> None:
+    ids = await scene.letters(1, Terms(dedupe=Dedupe("d")))
+    await scene.store.put([NewItem("twin", "q", b"{}", terms=Terms(dedupe=Dedupe("d")))])
+    await scene.start(ids, Rate(50))
+    await scene.turns(2_000)
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.sent, shown.skipped, shown.left) == ("done", 0, 1, 0)
+    history = await scene.store.get(ids[0])
+    assert history.item.letter is not None
+    assert history.item.letter.reserved == ""
+    assert history.deeds[-1].reason == "not sent: its dedupe key is held by twin"
+
+
+async def test_a_new_rate_holds_from_the_next_window_on(scene: Scene) -> None:
+    await scene.start(await scene.letters(300), Rate(5))
+    await scene.leader.turn()
+    assert await scene.ready() == 1
+    await scene.replays.set_rate("r-1", "500/s", reason="it is fine")
+    await scene.turns(400)
+    assert 100 <= await scene.ready() <= 201
+
+
+async def test_a_repeated_start_reserves_nothing_twice(scene: Scene) -> None:
+    ids = await scene.letters(4)
+    await scene.start(ids[:2], Rate(5))
+    again = await start(scene.store, ids[:2], Replay(), Rate(5), Act("ada", WHY, "r-1"))
+    assert (again.changed, again.already) == ((), tuple(ids[:2]))
+    more = await start(scene.store, ids[2:], Replay(), Rate(5), Act("ada", WHY, "r-1"))
+    assert (len(more.changed), (await scene.replays.get("r-1")).total) == (2, 4)
+
+
+async def test_a_start_that_was_cut_off_sends_what_it_has_reserved(scene: Scene) -> None:
+    ids = await scene.letters(4)
+    store = FaultyStore(scene.store)
+    store.at("write_documents", 2, Fault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailable):
+        await start(store, ids, Replay(), Rate(50), Act("ada", WHY, "r-1"))
+    assert (await scene.replays.get("r-1")).state == "reserving"
+    await scene.turns(engine.ABANDONED - engine.NONE)
+    assert await scene.ready() == 0
+    await scene.turns(3 * engine.NONE)
+    shown = await scene.replays.get("r-1")
+    assert (await scene.ready(), shown.state, shown.total, shown.sent) == (4, "done", 4, 4)
+
+
+async def test_a_start_that_is_cancelled_meanwhile_leaves_nothing_reserved(scene: Scene) -> None:
+    ids = await scene.letters(4)
+    store = CancelledMeanwhile(scene.store, scene.replays)
+    with pytest.raises(Conflict, match="is cancelled"):
+        await start(store, ids, Replay(), Rate(50), Act("ada", WHY, "r-1"))
+    assert len((await scene.store.amend(Ids(tuple(ids)), Archive(), Act("a", "b", "c"))).changed) == 4
+
+
+async def test_a_worker_waits_until_idle_for_replays_of_its_queues_alone(scene: Scene) -> None:
+    await scene.start(await scene.letters(1), Rate(1, 60_000))
+    assert await engine.has_running(scene.store, ["q"])
+    assert not await engine.has_running(scene.store, ["other", "q:*"])
+    await start(scene.store, [], Replay(queue="q:x"), Rate(5), Act("ada", WHY, "r-2"))
+    assert await engine.has_running(scene.store, ["q:*"])
+    await scene.replays.cancel("r-2", reason="x")
+    await scene.replays.pause("r-1", reason="x")
+    assert not await engine.has_running(scene.store, ["q"])
+
+
+async def test_an_unknown_replay_is_not_found(scene: Scene) -> None:
+    for act in (
+        scene.replays.get("r-9"),
+        scene.replays.cancel("r-9", reason="x"),
+        scene.replays.pause("r-9", reason="x"),
+    ):
+        with pytest.raises(NotFound, match="no replay 'r-9'"):
+            await act
+
+
+async def test_ended_replays_are_forgotten_in_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "ENDED_KEPT", 2)
+    ids = await scene.letters(3)
+    for number, one in enumerate(ids):
+        await scene.start([one], None, f"r-{number}")
+        await scene.turns(2_000)
+    assert [one.id for one in await scene.replays.list()] == ["r-2", "r-1"]

@@ -1,0 +1,109 @@
+"""Planted bugs of encryption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from redrive.core.decide import ToDone
+from redrive.core.item import NewItem
+from redrive.core.verbs import LeaseRequest, PutResult, Settled, Settlement
+from redrive.errors import EncryptionKeyMissing
+from redrive.stores.keyring import NONCE_SIZE, Keyring, Purpose
+from redrive.stores.reencrypting import Rewrite
+from tests.stores.broken import Bent
+from tests.stores.broken_servers import Bug
+
+
+class ResultsInClear(Bent):
+    """Payloads are encrypted, and what handlers make of them is not."""
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        settled = await super().settle(settlements, then)
+        for one in settlements:
+            item = self.peek(one.id)
+            if item is not None and isinstance(one.decision, ToDone):
+                self.force(structs.replace(item, result=one.decision.result))
+        return settled
+
+
+class FollowUpsInClear(Bent):
+    """What comes by another way than `put` is not encrypted."""
+
+    async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
+        settled = await super().settle(settlements, then)
+        for new in [new for one in settlements for new in one.follow_ups]:
+            if (item := self.peek(new.id)) is not None:
+                self.force(structs.replace(item, payload=new.payload))
+        return settled
+
+
+class GoesByWhatItKnew(Bent):
+    """A queue that another process has encrypted meanwhile gets what it always got."""
+
+    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+        try:
+            async with self._verb() as now:
+                return self._putting.put(items, now)
+        except EncryptionKeyMissing as refused:
+            lane = self._table.lanes[refused.queue]
+            before, lane.own = lane.own, structs.replace(lane.own, encrypt=False)
+            try:
+                async with self._verb() as now:
+                    return self._putting.put(items, now)
+            finally:
+                lane.own = before
+
+
+class LeavesResultsUnderTheOldKey(Bent):
+    """An operator drops the old key, and results are gone."""
+
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
+        await super().rewrite_bodies([one for one in rewrites if one.purpose == "payload"])
+        return len(rewrites)
+
+
+class _Bent(Keyring):
+    def __init__(self, ring: Keyring) -> None:
+        self._ciphers = ring._ciphers  # noqa: SLF001 - bent
+        self.current = ring.current
+
+
+class _SameNonce(_Bent):
+    def _nonce(self) -> bytes:
+        return bytes(NONCE_SIZE)
+
+
+class _BoundToNothing(_Bent):
+    def _bound_to(self, header: bytes, item_id: str, purpose: Purpose) -> bytes:
+        return b""
+
+
+class UsesANonceTwice(Bent):
+    """Two bodies under one key and nonce give away what differs between them, and the key of the checks."""
+
+    def use_keys(self, keyring: Keyring | None) -> None:
+        super().use_keys(None if keyring is None else _SameNonce(keyring))
+
+
+class BindsNoBodyToItsItem(Bent):
+    """Whoever can write to the database gives one item the payload of another."""
+
+    def use_keys(self, keyring: Keyring | None) -> None:
+        super().use_keys(None if keyring is None else _BoundToNothing(keyring))
+
+
+ENCRYPTION: dict[str, Bug] = {
+    "TakesBodiesInClear": Bug(
+        "a process that does not know yet that the queue is encrypted stores payloads in clear",
+        (
+            "test_encrypted_queues_take_nothing_from_a_process_without_keys",
+            "test_encryption_is_in_force_for_every_process_with_the_next_write",
+        ),
+    ),
+    "TakesResultsInClear": Bug(
+        "a process that does not know yet that the queue is encrypted stores results in clear",
+        ("test_encrypted_queues_take_nothing_from_a_process_without_keys",),
+    ),
+}

@@ -1,0 +1,92 @@
+"""The agenda of a family on PostgreSQL: what an open transaction makes leasable is not lost to a lease meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import psycopg
+import pytest
+
+from redrive.core.item import Item
+from redrive.core.verbs import LeaseRequest, QueueChange, Want
+from redrive.stores.postgres import PostgresStore
+from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
+from tests.stores.postgres_hot_kit import Open, finished
+from tests.stores.postgres_kit import Row, behind, rows, somebody_waits
+from tests.stores.sqlite_kit import new
+from tests.stores.test_postgres_within import dsn
+
+pytestmark = pytest.mark.slow
+
+FAMILY, MEMBER = "hook:*", "hook:a"
+NONCES = count()
+
+
+@pytest.fixture
+async def store(opened: Open) -> PostgresStore:
+    store = await opened()
+    await store.configure(FAMILY, QueueChange())
+    return store
+
+
+async def lease(store: PostgresStore, queue: str = FAMILY) -> tuple[Item, ...]:
+    return (await store.lease(LeaseRequest("w", (Want(queue, 10, 30_000, 3),), f"n{next(NONCES)}"))).items
+
+
+async def leased(store: PostgresStore, queue: str = FAMILY) -> list[str]:
+    return [item.id for item in await lease(store, queue)]
+
+
+async def agenda(url: str) -> list[Row]:
+    return await rows(url, "select queue from agenda")
+
+
+@asynccontextmanager
+async def commits_of_settles_wait(url: str) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
+    """Each has written all that it writes, and waits for the end of the transaction of this connection."""
+    async with behind(url) as hand, behind(url) as gate:
+        await hand.execute(
+            b"create function hold() returns trigger language plpgsql as $$ begin "
+            b"perform pg_advisory_xact_lock(hashtext(tg_table_schema)); return null; end $$"
+        )
+        await hand.execute(
+            b"create constraint trigger hold after insert on counter deferrable initially deferred "
+            b"for each row when (new.leased < 0) execute function hold()"
+        )
+        try:
+            async with gate.transaction():
+                await gate.execute(b"select pg_advisory_xact_lock(hashtext(current_schema()))")
+                yield gate
+        finally:
+            await hand.execute(b"drop function hold cascade")
+
+
+async def test_a_put_that_commits_after_a_lease_looked_is_given_by_the_next(url: str, store: PostgresStore) -> None:
+    await store.put([new("first", MEMBER)])
+    assert await leased(store, MEMBER) == ["first"]
+    assert await agenda(url) == [(MEMBER,)], "the lease by its own name leaves the agenda alone"
+    async with await psycopg.AsyncConnection.connect(dsn(url)) as connection:
+        await store.put([new("second", MEMBER)], within=connection)
+        assert await leased(store) == []
+        assert await agenda(url) == [], "it looked at the member, and found nothing"
+        await connection.commit()
+    assert await leased(store) == ["second"]
+
+
+async def test_a_settle_that_commits_after_a_lease_looked_makes_room_for_the_next(
+    url: str, store: PostgresStore
+) -> None:
+    await store.configure(MEMBER, QueueChange(max_running=1))
+    await store.put([new("first", MEMBER), new("second", MEMBER)])
+    items = await lease(store)
+    await store.put([new("third", MEMBER)])
+    async with commits_of_settles_wait(url) as gate:
+        settling = asyncio.ensure_future(store.settle(finished(items)))
+        await somebody_waits(url, gate)
+        assert await leased(store) == []
+        assert await agenda(url) == [], "it looked at the member, and one of it ran"
+    await settling
+    assert await leased(store) == ["second"]
