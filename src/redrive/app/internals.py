@@ -5,8 +5,13 @@ Doors take from here what they need of the stores, and import nothing else of th
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from redrive.app import Redrive
 from redrive.app.lifecycle import AppParts
+from redrive.core.item import Item, Millis
+from redrive.core.policy import Policy
+from redrive.engine.registry import Handler, Signature
 from redrive.engine.write_hook import WriteHook
 from redrive.stores.aside import in_thread
 from redrive.stores.base import PAGE_LIMIT, Store
@@ -17,6 +22,7 @@ __all__ = [
     "PAGE_LIMIT",
     "Store",
     "clock_of",
+    "handler_for",
     "in_thread",
     "parts_of",
     "replace_parts",
@@ -47,3 +53,10 @@ def clock_of(app: Redrive) -> Clock:
 def set_write_hook(app: Redrive, hook: WriteHook) -> None:
     """Let `hook` write just before the app's worker does. To be called before `run`."""
     parts_of(app).write_hook = hook
+
+
+def handler_for(
+    queue: str, function: Callable[[Item], Awaitable[None]], *, policy: Policy, lease: Millis, concurrency: int
+) -> Handler:
+    """A handler for a worker that a door runs itself (`AppParts.work`), beside those that are registered."""
+    return Handler(queue, function, policy, lease, None, concurrency, is_async=True, signature=Signature(function))

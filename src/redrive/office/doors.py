@@ -8,6 +8,7 @@ from shlex import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
+from redrive.core.families import family_of
 from redrive.core.item import History, Item
 from redrive.core.verbs import DocumentWrite
 from redrive.doors import Door, find, loaded
@@ -30,6 +31,13 @@ class Problem(Struct, frozen=True):
     do: str
 
 
+class Marked(dict[str, str]):
+    """Names of doors by queue, in which a member of a family is found under the family's name."""
+
+    def get(self, queue: str, default: str = "") -> str:  # type: ignore[override]  # one default is enough
+        return super().get(queue) or super().get(family_of(queue), default)
+
+
 async def mark(store: Store, queue: str, door: str) -> None:
     """Write the name of the queue's door, unless it is there already."""
     said = door.encode()
@@ -38,12 +46,12 @@ async def mark(store: Store, queue: str, door: str) -> None:
         await store.write_documents([DocumentWrite(KIND, queue, said)])
 
 
-async def doors(store: Store) -> dict[str, str]:
-    """By queue. Queues of plain handlers have none."""
+async def doors(store: Store) -> Marked:
+    """By queue; a member of a family has that of the family. Queues of plain handlers have none."""
     marked = {document.key: document.body.decode(errors="replace") for document in await store.documents(KIND)}
     for name in set(marked.values()):
         await _load(name)
-    return marked
+    return Marked(marked)
 
 
 async def _load(name: str) -> Door | None:
@@ -102,4 +110,7 @@ async def payload_with(store: Store, item: Item, body: bytes) -> bytes:
 
 async def _door_of(store: Store, item: Item) -> Door | None:
     document = await store.document(KIND, item.queue)
+    family = family_of(item.queue)
+    if document is None and family:
+        document = await store.document(KIND, family)
     return None if document is None else await _load(document.body.decode(errors="replace"))

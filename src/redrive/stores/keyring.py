@@ -20,7 +20,7 @@ from redrive.stores.packing import SEALED, Packed, read_header, sealed_header
 KEY_SIZE = 32
 NONCE_SIZE = 12
 
-Purpose = Literal["payload", "result"]
+Purpose = Literal["payload", "result", "secret"]
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HOW = "make one with: python -c 'import base64, os; print(base64.b64encode(os.urandom(32)).decode())'"
@@ -88,6 +88,14 @@ class Keyring:
                 hint="check that all processes have the same key under this id; otherwise the body was damaged",
             ) from None
         return Packed(whole, packing) if packing else whole
+
+    def seal_text(self, text: str, name: str) -> bytes:
+        """A secret that a document holds, encrypted with the current key for what has this name."""
+        return bytes(self.seal(text.encode(), name, "secret"))
+
+    def open_text(self, sealed: bytes, name: str) -> str:
+        """What `seal_text` was given. Raises DecryptionFailed."""
+        return self.open(Packed(sealed, SEALED), name, "secret").decode()
 
     def _nonce(self) -> bytes:
         return os.urandom(NONCE_SIZE)

@@ -1,0 +1,177 @@
+"""One attempt to deliver a webhook: the request that is sent, and what its answer means.
+
+An answer means the same whether this process sent the request or a hub did: `judge` is called where the store is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from redrive import keep_output
+from redrive.core.backoff import exponential
+from redrive.core.classify import dead_on, retry_on
+from redrive.core.item import Item, Millis
+from redrive.core.policy import Policy
+from redrive.core.policy_data import resolve
+from redrive.engine.evidence import as_delay
+from redrive.engine.signals import Dead, Snooze
+from redrive.errors import PayloadUndecodable, TargetDenied, WebhookFailed, WebhookRejected
+from redrive.net.http import BrokenAnswer, HttpClient, HttpError, Unsendable
+from redrive.stores.clock import Clock
+from redrive.webhooks.endpoints import Endpoints
+from redrive.webhooks.model import Endpoint, Envelope, Pairs, endpoint_id, envelope_of, in_ranges
+from redrive.webhooks.signing import signed_headers
+
+logger = logging.getLogger("redrive.webhooks")
+
+BODY_LIMIT = 65_536
+"""Bytes of an answer that are read and kept."""
+RETRIED = ("408", "425", "429", "5xx")
+GONE = 410
+_HOP_BY_HOP = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "host", "content-length", "accept-encoding", "expect"),
+        *("x-redrive-webhook-id", "x-redrive-attempt", "idempotency-key"),
+    )
+)
+
+
+class Request(Struct, frozen=True):
+    """What is sent, by this process or by a hub. `within`: milliseconds for all of it."""
+
+    url: str
+    headers: Pairs
+    body: bytes
+    within: Millis
+
+
+class Response(Struct, frozen=True, omit_defaults=True):
+    """What came of a request. `status` 0: no whole answer, and `error` says why; `denied`: it can never be sent."""
+
+    status: int = 0
+    headers: Pairs = ()
+    body: bytes = b""
+    error: str = ""
+    denied: bool = False
+
+    @property
+    def said(self) -> str:
+        return f"HTTP {self.status}" if self.status else self.error
+
+    def text(self) -> bytes:
+        """As it is kept with the attempt."""
+        lines = [self.said, *(f"{name}: {value}" for name, value in self.headers)]
+        return "\n".join(lines).encode("utf-8", "replace") + (b"\n\n" + self.body if self.body else b"")
+
+
+Send = Callable[[Item, Request], Awaitable[Response]]
+POLICY = Policy(
+    exponential("1s", factor=2, cap="1h"),
+    max_attempts=None,
+    max_crashes=1_000_000,
+    rules=(dead_on(WebhookRejected, category="rejected"), retry_on(WebhookFailed, category="server")),
+)
+"""Neither attempts nor lost workers end a webhook: answers do, and age does (`maintenance`)."""
+
+
+def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, secrets: tuple[str, ...], now: Millis) -> Request:
+    """The headers that came with it, the endpoint's own, and ours: the id, which stays the same, and the attempt."""
+    named = {value.strip().lower() for name, value in envelope.headers if name.lower() == "connection"}
+    gone = _HOP_BY_HOP | {part.strip() for each in named for part in each.split(",")}
+    gone |= {name.lower() for name, _ in endpoint.headers}
+    headers = [pair for pair in envelope.headers if pair[0].lower() not in gone]
+    if not any(name.lower() == "content-type" for name, _ in headers):
+        headers.append(("Content-Type", "application/json"))
+    headers += endpoint.headers
+    headers += [("X-Redrive-Webhook-Id", item.id), ("X-Redrive-Attempt", str(item.attempt))]
+    headers.append(("Idempotency-Key", item.id))
+    if envelope.event_type and secrets:
+        headers += signed_headers(secrets, item.id, now // 1000, envelope.body).items()
+    query = f"{'&' if '?' in endpoint.url else '?'}{envelope.query}" if envelope.query else ""
+    return Request(endpoint.url + query, tuple(headers), envelope.body, endpoint.timeout)
+
+
+def verdict(endpoint: Endpoint, status: int) -> Literal["delivered", "failed", "retry"]:
+    """What a status means. 3xx fail: a redirect is not followed, since it could lead anywhere."""
+    if 200 <= status < 300:
+        return "delivered"
+    if in_ranges(status, endpoint.retry_on):
+        return "retry"
+    if in_ranges(status, endpoint.fail_on):
+        return "failed"
+    return "retry" if in_ranges(status, RETRIED) else "failed"
+
+
+class Delivery:
+    """The handler of a family of endpoints. `send` brings a request to its target."""
+
+    def __init__(self, endpoints: Endpoints, clock: Clock, send: Send, *, failed: Callable[[Item], Awaitable[None]]) -> None:
+        self._endpoints = endpoints
+        self._clock = clock
+        self._send = send
+        self._failed = failed
+
+    async def handle(self, item: Item) -> None:
+        """Raises what the policy judges: WebhookRejected is final, WebhookFailed is tried again."""
+        endpoint = await self._endpoints.cached(endpoint_id(item.queue))
+        if endpoint is None:
+            raise Dead("the endpoint was deleted; create one with this id and replay the webhook, or discard it")
+        if endpoint.status != "active":  # its queue is paused, or will be in a moment
+            raise Snooze("1m", note=f"the endpoint is {endpoint.status}")
+        try:
+            envelope = envelope_of(item.payload)
+        except PayloadUndecodable as error:
+            raise Dead(error.message) from error
+        now = self._clock.now()
+        signing = self._endpoints.secrets(endpoint).signing if envelope.event_type else ()
+        secrets = tuple([secret for secret, until in signing if until is None or until > now])
+        response = await self._send(item, request_of(endpoint, item, envelope, secrets, now))
+        logger.info("webhook %s attempt %d: %s", item.id, item.attempt, response.said)
+        keep_output(response.text())
+        await self._judge(endpoint, item, response)
+
+    async def _judge(self, endpoint: Endpoint, item: Item, response: Response) -> None:
+        # As it is now: its owner may have changed it while the request was under way.
+        endpoint = await self._endpoints.get(endpoint.id)
+        means = verdict(endpoint, response.status) if response.status else "failed" if response.denied else "retry"
+        await self._endpoints.note_result(
+            endpoint, delivered=means == "delivered", gone=response.status == GONE and means == "failed"
+        )
+        if means == "delivered":
+            return
+        said = f"the endpoint answered {response.status}" if response.status else response.error
+        if means == "failed":
+            await self._failed(item)
+            raise WebhookRejected(said, status=response.status)
+        error = WebhookFailed(said, status=response.status)
+        asked = [value for name, value in response.headers if name.lower() == "retry-after"]
+        hint = as_delay(asked[0], self._clock.now()) if asked else None
+        if hint is not None and hint > _own_wait(endpoint, item):  # never sooner than by its own schedule
+            error.retry_after = hint / 1000
+        raise error
+
+
+def _own_wait(endpoint: Endpoint, item: Item) -> Millis:
+    return resolve(POLICY, {}, endpoint.retry)[0].backoff.delay(item.errors + 1, 0.5) or 0
+
+
+def direct(client: HttpClient) -> Send:
+    """Sends from this process."""
+
+    async def send(_item: Item, request: Request) -> Response:
+        try:
+            answer = await client.post(
+                request.url, request.body, request.headers, within=request.within, limit=BODY_LIMIT
+            )
+        except (TargetDenied, Unsendable) as error:
+            return Response(error=str(error), denied=True)
+        except HttpError as error:
+            return Response(error=str(error))
+        return Response(answer.status, tuple(answer.headers.items()), answer.body)
+
+    return send

@@ -1,0 +1,161 @@
+"""The options of an endpoint, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypedDict, get_args
+
+from msgspec.structs import replace
+
+from redrive.core import durations, rates
+from redrive.core.durations import Duration
+from redrive.core.item import Millis
+from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
+from redrive.core.quantity import shown
+from redrive.core.validation import check_count, check_str_list
+from redrive.errors import ConfigError
+from redrive.net.urls import check_headers
+from redrive.webhooks.model import Order, Pairs, is_status_range
+from redrive.webhooks.providers import Verification, check_verification
+
+_OURS = ("webhook-", "x-redrive-", "idempotency-key")
+_NOT_CUSTOM = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer")
+VERIFYING = frozenset({"provider", "secret", "verification"})
+
+
+class EndpointOptions(TypedDict, total=False):
+    """What `create` and `update` take besides the URL.
+
+    `provider`: who signs what comes in, with `secret` and, where the provider has choices, `verification`. `order`:
+    skip, block or park, or none for up to `concurrency` at once. `retry`: a policy as data. `retry_on`, `fail_on`:
+    statuses such as 404 or "5xx" that are judged otherwise. `events`: patterns of event types to publish to it.
+    """
+
+    name: str
+    provider: str
+    secret: str | Iterable[str]
+    verification: Mapping[str, Any]
+    bad_signature: Literal["flag", "refuse"]
+    order: Order
+    concurrency: int
+    rate: str | None
+    timeout: Duration
+    retry: PolicyLike | None
+    max_age: Duration
+    retry_on: Iterable[int | str]
+    fail_on: Iterable[int | str]
+    headers: Mapping[str, str]
+    events: Iterable[str]
+    breaker: bool
+    disable_after: Duration | None
+
+
+def verification_of(
+    known: Verification, secrets: tuple[str, ...], options: EndpointOptions
+) -> tuple[Verification, tuple[str, ...]]:
+    """As it is stored, and the secrets apart from it."""
+    provider = options.get("provider", known.provider)
+    given: object = options.get("secret", secrets if provider == known.provider else ())
+    own = (given,) if isinstance(given, str) else tuple(check_str_list(given, field="secret", hint="give texts"))
+    whole = check_verification(provider, own, **options.get("verification", {}))
+    return replace(whole, secrets=()), whole.secrets
+
+
+def _text(value: object, field: str) -> str:
+    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
+        hint = "use at most 200 printable characters"
+        raise ConfigError(f"{shown(value)} cannot be used", field=field, hint=hint)
+    return value
+
+
+def _choice(*choices: str) -> Callable[[object, str], str]:
+    def check(value: object, field: str) -> str:
+        if value not in choices:
+            raise ConfigError(f"must be one of {', '.join(choices)}, got {shown(value)}", field=field, hint="use one")
+        return str(value)
+
+    return check
+
+
+def _flag(value: object, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"must be True or False, got {shown(value)}", field=field, hint="use True or False")
+    return value
+
+
+def _time(value: Any, field: str) -> Millis:
+    return durations.positive(value, field=field)
+
+
+def _limit(value: Any, field: str) -> Millis | None:
+    return None if value is None else _time(value, field)
+
+
+def _rate(value: Any, field: str) -> str | None:
+    return None if value is None else rates.format(rates.parse(value, field=field))
+
+
+def _retry(value: Any, field: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        if not is_data(value):
+            hint = 'use a policy as data, such as {"max_attempts": 10}'
+            raise ConfigError(f"{shown(value)} is not a policy as data", field=field, hint=hint)
+        read(value)
+        return value
+    return policy_text(value)
+
+
+def _statuses(value: Any, field: str) -> tuple[str, ...]:
+    hint = 'give statuses such as 404 or "5xx"'
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"must be a list, got {shown(value)}", field=field, hint=hint)
+    found = tuple([str(each) for each in value])
+    for each in found:
+        if not is_status_range(each):
+            raise ConfigError(f"{shown(each)} is not a status", field=field, hint=hint)
+    return found
+
+
+def _headers(value: Any, field: str) -> Pairs:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"must be a mapping, got {shown(value)}", field=field, hint='use {"X-Team": "billing"}')
+    pairs = tuple([(str(name), str(text)) for name, text in value.items()])
+    check_headers(pairs, field=field)
+    for name, _ in pairs:
+        if name.lower() in _NOT_CUSTOM or name.lower().startswith((*_OURS, "proxy-")):
+            raise ConfigError(f"{name} is set by redrive or by the connection", field=field, hint="leave it out")
+    return pairs
+
+
+def _patterns(value: Any, field: str) -> tuple[str, ...]:
+    return tuple(check_str_list(value, field=field, hint='use patterns such as "order.*"'))
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "name": _text,
+    "bad_signature": _choice("flag", "refuse"),
+    "order": _choice(*get_args(Order)),
+    "concurrency": lambda value, field: check_count(value, field=field, most=1_000, error=ConfigError),
+    "rate": _rate,
+    "timeout": _time,
+    "retry": _retry,
+    "max_age": _time,
+    "retry_on": _statuses,
+    "fail_on": _statuses,
+    "headers": _headers,
+    "events": _patterns,
+    "breaker": _flag,
+    "disable_after": _limit,
+}
+_KNOWN = (*_CHECKS, *sorted(VERIFYING))
+
+
+def check_options(options: EndpointOptions) -> dict[str, Any]:
+    """Those that are fields of an endpoint."""
+    for name in options:
+        if name not in _KNOWN:
+            raise ConfigError("there is no such option of an endpoint", field=name, hint=f"use {', '.join(_KNOWN)}")
+    given: Mapping[str, Any] = {name: value for name, value in options.items() if name not in VERIFYING}
+    return {name: _CHECKS[name](value, name) for name, value in given.items()}

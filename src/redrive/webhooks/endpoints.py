@@ -1,0 +1,388 @@
+"""Endpoints: documents of the store, each with a queue of its own whose settings follow the document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Unpack, get_args
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from redrive import Keyring, Redrive
+from redrive.app.internals import clock_of, parts_of, store_of
+from redrive.core import codec, durations, rates
+from redrive.core.durations import Duration
+from redrive.core.instants import moment
+from redrive.core.item import Instant, Millis
+from redrive.core.quantity import shown
+from redrive.core.verbs import DocumentWrite, QueueChange, QueueTally
+from redrive.engine.ids import new_id
+from redrive.errors import ConfigError, Conflict, NotFound
+from redrive.net.guard import Guard
+from redrive.net.urls import check_http_url
+from redrive.office.doors import mark
+from redrive.office.settings import record
+from redrive.webhooks.endpoint_options import VERIFYING, EndpointOptions, check_options, verification_of
+from redrive.webhooks.model import ENDPOINT, FAMILIES, STATUSES, Endpoint, EndpointStatus, Via
+from redrive.webhooks.providers import Verification
+from redrive.webhooks.signing import new_secret
+
+FRESH: Millis = 1_000
+"""How old a document may be when a webhook is delivered or received."""
+CACHED = 10_000
+PAUSES = 100
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class Secrets(Struct, frozen=True, omit_defaults=True):
+    """Of an endpoint. `signing` with the instant until which each is used, None for ever; the newest first."""
+
+    verification: tuple[str, ...] = ()
+    signing: tuple[tuple[str, Instant | None], ...] = ()
+
+
+class NewEndpoint(Struct, frozen=True):
+    """`secret` signs what is published to the endpoint. It is shown here only; "" if nothing is published to it."""
+
+    endpoint: Endpoint
+    secret: str = ""
+
+
+class EndpointStats(Struct, frozen=True):
+    """`success_rate`: of the webhooks that ended and are kept, how many were delivered; None if none ended."""
+
+    endpoint_id: str
+    pending: int
+    delivered: int
+    failed: int
+    dead_letter: int
+    success_rate: float | None
+    oldest_pending_at: datetime | None
+    status: EndpointStatus
+
+
+Change = Callable[[Endpoint, Instant], Endpoint]
+
+
+class Endpoints:
+    """The endpoints of a relay."""
+
+    def __init__(self, app: Redrive, guard: Guard, keys: Keyring | None) -> None:
+        self._app = app
+        self._guard = guard
+        self._keys = keys
+        self._cache: dict[str, tuple[Millis, Endpoint | None]] = {}
+        self._subscribed: tuple[Millis, tuple[Endpoint, ...]] | None = None
+
+    async def create(
+        self, url: str = "", *, id: str | None = None, via: Via = "direct", **options: Unpack[EndpointOptions]
+    ) -> NewEndpoint:
+        """A new endpoint. With an `id` that exists, Conflict. `via` hub: hubs deliver to it, and the URL may be left to
+        them; it does not change later.
+        """
+        name = new_id() if id is None else _check_id(id)
+        now = clock_of(self._app).now()
+        if via not in get_args(Via):
+            raise ConfigError(f"must be direct or hub, got {shown(via)}", field="via", hint="use direct or hub")
+        given = Endpoint(id=name, url=url, via=via, created_at=now, updated_at=now, status_since=now)
+        endpoint, secrets = self._with(given, Secrets(), options)
+        self._check_url(endpoint)
+        made = ""
+        if endpoint.events:
+            made = new_secret()
+            secrets = replace(secrets, signing=((made, None),))
+        endpoint = self._sealed(endpoint, secrets)
+        try:
+            await self._write(endpoint, expect=0)
+        except Conflict:
+            hint = f"update it with endpoints.update({name!r}, ...), or choose another id"
+            raise Conflict(f"endpoint {name} exists already", hint=hint) from None
+        await self._apply(endpoint)
+        await self._record("webhook_endpoint_create", endpoint, "created")
+        return NewEndpoint(endpoint, made)
+
+    async def get(self, id: str) -> Endpoint:
+        """As it is now. Raises NotFound."""
+        return (await self._read(id))[0]
+
+    async def list(self) -> tuple[Endpoint, ...]:
+        """All of them, by id."""
+        found = await store_of(self._app).documents(ENDPOINT)
+        return tuple([codec.decode(document.body, Endpoint) for document in found])
+
+    async def update(self, id: str, url: str | None = None, **options: Unpack[EndpointOptions]) -> Endpoint:
+        """Change what is given. In force from the next attempt on, also for webhooks that wait."""
+
+        def change(endpoint: Endpoint, now: Instant) -> Endpoint:
+            secrets = self.secrets(endpoint)
+            given = endpoint if url is None else replace(endpoint, url=url)
+            changed, secrets = self._with(given, secrets, options)
+            self._check_url(changed)
+            if changed.events and not secrets.signing:
+                hint = f"make one with endpoints.rotate_secret({id!r}); it is shown once"
+                raise ConfigError("the endpoint has no secret to sign events with", field="events", hint=hint)
+            return self._sealed(replace(changed, updated_at=now), secrets)
+
+        endpoint = await self._change(id, change)
+        await self._apply(endpoint)
+        await self._record("webhook_endpoint_update", endpoint, "updated")
+        return endpoint
+
+    async def mute(self, id: str, *, reason: str = "muted") -> Endpoint:
+        """Store what comes, deliver nothing. What waits keeps its order and does not age."""
+        return await self._set_status(id, "muted", reason)
+
+    async def unmute(self, id: str, *, reason: str = "unmuted") -> Endpoint:
+        return await self._set_status(id, "active", reason)
+
+    async def disable(self, id: str, *, reason: str = "disabled") -> Endpoint:
+        """As `mute`, for an endpoint that does not work. A 410 and failures for long disable it by themselves."""
+        return await self._set_status(id, "disabled", reason)
+
+    async def enable(self, id: str, *, reason: str = "enabled") -> Endpoint:
+        """Active again: what waited is delivered, in order."""
+        return await self._set_status(id, "active", reason)
+
+    async def delete(self, id: str, *, reason: str = "deleted") -> None:
+        """What waits is cancelled. Failed and dead webhooks stay as letters until somebody resolves them."""
+        endpoint, version = await self._read(id)
+        store = store_of(self._app)
+        await store.configure(endpoint.queue, QueueChange(paused=True, by=parts_of(self._app).actor, reason=reason))
+        page = await self._app.find(f"queue:{endpoint.queue} state:ready", limit=1000)
+        while len(page):
+            done = await self._app.cancel([item.id for item in page], reason=f"endpoint {id} was deleted: {reason}")
+            page = await self._app.find(f"queue:{endpoint.queue} state:ready", limit=1000)
+            if not done.changed:
+                break
+        await store.write_documents([DocumentWrite(ENDPOINT, endpoint.id, None, version)])
+        self._forget(endpoint.id)
+        await self._record("webhook_endpoint_delete", endpoint, reason)
+
+    async def rotate_secret(self, id: str, *, overlap: Duration = "24h") -> str:
+        """A new secret for signing, which is shown here only. The ones before sign as well until `overlap` is over."""
+        made, still = new_secret(), durations.parse(overlap, field="overlap")
+
+        def change(endpoint: Endpoint, now: Instant) -> Endpoint:
+            secrets = self.secrets(endpoint)
+            old = [(each, now + still if until is None else until) for each, until in secrets.signing]
+            kept = [(each, until) for each, until in old if until > now]
+            signing = ((made, None), *kept)
+            return self._sealed(replace(endpoint, updated_at=now), replace(secrets, signing=signing))
+
+        endpoint = await self._change(id, change)
+        await self._record("webhook_endpoint_rotate", endpoint, "a new secret for signing")
+        return made
+
+    async def recover(self, id: str, *, since: datetime | str, reason: str = "recovered") -> int:
+        """Send again what failed or died since then: a time with a zone, or a duration before now. Gives how many."""
+        endpoint = await self.get(id)
+        if isinstance(since, datetime):
+            died = f"died_at>={since.isoformat()}"
+            if since.tzinfo is None:
+                raise ConfigError(f"{since} has no time zone", field="since", hint="use datetime.now(UTC) - ...")
+        else:
+            died = f"died<={durations.format(durations.parse(since, field='since'))}"
+        done = await self._app.letters.replay(f"queue:{endpoint.queue} {died}", reason=reason)
+        return len(done.changed)
+
+    async def stats(self, id: str) -> EndpointStats:
+        endpoint = await self.get(id)
+        rows = [row for row in (await self._app.tally()).queues if row.queue == endpoint.queue]
+        row = rows[0] if rows else QueueTally(endpoint.queue)
+        letters = self._app.letters
+        dead = await letters.count(f"queue:{endpoint.queue} {STATUSES['dead_letter']}") if row.open else 0
+        failed = row.open - dead
+        ended = row.done + failed + dead
+        first = await self._app.find(f"queue:{endpoint.queue} state:ready", limit=1) if row.ready else ()
+        oldest = row.oldest_due if first else None
+        return EndpointStats(
+            endpoint.id,
+            pending=row.live,
+            delivered=row.done,
+            failed=failed,
+            dead_letter=dead,
+            success_rate=row.done / ended if ended else None,
+            oldest_pending_at=None if oldest is None else moment(oldest),
+            status=endpoint.status,
+        )
+
+    # --- for delivery and ingest ---
+
+    async def cached(self, id: str) -> Endpoint | None:
+        """As it was up to a second ago; None if there is none."""
+        now = clock_of(self._app).monotonic()
+        known = self._cache.get(id)
+        if known is not None and now - known[0] <= FRESH:
+            return known[1]
+        document = await store_of(self._app).document(ENDPOINT, id)
+        endpoint = None if document is None else codec.decode(document.body, Endpoint)
+        if len(self._cache) >= CACHED:
+            self._cache.clear()
+        self._cache[id] = now, endpoint
+        return endpoint
+
+    async def subscribed(self) -> tuple[Endpoint, ...]:
+        """Those to which events are published, as of up to a second ago."""
+        now = clock_of(self._app).monotonic()
+        if self._subscribed is None or now - self._subscribed[0] > FRESH:
+            self._subscribed = now, tuple([endpoint for endpoint in await self.list() if endpoint.events])
+        return self._subscribed[1]
+
+    def secrets(self, endpoint: Endpoint) -> Secrets:
+        """Decrypted. Raises DecryptionFailed, and ConfigError without keys."""
+        if not endpoint.sealed:
+            return Secrets()
+        text = self._keyring().open_text(endpoint.sealed, f"{ENDPOINT}/{endpoint.id}")
+        return msgspec.json.decode(text, type=Secrets)
+
+    def verification(self, endpoint: Endpoint) -> Verification:
+        """With its secrets."""
+        return replace(endpoint.verification, secrets=self.secrets(endpoint).verification)
+
+    async def note_result(self, endpoint: Endpoint, *, delivered: bool, gone: bool = False) -> None:
+        """Remember since when it fails, and disable it when it does for too long, or is gone."""
+        if delivered:
+            if endpoint.failing_since is not None:
+                await self._change(endpoint.id, lambda now, _: replace(now, failing_since=None))
+            return
+        now = clock_of(self._app).now()
+        since = endpoint.failing_since
+        if since is None:
+            since = now
+            await self._change(endpoint.id, lambda now, at: replace(now, failing_since=now.failing_since or at))
+        limit = endpoint.disable_after
+        if gone:
+            await self.disable(endpoint.id, reason="it answered 410 Gone")
+        elif limit is not None and now - since >= limit:
+            await self.disable(endpoint.id, reason=f"every attempt failed for {durations.format(now - since)}")
+
+    async def restore_settings(self) -> None:
+        """Give each queue the settings of its document: a process may have ended between the two writes."""
+        for endpoint in await self.list():
+            await self._apply(endpoint)
+
+    # --- documents ---
+
+    async def _read(self, id: str) -> tuple[Endpoint, int]:
+        document = await store_of(self._app).document(ENDPOINT, str(id))
+        if document is None:
+            hint = "endpoints.list() and `redrive webhook endpoint list` show those there are"
+            raise NotFound(f"no endpoint {shown(id)}", hint=hint)
+        return codec.decode(document.body, Endpoint), document.version
+
+    async def _write(self, endpoint: Endpoint, *, expect: int) -> None:
+        await store_of(self._app).write_documents(
+            [DocumentWrite(ENDPOINT, endpoint.id, codec.encode(endpoint), expect)]
+        )
+        self._forget(endpoint.id)
+
+    async def _change(self, id: str, change: Change) -> Endpoint:
+        """Again from the start when another process was first: a change is a function of what is there."""
+        while True:
+            endpoint, version = await self._read(id)
+            changed = change(endpoint, clock_of(self._app).now())
+            if changed == endpoint:
+                return endpoint
+            try:
+                await self._write(changed, expect=version)
+            except Conflict:
+                continue
+            return changed
+
+    async def _set_status(self, id: str, status: EndpointStatus, reason: str) -> Endpoint:
+        def change(endpoint: Endpoint, now: Instant) -> Endpoint:
+            if endpoint.status == status:
+                return endpoint
+            pauses = endpoint.pauses
+            if endpoint.status != "active":
+                pauses = (*pauses, (endpoint.status_since, now))[-PAUSES:]
+            return replace(
+                endpoint,
+                status=status,
+                status_reason=reason,
+                status_since=now,
+                pauses=pauses,
+                failing_since=None if status == "active" else endpoint.failing_since,
+                updated_at=now,
+            )
+
+        endpoint = await self._change(id, change)
+        await self._apply(endpoint)
+        await self._record(f"webhook_endpoint_{status}", endpoint, reason)
+        return endpoint
+
+    async def _apply(self, endpoint: Endpoint) -> None:
+        store, actor = store_of(self._app), parts_of(self._app).actor
+        ordered = endpoint.order != "none"
+        await store.configure(
+            endpoint.queue,
+            QueueChange(
+                paused=endpoint.status != "active",
+                by=actor,
+                reason=f"{endpoint.status}: {endpoint.status_reason}" if endpoint.status != "active" else "",
+                order="skip" if endpoint.order == "none" else endpoint.order,
+                max_running=None if ordered else endpoint.concurrency,
+                rate=None if endpoint.rate is None else rates.parse(endpoint.rate),
+                policy=endpoint.retry,
+                gate=endpoint.queue if endpoint.breaker else "",
+            ),
+        )
+
+    async def _record(self, change: str, endpoint: Endpoint, reason: str) -> None:
+        actor = parts_of(self._app).actor
+        await record(store_of(self._app), change, endpoint.id, {"url": endpoint.url}, actor=actor, reason=reason)
+
+    def _forget(self, id: str) -> None:
+        self._cache.pop(id, None)
+        self._subscribed = None
+
+    # --- checks ---
+
+    def _with(self, endpoint: Endpoint, secrets: Secrets, options: EndpointOptions) -> tuple[Endpoint, Secrets]:
+        checked = check_options(options)
+        if not VERIFYING.isdisjoint(options):
+            checked["verification"], own = verification_of(endpoint.verification, secrets.verification, options)
+            secrets = replace(secrets, verification=own)
+        return replace(endpoint, **checked), secrets
+
+    def _check_url(self, endpoint: Endpoint) -> None:
+        if endpoint.via == "hub" and not endpoint.url:
+            return
+        host = check_http_url(endpoint.url, field="url", secret="headers={'Authorization': ...}").hostname or ""
+        if endpoint.via == "direct":
+            denied = "" if not _is_address(host) else self._guard.denies(host)
+            if denied:
+                hint = "use a public address, or allow its network: Relay(allow=['10.0.0.0/8'])"
+                raise ConfigError(f"{host} is not public ({denied})", field="url", hint=hint)
+
+    def _sealed(self, endpoint: Endpoint, secrets: Secrets) -> Endpoint:
+        if secrets == Secrets():
+            return replace(endpoint, sealed=b"")
+        text = msgspec.json.encode(secrets).decode()
+        return replace(endpoint, sealed=self._keyring().seal_text(text, f"{ENDPOINT}/{endpoint.id}"))
+
+    def _keyring(self) -> Keyring:
+        if self._keys is None:
+            hint = "give keys: Relay(..., encryption=Keyring({'k1': key}, current='k1')), or REDRIVE_ENCRYPTION_KEYS"
+            raise ConfigError("secrets are stored encrypted, and there is no key", field="secret", hint=hint)
+        return self._keys
+
+
+async def declare(app: Redrive) -> None:
+    """Whose queues they are: what `redrive item show` and `health` ask for."""
+    for family in FAMILIES:
+        await mark(store_of(app), family, "webhooks")
+
+
+def _check_id(id: object) -> str:
+    if not isinstance(id, str) or not _ID.fullmatch(id):
+        hint = "use 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit; left out, a random one is made"
+        raise ConfigError(f"{shown(id)} is not an id of an endpoint", field="id", hint=hint)
+    return id
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or re.fullmatch(r"[0-9.]+", host) is not None

@@ -1,0 +1,209 @@
+"""Webhooks and endpoints as values, the states of a webhook, and the schedule of its retries.
+
+A webhook is an item of its endpoint's queue; its payload is an Envelope. An endpoint is a document of the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from redrive.core.instants import moment
+from redrive.core.item import History, Instant, Item, Millis
+from redrive.core.states import State
+from redrive.errors import PayloadUndecodable
+from redrive.webhooks.providers import Verification
+
+DIRECT, HUB = "webhook", "webhook-hub"
+FAMILIES = (f"{DIRECT}:*", f"{HUB}:*")
+"""Members are the queues of endpoints: those that this store's workers deliver to, and those of hubs."""
+ENDPOINT = "webhook.endpoint"
+"""The kind of an endpoint's document. Its key is the id."""
+ORDER_KEY = "in-order"
+"""Of all webhooks of an endpoint that keeps order."""
+DAY: Millis = 86_400_000
+WEEK: Millis = 7 * DAY
+AGED = ("expired", "max_age")
+"""Reasons of letters that waited for too long."""
+
+Status = Literal["pending", "delivered", "failed", "dead_letter", "cancelled"]
+STATUSES: dict[str, str] = {
+    "pending": "state:ready,leased",
+    "delivered": "state:done",
+    "failed": f"state:dead {' '.join(f'-reason:{reason}' for reason in AGED)}",
+    "dead_letter": f"state:dead reason:{','.join(AGED)}",
+    "cancelled": "state:cancelled",
+}
+"""Each status as a filter of items."""
+Order = Literal["skip", "block", "park", "none"]
+Via = Literal["direct", "hub"]
+EndpointStatus = Literal["active", "muted", "disabled"]
+Pairs = tuple[tuple[str, str], ...]
+
+
+class Envelope(Struct, frozen=True, omit_defaults=True):
+    """The payload of an item: a request as it was received, or an event. `signature_valid` None: nothing to verify."""
+
+    body: bytes
+    headers: Pairs = ()
+    query: str = ""
+    event_type: str = ""
+    signature_valid: bool | None = None
+    signature_error: str = ""
+
+    def encode(self) -> bytes:
+        return _encoder.encode(self)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Envelope)
+
+
+def envelope_of(payload: bytes) -> Envelope:
+    """Raises PayloadUndecodable."""
+    try:
+        return _decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise PayloadUndecodable(f"the payload is no webhook: {error}") from None
+
+
+class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where webhooks go. `via` hub: only hubs deliver to it. `order` none: up to `concurrency` at once.
+
+    `retry` is a policy as data, "" for the usual one. `retry_on` and `fail_on` are statuses or ranges ("404", "5xx")
+    that are judged otherwise than usual. `events` are patterns of event types that it subscribes to. `sealed` has its
+    secrets, encrypted. `pauses`: when it was muted or disabled before, in which time its webhooks did not age.
+    """
+
+    id: str
+    url: str = ""
+    name: str = ""
+    via: Via = "direct"
+    verification: Verification = Verification("none")
+    bad_signature: Literal["flag", "refuse"] = "flag"
+    order: Order = "skip"
+    concurrency: int = 10
+    rate: str | None = None
+    timeout: Millis = 30_000
+    retry: str = ""
+    max_age: Millis = WEEK
+    retry_on: tuple[str, ...] = ()
+    fail_on: tuple[str, ...] = ()
+    headers: Pairs = ()
+    events: tuple[str, ...] = ()
+    breaker: bool = False
+    disable_after: Millis | None = 5 * DAY
+    sealed: bytes = b""
+    status: EndpointStatus = "active"
+    status_reason: str = ""
+    status_since: Instant = 0
+    pauses: tuple[tuple[Instant, Instant], ...] = ()
+    failing_since: Instant | None = None
+    created_at: Instant = 0
+    updated_at: Instant = 0
+
+    @property
+    def queue(self) -> str:
+        return f"{DIRECT if self.via == 'direct' else HUB}:{self.id}"
+
+    @property
+    def ordered(self) -> bool:
+        return self.order != "none"
+
+    def age(self, item: Item, now: Instant) -> Millis:
+        """Since the webhook was received or last replayed, without the time in which the endpoint was not active."""
+        spans: Iterable[tuple[Instant, Instant]] = self.pauses
+        if self.status != "active":
+            spans = (*spans, (self.status_since, now))
+        still = sum(max(0, min(end, now) - max(start, item.renewed_at)) for start, end in spans)
+        return now - item.renewed_at - still
+
+
+def endpoint_id(queue: str) -> str:
+    """Of the queue of an endpoint."""
+    return queue.partition(":")[2]
+
+
+class Webhook(Struct, frozen=True, kw_only=True):
+    """A webhook as it is now. Times are in UTC. `reason`: why it failed or died, as of the letter."""
+
+    id: str
+    endpoint_id: str
+    status: Status
+    received_at: datetime
+    event_type: str = ""
+    headers: Pairs = ()
+    payload: bytes = b""
+    signature_valid: bool | None = None
+    attempts: int = 0
+    last_attempt_at: datetime | None = None
+    next_attempt_at: datetime | None = None
+    delivered_at: datetime | None = None
+    error_message: str | None = None
+    reason: str = ""
+    notification_sent: bool = False
+    blocked_by: str = ""
+
+
+def status_of(item: Item) -> Status:
+    if item.state is State.DONE:
+        return "delivered"
+    if item.state is State.CANCELLED:
+        return "cancelled"
+    if item.letter is not None:
+        return "dead_letter" if item.letter.reason in AGED else "failed"
+    return "pending"
+
+
+def webhook_of(history: History, *, notified: bool = False) -> Webhook:
+    item, status = history.item, status_of(history.item)
+    envelope = envelope_of(item.payload) if not item.flaw else Envelope(b"")
+    failures = [attempt.failure for attempt in history.attempts if attempt.failure is not None]
+    last = item.letter.failure if item.letter is not None else failures[-1] if failures and item.errors else None
+    return Webhook(
+        id=item.id,
+        endpoint_id=endpoint_id(item.queue),
+        status=status,
+        received_at=moment(item.enqueued_at),
+        event_type=envelope.event_type,
+        headers=envelope.headers,
+        payload=envelope.body,
+        signature_valid=envelope.signature_valid,
+        attempts=item.attempt,
+        last_attempt_at=None if item.leased_at is None else moment(item.leased_at),
+        next_attempt_at=moment(item.due_at) if item.state is State.READY and not item.hold else None,
+        delivered_at=moment(item.ended_at) if status == "delivered" and item.ended_at is not None else None,
+        error_message=None if last is None or status == "delivered" else last.text,
+        reason="" if item.letter is None else item.letter.reason,
+        notification_sent=notified,
+        blocked_by=history.blocked_by[0] if history.blocked_by else "",
+    )
+
+
+def next_retry_delay(attempts: int) -> int:
+    """Seconds before the next attempt: 1, 2, 4 … 2048, then 3600, for `attempts` from 0. Negative counts as 0."""
+    return min(1 << max(0, min(attempts, 12)), 3600)
+
+
+def should_retry(webhook: Webhook, now: datetime | None = None) -> bool:
+    """Whether it is pending and due. The store keeps the due time; this only compares it."""
+    due = webhook.next_attempt_at
+    return webhook.status == "pending" and due is not None and due <= (datetime.now(UTC) if now is None else now)
+
+
+_RANGE = re.compile(r"[1-5](xx|[0-9]{2})")
+
+
+def is_status_range(text: Any) -> bool:
+    """A status such as "404", or a class such as "5xx"."""
+    return isinstance(text, str) and _RANGE.fullmatch(text) is not None
+
+
+def in_ranges(status: int, ranges: Iterable[str]) -> bool:
+    text = str(status)
+    return any(each in (text, f"{text[0]}xx") for each in ranges)

@@ -1,0 +1,256 @@
+"""The relay: webhooks come in and go out over one store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from msgspec import Struct
+
+from redrive import Keyring, Redrive
+from redrive.app.internals import Store, clock_of, parts_of, store_of
+from redrive.core import codec
+from redrive.core.durations import Duration
+from redrive.core.instants import format as instant_text
+from redrive.core.item import History, NewItem, Terms
+from redrive.core.quantity import shown
+from redrive.core.sizes import Size
+from redrive.core.sizes import parse as parse_size
+from redrive.engine.asks import KEY_LIMIT
+from redrive.engine.client import check_id
+from redrive.engine.ids import ItemId, new_id
+from redrive.engine.store_retry import retry_unknown
+from redrive.errors import ConfigError, NotFound
+from redrive.net.guard import Guard
+from redrive.net.http import HttpClient, Tls
+from redrive.office.letters import Which
+from redrive.office.replay import Replayed
+from redrive.stores.clock import Clock
+from redrive.webhooks.delivery import POLICY, Delivery, Send, direct
+from redrive.webhooks.endpoints import Endpoints, declare
+from redrive.webhooks.maintenance import QUEUE, Maintained, Maintenance, Notices, Notify, notified
+from redrive.webhooks.model import (
+    FAMILIES,
+    ORDER_KEY,
+    STATUSES,
+    Endpoint,
+    Envelope,
+    Status,
+    Webhook,
+    webhook_of,
+)
+from redrive.webhooks.tokens import Tokens
+
+if TYPE_CHECKING:
+    from redrive.webhooks.hub import Hub
+
+MAX_BODY = "10MiB"
+HEAD = 1024 * 1024
+"""Bytes of a payload beside the body."""
+CONCURRENCY = 50
+LEASE = "60s"
+
+
+class WebhookPage(Struct, frozen=True):
+    """`next` is the cursor of the page after this one, None at the end."""
+
+    webhooks: tuple[Webhook, ...]
+    next: str | None
+
+    def __iter__(self) -> Iterator[Webhook]:
+        return iter(self.webhooks)
+
+    def __len__(self) -> int:
+        return len(self.webhooks)
+
+
+class Webhooks:
+    """The webhooks of a relay."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+
+    async def get(self, id: str) -> Webhook:
+        """As it is now. Raises NotFound."""
+        history = await self._app.history(id)
+        if not history.item.queue.startswith(tuple(each[:-1] for each in FAMILIES)):
+            raise NotFound(f"{id} is an item of queue {history.item.queue}, not a webhook")
+        return webhook_of(history, notified=await notified(store_of(self._app), history.item))
+
+    async def list(
+        self,
+        endpoint: str | None = None,
+        *,
+        status: Status | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> WebhookPage:
+        """A page, last received first. `error_message` of those that still wait is in `get`."""
+        if status is not None and status not in STATUSES:
+            raise ConfigError(f"{shown(status)} is not a status", field="status", hint=f"use {', '.join(STATUSES)}")
+        names = FAMILIES if endpoint is None else [f"{family[:-1]}{endpoint}" for family in FAMILIES]
+        text = f"queue:{','.join(names)} {STATUSES[status] if status else ''}"
+        page = await self._app.find(text, limit=limit, cursor=cursor)
+        return WebhookPage(tuple([webhook_of(History(item)) for item in page]), page.next)
+
+    async def replay(self, which: Which, *, reason: str) -> Replayed:
+        """Send failed and dead webhooks again: pending, with attempts from 0 and a new window of time. Behind those
+        that wait; where the order is block or park, at their own place. Others are skipped, each with its reason.
+        """
+        return await self._app.letters.replay(which, reason=reason)
+
+
+class Relay:
+    """Webhooks on one store: endpoints, what was received for them, deliveries, events to publish.
+
+    `allow`: private networks that endpoints may be in, as "10.1.0.0/16". `encryption`: keys for secrets of endpoints.
+    `capacity`: how many webhooks may wait in all. `keep`: how long delivered ones are kept. `retention` seed: failed
+    and dead ones are discarded after 7 and 14 days. `notify` is called once for each webhook that failed or died, and
+    tried again until it returns; `on_dead_letter` with how many died of age in a round of maintenance.
+    """
+
+    def __init__(
+        self,
+        store: str | Store = "sqlite:///hooks.db",
+        *,
+        allow: Iterable[str] = (),
+        encryption: Keyring | None = None,
+        capacity: int | None = None,
+        keep: Duration = "7d",
+        retention: Literal["letters", "seed"] = "letters",
+        notify: Notify | None = None,
+        on_dead_letter: Callable[[int], object] | None = None,
+        max_body: Size = MAX_BODY,
+        concurrency: int = CONCURRENCY,
+        proxy: str | None = None,
+        proxy_filters: bool = False,
+        tls: Tls | None = None,
+        actor: str | None = None,
+        log: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self.max_body = parse_size(max_body, field="max_body")
+        if retention not in ("letters", "seed"):
+            raise ConfigError(f"must be letters or seed, got {shown(retention)}", field="retention", hint="use one")
+        guard = Guard(allow)
+        self._client = HttpClient(
+            guard=guard, connections=concurrency, proxy=proxy, proxy_filters=proxy_filters, tls=tls
+        )
+        self.app = Redrive(
+            store, max_payload=self.max_body + HEAD, encryption=encryption, actor=actor, log=log, clock=clock
+        )
+        self.endpoints = Endpoints(self.app, guard, encryption)
+        self.webhooks = Webhooks(self.app)
+        self.tokens = Tokens(self.app, self.endpoints)
+        self.notices = Notices(self.app, notify)
+        self._maintenance = Maintenance(
+            self.app, self.endpoints, self.notices, retention=retention, on_dead_letter=on_dead_letter
+        )
+        for family in FAMILIES:
+            self.app.queue(family, keep=keep, capacity=capacity)
+        self.app.handler(FAMILIES[0], policy=POLICY, lease=LEASE, concurrency=concurrency)(
+            self.delivery(direct(self._client)).handle
+        )
+
+    def delivery(self, send: Send) -> Delivery:
+        """A handler whose requests are brought to their targets by `send`."""
+        return Delivery(self.endpoints, clock_of(self.app), send, failed=self.notices.put)
+
+    async def open(self) -> Self:
+        await self.app.open()
+        await self._client.open()
+        await declare(self.app)
+        return self
+
+    async def close(self) -> None:
+        await self.app.close()
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def publish(self, event_type: str, payload: object, *, id: str | None = None) -> list[str]:
+        """Send an event to every endpoint that subscribes to its type, in one write. Gives the ids of the webhooks.
+
+        With an `id` of the event, a repeat adds nothing.
+        """
+        if not isinstance(event_type, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", event_type):
+            hint = "use 1 to 128 of A-Z a-z 0-9 . _ -, such as order.paid"
+            raise ConfigError(f"{shown(event_type)} is not a type of event", field="event_type", hint=hint)
+        parts = parts_of(self.app).check_open()
+        event = new_id() if id is None else check_id(id)
+        data = {"type": event_type, "timestamp": instant_text(parts.clock.now()), "data": payload}
+        body = codec.dump_payload(data, limit=self.max_body, queue="webhook:*")
+        chosen = [
+            endpoint
+            for endpoint in await self.endpoints.subscribed()
+            if any(fnmatchcase(event_type, pattern) for pattern in endpoint.events)
+        ]
+        envelope = Envelope(body, event_type=event_type).encode()
+        items = [_new_item(f"{event}.{endpoint.id}", endpoint, envelope) for endpoint in chosen]
+        if items:
+            await retry_unknown(lambda: parts.store.put(items), clock=parts.clock)
+        return [item.id for item in items]
+
+    async def send_test(self, endpoint_id: str) -> str:
+        """Put a test event for one endpoint, whatever it subscribes to. Gives the id of the webhook."""
+        endpoint = await self.endpoints.get(endpoint_id)
+        body = codec.dump_payload({"type": "redrive.test", "data": {"endpoint": endpoint.id}})
+        item = _new_item(new_id(), endpoint, Envelope(body, event_type="redrive.test").encode())
+        store = store_of(self.app)
+        await retry_unknown(lambda: store.put([item]), clock=clock_of(self.app))
+        return item.id
+
+    async def receive(self, endpoint: Endpoint, envelope: Envelope, *, delivery_id: str = "") -> ItemId:
+        """Store a webhook that came in. With the provider's own id, a repeat within a day adds nothing."""
+        return await self.app.enqueue(
+            endpoint.queue,
+            envelope.encode(),
+            order_key=ORDER_KEY if endpoint.ordered else None,
+            dedupe_key=delivery_id[:KEY_LIMIT] or None,
+            dedupe_window="1d" if delivery_id else None,
+        )
+
+    async def run(self, *, until_idle: bool = False, grace: Duration = "30s", deliver: bool = True) -> None:
+        """Deliver, and maintain at once and then hourly, until `stop`. Without `deliver`, maintain only: an edge, whose
+        hubs deliver.
+        """
+        await self.app.enqueue(QUEUE, dedupe_key=QUEUE)
+        await self.app.run(until_idle=until_idle, grace=grace, queues=None if deliver else [QUEUE])
+
+    async def stop(self, *, grace: Duration | None = None) -> None:
+        await self.app.stop(grace=grace)
+
+    async def maintain(self) -> Maintained:
+        """What runs hourly, now: age, retention, notices that are missing."""
+        return await self._maintenance.run()
+
+    async def hubs(self) -> tuple[Hub, ...]:
+        """Those that are or were connected."""
+        from redrive.webhooks.hub import hubs
+
+        return await hubs(self)
+
+    def asgi(self) -> Any:
+        """An ASGI application that receives webhooks at /h/ENDPOINT, and serves hubs at /hub."""
+        from redrive.webhooks.ingest import application
+
+        return application(self)
+
+
+def _new_item(id: str, endpoint: Endpoint, payload: bytes) -> NewItem:
+    terms = Terms(order_key=ORDER_KEY) if endpoint.ordered else None
+    return NewItem(id, endpoint.queue, payload, terms=terms)
+
+
+async def mark_old_webhooks_as_dead_letter(relay: Relay) -> int:
+    """What the relay does hourly by itself, now. Gives how many became dead letters."""
+    return (await relay.maintain()).dead_lettered
