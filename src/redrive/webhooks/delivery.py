@@ -172,6 +172,6 @@ def direct(client: HttpClient) -> Send:
             return Response(error=str(error), denied=True)
         except HttpError as error:
             return Response(error=str(error))
-        return Response(answer.status, tuple(answer.headers.items()), answer.body)
+        return Response(answer.status, tuple([(str(name), value) for name, value in answer.headers.items()]), answer.body)
 
     return send

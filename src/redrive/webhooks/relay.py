@@ -187,6 +187,8 @@ class Relay:
             raise ConfigError(f"{shown(event_type)} is not a type of event", field="event_type", hint=hint)
         parts = parts_of(self.app).check_open()
         event = new_id() if id is None else check_id(id)
+        if "." in event:  # the signature has dots between the id, the time and the body
+            raise ConfigError(f"{shown(event)} contains a dot", field="id", hint="use - or _ in its place")
         data = {"type": event_type, "timestamp": instant_text(parts.clock.now()), "data": payload}
         body = codec.dump_payload(data, limit=self.max_body, queue="webhook:*")
         chosen = [
@@ -195,7 +197,7 @@ class Relay:
             if any(fnmatchcase(event_type, pattern) for pattern in endpoint.events)
         ]
         envelope = Envelope(body, event_type=event_type).encode()
-        items = [_new_item(f"{event}.{endpoint.id}", endpoint, envelope) for endpoint in chosen]
+        items = [_new_item(f"{event}_{endpoint.id}", endpoint, envelope) for endpoint in chosen]
         if items:
             await retry_unknown(lambda: parts.store.put(items), clock=parts.clock)
         return [item.id for item in items]
