@@ -34,6 +34,7 @@ RedriveError
 │   ├── ReceiptUnreachable   nobody answered
 │   └── ReceiptSuperseded    it is not owed any more: the lease or the task is gone, or a final receipt exists
 ├── TargetDenied             an outgoing request whose target is not on the public internet, and not allowed
+├── BadSignature             a signed request that does not verify; carries the header that is wrong
 ├── MailboxError             everything that goes wrong with a mailbox
 │   ├── ReceiptHandleExpiredError   the message is somebody else's by now: timed out, settled before, or given out again
 │   ├── MailboxFullError     nothing was added
@@ -257,6 +258,14 @@ class ReceiptSuperseded(ReceiptError):
 
 class TargetDenied(RedriveError):
     """The target of an outgoing request is not on the public internet, and nobody allowed it."""
+
+
+class BadSignature(RedriveError):
+    """`part` is the name of the header that is wrong."""
+
+    def __init__(self, message: str, *, part: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.part = part
 
 
 class MailboxError(RedriveError):

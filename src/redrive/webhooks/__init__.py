@@ -1,0 +1,1 @@
+"""Webhooks: accepted, kept, delivered in order, and given up visibly."""
