@@ -15,6 +15,9 @@ from redrive.cli.exits import Exit
 from redrive.observe.alerts import callback, custom
 from tests.support.bound import with_app
 from tests.support.cli import Told, here, made_in, on_sqlite
+from tests.support.in_process import RunWorker, run_worker
+
+__all__ = ["run_worker"]
 
 pytestmark = [pytest.mark.usefixtures("on_store"), pytest.mark.slow]
 
@@ -142,14 +145,9 @@ def test_a_channel_of_the_code_is_tested_by_its_app(
 
 
 @on_sqlite
-def test_a_worker_takes_rules_of_the_settings_to_those_of_its_app(
-    tmp_path: Path, run: Callable[..., Told], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_takes_rules_of_the_settings_to_those_of_its_app(tmp_path: Path, run_worker: RunWorker) -> None:
     (tmp_path / "redrive.toml").write_text(SETTINGS.format(python=sys.executable))
-    (tmp_path / "alerted.py").write_text(
-        "from redrive import Redrive\napp = Redrive('sqlite:///mine.db')\napp.handler('emails')(lambda: None)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert run("worker", "run", "alerted:app", "--until-idle").code == Exit.DONE
-    assert list(parts_of(sys.modules["alerted"].app).alerts.rules) == ["in-file"]
-    monkeypatch.delitem(sys.modules, "alerted")
+    app = Redrive(made_in(tmp_path))
+    app.handler("emails")(lambda: None)
+    assert run_worker(app, "--until-idle").code == Exit.DONE
+    assert list(parts_of(app).alerts.rules) == ["in-file"]
