@@ -6,6 +6,7 @@ import pytest
 
 from redrive import Dead, Item, Policy, Redrive, never
 from redrive.core.item import NewItem
+from redrive.errors import StoreUnavailable
 from redrive.observe.alerts import (
     custom,
     disabled,
@@ -180,7 +181,7 @@ async def test_findings_of_health_are_conditions_those_of_the_outbox_too(lab: La
 async def test_a_function_gives_texts_and_one_that_fails_changes_nothing(lab: Lab) -> None:
     app = await lab.app()
     there = Ops(app)
-    answers: list[object] = [None, "the disk is hot", RuntimeError("no sensor"), {"sda": "hot", "sdb": "cold"}, ""]
+    answers: list[object] = [None, "the disk is hot", StoreUnavailable("not ours"), {"sda": "hot", "sdb": "cold"}, ""]
 
     async def check() -> object:
         answer = answers.pop(0)

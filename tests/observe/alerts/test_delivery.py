@@ -13,9 +13,9 @@ from redrive.core.schedule import zone
 from redrive.core.select import Match
 from redrive.core.states import State
 from redrive.errors import ConfigError, Conflict
-from redrive.observe.alerts import Message, custom, letters, pagerduty, slack, webhook
+from redrive.observe.alerts import Message, custom, letters, new_cause, pagerduty, slack, webhook
 from redrive.observe.alerts.book import queue_of
-from redrive.observe.alerts.model import GONE
+from redrive.observe.alerts.model import GONE, HELD_LIMIT
 from redrive.testing import sandbox
 from redrive.testing.faults import FaultyStore, SimulatedCrash
 from tests.observe.alerts import ops
@@ -84,6 +84,24 @@ async def test_h17_a_channel_that_is_away_for_good_leaves_letters_and_touches_no
 POINTS = [(verb, point) for verb, points in (("write_documents", 4), ("put", 2)) for point in range(1, points + 1)]
 
 
+async def test_h17_a_message_that_is_refused_for_good_holds_up_no_other(lab: Lab) -> None:
+    app = await lab.app()
+    async with http_receiver() as there:
+        app.alerts.channel("ops", slack(f"{there.url}/x"))
+        rule(app, letters(0), repeat="1h")
+        dying(app)
+        await ops.letters(lab, app, "password=hunter2")
+        there.answer(400, "invalid_payload")
+        for _ in range(2):
+            await app.alerts.evaluate()
+            await lab.drain(app)
+            lab.clock.advance("1h")
+        assert [request.json["text"] for request in there.accepted] == [STILL]
+    (letter,) = (await app.find(f"queue:{QUEUE} state:dead")).items
+    assert letter.letter is not None
+    assert letter.letter.failure.text == "slack answered 400 invalid_payload"
+
+
 @pytest.mark.parametrize(("verb", "point"), POINTS, ids=str)
 async def test_h17_a_crash_anywhere_in_a_round_loses_and_doubles_nothing(lab: Lab, verb: str, point: int) -> None:
     """Before and after: the write of all documents, the put of the messages, the removal of what was put."""
@@ -107,16 +125,24 @@ async def test_h17_a_crash_anywhere_in_a_round_loses_and_doubles_nothing(lab: La
     assert sorted(left) == ["rules", "state"]
 
 
-async def test_two_that_judge_at_once_tell_once(lab: Lab) -> None:
-    apps = [await lab.app(), (await lab.faulty())[0]]
-    there = [Ops(app) for app in apps]
-    for app in apps:
+@pytest.mark.parametrize("verb", ["write_documents", "put"])
+async def test_two_that_judge_at_once_tell_once(lab: Lab, verb: str) -> None:
+    """The slower one, overtaken before its write, is refused; overtaken after it, it puts what is there already."""
+    first, (second, slow) = await lab.app(), await lab.faulty()
+    there = [Ops(app) for app in (first, second)]
+    for app in (first, second):
         rule(app, letters(0))
         dying(app)
-    await ops.letters(lab, apps[0], "x")
-    both = await asyncio.gather(*(app.alerts.evaluate() for app in apps), return_exceptions=True)
-    assert all(each is None or isinstance(each, Conflict) for each in both)
-    await lab.drain(apps[0])
+    await ops.letters(lab, first, "x")
+    held = slow.hold(verb)
+    judging = asyncio.create_task(second.alerts.evaluate())
+    await held.reached.wait()
+    await first.alerts.evaluate()
+    await lab.drain(first)
+    held.release()
+    (outcome,) = await asyncio.gather(judging, return_exceptions=True)
+    assert isinstance(outcome, Conflict) is (verb == "write_documents")
+    await lab.drain(second)
     assert [line for each in there for line in each.lines] == [FIRING]
 
 
@@ -246,6 +272,28 @@ async def test_channels_with_incidents_get_a_message_for_each_alert_in_its_own_o
     assert (len(items), {item.state for item in items}) == (3, {State.DONE})
     (ended,) = [key for key, action in events if action == "resolve"]
     assert [action for key, action in events if key == ended] == ["trigger", "resolve"]
+
+
+async def test_secrets_in_errors_are_not_told(lab: Lab) -> None:
+    app = await lab.app()
+    there = Ops(app)
+    rule(app, new_cause())
+    dying(app)
+    await ops.letters(lab, app, "postgres://bob:hunter2@db\nis away")
+    (line,) = await there.told(lab)
+    assert "ValueError: postgres://bob:[redacted]@db\\nis away" in line
+
+
+async def test_what_is_held_is_bounded(memory_lab: Lab) -> None:
+    app = await memory_lab.app()
+    there = Ops(app, digest="1h")
+    app.alerts.rule("many", custom(lambda: dict.fromkeys(map(str, range(HELD_LIMIT + 7)), "x")), to="ops")
+    assert await there.told(memory_lab) == []
+    memory_lab.clock.advance("1h")
+    await app.alerts.evaluate()
+    await memory_lab.drain(app)
+    (message,) = there.messages
+    assert (len(message.notices), message.more) == (20, HELD_LIMIT + 7 - 20)
 
 
 async def test_a_digest_waits_for_more(lab: Lab) -> None:

@@ -10,8 +10,8 @@ from redrive.engine.ids import hashed_id, new_id
 from redrive.errors import NotificationFailed
 from redrive.observe.alerts.book import AlertBook
 from redrive.observe.alerts.channels import send
-from redrive.observe.alerts.model import TEXT_LIMIT, Message, Notice, Rule
-from redrive.observe.logs import log, one_line
+from redrive.observe.alerts.model import Message, Notice, Rule, shown_text
+from redrive.observe.logs import log
 from redrive.stores.clock import Clock
 
 logger = logging.getLogger("redrive.alerts")
@@ -58,7 +58,7 @@ class DownWatch:
         for name in rule.to:
             told = self._told.get((rule.name, name))
             if down and (told is None or (rule.repeat is not None and now - told.at >= rule.repeat)):
-                text = one_line(f"{self._owner} cannot reach its store {self._where}: {error}")[:TEXT_LIMIT]
+                text = shown_text(f"{self._owner} cannot reach its store {self._where}: {error}")
                 repeated = 0 if told is None else told.repeated + 1
                 key = f"store-down-{hashed_id(f'{self._where} {rule.name}'.encode())}"  # of all processes
                 notice = Notice("firing", key, rule.name, "store", rule.severity, text, (), since, now, repeated)

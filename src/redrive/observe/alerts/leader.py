@@ -28,6 +28,8 @@ from redrive.stores.clock import Clock
 
 logger = logging.getLogger("redrive.alerts")
 
+FOLLOWED: Millis = 30_000
+"""After so long without its round, a leader is followed by another process."""
 DONE, FAILED = frozenset({"done"}), frozenset({"failed", "crashed", "dead", "expired"})
 
 
@@ -87,7 +89,7 @@ class AlertLeader:
     async def _try_round(self) -> None:
         try:
             await self._write_counts()
-            self._leads = await self._store.elect(self._election, self._owner, 3 * self._book.every)
+            self._leads = await self._store.elect(self._election, self._owner, self._book.every + FOLLOWED)
             if self._leads:
                 await self.round()
         except Conflict:
@@ -116,9 +118,8 @@ class AlertLeader:
         tally = await self._store.tally(members=False)
         made = Round(self._book, await self._store.documents(KIND), tally.at, max(self._windows(), default=0))
         reads = Reads(self._store, tally, made.counts())
-        for rule in self._book.rules.values():
-            judge = JUDGES.get(rule.when.kind)
-            if judge is not None:
+        for rule in tuple(self._book.rules.values()):
+            if rule.when.kind in JUDGES:
                 made.judged(rule, await self._judge(rule, reads))
         made.resolve_gone()
         made.route()
@@ -134,8 +135,8 @@ class AlertLeader:
         """None: it could not be judged, and its alerts stay as they are."""
         try:
             return await JUDGES[rule.when.kind](reads, rule)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - of one rule; the others are judged
+        except Exception as error:
+            if isinstance(error, StoreError) and rule.when.kind != "custom":  # a function may ask other stores
+                raise
             log(logger, logging.ERROR, "an alert rule failed", rule=rule.name, error=error)
             return None

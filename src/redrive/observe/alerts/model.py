@@ -17,9 +17,11 @@ from msgspec.structs import replace
 from redrive.core import durations
 from redrive.core.families import family_of
 from redrive.core.item import Instant, Millis
+from redrive.core.quantity import cut
 from redrive.core.redact import REDACTED, redact_text
 from redrive.core.schedule import zone
 from redrive.engine.registry import is_outbox
+from redrive.observe.logs import one_line
 from redrive.office.records import iso
 
 KIND = "alert"
@@ -35,6 +37,8 @@ REPEAT: Millis = 4 * 3_600_000
 LINES = 20
 """The most alerts that one message lists."""
 TEXT_LIMIT = 300
+HELD_LIMIT = 500
+"""The most notices of a channel that wait; of more, the first are only counted."""
 SECRETS = frozenset({"url", "routing_key", "key", "token", "password"})
 DURATIONS = frozenset({"than", "within", "longer_than", "timeout"})
 
@@ -216,10 +220,15 @@ class State(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """Notices of a channel that wait for more of them, or for the end of quiet hours."""
+    """Notices of a channel that wait for more of them, or for the end of quiet hours; `more` were left out."""
 
     due: Instant
-    notices: tuple[Notice, ...]
+    notices: tuple[Notice, ...] = ()
+    more: int = 0
+
+    def with_more(self, due: Instant, notices: list[Notice]) -> Held:
+        every = (*self.notices, *notices)
+        return Held(due, every[-HELD_LIMIT:], self.more + max(0, len(every) - HELD_LIMIT))
 
 
 class Outgoing(Struct, frozen=True):
@@ -269,6 +278,11 @@ class RuleSet(Struct, frozen=True):
     seen_at: Instant
     rules: tuple[RuleNote, ...]
     channels: dict[str, str]
+
+
+def shown_text(text: str) -> str:
+    """What a notice says: it goes far, and error texts come from anywhere."""
+    return cut(one_line(redact_text(text)), TEXT_LIMIT)
 
 
 def state_key(rule: str, subject: str) -> str:

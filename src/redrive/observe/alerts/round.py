@@ -27,7 +27,6 @@ from redrive.observe.alerts.model import (
     SEEN,
     SILENCE,
     STATE,
-    TEXT_LIMIT,
     Held,
     Message,
     Notice,
@@ -36,9 +35,10 @@ from redrive.observe.alerts.model import (
     RuleSet,
     Silence,
     State,
+    shown_text,
     state_key,
 )
-from redrive.observe.logs import log, one_line
+from redrive.observe.logs import log
 
 logger = logging.getLogger("redrive.alerts")
 
@@ -99,7 +99,7 @@ class Round:
         was = self._states.get(key)
         if was is None and not finding.begins:
             return
-        text = one_line(finding.text)[:TEXT_LIMIT]
+        text = shown_text(finding.text)
         since = self._now if finding.since is None else min(finding.since, self._now)
         state = State(new_id(), rule.name, finding.subject, text, finding.queues, rule.severity, rule.to, since)
         if was is not None:
@@ -150,17 +150,17 @@ class Round:
             channel, notices = self._book.channels[name], self._notices[name]
             urgent = [each for each in notices if each.severity == "critical"]
             calm = [each for each in notices if each.severity != "critical"]
-            before = held.get(name) or Held(self._now + channel.digest, ())
+            before = held.get(name) or Held(self._now + channel.digest)
             due = max(before.due, channel.quiet_until(self._now))
-            after = Held(due, (*before.notices, *calm))
+            after, more = before.with_more(due, calm), 0
             if due <= self._now:
-                urgent, after = [*after.notices, *urgent], Held(due, ())
-            if after != held.get(name, Held(due, ())):
+                urgent, more, after = [*after.notices, *urgent], after.more, Held(due)
+            if after != held.get(name, Held(due)):
                 self._write(f"{HELD}{name}", after if after.notices else None)
             if urgent:
                 alone = channel.kind in ALONE
-                key = f"{OUTGOING}{new_id()}"
-                self.outgoing[key] = Outgoing(name, tuple(messages_of(urgent, self._now, alone=alone)), alone)
+                key, messages = f"{OUTGOING}{new_id()}", messages_of(urgent, more, self._now, alone=alone)
+                self.outgoing[key] = Outgoing(name, tuple(messages), alone)
                 self._write(key, self.outgoing[key])
 
     @property
@@ -180,10 +180,10 @@ class Round:
             log(logger, logging.INFO if text.startswith("RESOLVED") else logging.WARNING, text)
 
 
-def messages_of(notices: Sequence[Notice], now: Instant, *, alone: bool) -> list[Message]:
+def messages_of(notices: Sequence[Notice], more: int, now: Instant, *, alone: bool) -> list[Message]:
     if alone:
         return [Message(new_id(), now, (notice,)) for notice in notices]
-    return [Message(new_id(), now, tuple(notices[:LINES]), max(0, len(notices) - LINES))]
+    return [Message(new_id(), now, tuple(notices[:LINES]), more + max(0, len(notices) - LINES))]
 
 
 def items_of(outgoing: Outgoing) -> list[NewItem]:
