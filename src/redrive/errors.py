@@ -33,6 +33,7 @@ RedriveError
 │   ├── ReceiptServerError   the target failed, or its answer cannot be read
 │   ├── ReceiptUnreachable   nobody answered
 │   └── ReceiptSuperseded    it is not owed any more: the lease or the task is gone, or a final receipt exists
+├── NotificationFailed       a channel did not take an alert; carries the HTTP status, and whether it ever will
 ├── TargetDenied             an outgoing request whose target is not on the public internet, and not allowed
 ├── BadSignature             a signed request that does not verify; carries the header that is wrong
 ├── MailboxError             everything that goes wrong with a mailbox
@@ -254,6 +255,20 @@ class ReceiptUnreachable(ReceiptError):
 
 class ReceiptSuperseded(ReceiptError):
     pass
+
+
+class NotificationFailed(RedriveError):
+    """`status`: of the HTTP answer, 0 without one. `useless`: the same message will be refused again. `retry_after`: so
+    many milliseconds the channel asks to wait.
+    """
+
+    def __init__(
+        self, message: str, *, status: int = 0, useless: bool = False, retry_after: int | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.useless = useless
+        self.retry_after = retry_after
 
 
 class TargetDenied(RedriveError):
