@@ -67,7 +67,7 @@ class WebhookHub:
         self._concurrency = check_count(concurrency, field="concurrency", most=MOST, error=ConfigError)
         self._clock = SystemClock() if clock is None else clock
         self._calls = HttpClient(connections=self._concurrency + 2)
-        self._guarded, self._own = HttpClient(guard=Guard(allow)), HttpClient()
+        self._guarded, self._own = HttpClient(guard=Guard(allow), packed=True), HttpClient(packed=True)
         self._stop = asyncio.Event()
         self._have: dict[tuple[str, int], asyncio.Task[None]] = {}
 
