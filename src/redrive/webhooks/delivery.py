@@ -75,7 +75,6 @@ POLICY = Policy(
     exponential("1s", factor=2, cap="1h"),
     max_attempts=None,
     max_crashes=1_000_000,
-    max_hint="7d",
     rules=(dead_on(WebhookRejected, category="rejected"), retry_on(WebhookFailed, category="server")),
 )
 """Neither attempts nor lost workers end a webhook: answers do, and age does (`maintenance`)."""
