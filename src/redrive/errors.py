@@ -33,11 +33,11 @@ RedriveError
 │   ├── ReceiptServerError   the target failed, or its answer cannot be read
 │   ├── ReceiptUnreachable   nobody answered
 │   └── ReceiptSuperseded    it is not owed any more: the lease or the task is gone, or a final receipt exists
-├── BadSignature             a signed request that does not verify; carries the header that is wrong
 ├── WebhookError             a webhook was not delivered this time; carries the status of the answer, if there was one
 │   ├── WebhookRejected      trying again is useless
 │   └── WebhookFailed        it is tried again; carries how long the endpoint asks to wait, if it said so
 ├── TargetDenied             an outgoing request whose target is not on the public internet, and not allowed
+├── BadSignature             a signed request that does not verify; carries the header that is wrong
 ├── MailboxError             everything that goes wrong with a mailbox
 │   ├── ReceiptHandleExpiredError   the message is somebody else's by now: timed out, settled before, or given out again
 │   ├── MailboxFullError     nothing was added
@@ -259,14 +259,6 @@ class ReceiptSuperseded(ReceiptError):
     pass
 
 
-class BadSignature(RedriveError):
-    """`part` is the name of the header that is wrong."""
-
-    def __init__(self, message: str, *, part: str, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.part = part
-
-
 class WebhookError(RedriveError):
     """`status` is that of the answer, None if there was none. `retry_after`: so many seconds it asks to wait."""
 
@@ -286,6 +278,14 @@ class WebhookFailed(WebhookError):
 
 class TargetDenied(RedriveError):
     """The target of an outgoing request is not on the public internet, and nobody allowed it."""
+
+
+class BadSignature(RedriveError):
+    """`part` is the name of the header that is wrong."""
+
+    def __init__(self, message: str, *, part: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.part = part
 
 
 class MailboxError(RedriveError):
