@@ -227,19 +227,6 @@ async def test_h28_what_a_silent_hub_had_goes_to_another(kit: Kit) -> None:
     assert kit.edge.refused == 2
 
 
-async def test_a_silent_hub_keeps_what_may_still_be_under_way(kit: Kit) -> None:
-    await kit.endpoint(timeout="5m")
-    async with raw(kit, await kit.token()) as one:
-        await one.connect()
-        (hook,) = await kit.receive()
-        await one.next()
-        await kit.clock.tick("4m")
-        assert (await kit.history(hook)).item.state is State.LEASED
-        await kit.clock.tick("2m")
-        await kit.free(hook)
-    assert kit.edge.sessions == {}
-
-
 async def test_h29_a_result_of_another_hub_or_token_is_refused(kit: Kit) -> None:
     await kit.endpoint()
     await kit.endpoint(id="other")

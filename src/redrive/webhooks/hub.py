@@ -122,11 +122,11 @@ class Hub(Struct, frozen=True):
 
 
 class Waiting:
-    """A delivery that waits for its result. `until`: when the hub is done with it in any case; None: not given yet."""
+    """A delivery that waits for its result; `sent` when the hub was given it."""
 
     def __init__(self, given: Given) -> None:
         self.given = given
-        self.until: Millis | None = None
+        self.sent = False
         self.answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
 
@@ -184,52 +184,50 @@ class Session:
         end = self.seen + POLL
         while not self.worker.done():
             self._more.clear()
-            left = end - self._clock.monotonic()
-            found = self._chosen(frozenset(have))
-            if found or left <= 0:
+            found, now = self._chosen(frozenset(have)), self._clock.monotonic()
+            if found:
+                self.seen = now
+            if found or now >= end:
                 return Deliveries(found)
-            await self._clock.wait(self._more, left)
+            await self._clock.wait(self._more, end - now)
         raise HubRefused("SESSION_UNKNOWN", "connect again")
 
     def _chosen(self, have: Collection[Number]) -> tuple[Given, ...]:
         found: list[Given] = []
-        size, now = 0, self._clock.monotonic()
+        size = 0
         for key, waiting in self._waiting.items():
             if key in have or waiting.answer.done():
                 continue
             size += len(waiting.given.request.body)
             if found and size > ANSWER:
                 break
-            waiting.until = now + waiting.given.request.within
+            waiting.sent = True
             found.append(waiting.given)
         return tuple(found)
 
     def result(self, result: Result) -> bool:
         self.seen = self._clock.monotonic()
         waiting = self._waiting.get((result.id, result.delivery))
-        if waiting is None or waiting.until is None or waiting.answer.done():
+        if waiting is None or not waiting.sent or waiting.answer.done():
             return False
         waiting.answer.set_result(result.response)
         return True
 
     def over(self) -> bool:
-        """Its worker has ended; or the hub is silent, and has nothing under way any more."""
-        now = self._clock.monotonic()
-        untils = [each.until for each in self._waiting.values() if each.until is not None]
-        return self.worker.done() or (now - self.seen > STALE and now > max(untils, default=0))
+        """Its worker has ended; or the hub is silent for so long that its last request is over."""
+        return self.worker.done() or self._clock.monotonic() - self.seen > STALE
 
     async def close(self) -> None:
         self._closed = True
         for waiting in self._waiting.values():
-            if waiting.until is not None and not waiting.answer.done():
+            if waiting.sent and not waiting.answer.done():
                 note = f"hub {self.name} is gone, and may have delivered it"
                 waiting.answer.set_exception(Snooze("0s", note=note))
         self.worker.cancel()  # after them, so that handlers end by that, and nothing more is leased
         await asyncio.wait({self.worker})
 
     def hub(self, *, connected: bool) -> Hub:
-        silent = self._clock.monotonic() - self.seen
-        seen_at = self._clock.now() - silent
+        seen_at = self._clock.now() - max(0, self._clock.monotonic() - self.seen)
         return Hub(self.name, self.token.id, self.endpoints, self.connected_at, seen_at, connected)
 
 
@@ -261,7 +259,9 @@ class Edge:
                 await asyncio.wait({self._watcher})
 
     async def _watch(self) -> None:
-        """While there are sessions. An outage of the store keeps hubs from being heard: then none is silent."""
+        """While there are sessions. An outage of the store keeps hubs from being heard: then none is silent, until a
+        minute after it, which is the longest pause of a hub between two tries.
+        """
         clock = clock_of(self.relay.app)
         while self.sessions:
             await clock.sleep(POLL)
@@ -271,7 +271,7 @@ class Edge:
                 await self._end_revoked()
             except StoreError:
                 for session in sessions:
-                    session.seen = clock.monotonic()
+                    session.seen = clock.monotonic() + STALE
             over = [session for session in sessions if session.over()]
             for session in over:
                 logger.warning("hub %s is gone: what it had is given back", session.name)
