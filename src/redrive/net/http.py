@@ -100,6 +100,7 @@ class HttpClient:
     """`guard` None: every address may be dialled, for targets that the program itself configures.
 
     `proxy` takes over the dialling, and so the check: with a guard it must be declared to filter by `proxy_filters`.
+    `packed`: the body of an answer that the server packed is given as it came. Otherwise that is a broken answer.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class HttpClient:
         proxy: str | None = None,
         proxy_filters: bool = False,
         tls: Tls | None = None,
+        packed: bool = False,
     ) -> None:
         if guard is not None and proxy is not None and not proxy_filters:
             hint = "use a proxy that denies private addresses and say proxy_filters=True, or none"
@@ -118,6 +120,7 @@ class HttpClient:
         self._connections = connections
         self._proxy = proxy
         self._tls = Tls() if tls is None else tls
+        self._packed = packed
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -185,10 +188,12 @@ class HttpClient:
             raise TimedOut(f"no answer within {within / 1000:g} s") from None
         except aiohttp.ClientPayloadError as error:
             raise BrokenAnswer(_said(error, token)) from None
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise Unsendable(_said(error, token)) from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError) as error:  # before ValueError: a bad certificate is one, too
             raise (BrokenAnswer if used.began else Unreachable)(_said(error, token)) from None
+        except ValueError as error:
+            raise Unsendable(_said(error, token)) from None
         return replace(answer, body=answer.body.replace(token.encode(), REDACTED.encode())) if token else answer
 
     post = partialmethod(request, "POST")
@@ -218,7 +223,7 @@ class HttpClient:
         async with request as response:
             used.began = True
             packed = response.headers.get("Content-Encoding", "identity")
-            if packed.lower() != "identity":  # it could be of any size when it is unpacked
+            if packed.lower() != "identity" and not self._packed:  # it could be of any size when it is unpacked
                 response.close()
                 raise BrokenAnswer(f"the server packed its answer as {packed[:40]!r}, unasked")
             parts: list[bytes] = []

@@ -43,12 +43,13 @@ _HOP_BY_HOP = frozenset(
 
 
 class Request(Struct, frozen=True):
-    """What is sent, by this process or by a hub. `within`: milliseconds for all of it."""
+    """What is sent, by this process or by a hub. `within`: milliseconds for all of it. `query` is added to the URL."""
 
     url: str
     headers: Pairs
     body: bytes
     within: Millis
+    query: str = ""
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
@@ -75,7 +76,6 @@ POLICY = Policy(
     exponential("1s", factor=2, cap="1h"),
     max_attempts=None,
     max_crashes=1_000_000,
-    max_hint="7d",
     rules=(dead_on(WebhookRejected, category="rejected"), retry_on(WebhookFailed, category="server")),
 )
 """Neither attempts nor lost workers end a webhook: answers do, and age does (`maintenance`)."""
@@ -94,8 +94,7 @@ def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, secrets: tupl
     headers.append(("Idempotency-Key", item.id))
     if envelope.event_type and secrets:
         headers += signed_headers(secrets, item.id, now // 1000, envelope.body).items()
-    query = f"{'&' if '?' in endpoint.url else '?'}{envelope.query}" if envelope.query else ""
-    return Request(endpoint.url + query, tuple(headers), envelope.body, endpoint.timeout)
+    return Request(endpoint.url, tuple(headers), envelope.body, endpoint.timeout, envelope.query)
 
 
 def verdict(endpoint: Endpoint, status: int) -> Literal["delivered", "failed", "retry"]:
@@ -183,20 +182,24 @@ def _own_wait(endpoint: Endpoint, item: Item) -> Millis:
     return resolve(POLICY, {}, endpoint.retry)[0].backoff.delay(item.errors + 1, 0.5) or 0
 
 
+async def sent(client: HttpClient, request: Request) -> Response:
+    """What came of it."""
+    query = f"{'&' if '?' in request.url else '?'}{request.query}" if request.query else ""
+    try:
+        answer = await client.post(
+            request.url + query, request.body, request.headers, within=request.within, limit=BODY_LIMIT
+        )
+    except (TargetDenied, Unsendable) as error:
+        return Response(error=str(error), denied=True)
+    except HttpError as error:
+        return Response(error=str(error))
+    return Response(answer.status, tuple([(str(name), value) for name, value in answer.headers.items()]), answer.body)
+
+
 def direct(client: HttpClient) -> Send:
     """Sends from this process."""
 
     async def send(_item: Item, request: Request) -> Response:
-        try:
-            answer = await client.post(
-                request.url, request.body, request.headers, within=request.within, limit=BODY_LIMIT
-            )
-        except (TargetDenied, Unsendable) as error:
-            return Response(error=str(error), denied=True)
-        except HttpError as error:
-            return Response(error=str(error))
-        return Response(
-            answer.status, tuple([(str(name), value) for name, value in answer.headers.items()]), answer.body
-        )
+        return await sent(client, request)
 
     return send

@@ -215,6 +215,8 @@ class Endpoints:
 
     async def cached(self, id: str, *, fresh: Millis = FRESH) -> Endpoint | None:
         """As it was up to a second ago; None if there is none."""
+        if not _ID.fullmatch(id):
+            return None
         now = clock_of(self._app).monotonic()
         known = self._cache.get(id)
         if known is not None and now - known[0] <= fresh:

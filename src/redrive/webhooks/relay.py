@@ -140,7 +140,7 @@ class Relay:
             raise ConfigError(f"must be letters or seed, got {shown(retention)}", field="retention", hint="use one")
         guard = Guard(allow)
         self._client = HttpClient(
-            guard=guard, connections=concurrency, proxy=proxy, proxy_filters=proxy_filters, tls=tls
+            guard=guard, connections=concurrency, proxy=proxy, proxy_filters=proxy_filters, tls=tls, packed=True
         )
         self.app = Redrive(
             store, max_payload=self.max_body + HEAD, encryption=encryption, actor=actor, log=log, clock=clock
