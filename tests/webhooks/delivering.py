@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redrive.events import Event, Finished
+from redrive.events import Event, Finished, WorkerStarted
 from redrive.testing.clock import FakeClock
 from redrive.webhooks import Relay
 from redrive.webhooks.model import FAMILIES
@@ -24,9 +24,12 @@ class Delivering:
         self.clock = clock
         self._ended: Counter[str] = Counter()
         self._more = asyncio.Event()
+        self.started = asyncio.Event()
         relay.app.events.subscribe(self._note)
 
     def _note(self, event: Event) -> None:
+        if isinstance(event, WorkerStarted):
+            self.started.set()
         if isinstance(event, Finished) and event.queue.startswith(FAMILIES[0][:-1]):
             self._ended[event.id] += 1
             self._more.set()
@@ -44,6 +47,7 @@ async def delivering(store: Any = "memory:", **options: Any) -> AsyncIterator[De
     async with Relay(store, **{"allow": [LOOPBACK], "clock": clock, "log": False, **options}) as relay:
         made = Delivering(relay, clock)
         running = asyncio.create_task(relay.run())
+        await made.started.wait()
         try:
             yield made
         finally:
