@@ -36,6 +36,7 @@ RedriveError
 ├── WebhookError             a webhook was not delivered this time; carries the status of the answer, if there was one
 │   ├── WebhookRejected      trying again is useless
 │   └── WebhookFailed        it is tried again; carries how long the endpoint asks to wait, if it said so
+├── NotificationFailed       a channel did not take an alert; carries the HTTP status, and whether it ever will
 ├── TargetDenied             an outgoing request whose target is not on the public internet, and not allowed
 ├── BadSignature             a signed request that does not verify; carries the header that is wrong
 ├── MailboxError             everything that goes wrong with a mailbox
@@ -274,6 +275,20 @@ class WebhookRejected(WebhookError):
 
 class WebhookFailed(WebhookError):
     pass
+
+
+class NotificationFailed(RedriveError):
+    """`status`: of the HTTP answer, 0 without one. `useless`: the same message will be refused again. `retry_after`: so
+    many milliseconds the channel asks to wait.
+    """
+
+    def __init__(
+        self, message: str, *, status: int = 0, useless: bool = False, retry_after: int | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.useless = useless
+        self.retry_after = retry_after
 
 
 class TargetDenied(RedriveError):
