@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from redrive.events import Event, Finished, WorkerStarted
@@ -14,6 +14,8 @@ from redrive.webhooks import Relay
 from redrive.webhooks.model import FAMILIES
 
 LOOPBACK = "127.0.0.0/8"
+BLINK = 20
+"""Milliseconds: the longest wait of a worker for others to join a batch. Until time passes it would wait for ever."""
 
 
 class Delivering:
@@ -35,10 +37,15 @@ class Delivering:
             self._more.set()
 
     async def ended(self, *webhook_ids: str, times: int = 1) -> None:
-        """Until each of these had so many attempts."""
+        """Until each of these had so many attempts. Time passes for the worker's own short waits only."""
         while any(self._ended[each] < times for each in webhook_ids):
             self._more.clear()
-            await self._more.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._more.wait(), BLINK / 1000)
+                continue
+            pause = self.clock.next_in
+            if pause is not None and pause < BLINK:
+                self.clock.advance(pause)
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ MEMORY = 10 * 1024 * 1024
 
 async def put(relay: Relay, name: str, url: str, *, timeout: float = 20) -> str:
     """A new endpoint, and a webhook for it."""
-    made = await relay.endpoints.create(url, id=name, timeout=f"{timeout * 1000:.0f}ms")
+    made = await relay.endpoints.create(url, id=name, timeout=f"{timeout * 1000:.0f}ms", max_age="30d")
     return str(await relay.receive(made.endpoint, Envelope(BODY)))
 
 
