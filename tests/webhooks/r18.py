@@ -15,7 +15,7 @@ TEN_YEARS = 315_360_000
 NOTHING = status(200)
 """For rows whose request does not get so far."""
 
-Target = Literal["plain", "tls", "http as tls", "silence as tls", "no name", "closed"]
+Target = Literal["plain", "tls", "http as tls", "silence as tls", "no name", "private", "closed"]
 
 OK = "2xx"
 LONG = "2xx with a longer body than 64 KiB: the rest is not read"
@@ -29,6 +29,7 @@ LONGEST = POLICY.max_hint // 1000
 ASKED_LONG = f"the same, of more than {durations.format(POLICY.max_hint)}"
 ASKED_OTHERWISE = "the same, negative, in the past or unreadable"
 NO_CONNECTION = "no connection: the name, the port or TLS fails"
+PRIVATE = "no request: the address is not public, and not allowed"
 ENDED = "the connection ends before the answer does"
 SLOW = "no whole answer within the timeout of the endpoint"
 NO_HTTP = "an answer that is not HTTP/1, or whose headers are too long"
@@ -85,6 +86,7 @@ ROWS = (
     _later(503, ASKED_OTHERWISE, asked="Wed, 31 Dec 2025 00:00:00 GMT"),
     _later(503, ASKED_OTHERWISE, asked="Fri, 31 Dec 99999999999 00:00:00 GMT"),
     Row("no such name", NO_CONNECTION, NOTHING, said="nowhere.invalid", target="no name"),
+    Row("private address", PRIVATE, NOTHING, "failed", None, "leads to 10.0.0.1", target="private"),
     Row("closed port", NO_CONNECTION, NOTHING, said="ConnectionRefusedError", target="closed"),
     Row("bad certificate", NO_CONNECTION, NOTHING, said="certificate verify failed", target="tls"),
     Row("HTTP where TLS should be", NO_CONNECTION, NOTHING, said="WRONG_VERSION_NUMBER", target="http as tls"),

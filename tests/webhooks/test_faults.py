@@ -60,7 +60,9 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
 @pytest.fixture
 def no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(_: object, host: str, port: int = 0, family: object = None) -> list[dict[str, object]]:
-        raise socket.gaierror(socket.EAI_NONAME, f"{host} is not known")
+        if host != "inside.invalid":
+            raise socket.gaierror(socket.EAI_NONAME, f"{host} is not known")
+        return [{"hostname": host, "host": "10.0.0.1", "port": port, "family": 2, "proto": 0, "flags": 0}]
 
     monkeypatch.setattr("aiohttp.ThreadedResolver.resolve", resolve)
 
@@ -130,6 +132,8 @@ def _url(row: Row, plain: Receiver, secure: Receiver, not_tls: int) -> str:
             return plain.url(row.path, scheme="https")
         case "no name":
             return f"http://nowhere.invalid/{row.path}"
+        case "private":
+            return f"http://inside.invalid/{row.path}"
         case "closed":
             return f"http://{HOST}:{closed_port()}/{row.path}"
 
