@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench import features, growth, log, mailboxes, office, pages, receipts, scaling, shell
+from bench import features, growth, log, mailboxes, office, pages, receipts, scaling, shell, webhooks
 from bench.harness import Child, cpu_seconds
 from bench.lab import Lab, Reading, check, enqueue_in_chunks
 from bench.load import PAYLOAD, QUEUE
@@ -286,6 +286,10 @@ FEATURES: dict[str, Row] = {
     "members": features.members,
     "schedules-idle": features.schedules_idle,
     "receipts": receipts.receipts,
+    "webhook-ingest": webhooks.ingest,
+    "webhook-deliver": webhooks.deliver,
+    "webhook-neighbour": webhooks.neighbour,
+    "webhook-head": webhooks.head,
     "mailbox-cycle": mailboxes.cycle,
     "mailbox-threads": mailboxes.threads,
     "mailbox-wake": mailboxes.wake,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from redrive.core.meters import Rate
     from redrive.core.policy import Policy
     from redrive.core.verbs import Page
-    from redrive.engine.runner import cancel_requested
+    from redrive.engine.runner import cancel_requested, keep_output
     from redrive.engine.signals import Cancel, Dead, Retry, Snooze
     from redrive.office.in_place import Halt
     from redrive.stores.keyring import Keyring
@@ -31,7 +31,7 @@ else:
             "redrive.core.meters": ("Rate",),
             "redrive.core.policy": ("Policy",),
             "redrive.core.verbs": ("Page",),
-            "redrive.engine.runner": ("cancel_requested",),
+            "redrive.engine.runner": ("cancel_requested", "keep_output"),
             "redrive.engine.signals": ("Cancel", "Dead", "Retry", "Snooze"),
             "redrive.office.in_place": ("Halt",),
             "redrive.stores.keyring": ("Keyring",),
@@ -64,6 +64,7 @@ __all__ = [
     "dead_on",
     "exponential",
     "immediate",
+    "keep_output",
     "linear",
     "never",
     "never_dead",

@@ -18,11 +18,24 @@ BUILT_IN = tuple(each.name for each in Path(__file__).parent.iterdir() if (each 
 COMMANDS = frozenset(
     (
         *("init", "demo", "status", "top", "health", "doctor", "queue", "item", "letters", "replay", "causes", "view"),
-        *("worker", "route", "gate", "schedule", "policy", "db", "audit", "config", "version", "completion", "help"),
+        *(
+            "worker",
+            "route",
+            "gate",
+            "schedule",
+            "policy",
+            "alert",
+            "db",
+            "audit",
+            "config",
+            "version",
+            "completion",
+            "help",
+        ),
     )
 )
 """The commands of redrive that belong to no door."""
-SETTINGS = frozenset({"store", "actor", "max_payload", "log", "worker", "encryption_keys"})
+SETTINGS = frozenset({"store", "actor", "max_payload", "log", "worker", "alerts", "encryption_keys"})
 """The first words of redrive's own settings."""
 CODES = range(1, 126)
 """Exit codes that a door may use: a shell gives the higher ones a meaning of its own."""

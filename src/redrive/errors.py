@@ -33,11 +33,12 @@ RedriveError
 │   ├── ReceiptServerError   the target failed, or its answer cannot be read
 │   ├── ReceiptUnreachable   nobody answered
 │   └── ReceiptSuperseded    it is not owed any more: the lease or the task is gone, or a final receipt exists
-├── BadSignature             a signed request that does not verify; carries the header that is wrong
 ├── WebhookError             a webhook was not delivered this time; carries the status of the answer, if there was one
 │   ├── WebhookRejected      trying again is useless
 │   └── WebhookFailed        it is tried again; carries how long the endpoint asks to wait, if it said so
+├── NotificationFailed       a channel did not take an alert; carries the HTTP status, and whether it ever will
 ├── TargetDenied             an outgoing request whose target is not on the public internet, and not allowed
+├── BadSignature             a signed request that does not verify; carries the header that is wrong
 ├── MailboxError             everything that goes wrong with a mailbox
 │   ├── ReceiptHandleExpiredError   the message is somebody else's by now: timed out, settled before, or given out again
 │   ├── MailboxFullError     nothing was added
@@ -259,14 +260,6 @@ class ReceiptSuperseded(ReceiptError):
     pass
 
 
-class BadSignature(RedriveError):
-    """`part` is the name of the header that is wrong."""
-
-    def __init__(self, message: str, *, part: str, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.part = part
-
-
 class WebhookError(RedriveError):
     """`status` is that of the answer, None if there was none. `retry_after`: so many seconds it asks to wait."""
 
@@ -284,8 +277,30 @@ class WebhookFailed(WebhookError):
     pass
 
 
+class NotificationFailed(RedriveError):
+    """`status`: of the HTTP answer, 0 without one. `useless`: the same message will be refused again. `retry_after`: so
+    many milliseconds the channel asks to wait.
+    """
+
+    def __init__(
+        self, message: str, *, status: int = 0, useless: bool = False, retry_after: int | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.useless = useless
+        self.retry_after = retry_after
+
+
 class TargetDenied(RedriveError):
     """The target of an outgoing request is not on the public internet, and nobody allowed it."""
+
+
+class BadSignature(RedriveError):
+    """`part` is the name of the header that is wrong."""
+
+    def __init__(self, message: str, *, part: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.part = part
 
 
 class MailboxError(RedriveError):

@@ -11,9 +11,10 @@ import pytest
 import redrive
 from redrive import blocking
 from redrive.app import Redrive
-from redrive.blocking import Amended, History, Item, Page, _audit, _letters, _replays, _schedules, _views
+from redrive.blocking import Amended, History, Item, Page, _alerts, _audit, _letters, _replays, _schedules, _views
 from redrive.core.verbs import Tally, WorkerBeat
 from redrive.engine.ids import ItemId
+from redrive.observe.alerts.api import Alerts
 from redrive.office.audit import Audit
 from redrive.office.letters import Letters
 from redrive.office.records import Record
@@ -30,6 +31,7 @@ TWINS: dict[object, object] = {
     Schedules: _schedules.Schedules,
     Views: _views.Views,
     Audit: _audit.Audit,
+    Alerts: _alerts.Alerts,
     AsyncIterator[Record]: Iterator[Record],
 }
 
@@ -56,6 +58,10 @@ def test_both_keep_views_alike() -> None:
 
 def test_both_have_the_same_audit() -> None:
     assert differences(Audit, _audit.Audit, TWINS) == []
+
+
+def test_both_have_the_same_alerts() -> None:
+    assert differences(Alerts, _alerts.Alerts, TWINS) == []
 
 
 def test_both_are_made_alike() -> None:

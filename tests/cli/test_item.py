@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from redrive import Policy, Redrive
+from redrive import Dead, Policy, Redrive, keep_output
 from redrive.cli.exits import Exit
 from tests.support.bound import lease_in, line_in, with_app
 from tests.support.cli import Told, here, letters_in, on_sqlite, on_terminal, store_in
 
 pytestmark = pytest.mark.usefixtures("on_store")
+COVERED = "password=[redacted]"
 
 
 async def bound(app: Redrive) -> list[str]:
@@ -210,6 +211,67 @@ def test_park_and_unpark_what_waits(tmp_path: Path, capsys: pytest.CaptureFixtur
     told = here(capsys, "item", "unpark", "--where", "state:parked", "--reason", "1.4 is out", "--yes")
     assert (told.code, told.err) == (Exit.DONE, "unparked 1\n")
     assert json.loads(here(capsys, "item", "show", first, "--json").out)["hold"] is None
+
+
+LINES = [f"line {number}" for number in range(30)]
+OUTPUTS: dict[str, str | bytes] = {
+    "text": "\r\n".join(["250 OK \x1b[2J", "password=hunter2", *LINES]),
+    "json": json.dumps({"user": "ann", "token": "hunter2"}),
+    "plain": '{"price": 1.10}',
+    "bytes": b"\x00\xff",
+    "long": "x" * 5_000,
+}
+
+
+async def with_output(app: Redrive) -> dict[str, str]:
+    @app.handler("q")
+    async def keep(which: str) -> None:
+        keep_output(OUTPUTS[which])
+        if which == "text":
+            raise Dead("refused")
+
+    ids = {which: await app.enqueue("q", {"which": which}) for which in OUTPUTS}
+    await app.run(until_idle=True)
+    return {which: str(item_id) for which, item_id in ids.items()}
+
+
+def test_output_stands_under_its_attempt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = with_app(tmp_path, with_output)
+    item_id = ids["text"]
+    for words in (("item", "show"), ("letters", "show")):
+        lines = here(capsys, *words, item_id).out.splitlines()
+        start = lines.index("      output, 289 bytes")
+        assert lines[start + 1 : start + 4] == [f"        {line}" for line in ("250 OK \\x1b[2J", COVERED, "line 0")]
+        assert lines[start + 20 : start + 22] == [
+            "        line 17",
+            f"        … cut; redrive item attempts {item_id} --json has all of it",
+        ]
+        assert "hunter2" not in "\n".join(lines)
+    shown = {which: here(capsys, "item", "show", item_id).out for which, item_id in ids.items()}
+    assert '        {\n          "user": "ann",\n          "token": "[redacted]"\n        }\n' in shown["json"]
+    assert "        b'\\x00\\xff'\n" in shown["bytes"]
+    assert f"        {'x' * 4_000}\n        … cut; redrive item attempts {ids['long']}" in shown["long"]
+
+
+def test_output_in_the_list_of_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = with_app(tmp_path, with_output)
+    told = on_terminal("item", "attempts", ids["text"][:12], cwd=tmp_path, env={"NO_COLOR": "1"})
+    _, row, *under = told.out.splitlines()
+    assert "redrive.Dead: refused" in row
+    assert under[:2] == ["  output, 289 bytes", "    250 OK \\x1b[2J"]
+    assert (len(under), under[-1]) == (22, f"    … cut; redrive item attempts {ids['text']} --json has all of it")
+    assert len(here(capsys, "item", "attempts", ids["text"]).out.splitlines()) == 1
+    found = {}
+    for which, item_id in ids.items():
+        (attempt,) = json.loads(here(capsys, "item", "attempts", item_id, "--json").out)
+        found[which] = (attempt["output"], attempt["output_encoding"], attempt["output_bytes"])
+    assert found == {
+        "text": ("\r\n".join(["250 OK \x1b[2J", COVERED, *LINES]), "text", 289),
+        "json": ('{"user":"ann","token":"[redacted]"}', "text", 35),
+        "plain": ('{"price": 1.10}', "text", 15),
+        "bytes": ("AP8=", "base64", 2),
+        "long": ("x" * 5_000, "text", 5_000),
+    }
 
 
 def test_edit_a_payload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ async def client(**options: object) -> AsyncIterator[HttpClient]:
 
 async def post(made: HttpClient, url: str, **options: object) -> HttpAnswer:
     given = {"within": LONG, "limit": 1000, **options}
-    return await made.post(url, b"{}", {"X-One": "1"}, **given)  # type: ignore[arg-type]
+    return await made.post(url, b"{}", {"X-One": "1"}, **given)
 
 
 def saying(*answers: bytes, heard: list[bytes] | None = None, close: bool = True) -> Serve:
@@ -80,8 +80,75 @@ async def test_a_token_is_in_no_error_and_a_key_must_fit_into_a_header() -> None
     async with listening(saying(packed)) as port, client() as made:
         with pytest.raises(http.BrokenAnswer, match=r"packed its answer as '\[redacted\]'"):
             await post(made, f"http://{HOST}:{port}/", token=TOKEN)
-        with pytest.raises(http.Unsendable, match="key cannot be sent in a header"):
+        with pytest.raises(http.Unsendable, match="value of the header Idempotency-Key has a control character"):
             await post(made, f"http://{HOST}:{port}/", key="two\nlines")
+
+
+async def test_repeated_headers_go_out_and_come_in_with_every_value_in_order() -> None:
+    heard: list[bytes] = []
+    told = b"HTTP/1.1 200 OK\r\nX-A: 1\r\nset-cookie: b=2\r\nX-A: 3\r\nSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n"
+    given = [("X-Sig", "v1"), ("X-Other", "a"), ("x-sig", "v2"), ("Authorization", "mine"), ("X-Sig", "é")]
+    async with listening(saying(told, heard=heard)) as port, client() as made:
+        got = await made.post(f"http://{HOST}:{port}/", b"{}", given, within=LONG, limit=9, token=TOKEN)
+    sent = heard[0].decode().split("\r\n")
+    ours = ("X-Sig", "X-Other", "Authorization")
+    assert [line for line in sent if line.startswith(ours)] == [
+        "X-Sig: v1",
+        "X-Other: a",
+        "X-Sig: v2",
+        "X-Sig: é",
+        f"Authorization: Bearer {TOKEN}",
+    ]
+    assert got.headers["SET-COOKIE"] == "b=2"
+    pairs = [(name.lower(), value) for name, value in got.headers.items()]
+    assert pairs == [("x-a", "1"), ("set-cookie", "b=2"), ("x-a", "3"), ("set-cookie", "a=1"), ("content-length", "0")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("X-One", "a\r\nX-Two: b", "the value of the header X-One has a control character"),
+        ("X-One", "a\nb", "the value of the header X-One"),
+        ("X-One", "a\0b", "the value of the header X-One"),
+        ("X-One", "☃", "the value of the header X-One has a control character, or one that is not in Latin-1"),
+        ("X-Two: b\r\nX-One", "a", r"'X-Two: b\\r\\nX-One' is not the name of a header"),
+        ("", "a", "'' is not the name of a header"),
+        ("X-Öne", "a", "'X-Öne' is not the name of a header"),
+    ],
+)
+async def test_a_header_that_cannot_be_sent_is_named_and_nothing_arrives(name: str, value: str, said: str) -> None:
+    called: list[bool] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called.append(True)
+        await saying(OK)(reader, writer)
+
+    async with listening(serve) as port, client() as made:
+        url = f"http://{HOST}:{port}/"
+        for headers in ({name: value}, [("X-One", "fine"), (name, value)]):
+            with pytest.raises(http.Unsendable, match=said):
+                await made.post(url, b"{}", headers, within=LONG, limit=9)
+        assert called == []
+        await post(made, url)
+    assert called == [True]
+
+
+async def test_another_method() -> None:
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+        await writer.drain()
+        writer.close()
+
+    async with listening(serve) as port, client() as made:
+        got = await made.request("GET", f"http://{HOST}:{port}/hook", b"", {}, within=LONG, limit=9)
+        with pytest.raises(http.Unsendable):
+            await made.request("GET /x HTTP/1.1\r\nX:", f"http://{HOST}:{port}/", b"", {}, within=LONG, limit=9)
+    assert (got.status, got.body, len(heard)) == (200, b"ok", 1)
+    assert heard[0].startswith(b"GET /hook HTTP/1.1\r\n")
+    assert b"content-" not in heard[0].lower()
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

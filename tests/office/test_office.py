@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
 
-from redrive import Policy, Redrive, never
+from redrive import Item, Policy, Redrive, immediate, keep_output, never
 from redrive.core.item import History
 from redrive.core.states import Disposition, State
 from redrive.errors import BadImport, ConfigError, Conflict, NotFound
@@ -171,6 +172,25 @@ async def test_what_is_exported_and_imported_is_the_same_letter(work: Work, stor
         again = await other.letters.import_(records, reason="moving")
         assert (again.added, sorted(again.already)) == ((), sorted(ids))
         assert (await other.letters.replay(ids[1], reason="here")).changed == (ids[1],)
+
+
+async def test_output_of_attempts_is_carried_over(work: Work, elsewhere: Redrive) -> None:
+    outputs = [b"250 OK\r\n", b"\x00\xff"]
+
+    @work.app.handler("outputs", policy=Policy(immediate(), max_attempts=2))
+    async def fail(item: Item) -> None:
+        keep_output(outputs[item.errors])
+        raise OSError("no")
+
+    letter = await work.app.enqueue("outputs")
+    await work.run()
+    records = [record_from(line_of(record)) for record in await exported(work.app, "queue:outputs")]
+    await elsewhere.letters.import_(records, reason="moving")
+    assert [attempt.output for attempt in (await elsewhere.letters.get(letter)).attempts] == outputs
+    bent = json.loads(line_of(records[0]))
+    bent["history"][1]["output"] = "no base64!"
+    with pytest.raises(BadImport, match=r"letter 1: history\[1\]\.output: invalid base64"):
+        await elsewhere.letters.import_([bent], reason="moving")
 
 
 def told(history: History) -> object:

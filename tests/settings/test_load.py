@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from redrive import Redrive
+from redrive.app.internals import parts_of
 from redrive.errors import BadSettings, ConfigError
+from redrive.observe.alerts import command, oldest_letter
+from redrive.observe.alerts.options import channel_of, rule_of
 from redrive.receipts.settings import ReceiptSettings
-from redrive.settings import LogSettings, Settings, WorkerSettings, load, unknown_variables
+from redrive.settings import AlertSettings, LogSettings, Settings, WorkerSettings, load, unknown_variables
 from redrive.settings.files import find
 from redrive.settings.model import fields
 
@@ -60,6 +64,20 @@ concurrency = 20
 queues = ["emails", "invoices"]
 grace = "1m"
 
+[alerts]
+every = "30s"
+
+[alerts.channels.ops]
+kind = "command"
+argv = ["page", "ops"]
+digest = "1m"
+
+[alerts.rules.old-letters]
+when = "oldest_letter"
+than = "1h"
+to = "ops"
+for = "5m"
+
 [receipts]
 endpoint = "https://broker.example"
 transport = "http"
@@ -82,6 +100,12 @@ worker:
   concurrency: 20
   queues: [emails, invoices]
   grace: 1m
+alerts:
+  every: 30s
+  channels:
+    ops: {kind: command, argv: [page, ops], digest: 1m}
+  rules:
+    old-letters: {when: oldest_letter, than: 1h, to: [ops], for: 5m}
 receipts:
   endpoint: https://broker.example
   transport: http
@@ -100,6 +124,11 @@ FULL = Settings(
     LogSettings("warning", "json"),
     WorkerSettings(4, 20, ("emails", "invoices"), 60_000),
     None,
+    AlertSettings(
+        {"ops": channel_of(command(["page", "ops"]), digest="1m")},
+        {"old-letters": rule_of("old-letters", oldest_letter("1h"), to="ops", for_="5m")},
+        30_000,
+    ),
     {
         "receipts": ReceiptSettings(
             "https://broker.example",
@@ -144,6 +173,9 @@ def test_variables_say_everything() -> None:
         "REDRIVE_WORKER_CONCURRENCY": "20",
         "REDRIVE_WORKER_QUEUES": "emails, invoices,emails",
         "REDRIVE_WORKER_GRACE": "60",
+        "REDRIVE_ALERTS_EVERY": "30s",
+        "REDRIVE_ALERTS_CHANNELS": '{"ops": {"kind": "command", "argv": ["page", "ops"], "digest": "1m"}}',
+        "REDRIVE_ALERTS_RULES": '{"old-letters": {"when": "oldest_letter", "than": "1h", "to": "ops", "for": "5m"}}',
         "REDRIVE_RECEIPTS_ENDPOINT": "https://broker.example",
         "REDRIVE_RECEIPTS_TRANSPORT": "HTTP",
         "REDRIVE_RECEIPTS_AUTH_TOKEN": "t0ken",
@@ -453,3 +485,96 @@ def test_encryption_keys_from_a_file_that_others_may_not_read(
     assert keys.ids == ("k2", "k1")
     assert fields()["encryption_keys"].show(keys) == "k2, k1"
     assert ("can be read by other users" in caplog.text) is (mode == 0o644)
+
+
+# -- alerts ------------------------------------------------------------------------------------------------------------
+
+BAD_ALERTS = """
+[alerts.channels.ops]
+kind = "slack"
+url = "https://hooks.slack.com/services/hunter2"
+quiet = "22-7"
+timezone = "Mars/X"
+
+[alerts.channels.mail]
+kind = "email"
+host = "a b"
+sender = "x"
+prt = 3
+
+[alerts.channels.other]
+kind = "slak"
+digest = "x"
+
+[alerts.channels.page]
+kind = "pagerduty"
+routing_key_env = "NO_SUCH_VARIABLE"
+
+[alerts.rules.old]
+when = "oldest_letter"
+than = "-1h"
+to = "ops"
+severity = "loud"
+for = "x"
+
+[alerts.rules."a b"]
+when = "letters"
+repeat = "never"
+"""
+ALERT_FAULTS = (
+    "channels.ops.quiet: '22-7' is not a time of the day",
+    "channels.ops.timezone: 'Mars/X' is not a time zone",
+    "channels.mail.host: 'a b' is not a host",
+    "channels.mail.sender: 'x' is not an address",
+    "channels.mail.prt: there is no such option",
+    "channels.mail.to: it is missing (email needs it)",
+    "channels.other.kind: 'slak' is unknown (did you mean slack?)",
+    "channels.other.digest: 'x' is not a duration",
+    "channels.page.routing_key_env: the variable 'NO_SUCH_VARIABLE' is not set",
+    "rules.old.than: '-1h' is not a duration",
+    "rules.old.severity: 'loud' is unknown",
+    "rules.old.for: 'x' is not a duration",
+    "rules.a b.more_than: it is missing (letters needs it)",
+    "rules.a b.to: it is empty",
+    "rules.a b: 'a b' is not a name",
+)
+
+
+def test_everything_that_is_wrong_with_alerts_is_told_at_once(folder: Path) -> None:
+    (folder / "redrive.toml").write_text(BAD_ALERTS)
+    with pytest.raises(BadSettings) as raised:
+        load(environ={})
+    faults = raised.value.faults
+    assert len(faults) == len(ALERT_FAULTS)
+    for wanted in ALERT_FAULTS:
+        assert any(each.startswith(f"alerts.{wanted}") and str(folder) in each for each in faults), (wanted, faults)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[]", '{"ops": 3}'])
+def test_alerts_in_a_variable_are_json(text: str) -> None:
+    (fault,) = faults_of(REDRIVE_ALERTS_CHANNELS=text)
+    assert fault.startswith("alerts.channels")
+    assert fault.endswith("(from environment REDRIVE_ALERTS_CHANNELS)") or "from environment" in fault
+
+
+def test_secrets_of_channels_come_from_variables_and_files_and_are_not_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPS_URL", f"https://hooks.slack.com/services/{SECRET}\n")
+    (folder / "redrive.toml").write_text('[alerts.channels.ops]\nkind = "slack"\nurl_env = "OPS_URL"\n')
+    loaded = load(environ={})
+    assert loaded.settings.alerts.channels["ops"].options == {"url": f"https://hooks.slack.com/services/{SECRET}"}
+    assert fields()["alerts.channels"].show(loaded.settings.alerts.channels) == {
+        "ops": "slack url=https://hooks.slack.com/…"
+    }
+    assert SECRET not in repr(loaded)
+    (folder / "channels.json").write_text('{"ops": {"kind": "slack", "url": "https://hooks.slack.com/x"}}')
+    given = load(environ={"REDRIVE_ALERTS_CHANNELS_FILE": str(folder / "channels.json")})
+    assert given.settings.alerts.channels["ops"].options == {"url": "https://hooks.slack.com/x"}
+
+
+def test_an_app_without_a_store_of_its_own_takes_its_alerts_from_the_settings(folder: Path) -> None:
+    (folder / "redrive.toml").write_text(TOML)
+    for app, names in ((Redrive(), ["old-letters"]), (Redrive("memory:"), [])):
+        assert list(parts_of(app).alerts.rules) == names

@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 
-from redrive import Dead, Policy, Redrive, Retry, Snooze, blocking, constant, immediate, never
+from redrive import Dead, Policy, Redrive, Retry, Snooze, blocking, constant, immediate, keep_output, never
 from redrive.errors import ItemFailed, StoreUnavailable
 from redrive.events import Event, Finished, Started
 from redrive.testing import (
@@ -66,6 +66,14 @@ async def test_what_the_handler_raises_is_raised_by_enqueue_and_recorded(shop: S
         assert item.errors == 1
         await drain(shop.app)
         await assert_dead(shop.app, "emails", error=kind, reason="max_attempts")
+
+
+async def test_output_is_kept_as_with_a_worker(shop: Shop) -> None:
+    shop.handle("emails", lambda: keep_output("250 OK"))
+    with inline(shop.app):
+        item_id = await shop.app.enqueue("emails")
+    (attempt,) = (await shop.app.history(item_id)).attempts
+    assert (attempt.ending, attempt.output) == ("done", b"250 OK")
 
 
 async def test_signals_that_are_returned(app: Redrive) -> None:

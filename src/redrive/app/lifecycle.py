@@ -6,9 +6,9 @@ import asyncio
 import copy
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import UNSET, UnsetType
 
@@ -18,11 +18,13 @@ from redrive.core.durations import Duration, parse
 from redrive.core.item import Millis
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
+from redrive.core.verbs import QueueChange
 from redrive.engine.client import Client
 from redrive.engine.registry import Handler, Registry
 from redrive.engine.write_hook import WriteHook
 from redrive.errors import AppClosed, ConfigError
 from redrive.events import Events
+from redrive.observe.alerts.book import AlertBook
 from redrive.observe.app_metrics import AppMetrics
 from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, check_actor, default_actor
@@ -32,6 +34,9 @@ from redrive.stores.base import NAME_LIMIT, Store
 from redrive.stores.clock import Clock, SystemClock, check_clock
 from redrive.stores.keyring import Keyring, check_keyring
 from redrive.stores.url import store_from_url
+
+if TYPE_CHECKING:
+    from redrive.engine.outbox import Deliver
 
 
 class AppParts:
@@ -50,6 +55,7 @@ class AppParts:
         self.declared = Declarations()
         self.events = Events()
         self.metrics: AppMetrics | None = None
+        self.alerts = AlertBook(self.outbox)
 
     def bind(self, store: Store, clock: Clock) -> None:
         self.store = store
@@ -67,9 +73,12 @@ class AppParts:
         _apps.add(self)
 
     def bound_to(self, store: Store, clock: Clock) -> AppParts:
-        """A copy, not yet open, with the same events; what is registered or declared in it stays in it."""
+        """A copy, not yet open, with the same events; what is registered or declared in it stays in it. Without alerts:
+        a test must not wake anybody.
+        """
         other = copy.copy(self)
         other.registry, other.declared = self.registry.copy(), self.declared.copy()
+        other.alerts = AlertBook(other.outbox)
         other.bind(store, clock)
         return other
 
@@ -84,6 +93,7 @@ class AppParts:
                 raise AppClosed("this app was closed", hint="make a new Redrive")
             if self.state == "open":
                 return False
+            self.alerts.check()
             await self.store.open()
             try:
                 await self.declared.write(self.store, self.registry)
@@ -120,6 +130,18 @@ class AppParts:
                     await self.declared.write(self.store, self.registry)
         return self
 
+    def outbox(self, target: str, deliver: Deliver | None, concurrency: int = 10, **settings: Any) -> str:
+        """Declare an outbox queue, with a handler if this process delivers."""
+        from redrive.engine.outbox import BREAKER, KEEP, breaker_of, outbox_handler, outbox_queue
+
+        queue = outbox_queue(target)
+        if deliver is not None:
+            self.registry.add(outbox_handler(target, deliver, concurrency=concurrency))
+        self.declared.gate(breaker_of(target), BREAKER)
+        self.declared.queue(queue, QueueChange(keep=KEEP, gate=breaker_of(target), **settings))
+        self.registry.outboxes.add(queue)
+        return queue
+
     async def work(
         self,
         store: Store,
@@ -153,14 +175,31 @@ class AppParts:
             item=item,
             release=self.release,
         )
+        alerting = [] if item else self._alerting(store, worker.name)
         self.stops.add(stop)
         self.loop = asyncio.get_running_loop()
+        beside = [asyncio.create_task(part) for part in alerting]
         try:
             await worker.run(stop.asked, stop.now, stop.grace)
         finally:
+            for part in beside:
+                part.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             self.stops.discard(stop)
             stop.over.set()
         return worker.leased
+
+    def _alerting(self, store: Store, worker: str) -> list[Coroutine[object, object, None]]:
+        """Beside a worker, if there are rules."""
+        if not self.alerts.rules:
+            return []
+        from redrive.observe.alerts.down import DownWatch
+        from redrive.observe.alerts.leader import AlertLeader
+
+        self.alerts.check()
+        leader = AlertLeader(self.alerts, store, worker, events=self.events, clock=self.clock)
+        down = DownWatch(self.alerts, store.info().location, worker, events=self.events, clock=self.clock)
+        return [leader.run(), *([down.run()] if down.rules else [])]
 
     async def stop_workers(self, limit: Millis | None) -> None:
         stops = tuple(self.stops)
@@ -234,6 +273,7 @@ class Lifecycle:
             opened.use_keys(keyring)
         self._parts.bind(opened, clock or SystemClock())
         self.events = self._parts.events
+        self._parts.alerts.load(chosen.alerts.channels, chosen.alerts.rules, chosen.alerts.every)
         if log:
             self.events.subscribe(log_event)
 

@@ -43,6 +43,7 @@ from redrive.engine.cancelling import cancel_by_force
 from redrive.engine.ids import new_id
 from redrive.engine.orders import Order
 from redrive.errors import ConfigError
+from redrive.observe.alerts.api import Alerts
 from redrive.observe.app_metrics import AppMetrics
 from redrive.office import gates, workers
 from redrive.office import settings as office
@@ -97,6 +98,11 @@ class Operating(Lifecycle):
         if self._parts.metrics is None:
             self._parts.metrics = AppMetrics(self.events, lambda: self._parts.store, lambda: self._parts.open_loop)
         return self._parts.metrics
+
+    @property
+    def alerts(self) -> Alerts:
+        """Alerts: channel, rule and every declare them; list, silence, silences, unsilence, test and evaluate act."""
+        return Alerts(self._parts)
 
     def info(self) -> StoreInfo:
         return self._parts.check_open().store.info()

@@ -18,7 +18,6 @@ from redrive.core.routes import check_route
 from redrive.core.schedule import make_schedule
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
-from redrive.core.verbs import QueueChange
 from redrive.engine.asks import headers_of, schema_of
 from redrive.engine.registry import Function, Handler, Signature, check_kind, user_queue_name
 from redrive.errors import ConfigError
@@ -117,17 +116,9 @@ class Registering(Lifecycle):
         until it returns, about an hour long, and then make a dead letter with reason `undeliverable`. It may be called
         twice for one item: use `item.id` as the idempotency key. Without it, other processes deliver.
         """
-        from redrive.engine.outbox import BREAKER, KEEP, breaker_of, outbox_handler, outbox_queue
-
-        queue = outbox_queue(target)
         if not is_count(concurrency):
             raise ConfigError(f"{concurrency!r} is not a number of slots", field="concurrency", hint="use 1 or more")
-        if deliver is not None:
-            self._parts.registry.add(outbox_handler(target, deliver, concurrency=concurrency))
-        self._parts.declared.gate(breaker_of(target), BREAKER)
-        self._parts.declared.queue(queue, QueueChange(keep=KEEP, gate=breaker_of(target)))
-        self._parts.registry.outboxes.add(queue)
-        return queue
+        return self._parts.outbox(target, deliver, concurrency)
 
     def policy(self, name: str, policy: Policy) -> str:
         """Give a policy a name, by which queues and single items can ask for it. Looked up when an item fails."""

@@ -13,7 +13,7 @@ from redrive.core.item import History, Item
 from redrive.core.meters import Rate
 from redrive.core.policy import Policy
 from redrive.core.verbs import Page
-from redrive.engine.runner import cancel_requested
+from redrive.engine.runner import cancel_requested, keep_output
 from redrive.engine.signals import Cancel, Dead, Retry, Snooze
 from redrive.office.in_place import Halt
 from redrive.stores.keyring import Keyring
@@ -39,6 +39,7 @@ __all__ = [
     "dead_on",
     "exponential",
     "immediate",
+    "keep_output",
     "linear",
     "never",
     "never_dead",

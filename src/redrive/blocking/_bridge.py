@@ -23,7 +23,7 @@ from redrive.errors import CalledFromLoop
 P = ParamSpec("P")
 T = TypeVar("T")
 
-OFFICES = ("Letters", "Replays", "Schedules", "Views", "Audit")
+OFFICES = ("Letters", "Replays", "Schedules", "Views", "Audit", "Alerts")
 
 logger = logging.getLogger("redrive.blocking")
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Unpack
 
+from redrive.blocking._alerts import Alerts
 from redrive.blocking._audit import Audit
 from redrive.blocking._letters import Letters
 from redrive.blocking._replays import Replays
@@ -64,6 +65,11 @@ class Operating(Lifecycle):
     def metrics(self) -> AppMetrics:
         """Metrics of every queue, for Prometheus: `app.metrics.register()`. They count from the first access on."""
         return self._app.metrics
+
+    @property
+    def alerts(self) -> Alerts:
+        """Alerts: channel, rule and every declare them; list, silence, silences, unsilence, test and evaluate act."""
+        return Alerts(self._bridge, self._app.alerts)
 
     def info(self) -> StoreInfo:
         return self._app.info()

@@ -125,7 +125,7 @@ def _rows(loaded: Loaded, *, origin: bool) -> list[list[str]]:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | dict):
         return ",".join(value) or MISSING
     return MISSING if value is None else str(value)
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import click
 
 from redrive.cli.access import HELP_NAMES, store_option, verbose_option, visit
+from redrive.cli.covered import output_lines
 from redrive.cli.output import MISSING, brief, iso, say
 from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.views import attempt_object
 from redrive.core.item import Attempt, error_line
 from redrive.core.redact import redact_text
 
-ABOUT = """List the attempts of an item, first one first. A success at the first try leaves none.
+ABOUT = """List the attempts of an item, first one first. A success at the first try leaves none, unless its handler
+kept output.
 
 \b
 Examples:
   redrive item attempts k3v9q2ma
   redrive item attempts k3v9q2ma --jsonl | jq -r .failure.error
 
-In a pipe the columns are DELIVERY ATTEMPT STARTED RAN ENDING WORKER CAUSE ERROR TEXT NOTE, separated by tabs.
+Output that a handler kept stands under its attempt, cut after 20 lines; --json and --jsonl have all of it. Secrets in
+it are covered. In a pipe the columns are DELIVERY ATTEMPT STARTED RAN ENDING WORKER CAUSE ERROR TEXT NOTE, separated by
+tabs, without output.
 """
 HEADER = ["DELIVERY", "ATTEMPT", "STARTED", "RAN", "ENDING", "WORKER", "ERROR"]
 
@@ -37,6 +41,7 @@ def attempts(*, id: str, shape: Shape, store: str) -> None:
         line=_line,
         none="no attempts",
         kind=Attempt,
+        below=lambda each: (f"  {line}" for line in output_lines(each.output, history.item.id)),
     )
     show_list(listing, history.attempts, shape)
     if history.omitted:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit
-from redrive.cli.covered import covered_payload
+from redrive.cli.covered import covered_payload, output_lines
 from redrive.cli.output import bold, brief, clean, iso, red, write, write_json
 from redrive.cli.views import history_object
 from redrive.core import durations
@@ -154,6 +154,7 @@ def _attempts(history: History) -> Iterator[str]:
             yield f"  … {history.omitted} attempts were left out of the middle of this history"
         last = attempt.delivery
         yield from _attempt(attempt)
+        yield from (f"      {line}" for line in output_lines(attempt.output, history.item.id))
 
 
 def _attempt(attempt: Attempt) -> Iterator[str]:

@@ -127,9 +127,15 @@ def cut(text: str, cells: int) -> str:
     return "".join(taken) + "…"
 
 
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool = False) -> None:
+def columns(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    wide: bool = False,
+    below: Sequence[Iterable[str]] = (),
+) -> None:
     """Aligned, under a header; the last column gives way where the terminal is too narrow, unless `wide`. Numbers stand
-    right.
+    right. `below`: for each row, the lines under it.
     """
     if not rows:
         return
@@ -141,8 +147,10 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, wide: bool 
     room = shutil.get_terminal_size().columns
     last = widths[-1] if wide else max(12, room - sum(widths[:-1]) - 2 * (len(widths) - 1))
     write(bold(_aligned(header, widths, right, last)))
-    for row in cells:
+    for at, row in enumerate(cells):
         write(_aligned(row, widths, right, last))
+        for line in below[at] if below else ():
+            write(line)
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[bool], last: int) -> str:

@@ -220,6 +220,7 @@ cli = _Root(
         "gate": "redrive.cli.gate:gate",
         "schedule": "redrive.cli.schedule:schedule",
         "policy": "redrive.cli.policy:policy",
+        "alert": "redrive.cli.alert:alert",
         "db": "redrive.cli.db:db",
         "audit": "redrive.cli.audit:audit",
         "config": "redrive.cli.config:config",

@@ -38,7 +38,8 @@ class Listing(Generic[T]):
     `key` is the name in `as_object` that -q prints. `table` gives header and rows for a terminal, `line` the values for
     a pipe. `none` is said on a terminal when there is nothing. `inside`: in JSON the list lies under this name, beside
     `next`; "" for a bare array. `every`: how to get all of them at once, said where a list was cut. `kind` is what the
-    rows are, or makes one: by it a wrong name in --fields is told also when there are none.
+    rows are, or makes one: by it a wrong name in --fields is told also when there are none. `below`: lines that stand
+    under the row on a terminal, already clean.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Listing(Generic[T]):
     inside: str = ""
     every: str = ""
     kind: type[T] | Callable[[], T] | None = None
+    below: Callable[[T], Iterable[str]] | None = None
 
 
 def list_options(command: F) -> F:
@@ -108,7 +110,7 @@ def show_list(
         _show_fields(listing, rows, shape)
     elif on_terminal():
         header, cells = listing.table(rows)
-        columns(header, cells, wide=shape.wide)
+        columns(header, cells, wide=shape.wide, below=[listing.below(row) for row in rows] if listing.below else ())
     else:
         tabbed(listing.line(row) for row in rows)
     if more is not None:

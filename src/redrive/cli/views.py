@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
+from redrive.cli.covered import covered_text
 from redrive.cli.output import iso, seconds
 from redrive.core import codec
 from redrive.core.item import Attempt, Failure, History, Instant, Item, Revision
@@ -123,7 +124,18 @@ def attempt_object(attempt: Attempt) -> dict[str, Any]:
         "note": redact_text(attempt.note),
         "release": attempt.release or None,
         "failure": _failure_object(attempt.failure) if attempt.failure else None,
+        **_output_object(attempt.output),
     }
+
+
+def _output_object(output: bytes) -> dict[str, Any]:
+    if not output:
+        return {"output": None, "output_encoding": None, "output_bytes": 0}
+    try:
+        text, encoding = covered_text(output), "text"
+    except UnicodeDecodeError:
+        text, encoding = _as_bytes(output)
+    return {"output": text, "output_encoding": encoding, "output_bytes": len(output)}
 
 
 def _failure_object(failure: Failure) -> dict[str, Any]:
@@ -146,11 +158,15 @@ def _payload_object(payload: bytes) -> dict[str, Any]:
             return {"payload": redact(value), "payload_encoding": "json", "payload_bytes": len(payload)}
     except PayloadError:
         pass
-    shown = payload.decode("utf-8", "backslashreplace")
-    if redact_text(shown) != shown:
-        return {"payload": redact_text(shown), "payload_encoding": "text", "payload_bytes": len(payload)}
-    text = b64encode(payload).decode("ascii")
-    return {"payload": text, "payload_encoding": "base64", "payload_bytes": len(payload)}
+    text, encoding = _as_bytes(payload)
+    return {"payload": text, "payload_encoding": encoding, "payload_bytes": len(payload)}
+
+
+def _as_bytes(data: bytes) -> tuple[str, str]:
+    """Base64, or text with what had to be covered; and which of the two."""
+    shown = data.decode("utf-8", "backslashreplace")
+    covered = redact_text(shown)
+    return (covered, "text") if covered != shown else (b64encode(data).decode("ascii"), "base64")
 
 
 def _is_deep(value: object) -> bool:

@@ -128,6 +128,8 @@ def _serve(
     supervisor = None if line is None else ChildLine(line)
     try:
         app = load_app(target)
+        alerts = loaded.settings.alerts
+        parts_of(app).alerts.load(alerts.channels, alerts.rules, alerts.every)
     finally:
         if supervisor is not None:
             # Also of a module that cannot be imported: it will be mended there.

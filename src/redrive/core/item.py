@@ -112,10 +112,10 @@ class Ending(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Attempt(Struct, frozen=True, gc=False):
-    """One delivery that ended: when, by whom, for how long and how. A first-try success writes none.
+class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One delivery that ended: when, by whom, for how long and how. A first-try success without output writes none.
 
-    `release`: of the program that ran it.
+    `release`: of the program that ran it. `output`: what its handler kept with `keep_output`.
     """
 
     delivery: int
@@ -127,6 +127,7 @@ class Attempt(Struct, frozen=True, gc=False):
     failure: Failure | None = None
     note: str = ""
     release: str = ""
+    output: bytes = b""
 
 
 class Letter(Struct, frozen=True, gc=False):
@@ -275,5 +276,7 @@ def short_id(item_id: str) -> str:
 
 ATTEMPTS_FIRST = 20
 ATTEMPTS_LAST = 180
+OUTPUT_LIMIT = 64 * 1024
+"""Bytes of an attempt's output. A longer one loses its middle."""
 MOST_TRIES = 100_000_000
 BLOCKERS = 100

@@ -80,7 +80,7 @@ class Held(Struct, frozen=True, gc=False):
 
 
 class Settlement(Struct, frozen=True, gc=False):
-    """The end of one delivery. `attempt` is None only for a first-try success.
+    """The end of one delivery. `attempt` is None only for a first-try success without output.
 
     `audit`, of a letter's alone: what the journal says of it, in the same write and only if it is applied. `queue`: the
     item's, by which a store knows that the result is to be encrypted; without it, the result is encrypted if the

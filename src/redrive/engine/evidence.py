@@ -145,7 +145,7 @@ def as_delay(value: object, now: Instant) -> Millis | None:
 def _date_delay(text: str, now: Instant) -> Millis | None:
     try:
         at = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(0, int((at - moment(now)).total_seconds() * 1000))

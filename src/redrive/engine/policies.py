@@ -15,6 +15,9 @@ from redrive.core.policy_data import resolve
 from redrive.engine.registry import Handler
 from redrive.engine.settings import Settings
 
+KEPT = 1024
+"""Policies that are kept resolved."""
+
 
 class Choice(NamedTuple):
     """`note` tells of names that are not known here and were passed over."""
@@ -27,6 +30,7 @@ class Policies:
     def __init__(self, named: Mapping[str, Policy], settings: Settings) -> None:
         self._named = named
         self.settings = settings
+        self._resolved: dict[tuple[int, str, str], tuple[Policy, Choice]] = {}
 
     def plain(self, item: Item, handler: Handler) -> Policy:
         """As `of`, for each item before it runs: nearly all are judged by their handler's."""
@@ -40,7 +44,16 @@ class Policies:
         queues = self.settings.known(item.queue).policy
         if not own and not queues:
             return Choice(handler.policy)
-        return Choice(*resolve(handler.policy, self._named, queues, own))
+        # Many items have the same: it is kept beside the handler's policy, whose id is part of the key.
+        kept = self._resolved.get((id(handler.policy), queues, own))
+        if kept is None:
+            choice = Choice(*resolve(handler.policy, self._named, queues, own))
+            if choice.note:  # the name may be declared later
+                return choice
+            if len(self._resolved) >= KEPT:
+                self._resolved.clear()
+            kept = self._resolved[id(handler.policy), queues, own] = handler.policy, choice
+        return kept[1]
 
     async def at_failure(self, item: Item, handler: Handler) -> Choice:
         """By the settings as they are, or were a second ago."""

@@ -34,7 +34,9 @@ RECEIVED = Policy(immediate(), max_attempts=None, max_crashes=1_000_000_000)
 
 def attempt_of(run: Run, worker: str, decision: Decision | None = None, *, release: str = "") -> Attempt:
     note = "" if run.choice is None else run.choice.note
-    return _attempt(run.item, run.outcome, decision, worker=worker, ran=run.ran, note=note, release=release)
+    return _attempt(
+        run.item, run.outcome, decision, worker=worker, ran=run.ran, note=note, release=release, output=run.output
+    )
 
 
 def settlement_of(
@@ -72,7 +74,15 @@ def decision_on(item: Item, outcome: o.Outcome) -> Decision:
 
 
 def _attempt(
-    item: Item, outcome: o.Outcome, decision: Decision | None, *, worker: str, ran: Millis, note: str, release: str = ""
+    item: Item,
+    outcome: o.Outcome,
+    decision: Decision | None,
+    *,
+    worker: str,
+    ran: Millis,
+    note: str,
+    release: str = "",
+    output: bytes = b"",
 ) -> Attempt:
     notes = (note, getattr(outcome, "note", ""), last_words(decision))
     return Attempt(
@@ -85,6 +95,7 @@ def _attempt(
         failure=getattr(outcome, "failure", None),
         note="; ".join(filter(None, notes)),
         release=release,
+        output=output,
     )
 
 

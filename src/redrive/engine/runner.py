@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from redrive.core import codec
 from redrive.core import outcome as o
 from redrive.core.durations import format as format_duration
-from redrive.core.item import Item, Millis, NewItem
+from redrive.core.item import OUTPUT_LIMIT, Item, Millis, NewItem
 from redrive.core.policy import Policy
 from redrive.engine import signals
 from redrive.engine.caller import Called, Caller
@@ -21,7 +21,7 @@ from redrive.engine.evidence import failure_of, hint_of, plain_failure, text_of
 from redrive.engine.forks import parent_only
 from redrive.engine.policies import Choice, Policies
 from redrive.engine.registry import Handler
-from redrive.errors import PayloadError
+from redrive.errors import ConfigError, PayloadError
 from redrive.stores.clock import Clock
 
 
@@ -41,7 +41,8 @@ class Run:
     """One delivery in this worker's hands, from lease to settle. Times are monotonic.
 
     `again`: it failed, crashed or was replayed before. `asked`: who wants it cancelled, and why. `over`: it has ended,
-    and is judged by `choice`.
+    and is judged by `choice`. `offered`: what its handler gave to `keep_output`, at any time, even after the end.
+    `output`: what of that is recorded.
     """
 
     __slots__ = (
@@ -55,7 +56,9 @@ class Run:
         "item",
         "kept",
         "leased",
+        "offered",
         "outcome",
+        "output",
         "over",
         "started",
         "task",
@@ -78,6 +81,7 @@ class Run:
         self.over = False
         self.choice: Choice | None = None
         self.follow_ups: tuple[NewItem, ...] = ()
+        self.offered = self.output = b""
 
     @property
     def ran(self) -> Millis:
@@ -138,6 +142,40 @@ def cancel_requested() -> str:
     """
     in_hand: InHand | None = current.get(None) or received.get(None)
     return "" if in_hand is None else in_hand.asked
+
+
+def keep_output(data: bytes | str) -> None:
+    """In a handler: record this with the current attempt, however it ends, instead of what was kept before.
+
+    Of more than OUTPUT_LIMIT bytes the middle is left out. A crash of the process loses it, and a queue that is
+    encrypted does not keep it. Raises ConfigError outside of a handler.
+    """
+    run = current.get(None)
+    if run is None:
+        hint = "call it in a function that app.handler registered, or in what that calls"
+        raise ConfigError("not inside a handler", field="keep_output", hint=hint)
+    run.offered = _bounded(_encoded(data))
+
+
+def _encoded(data: object) -> bytes:
+    if isinstance(data, str):
+        return data.encode(errors="backslashreplace")
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    hint = "encode it first, as with json.dumps"
+    raise ConfigError(f"must be bytes or str, got {type(data).__name__}", field="output", hint=hint)
+
+
+def _bounded(data: bytes) -> bytes:
+    """Half of the limit from each end, and no character cut in two: what was text stays text."""
+    if len(data) <= OUTPUT_LIMIT:
+        return data
+    start, end = OUTPUT_LIMIT // 2, len(data) - OUTPUT_LIMIT // 2
+    while data[start] & 0xC0 == 0x80 and start > OUTPUT_LIMIT // 2 - 3:
+        start -= 1
+    while data[end] & 0xC0 == 0x80 and end < len(data) - OUTPUT_LIMIT // 2 + 3:
+        end += 1
+    return b"%b\n[%d bytes were left out]\n%b" % (data[:start], end - start, data[end:])
 
 
 class Runner:

@@ -52,6 +52,17 @@ class Settings:
                     await self._read(queue)
         return self.known(queue)
 
+    async def encrypts(self, queue: str) -> bool:
+        """Whether bodies of the queue are stored encrypted only, also if that cannot be read just now.
+
+        Without keys a worker does not run in such a queue, and nothing is read.
+        """
+        if not self._store.info().keys:
+            return False
+        await self.fresh(queue)
+        known = self._known.get(queue)
+        return known is None or known.encrypt
+
     def refresh(self, queues: Callable[[], Iterable[str]]) -> None:
         """Have those that are old read in the background. May be called as often as one likes."""
         now = self._clock.monotonic()

@@ -351,6 +351,9 @@ class Worker:
         self._ended.append(run)
 
     async def _settle(self, batch: list[Run], request: LeaseRequest | None) -> None:
+        for run in batch:
+            if run.offered and not await self._settings.encrypts(run.item.queue):
+                run.output = run.offered
         settlements = [self._settlement(run) for run in batch]
         settled = await self._writing(lambda: self._store.settle(settlements, request))
         # Taken back under a new number while its result was on the way: the result is said again, under that number.
@@ -383,8 +386,8 @@ class Worker:
         if type(outcome) is not o.Done:
             failed = self._attempt(run, decision)
             return Settlement(item.id, item.deliveries, decision, failed, queue=item.queue)
-        # A first-try success writes no attempt: its facts are on the item.
-        attempt = None if item.deliveries == 1 else self._attempt(run)
+        # A first-try success without output writes no attempt: its facts are on the item.
+        attempt = None if item.deliveries == 1 and not run.output else self._attempt(run)
         return Settlement(item.id, item.deliveries, decision, attempt, run.follow_ups, queue=item.queue)
 
     def _attempt(self, run: Run, decision: Decision | None = None) -> Attempt:

@@ -6,10 +6,12 @@ One connection pool for each client, so that a connection that one guard allowed
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +31,14 @@ KEPT = 15.0
 """Seconds that a connection may rest: many servers close it after that, perhaps just when it is used."""
 HEAD_LIMIT = 64 * 1024
 """Bytes of one header."""
+Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+"""Pairs may repeat a name: each of them is sent, in their order. Values are Latin-1; aiohttp sends them as UTF-8."""
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+_under_way: ContextVar[SimpleNamespace] = ContextVar("redrive_http_request")
+"""`dialled`: a connection was opened for it. `began`: its answer has."""
 
 
 class HttpError(Exception):
@@ -52,7 +62,10 @@ class Unsendable(HttpError):
 
 
 class HttpAnswer(Struct, frozen=True):
-    """`headers` answer to any spelling. `key` is that of the request. `whole`: the body was not cut at the limit."""
+    """`headers` answer to any spelling with the first of that name; their items are all, in order, repeated ones too.
+
+    `key` is that of the request. `whole`: the body was not cut at the limit.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -87,6 +100,7 @@ class HttpClient:
     """`guard` None: every address may be dialled, for targets that the program itself configures.
 
     `proxy` takes over the dialling, and so the check: with a guard it must be declared to filter by `proxy_filters`.
+    `packed`: the body of an answer that the server packed is given as it came. Otherwise that is a broken answer.
     """
 
     def __init__(
@@ -97,6 +111,7 @@ class HttpClient:
         proxy: str | None = None,
         proxy_filters: bool = False,
         tls: Tls | None = None,
+        packed: bool = False,
     ) -> None:
         if guard is not None and proxy is not None and not proxy_filters:
             hint = "use a proxy that denies private addresses and say proxy_filters=True, or none"
@@ -105,6 +120,7 @@ class HttpClient:
         self._connections = connections
         self._proxy = proxy
         self._tls = Tls() if tls is None else tls
+        self._packed = packed
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -115,10 +131,8 @@ class HttpClient:
             keepalive_timeout=KEPT,
             ssl=context,
             resolver=None if self._guard is None else _Resolver(self._guard),
-            socket_factory=None if self._guard is None else _dialler(self._guard),
+            socket_factory=_dialler(self._guard),
         )
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -128,7 +142,6 @@ class HttpClient:
             trust_env=False,
             max_line_size=HEAD_LIMIT,
             max_field_size=HEAD_LIMIT,
-            trace_configs=[trace],
         )
 
     async def close(self) -> None:
@@ -136,11 +149,12 @@ class HttpClient:
         if session is not None:
             await session.close()
 
-    async def post(
+    async def request(
         self,
+        method: str,
         url: str,
         body: bytes,
-        headers: Mapping[str, str],
+        headers: Headers,
         *,
         within: Millis,
         limit: int,
@@ -152,20 +166,20 @@ class HttpClient:
         """Raises HttpError and TargetDenied. `within` is for all of it. At most `limit` bytes of the body are read.
 
         `safe`: the target recognises a repeat. Then it is sent again if a connection that had rested was closed
-        without an answer: as a rule the server did that before it saw the request. `token` is a bearer token, which
+        without an answer: as a rule the server did that before it saw the request. GET, PUT, DELETE and other methods
+        that are idempotent by definition are sent again in any case, by aiohttp. `token` is a bearer token, which
         is redacted in the answer and in errors. `key` is the idempotency key.
         """
-        if not key.isprintable():
-            raise Unsendable("its key cannot be sent in a header")
-        used = SimpleNamespace(reused=False, began=False)
-        headers = _with(headers, token, key)
-        once = partial(self._post, url, body, headers, limit=limit, enough=enough, used=used, key=key)
+        used = SimpleNamespace(dialled=False, began=False)
+        _under_way.set(used)
+        pairs = _with(headers, token, key)
+        once = partial(self._once, method, url, body, pairs, limit=limit, enough=enough, used=used, key=key)
         try:
             async with asyncio.timeout(within / 1000):
                 try:
                     answer = await once()
                 except (aiohttp.ServerDisconnectedError, ConnectionError):
-                    if not (safe and used.reused) or used.began:
+                    if not (safe and not used.dialled) or used.began:
                         raise
                     answer = await once()
         except BrokenAnswer as error:
@@ -174,17 +188,22 @@ class HttpClient:
             raise TimedOut(f"no answer within {within / 1000:g} s") from None
         except aiohttp.ClientPayloadError as error:
             raise BrokenAnswer(_said(error, token)) from None
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise Unsendable(_said(error, token)) from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError) as error:  # before ValueError: a bad certificate is one, too
             raise (BrokenAnswer if used.began else Unreachable)(_said(error, token)) from None
+        except ValueError as error:
+            raise Unsendable(_said(error, token)) from None
         return replace(answer, body=answer.body.replace(token.encode(), REDACTED.encode())) if token else answer
 
-    async def _post(
+    post = partialmethod(request, "POST")
+
+    async def _once(
         self,
+        method: str,
         url: str,
         body: bytes,
-        headers: Mapping[str, str],
+        headers: Sequence[tuple[str, str]],
         *,
         limit: int,
         enough: Enough | None,
@@ -193,13 +212,18 @@ class HttpClient:
     ) -> HttpAnswer:
         if self._session is None:
             raise Unreachable("the client is not open")
-        request = self._session.post(
-            url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy, trace_request_ctx=used
+        request = self._session.request(
+            method,
+            url,
+            data=body or None,
+            headers=headers,
+            allow_redirects=False,
+            proxy=self._proxy,
         )
         async with request as response:
             used.began = True
             packed = response.headers.get("Content-Encoding", "identity")
-            if packed.lower() != "identity":  # it could be of any size when it is unpacked
+            if packed.lower() != "identity" and not self._packed:  # it could be of any size when it is unpacked
                 response.close()
                 raise BrokenAnswer(f"the server packed its answer as {packed[:40]!r}, unasked")
             parts: list[bytes] = []
@@ -212,10 +236,6 @@ class HttpClient:
                     response.close()
                     return answer
             return HttpAnswer(response.status, response.headers, b"".join(parts), key)
-
-
-async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _params: Any) -> None:
-    context.trace_request_ctx.reused = True
 
 
 class _Resolver(AbstractResolver):
@@ -236,20 +256,39 @@ class _Resolver(AbstractResolver):
         await self._resolver.close()
 
 
-def _dialler(guard: Guard) -> Callable[[Any], socket.socket]:
-    """The last check, on the very address that is dialled: a host may be an address in any spelling."""
+def _dialler(guard: Guard | None) -> Callable[[Any], socket.socket]:
+    """The last check, on the very address that is dialled: a host may be an address in any spelling. And a request for
+    which nothing is dialled has a connection that rested: tracing would tell, but costs each request a tenth more.
+    """
 
     def dial(address: Any) -> socket.socket:
         family, kind, protocol, _, where = address
-        guard.check(str(where[0]), [str(where[0])])
+        if guard is not None:
+            guard.check(str(where[0]), [str(where[0])])
+        request = _under_way.get(None)
+        if request is not None:
+            request.dialled = True
         return socket.socket(family, kind, protocol)
 
     return dial
 
 
-def _with(headers: Mapping[str, str], token: str, key: str) -> dict[str, str]:
-    bearer = {"Authorization": f"Bearer {token}"} if token else {}
-    return {**headers, **bearer, **({"Idempotency-Key": key} if key else {})}
+def _with(headers: Headers, token: str, key: str) -> list[tuple[str, str]]:
+    """What is sent: the headers of the token and of the key replace those of their names. Raises Unsendable.
+
+    Each name in one spelling: aiohttp would take a repeated one in another spelling for a replacement.
+    """
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for ours, value in (("Authorization", token and f"Bearer {token}"), ("Idempotency-Key", key)):
+        if value:
+            pairs = [*(pair for pair in pairs if pair[0].lower() != ours.lower()), (ours, value)]
+    for name, value in pairs:
+        if not _NAME.fullmatch(name):
+            raise Unsendable(f"{name[:80]!r} is not the name of a header")
+        if not _VALUE.fullmatch(value):
+            raise Unsendable(f"the value of the header {name} has a control character, or one that is not in Latin-1")
+    spelled: dict[str, str] = {}
+    return [(spelled.setdefault(name.lower(), name), value) for name, value in pairs]
 
 
 def _said(error: BaseException, token: str) -> str:

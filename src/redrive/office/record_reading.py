@@ -167,4 +167,5 @@ def _attempt(record: AttemptRecord, field: str) -> Attempt:
         None if record.failure is None else _failure(record.failure),
         record.note,
         record.release,
+        record.output,
     )

@@ -1,7 +1,7 @@
 """A letter as one JSON object: what an export writes and an import reads. Nothing of it is covered or left out.
 
 Names are those of the filter language and of the command line; times are ISO 8601 in UTC, durations seconds. A payload
-that is JSON on one printable line stands as it is, byte for byte; any other one is base64.
+that is JSON on one printable line stands as it is, byte for byte; any other one is base64, as is output of attempts.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class AttemptRecord(Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
     failure: FailureRecord | None = None
     release: str = ""
+    output: bytes = b""
 
 
 class RevisionRecord(Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,6 +281,7 @@ def _attempt_record(attempt: Attempt) -> AttemptRecord:
         attempt.note,
         None if attempt.failure is None else _failure_record(attempt.failure),
         attempt.release,
+        attempt.output,
     )
 
 

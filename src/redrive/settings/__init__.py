@@ -5,6 +5,6 @@ setting: an app that names its store reads none of these.
 """
 
 from redrive.settings.load import Loaded, load, unknown_variables
-from redrive.settings.model import LogSettings, Settings, WorkerSettings
+from redrive.settings.model import AlertSettings, LogSettings, Settings, WorkerSettings
 
-__all__ = ["Loaded", "LogSettings", "Settings", "WorkerSettings", "load", "unknown_variables"]
+__all__ = ["AlertSettings", "Loaded", "LogSettings", "Settings", "WorkerSettings", "load", "unknown_variables"]

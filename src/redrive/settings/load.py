@@ -77,6 +77,8 @@ def _checked(field: Field, said: Said, faults: list[Fault]) -> Iterator[object]:
     """The value, or nothing and a fault more."""
     try:
         yield field.read(said.value, said.flag or field.name)
+    except BadSettings as error:
+        faults += [Fault(f"{text} (from {said.origin})") for text in error.faults]
     except ConfigError as error:
         hint = f"; {error.hint}" if error.hint else ""
         faults.append(Fault(f"{error.message} (from {said.origin}{hint})", error if said.flag else None))

@@ -37,6 +37,14 @@ class WorkerSettings(Struct, frozen=True):
     grace: Millis = 30_000
 
 
+class AlertSettings(Struct, frozen=True):
+    """`channels` and `rules` by name: redrive.observe.alerts.model.Channel and Rule."""
+
+    channels: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
+    every: Millis = 15_000
+
+
 class Settings(Struct, frozen=True):
     """`actor` None: the user who runs the process. `doors`: the sections of doors that are not as by default."""
 
@@ -46,6 +54,7 @@ class Settings(Struct, frozen=True):
     log: LogSettings = LogSettings()
     worker: WorkerSettings = WorkerSettings()
     encryption_keys: Keyring | None = None
+    alerts: AlertSettings = AlertSettings()
     doors: dict[str, Struct] = {}
 
     def section(self, kind: type[T]) -> T:
@@ -150,6 +159,24 @@ _OWN: dict[str, Field] = {
             show=readers.key_ids,
             secret=True,
         ),
+        Field(
+            "alerts.channels",
+            "where alerts go, by name",
+            "tables, in a variable as JSON; see [alerts](alerts.md#in-the-settings-file)",
+            readers.alert_channels,
+            {"type": "object", "additionalProperties": {"type": "object", "required": ["kind"]}},
+            show=readers.in_words,
+            secret=True,
+        ),
+        Field(
+            "alerts.rules",
+            "when to alert, by name",
+            "tables, in a variable as JSON; see [alerts](alerts.md#in-the-settings-file)",
+            readers.alert_rules,
+            {"type": "object", "additionalProperties": {"type": "object", "required": ["when", "to"]}},
+            show=readers.in_words,
+        ),
+        duration("alerts.every", "how often a worker judges the rules", "a duration above 0", readers.some_time),
     )
 }
 

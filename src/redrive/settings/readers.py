@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 from redrive.core import durations, sizes
 from redrive.core.item import Millis
 from redrive.core.quantity import shown
-from redrive.errors import ConfigError, MissingExtra
+from redrive.errors import BadSettings, ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from redrive.stores.keyring import Keyring
@@ -137,6 +138,36 @@ def token(value: object, field: str) -> str:
         hint = "use the token alone, without Bearer and without quotes"
         raise ConfigError("it has characters that no header can carry", field=field, hint=hint)
     return text
+
+
+def alert_channels(value: object, field: str) -> dict[str, Any]:
+    """Raises BadSettings with all faults."""
+    return _alerts("CHANNEL", value, field)
+
+
+def alert_rules(value: object, field: str) -> dict[str, Any]:
+    """Raises BadSettings with all faults."""
+    return _alerts("RULE", value, field)
+
+
+def _alerts(form: str, value: object, field: str) -> dict[str, Any]:
+    if value == {}:
+        return {}
+    # Late: it knows the engine, and who has no alerts need not.
+    from redrive.observe.alerts import tables
+
+    try:
+        given = json.loads(value) if isinstance(value, str) else value
+        return tables.read_tables(given, field, getattr(tables, form))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"it is not JSON: {error}", field=field, hint="write an object of objects") from None
+    except tables.Faults as found:
+        raise BadSettings(tuple(found.texts)) from None
+
+
+def in_words(value: dict[str, Any]) -> object:
+    """Channels and rules without their secrets."""
+    return {name: str(each) for name, each in value.items()}
 
 
 def keyring(value: object, field: str) -> Keyring:

@@ -174,8 +174,11 @@ class Bodies:
                 return Packed(part.payload, SEALED)
             return self._packed(part.payload, item.queue, item.id, "payload")
 
+        attempts = history.attempts
+        if self._encrypts(item.queue):  # output is not encrypted, and could have a secret of the payload
+            attempts = tuple([replace(one, output=b"") for one in attempts])
         revisions = tuple([replace(one, payload=body(one)) for one in history.revisions])
-        return replace(history, item=replace(item, payload=body(item)), revisions=revisions)
+        return replace(history, item=replace(item, payload=body(item)), attempts=attempts, revisions=revisions)
 
     def _packed(self, body: bytes, queue: str, item_id: str, purpose: Purpose) -> bytes:
         packed = packing.pack(body) if len(body) > self.above else body

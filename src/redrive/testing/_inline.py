@@ -183,7 +183,10 @@ class _InlineClient(Client):
         done = isinstance(outcome, o.Done)
         roll = random.random()
         decision = decide(item, outcome, run.policy, roll=roll, age=run.age(run.ended))
-        attempt = None if done and item.deliveries == 1 else attempt_of(run, self._worker, release=self._release)
+        if run.offered and not await Settings(self._store, self._clock).encrypts(item.queue):
+            run.output = run.offered
+        plain = done and item.deliveries == 1 and not run.output
+        attempt = None if plain else attempt_of(run, self._worker, release=self._release)
         follow_ups = run.follow_ups if done else ()
         settlement = Settlement(item.id, item.deliveries, decision, attempt, follow_ups, queue=item.queue)
         settled = await self._store.settle([settlement])

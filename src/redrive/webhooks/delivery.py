@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Literal
 
 from msgspec import Struct
@@ -19,8 +20,8 @@ from redrive.core.policy import Policy
 from redrive.core.policy_data import resolve
 from redrive.engine.evidence import as_delay
 from redrive.engine.signals import Dead, Snooze
-from redrive.errors import PayloadUndecodable, TargetDenied, WebhookFailed, WebhookRejected
-from redrive.net.http import BrokenAnswer, HttpClient, HttpError, Unsendable
+from redrive.errors import NotFound, PayloadUndecodable, StoreError, TargetDenied, WebhookFailed, WebhookRejected
+from redrive.net.http import HttpClient, HttpError, Unsendable
 from redrive.stores.clock import Clock
 from redrive.webhooks.endpoints import Endpoints
 from redrive.webhooks.model import Endpoint, Envelope, Pairs, endpoint_id, envelope_of, in_ranges
@@ -42,12 +43,13 @@ _HOP_BY_HOP = frozenset(
 
 
 class Request(Struct, frozen=True):
-    """What is sent, by this process or by a hub. `within`: milliseconds for all of it."""
+    """What is sent, by this process or by a hub. `within`: milliseconds for all of it. `query` is added to the URL."""
 
     url: str
     headers: Pairs
     body: bytes
     within: Millis
+    query: str = ""
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
@@ -92,8 +94,7 @@ def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, secrets: tupl
     headers.append(("Idempotency-Key", item.id))
     if envelope.event_type and secrets:
         headers += signed_headers(secrets, item.id, now // 1000, envelope.body).items()
-    query = f"{'&' if '?' in endpoint.url else '?'}{envelope.query}" if envelope.query else ""
-    return Request(endpoint.url + query, tuple(headers), envelope.body, endpoint.timeout)
+    return Request(endpoint.url, tuple(headers), envelope.body, endpoint.timeout, envelope.query)
 
 
 def verdict(endpoint: Endpoint, status: int) -> Literal["delivered", "failed", "retry"]:
@@ -110,7 +111,9 @@ def verdict(endpoint: Endpoint, status: int) -> Literal["delivered", "failed", "
 class Delivery:
     """The handler of a family of endpoints. `send` brings a request to its target."""
 
-    def __init__(self, endpoints: Endpoints, clock: Clock, send: Send, *, failed: Callable[[Item], Awaitable[None]]) -> None:
+    def __init__(
+        self, endpoints: Endpoints, clock: Clock, send: Send, *, failed: Callable[[Item], Awaitable[None]]
+    ) -> None:
         self._endpoints = endpoints
         self._clock = clock
         self._send = send
@@ -118,11 +121,15 @@ class Delivery:
 
     async def handle(self, item: Item) -> None:
         """Raises what the policy judges: WebhookRejected is final, WebhookFailed is tried again."""
-        endpoint = await self._endpoints.cached(endpoint_id(item.queue))
-        if endpoint is None:
-            raise Dead("the endpoint was deleted; create one with this id and replay the webhook, or discard it")
-        if endpoint.status != "active":  # its queue is paused, or will be in a moment
-            raise Snooze("1m", note=f"the endpoint is {endpoint.status}")
+        try:
+            await self._attempt(item)
+        except (Dead, WebhookRejected):
+            with suppress(StoreError):  # maintenance looks for notices that are missing
+                await self._failed(item)
+            raise
+
+    async def _attempt(self, item: Item) -> None:
+        endpoint = await self._endpoint(item)
         try:
             envelope = envelope_of(item.payload)
         except PayloadUndecodable as error:
@@ -133,45 +140,66 @@ class Delivery:
         response = await self._send(item, request_of(endpoint, item, envelope, secrets, now))
         logger.info("webhook %s attempt %d: %s", item.id, item.attempt, response.said)
         keep_output(response.text())
-        await self._judge(endpoint, item, response)
+        if not 200 <= response.status < 300:
+            raise await self._failure(endpoint, item, response)
+        with suppress(StoreError, NotFound):  # it was delivered, whatever else happens
+            await self._endpoints.note_delivered(endpoint.id)
 
-    async def _judge(self, endpoint: Endpoint, item: Item, response: Response) -> None:
-        # As it is now: its owner may have changed it while the request was under way.
-        endpoint = await self._endpoints.get(endpoint.id)
+    async def _endpoint(self, item: Item) -> Endpoint:
+        name = endpoint_id(item.queue)
+        try:
+            endpoint = await self._endpoints.cached(name)
+            if endpoint is None or endpoint.status != "active":  # as of up to a second ago
+                endpoint = await self._endpoints.cached(name, fresh=-1)
+        except StoreError as error:
+            raise Snooze("5s", note="the store does not answer") from error
+        if endpoint is None:
+            raise Dead("the endpoint was deleted; create one with this id and replay the webhook, or discard it")
+        if endpoint.status != "active":  # its queue is paused, or will be in a moment
+            raise Snooze("1m", note=f"the endpoint is {endpoint.status}")
+        return endpoint
+
+    async def _failure(self, endpoint: Endpoint, item: Item, response: Response) -> WebhookRejected | WebhookFailed:
+        with suppress(StoreError, NotFound):
+            # As it is now: its owner may have changed it while the request was under way.
+            endpoint = await self._endpoints.note_failure(endpoint.id)
         means = verdict(endpoint, response.status) if response.status else "failed" if response.denied else "retry"
-        await self._endpoints.note_result(
-            endpoint, delivered=means == "delivered", gone=response.status == GONE and means == "failed"
-        )
-        if means == "delivered":
-            return
         said = f"the endpoint answered {response.status}" if response.status else response.error
         if means == "failed":
-            await self._failed(item)
-            raise WebhookRejected(said, status=response.status)
+            if response.status == GONE:
+                with suppress(StoreError, NotFound):
+                    await self._endpoints.disable(endpoint.id, reason="it answered 410 Gone")
+            return WebhookRejected(said, status=response.status)
         error = WebhookFailed(said, status=response.status)
-        asked = [value for name, value in response.headers if name.lower() == "retry-after"]
-        hint = as_delay(asked[0], self._clock.now()) if asked else None
-        if hint is not None and hint > _own_wait(endpoint, item):  # never sooner than by its own schedule
-            error.retry_after = hint / 1000
-        raise error
+        asked = next((value for name, value in response.headers if name.lower() == "retry-after"), None)
+        hint = as_delay(asked, self._clock.now())
+        if hint:  # neither sooner than it asks, nor than by its own schedule
+            error.retry_after = -(-max(hint, _own_wait(endpoint, item)) // 1000)
+        return error
 
 
 def _own_wait(endpoint: Endpoint, item: Item) -> Millis:
     return resolve(POLICY, {}, endpoint.retry)[0].backoff.delay(item.errors + 1, 0.5) or 0
 
 
+async def sent(client: HttpClient, request: Request) -> Response:
+    """What came of it."""
+    query = f"{'&' if '?' in request.url else '?'}{request.query}" if request.query else ""
+    try:
+        answer = await client.post(
+            request.url + query, request.body, request.headers, within=request.within, limit=BODY_LIMIT
+        )
+    except (TargetDenied, Unsendable) as error:
+        return Response(error=str(error), denied=True)
+    except HttpError as error:
+        return Response(error=str(error))
+    return Response(answer.status, tuple([(str(name), value) for name, value in answer.headers.items()]), answer.body)
+
+
 def direct(client: HttpClient) -> Send:
     """Sends from this process."""
 
     async def send(_item: Item, request: Request) -> Response:
-        try:
-            answer = await client.post(
-                request.url, request.body, request.headers, within=request.within, limit=BODY_LIMIT
-            )
-        except (TargetDenied, Unsendable) as error:
-            return Response(error=str(error), denied=True)
-        except HttpError as error:
-            return Response(error=str(error))
-        return Response(answer.status, tuple([(str(name), value) for name, value in answer.headers.items()]), answer.body)
+        return await sent(client, request)
 
     return send

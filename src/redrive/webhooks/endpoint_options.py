@@ -20,6 +20,8 @@ from redrive.webhooks.providers import Verification, check_verification
 
 _OURS = ("webhook-", "x-redrive-", "idempotency-key")
 _NOT_CUSTOM = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer")
+LONGEST: Millis = 50_000
+"""Of a request: it is over before the lease of a worker that lost its store is, and another worker sends."""
 VERIFYING = frozenset({"provider", "secret", "verification"})
 
 
@@ -27,8 +29,9 @@ class EndpointOptions(TypedDict, total=False):
     """What `create` and `update` take besides the URL.
 
     `provider`: who signs what comes in, with `secret` and, where the provider has choices, `verification`. `order`:
-    skip, block or park, or none for up to `concurrency` at once. `retry`: a policy as data. `retry_on`, `fail_on`:
-    statuses such as 404 or "5xx" that are judged otherwise. `events`: patterns of event types to publish to it.
+    skip, block or park, or none for up to `concurrency` at once. `timeout`: at most 50 s. `retry`: a policy as data.
+    `retry_on`, `fail_on`: statuses such as 404 or "5xx" that are judged otherwise. `events`: patterns of event types to
+    publish to it. `max_age` counts from `window`: received, or first_attempt, without which a webhook waits for ever.
     """
 
     name: str
@@ -42,6 +45,7 @@ class EndpointOptions(TypedDict, total=False):
     timeout: Duration
     retry: PolicyLike | None
     max_age: Duration
+    window: Literal["received", "first_attempt"]
     retry_on: Iterable[int | str]
     fail_on: Iterable[int | str]
     headers: Mapping[str, str]
@@ -85,6 +89,13 @@ def _flag(value: object, field: str) -> bool:
 
 def _time(value: Any, field: str) -> Millis:
     return durations.positive(value, field=field)
+
+
+def _timeout(value: Any, field: str) -> Millis:
+    time = _time(value, field)
+    if time > LONGEST:
+        raise ConfigError(f"{durations.format(time)} is too long", field=field, hint="use at most 50s")
+    return time
 
 
 def _limit(value: Any, field: str) -> Millis | None:
@@ -139,9 +150,10 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "order": _choice(*get_args(Order)),
     "concurrency": lambda value, field: check_count(value, field=field, most=1_000, error=ConfigError),
     "rate": _rate,
-    "timeout": _time,
+    "timeout": _timeout,
     "retry": _retry,
     "max_age": _time,
+    "window": _choice("received", "first_attempt"),
     "retry_on": _statuses,
     "fail_on": _statuses,
     "headers": _headers,

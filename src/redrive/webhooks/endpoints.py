@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Unpack, get_args
 
@@ -15,6 +16,8 @@ from redrive import Keyring, Redrive
 from redrive.app.internals import clock_of, parts_of, store_of
 from redrive.core import codec, durations, rates
 from redrive.core.durations import Duration
+from redrive.core.filters import parse as parse_filter
+from redrive.core.gate import gate_config
 from redrive.core.instants import moment
 from redrive.core.item import Instant, Millis
 from redrive.core.quantity import shown
@@ -24,16 +27,20 @@ from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.net.guard import Guard
 from redrive.net.urls import check_http_url
 from redrive.office.doors import mark
+from redrive.office.gates import declare_gate
 from redrive.office.settings import record
 from redrive.webhooks.endpoint_options import VERIFYING, EndpointOptions, check_options, verification_of
-from redrive.webhooks.model import ENDPOINT, FAMILIES, STATUSES, Endpoint, EndpointStatus, Via
+from redrive.webhooks.model import DAY, ENDPOINT, FAMILIES, STATUSES, Endpoint, EndpointStatus, Via
 from redrive.webhooks.providers import Verification
 from redrive.webhooks.signing import new_secret
 
 FRESH: Millis = 1_000
 """How old a document may be when a webhook is delivered or received."""
 CACHED = 10_000
+HOUR: Millis = 3_600_000
 PAUSES = 100
+BREAKER = gate_config(retry_share=None)
+"""Without a budget for retries: an endpoint has a schedule of its own."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -100,8 +107,8 @@ class Endpoints:
         except Conflict:
             hint = f"update it with endpoints.update({name!r}, ...), or choose another id"
             raise Conflict(f"endpoint {name} exists already", hint=hint) from None
-        await self._apply(endpoint)
-        await self._record("webhook_endpoint_create", endpoint, "created")
+        await self._record("create", endpoint, "created")
+        await self._apply(name)
         return NewEndpoint(endpoint, made)
 
     async def get(self, id: str) -> Endpoint:
@@ -114,7 +121,9 @@ class Endpoints:
         return tuple([codec.decode(document.body, Endpoint) for document in found])
 
     async def update(self, id: str, url: str | None = None, **options: Unpack[EndpointOptions]) -> Endpoint:
-        """Change what is given. In force from the next attempt on, also for webhooks that wait."""
+        """Change what is given. In force from the next attempt on, also for webhooks that wait; only those that came
+        while `order` was none stay without order, and are sent one at a time.
+        """
 
         def change(endpoint: Endpoint, now: Instant) -> Endpoint:
             secrets = self.secrets(endpoint)
@@ -126,9 +135,8 @@ class Endpoints:
                 raise ConfigError("the endpoint has no secret to sign events with", field="events", hint=hint)
             return self._sealed(replace(changed, updated_at=now), secrets)
 
-        endpoint = await self._change(id, change)
-        await self._apply(endpoint)
-        await self._record("webhook_endpoint_update", endpoint, "updated")
+        endpoint = await self._change(id, change, "update", "updated")
+        await self._apply(id)
         return endpoint
 
     async def mute(self, id: str, *, reason: str = "muted") -> Endpoint:
@@ -159,7 +167,8 @@ class Endpoints:
                 break
         await store.write_documents([DocumentWrite(ENDPOINT, endpoint.id, None, version)])
         self._forget(endpoint.id)
-        await self._record("webhook_endpoint_delete", endpoint, reason)
+        await store.configure(endpoint.queue, QueueChange(paused=False))  # what still comes becomes a letter
+        await self._record("delete", endpoint, reason)
 
     async def rotate_secret(self, id: str, *, overlap: Duration = "24h") -> str:
         """A new secret for signing, which is shown here only. The ones before sign as well until `overlap` is over."""
@@ -172,8 +181,7 @@ class Endpoints:
             signing = ((made, None), *kept)
             return self._sealed(replace(endpoint, updated_at=now), replace(secrets, signing=signing))
 
-        endpoint = await self._change(id, change)
-        await self._record("webhook_endpoint_rotate", endpoint, "a new secret for signing")
+        await self._change(id, change, "rotate", "a new secret for signing")
         return made
 
     async def recover(self, id: str, *, since: datetime | str, reason: str = "recovered") -> int:
@@ -196,8 +204,8 @@ class Endpoints:
         dead = await letters.count(f"queue:{endpoint.queue} {STATUSES['dead_letter']}") if row.open else 0
         failed = row.open - dead
         ended = row.done + failed + dead
-        first = await self._app.find(f"queue:{endpoint.queue} state:ready", limit=1) if row.ready else ()
-        oldest = row.oldest_due if first else None
+        waiting = parse_filter(f"queue:{endpoint.queue} {STATUSES['pending']}")
+        oldest = (await store_of(self._app).find(waiting, 1, oldest=True)).items
         return EndpointStats(
             endpoint.id,
             pending=row.live,
@@ -205,17 +213,19 @@ class Endpoints:
             failed=failed,
             dead_letter=dead,
             success_rate=row.done / ended if ended else None,
-            oldest_pending_at=None if oldest is None else moment(oldest),
+            oldest_pending_at=moment(oldest[0].enqueued_at) if oldest else None,
             status=endpoint.status,
         )
 
     # --- for delivery and ingest ---
 
-    async def cached(self, id: str) -> Endpoint | None:
+    async def cached(self, id: str, *, fresh: Millis = FRESH) -> Endpoint | None:
         """As it was up to a second ago; None if there is none."""
+        if not _ID.fullmatch(id):
+            return None
         now = clock_of(self._app).monotonic()
         known = self._cache.get(id)
-        if known is not None and now - known[0] <= FRESH:
+        if known is not None and now - known[0] <= fresh:
             return known[1]
         document = await store_of(self._app).document(ENDPOINT, id)
         endpoint = None if document is None else codec.decode(document.body, Endpoint)
@@ -242,27 +252,35 @@ class Endpoints:
         """With its secrets."""
         return replace(endpoint.verification, secrets=self.secrets(endpoint).verification)
 
-    async def note_result(self, endpoint: Endpoint, *, delivered: bool, gone: bool = False) -> None:
-        """Remember since when it fails, and disable it when it does for too long, or is gone."""
-        if delivered:
-            if endpoint.failing_since is not None:
-                await self._change(endpoint.id, lambda now, _: replace(now, failing_since=None))
-            return
-        now = clock_of(self._app).now()
-        since = endpoint.failing_since
-        if since is None:
-            since = now
-            await self._change(endpoint.id, lambda now, at: replace(now, failing_since=now.failing_since or at))
-        limit = endpoint.disable_after
-        if gone:
-            await self.disable(endpoint.id, reason="it answered 410 Gone")
-        elif limit is not None and now - since >= limit:
-            await self.disable(endpoint.id, reason=f"every attempt failed for {durations.format(now - since)}")
+    async def note_delivered(self, id: str) -> None:
+        endpoint = await self.cached(id)
+        if endpoint is not None and endpoint.failing_since is not None:
+            await self._change(id, lambda now, _: replace(now, failing_since=None))
+
+    async def note_failure(self, id: str) -> Endpoint:
+        """Remember since when it fails, and disable it when it does for too long. Gives the endpoint as it is now."""
+
+        def change(endpoint: Endpoint, now: Instant) -> Endpoint:
+            since, pause = endpoint.failing_since, now - endpoint.failed_at
+            if since is None or pause > DAY:  # after a day without attempts nobody knows
+                return replace(endpoint, failing_since=now, failed_at=now)
+            return replace(endpoint, failed_at=now) if pause >= HOUR else endpoint
+
+        endpoint = await self._change(id, change)
+        failing = clock_of(self._app).now() - (endpoint.failing_since or 0)
+        if endpoint.disable_after is not None and failing >= endpoint.disable_after:
+            return await self.disable(id, reason=f"every attempt failed for {durations.format(failing)}")
+        return endpoint
 
     async def restore_settings(self) -> None:
-        """Give each queue the settings of its document: a process may have ended between the two writes."""
+        """Give each queue the settings of its document: a process may have ended between the two writes. A queue that
+        an operator paused stays so.
+        """
+        paused = {row.queue: row.paused_reason for row in (await self._app.tally()).queues if row.paused}
         for endpoint in await self.list():
-            await self._apply(endpoint)
+            ours = paused.get(endpoint.queue, "muted: ").startswith(("muted: ", "disabled: "))
+            with suppress(NotFound):
+                await self._apply(endpoint.id, pause=ours)
 
     # --- documents ---
 
@@ -279,8 +297,10 @@ class Endpoints:
         )
         self._forget(endpoint.id)
 
-    async def _change(self, id: str, change: Change) -> Endpoint:
-        """Again from the start when another process was first: a change is a function of what is there."""
+    async def _change(self, id: str, change: Change, word: str = "", reason: str = "") -> Endpoint:
+        """Again from the start when another process was first: a change is a function of what is there. `word`: the
+        audit's, of a change that it is to have.
+        """
         while True:
             endpoint, version = await self._read(id)
             changed = change(endpoint, clock_of(self._app).now())
@@ -290,6 +310,8 @@ class Endpoints:
                 await self._write(changed, expect=version)
             except Conflict:
                 continue
+            if word:
+                await self._record(word, changed, reason)
             return changed
 
     async def _set_status(self, id: str, status: EndpointStatus, reason: str) -> Endpoint:
@@ -309,30 +331,36 @@ class Endpoints:
                 updated_at=now,
             )
 
-        endpoint = await self._change(id, change)
-        await self._apply(endpoint)
-        await self._record(f"webhook_endpoint_{status}", endpoint, reason)
+        endpoint = await self._change(id, change, status, reason)
+        await self._apply(id)
         return endpoint
 
-    async def _apply(self, endpoint: Endpoint) -> None:
+    async def _apply(self, id: str, *, pause: bool = True) -> None:
+        """Configure the queue as the document says, until it is the current one: the last of two processes to
+        configure must be the one that has it.
+        """
         store, actor = store_of(self._app), parts_of(self._app).actor
-        ordered = endpoint.order != "none"
-        await store.configure(
-            endpoint.queue,
-            QueueChange(
-                paused=endpoint.status != "active",
+        while True:
+            endpoint, version = await self._read(id)
+            status, ordered = endpoint.status, endpoint.order != "none"
+            if endpoint.breaker:
+                await declare_gate(store, endpoint.queue, BREAKER)
+            change = QueueChange(
+                paused=status != "active" if pause else None,
                 by=actor,
-                reason=f"{endpoint.status}: {endpoint.status_reason}" if endpoint.status != "active" else "",
+                reason=f"{status}: {endpoint.status_reason}" if status != "active" else "",
                 order="skip" if endpoint.order == "none" else endpoint.order,
-                max_running=None if ordered else endpoint.concurrency,
+                max_running=1 if ordered else endpoint.concurrency,
                 rate=None if endpoint.rate is None else rates.parse(endpoint.rate),
                 policy=endpoint.retry,
                 gate=endpoint.queue if endpoint.breaker else "",
-            ),
-        )
+            )
+            await store.configure(endpoint.queue, change)
+            if (await self._read(id))[1] == version:
+                return
 
-    async def _record(self, change: str, endpoint: Endpoint, reason: str) -> None:
-        actor = parts_of(self._app).actor
+    async def _record(self, word: str, endpoint: Endpoint, reason: str) -> None:
+        change, actor = f"webhook_endpoint_{word}", parts_of(self._app).actor
         await record(store_of(self._app), change, endpoint.id, {"url": endpoint.url}, actor=actor, reason=reason)
 
     def _forget(self, id: str) -> None:
@@ -351,7 +379,8 @@ class Endpoints:
     def _check_url(self, endpoint: Endpoint) -> None:
         if endpoint.via == "hub" and not endpoint.url:
             return
-        host = check_http_url(endpoint.url, field="url", secret="headers={'Authorization': ...}").hostname or ""
+        instead = "headers={'Authorization': ...}"
+        host = check_http_url(endpoint.url, field="url", secret=instead).hostname or ""
         if endpoint.via == "direct":
             denied = "" if not _is_address(host) else self._guard.denies(host)
             if denied:

@@ -6,42 +6,61 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from redrive.core.item import Millis
-from redrive.core.validation import check_count
+from redrive.core.validation import check_count, check_str_list
 from redrive.errors import ConfigError
 from redrive.net.guard import Guard
 from redrive.net.http import HttpClient, HttpError
 from redrive.net.urls import check_http_url, check_token
+from redrive.office.settings import check_name
 from redrive.stores.clock import Clock, SystemClock
-from redrive.webhooks.delivery import BODY_LIMIT, Response, direct
-from redrive.webhooks.hub import MOST, POLL, Accepted, Close, Connect, Connected, Deliveries, Given, Next, Result
-from redrive.webhooks.tokens import HubRefused
+from redrive.webhooks.delivery import Request, Response, sent
+from redrive.webhooks.hub import LARGEST, MOST, POLL, Accepted, Connect, Connected, Deliveries, Given, Next, Result
+from redrive.webhooks.tokens import PERMANENT, HubRefused
 
 logger = logging.getLogger("redrive.webhooks")
 T = TypeVar("T")
 
 CALL: Millis = 30_000
-ANSWERS = 64 * 1024 * 1024
-"""Bytes of deliveries in one answer of the edge."""
+ANSWERS = 2 * LARGEST
+"""Bytes of an answer of the edge, in which bodies are base64."""
 FIRST, LONGEST = 1_000, 60_000
-PERMANENT = frozenset(
-    ("TOKEN_MISSING", "TOKEN_INVALID", "TOKEN_REVOKED", "NO_ENDPOINTS", "ENDPOINT_NOT_FOUND", "ENDPOINT_ACCESS_DENIED")
-)
-"""To ask again would not help: the hub ends."""
+"""The pauses between tries, each twice the one before; after a stable minute from the first one on."""
+KEPT: Millis = 150_000
+"""How long a result is kept that the edge could not take, since it had restarted: the lease of its webhook has to end
+before it is given again.
+"""
+LAST_TRIES: Millis = 16_000
+"""The pause from which on a hub that is told to stop gives up reporting."""
+HEADER = 4_096
 
 
 class EdgeUnreachable(Exception):
     """The edge did not answer, or cannot serve just now."""
 
 
+class Work:
+    """A webhook in hand. `again` is set when it was given again, under another number or in another session."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, session: str, given: Given) -> None:
+        self.session = session
+        self.given = given
+        self.again = asyncio.Event()
+
+
 class WebhookHub:
     """`destinations`: URLs of its own by endpoint, in place of those that the edge has; every address may be called.
 
-    The URLs of the edge may lead to public addresses, and to the networks in `allow`.
+    The URLs of the edge may lead to public addresses, and to the networks in `allow`. `name`: that of the machine; give
+    each hub its own, since one that connects takes the place of another with the same name and token.
     """
 
     def __init__(
@@ -56,109 +75,149 @@ class WebhookHub:
         concurrency: int = 10,
         clock: Clock | None = None,
     ) -> None:
-        check_http_url(edge, field="edge", secret="token=...")
+        check_http_url(edge, field="edge", secret="token")  # noqa: S106 - the name of a parameter
         self._edge = edge.rstrip("/")
         self._token = check_token(token, field="token")
-        self._name = name or socket.gethostname()
-        self._endpoints = tuple(endpoints)
+        self._name = check_name(name or socket.gethostname(), "name")
+        hint = "give ids of endpoints, or leave it out for those of the token"
+        self._endpoints = tuple(check_str_list(endpoints, field="endpoints", hint=hint))
         self._destinations = dict(destinations or {})
         for endpoint, url in self._destinations.items():
-            check_http_url(url, field=f"destinations[{endpoint!r}]", secret="a header of the endpoint")
+            check_http_url(url, field=f"destinations[{endpoint!r}]", secret="headers")  # noqa: S106 - as above
         self._concurrency = check_count(concurrency, field="concurrency", most=MOST, error=ConfigError)
         self._clock = SystemClock() if clock is None else clock
         self._calls = HttpClient(connections=self._concurrency + 2)
-        self._guarded, self._own = HttpClient(guard=Guard(allow)), HttpClient()
+        self._guarded, self._own = HttpClient(guard=Guard(allow), packed=True), HttpClient(packed=True)
         self._stop = asyncio.Event()
-        self._have: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._session = ""
+        self._asking: asyncio.Task[None] | None = None
+        self._works: dict[str, Work] = {}
 
     async def run(self) -> None:
-        """Until `stop`. Connects again with growing pauses; raises HubRefused when the edge refuses for good."""
+        """Until `stop`. Asks again with growing pauses; raises HubRefused when the edge refuses for good."""
         clients = (self._calls, self._guarded, self._own)
         for client in clients:
             await client.open()
         try:
-            pause = FIRST
-            while not self._stop.is_set():
-                began = self._clock.monotonic()
-                try:
-                    await self._serve()
-                except EdgeUnreachable as error:
-                    if self._clock.monotonic() - began > LONGEST:
-                        pause = FIRST
-                    logger.warning("the edge does not serve: %s; again in %d s", error, pause // 1000)
-                    await self._clock.wait(self._stop, pause)
-                    pause = min(pause * 2, LONGEST)
+            await self._ask_until_stopped()
+            if self._works:
+                await asyncio.wait([work.task for work in self._works.values()])
+            if self._session:
+                with suppress(EdgeUnreachable, HubRefused):  # it gives back what is left when it misses the hub
+                    await self._call("close", Next(self._session), Accepted)
         finally:
-            await self._finish()
+            tasks = [work.task for work in self._works.values()] + ([self._asking] if self._asking else [])
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             for client in clients:
                 await client.close()
 
     def stop(self) -> None:
-        """Take nothing new, finish what is under way, and end."""
+        """Take nothing new, finish and report what is under way, and end."""
         self._stop.set()
+        if self._asking is not None:
+            self._asking.cancel()
+        for work in self._works.values():
+            work.again.set()
 
-    async def _serve(self) -> None:
-        asked = Connect(self._name, self._endpoints, self._concurrency)
-        session = (await self._call("connect", asked, Connected)).session
-        logger.info("hub %s is connected to %s", self._name, self._edge)
-        stopping = asyncio.create_task(self._stop.wait())
-        try:
-            while not self._stop.is_set():
-                asking = asyncio.create_task(
-                    self._call("next", Next(session, tuple(self._have)), Deliveries, within=POLL + CALL)
-                )
-                await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not asking.done():
-                    asking.cancel()
-                    break
-                for given in asking.result().deliveries:
-                    self._begin(session, given)
-            await self._finish()
-            await self._call("close", Close(session), Accepted)
-        except HubRefused as refused:
-            if refused.code in PERMANENT:
-                raise
-            raise EdgeUnreachable(refused.message) from None
-        finally:
-            stopping.cancel()
-
-    def _begin(self, session: str, given: Given) -> None:
-        key = given.id, given.delivery
-        if key not in self._have:
-            self._have[key] = task = asyncio.create_task(self._forward(session, given))
-            task.add_done_callback(lambda _: self._have.pop(key, None))
-
-    async def _finish(self) -> None:
-        if self._have:
-            await asyncio.wait(set(self._have.values()))
-
-    async def _forward(self, session: str, given: Given) -> None:
-        url = self._destinations.get(given.endpoint)
-        request = given.request if url is None else msgspec.structs.replace(given.request, url=url)
-        send = direct(self._guarded if url is None else self._own)
-        response = await send(None, request) if request.url else Response(error="no destination", denied=False)
-        logger.info("webhook %s attempt %d: %s", given.id, given.attempt, response.said)
+    async def _ask_until_stopped(self) -> None:
         pause = FIRST
-        while True:  # the target was called: the edge has to know, or the webhook is sent again
-            try:
-                await self._call("result", Result(session, given.id, given.delivery, response), Accepted)
+        while not self._stop.is_set():
+            began = self._clock.monotonic()
+            self._asking = asyncio.create_task(self._ask())
+            await asyncio.wait({self._asking})
+            if self._asking.cancelled():
                 return
-            except HubRefused as refused:
-                logger.warning("webhook %s: the edge refused the result: %s", given.id, refused.message)
+            error = self._asking.exception()
+            if isinstance(error, HubRefused) and error.code not in PERMANENT:
+                self._session = ""
+            elif error is not None and not isinstance(error, EdgeUnreachable):
+                raise error
+            if self._clock.monotonic() - began > LONGEST:
+                pause = FIRST
+            logger.warning("the edge does not serve: %s; again in %d s", error, pause // 1000)
+            await self._clock.wait(self._stop, pause)
+            pause = min(pause * 2, LONGEST)
+
+    async def _ask(self) -> None:
+        """In one session, which outlives calls that fail: the edge ends it when the hub was silent for a minute."""
+        if not self._session:
+            asked = Connect(self._name, self._endpoints, self._concurrency)
+            self._session = (await self._call("connect", asked, Connected)).session
+            logger.info("hub %s is connected to %s", self._name, self._edge)
+        while True:
+            have = [work.given for work in self._works.values() if work.session == self._session]
+            asked_next = Next(self._session, tuple([(given.id, given.delivery) for given in have]))
+            answer = await self._call("next", asked_next, Deliveries, within=POLL + CALL)
+            for given in answer.deliveries:
+                self._begin(given)
+
+    def _begin(self, given: Given) -> None:
+        """One request at a time for each webhook. What was given back while it was under way, as by an edge that was
+        restarted, goes on under its new number.
+        """
+        work = self._works.get(given.id)
+        if work is not None and work.given.turn == given.turn:
+            work.session, work.given = self._session, given
+            work.again.set()
+            return
+        if work is not None:
+            work.task.cancel()  # another hub has had it since
+        self._works[given.id] = work = Work(self._session, given)
+        work.task = asyncio.create_task(self._forward(work))
+
+    async def _forward(self, work: Work) -> None:
+        given = work.given
+        try:
+            try:
+                response = await self._send(given)
+            except Exception as error:  # noqa: BLE001 - the edge must know, or the webhook is sent again and again
+                response = Response(error=f"hub {self._name}: {type(error).__name__}: {error}")
+            logger.info("webhook %s attempt %d: %s", given.id, given.attempt, response.said)
+            headers = tuple([(_text(name), _text(value)) for name, value in response.headers])
+            await self._report(work, replace(response, headers=headers, error=_text(response.error)))
+        finally:
+            if self._works.get(given.id) is work:
+                del self._works[given.id]
+
+    async def _send(self, given: Given) -> Response:
+        own = self._destinations.get(given.endpoint)
+        request: Request = given.request if own is None else replace(given.request, url=own)
+        if not request.url:
+            return Response(error=f"hub {self._name} has no destination for endpoint {given.endpoint}")
+        return await sent(self._guarded if own is None else self._own, request)
+
+    async def _report(self, work: Work, response: Response) -> None:
+        """Until the edge has taken it or refused it: the target was called."""
+        pause = FIRST
+        while True:
+            work.again.clear()
+            result = Result(work.session, work.given.id, work.given.delivery, response)
+            try:
+                if not (await self._call("result", result, Accepted)).accepted:
+                    logger.warning("webhook %s: the edge has a result already, or another hub has it", result.id)
                 return
             except EdgeUnreachable:
-                await self._clock.sleep(pause)
-                pause = min(pause * 2, LONGEST)
+                wait, pause = pause, min(pause * 2, LONGEST)
+                last = self._stop.is_set() and wait >= LAST_TRIES
+            except HubRefused as refused:
+                wait = KEPT
+                last = self._stop.is_set() or refused.code != "SESSION_UNKNOWN"
+            if last or (not await self._clock.wait(work.again, wait) and wait == KEPT):
+                logger.warning("webhook %s: its result could not be reported; it will be sent again", result.id)
+                return
 
     async def _call(self, path: str, body: Any, answer: type[T], *, within: Millis = CALL) -> T:
-        headers = {"Content-Type": "application/json"}
+        """Raises EdgeUnreachable and HubRefused. Each call may be repeated: one that is lost is sent again."""
         try:
             got = await self._calls.post(
                 f"{self._edge}/hub/{path}",
                 msgspec.json.encode(body),
-                headers,
+                {"Content-Type": "application/json"},
                 within=within,
                 limit=ANSWERS,
+                safe=True,
                 token=self._token,
             )
             if got.status == 200:
@@ -166,8 +225,13 @@ class WebhookHub:
             said = msgspec.json.decode(got.body, type=dict[str, str])
         except HttpError as error:
             raise EdgeUnreachable(str(error)) from None
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise EdgeUnreachable("its answer is not that of an edge") from None
-        if got.status >= 500:
-            raise EdgeUnreachable(said.get("error", str(got.status)))
-        raise HubRefused(said.get("code", ""), said.get("error", ""), status=got.status)
+        if got.status >= 500 or "code" not in said:
+            raise EdgeUnreachable(said.get("error", f"HTTP {got.status}"))
+        raise HubRefused(said["code"], said.get("error", ""))
+
+
+def _text(text: str) -> str:
+    """As the edge takes it: not too long, and in UTF-8."""
+    return text[:HEADER].encode(errors="replace").decode()

@@ -11,13 +11,15 @@ from msgspec import Struct
 from redrive import Redrive, Snooze
 from redrive.app.internals import Store, clock_of, store_of
 from redrive.core import codec, durations
+from redrive.core.families import family_of
 from redrive.core.instants import format as instant_text
-from redrive.core.item import Item, NewItem
+from redrive.core.item import Instant, Item, NewItem
 from redrive.core.states import State
+from redrive.engine.ids import new_id
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import NotFound
 from redrive.webhooks.endpoints import Endpoints
-from redrive.webhooks.model import AGED, DAY, FAMILIES, STATUSES, WEEK, Endpoint, endpoint_id, status_of
+from redrive.webhooks.model import AGED, DAY, FAMILIES, NEVER, STATUSES, WEEK, Endpoint, endpoint_id, status_of
 
 QUEUE = "webhooks.maintenance"
 EVERY = "1h"
@@ -48,36 +50,51 @@ class Maintained(Struct, frozen=True):
 
 
 class Notices:
-    """One notice for each webhook that fails or dies, through an outbox queue: it is tried until it succeeds, once."""
+    """One notice for each webhook that fails or dies, and one for each round in which some died of age, through an
+    outbox queue: each is tried until it succeeds, once.
+    """
 
-    def __init__(self, app: Redrive, notify: Notify | None) -> None:
+    def __init__(self, app: Redrive, notify: Notify | None, on_dead_letter: Callable[[int], object] | None) -> None:
         self._app = app
         self._notify = notify
-        self._queue = "" if notify is None else app.outbox(TARGET, self._deliver)
+        self._on_dead_letter = on_dead_letter
+        self._queue = app.outbox(TARGET, self._deliver) if notify or on_dead_letter else ""
 
-    async def put(self, items: Iterable[Item]) -> None:
+    async def put(self, *items: Item) -> None:
         """A repeat adds nothing: the id says which webhook, and how often it was replayed."""
-        if self._queue:
-            new = [NewItem(_id(item), self._queue, codec.encode([item.id, item.replays])) for item in items]
-            store = store_of(self._app)
-            if new:
-                await retry_unknown(lambda: store.put(new), clock=clock_of(self._app))
+        if self._notify is not None:
+            await self._put([(_id(item), (item.id, item.replays)) for item in items])
+
+    async def put_count(self, dead: int) -> None:
+        if self._on_dead_letter is not None and dead:
+            await self._put([(new_id(), ("", dead))])
+
+    async def _put(self, notices: Iterable[tuple[str, tuple[str, int]]]) -> None:
+        new = [NewItem(name, self._queue, codec.encode(body)) for name, body in notices]
+        store = store_of(self._app)
+        if new:
+            await retry_unknown(lambda: store.put(new), clock=clock_of(self._app))
 
     async def _deliver(self, notice: Item) -> None:
-        webhook_id, replays = codec.decode(notice.payload, tuple[str, int])
+        webhook_id, number = codec.decode(notice.payload, tuple[str, int])
+        if webhook_id:
+            done = await self._tell(webhook_id, number)
+        else:
+            done = self._on_dead_letter(number) if self._on_dead_letter is not None else None
+        if inspect.isawaitable(done):
+            await done
+
+    async def _tell(self, webhook_id: str, replays: int) -> object:
         try:
             item = await self._app.get(webhook_id)
         except NotFound:
-            return
-        if item.replays != replays or item.state in (State.DONE, State.CANCELLED):
-            return  # it was sent again meanwhile
-        if item.letter is None:  # the notice is written before the webhook is settled
+            return None
+        if item.replays != replays or item.state in (State.DONE, State.CANCELLED) or self._notify is None:
+            return None  # it was sent again meanwhile
+        if item.letter is None:  # the notice is written before the webhook has ended
             raise Snooze("5s" if item.state is State.LEASED else "1m", note="the webhook has not ended")
-        failure = item.letter.failure
-        received = instant_text(item.enqueued_at)
-        done = (self._notify or print)(Notice(item.id, endpoint_id(item.queue), status_of(item), failure.text, received))
-        if inspect.isawaitable(done):
-            await done
+        text, received = item.letter.failure.text, instant_text(item.enqueued_at)
+        return self._notify(Notice(item.id, endpoint_id(item.queue), status_of(item), text, received))
 
 
 def _id(item: Item) -> str:
@@ -96,19 +113,12 @@ class Maintenance:
     """`retention` letters: what failed or died stays until somebody resolves it."""
 
     def __init__(
-        self,
-        app: Redrive,
-        endpoints: Endpoints,
-        notices: Notices,
-        *,
-        retention: Literal["letters", "seed"],
-        on_dead_letter: Callable[[int], object] | None,
+        self, app: Redrive, endpoints: Endpoints, notices: Notices, *, retention: Literal["letters", "seed"]
     ) -> None:
         self._app = app
         self._endpoints = endpoints
         self._notices = notices
         self._retention = retention
-        self._on_dead_letter = on_dead_letter
         app.queue(QUEUE, keep="1d")
         app.handler(QUEUE, concurrency=1, lease="2m")(self._handle)
         app.schedule(QUEUE, QUEUE, every=EVERY)
@@ -119,36 +129,48 @@ class Maintenance:
     async def run(self) -> Maintained:
         await self._endpoints.restore_settings()
         dead = await self._end_old()
-        discarded = await self._discard_old() if self._retention == "seed" else 0
+        await self._notices.put_count(dead)
         async for items in self._pages(f"died<{RECENT}"):
-            await self._notices.put(items)
-        if dead and self._on_dead_letter is not None:
-            done = self._on_dead_letter(dead)
-            if inspect.isawaitable(done):
-                await done
+            await self._notices.put(*items)
+        discarded = await self._discard_old() if self._retention == "seed" else 0
         return Maintained(dead, discarded)
 
     async def _end_old(self) -> int:
-        """Webhooks that waited for longer than their endpoint's `max_age` become dead letters."""
+        """Webhooks that waited for longer than their endpoint's `max_age` become dead letters; so do, after a week,
+        those that came while their endpoint was deleted.
+        """
         endpoints = {endpoint.queue: endpoint for endpoint in await self._endpoints.list()}
-        rows = (await self._app.tally()).queues
-        return sum([await self._end_old_of(endpoints[row.queue]) for row in rows if row.live and row.queue in endpoints])
+        ended = 0
+        for row in (await self._app.tally()).queues:
+            endpoint = endpoints.get(row.queue, Endpoint(id=endpoint_id(row.queue)))
+            if row.live and family_of(row.queue) in FAMILIES and endpoint.status == "active":
+                ended += await self._end_old_of(row.queue, endpoint)
+        return ended
 
-    async def _end_old_of(self, endpoint: Endpoint) -> int:
+    async def _end_old_of(self, queue: str, endpoint: Endpoint) -> int:
         ended, cursor = 0, None
         longest = durations.format(endpoint.max_age)
         while True:
-            text = f"queue:{endpoint.queue} state:ready age>{longest}"
-            page = await self._app.find(text, limit=PAGE, cursor=cursor)
+            page = await self._app.find(f"queue:{queue} state:ready age>{longest}", limit=PAGE, cursor=cursor)
             now = clock_of(self._app).now()
-            old = [item for item in page if endpoint.age(item, now) > endpoint.max_age]
+            old = [
+                item for item in page if endpoint.age(await self._since(endpoint, item, now), now) > endpoint.max_age
+            ]
+            await self._notices.put(*old)
             for tried in (True, False):
                 ids = [item.id for item in old if (item.attempt > 0) is tried]
-                reason = f"not delivered within {longest}" + ("" if tried else ": never attempted")
+                reason = f"not delivered within {longest}" + ("" if tried else f": {NEVER}")
                 ended += len((await self._app.expire(ids, reason=reason)).changed) if ids else 0
             cursor = page.next
             if cursor is None:
                 return ended
+
+    async def _since(self, endpoint: Endpoint, item: Item, now: Instant) -> Instant:
+        """From when its age counts: its receipt or last replay, or the first attempt since then."""
+        if endpoint.window == "received":
+            return item.renewed_at
+        attempts = (await self._app.history(item.id)).attempts if item.attempt else ()
+        return min([each.started_at for each in attempts if each.started_at >= item.renewed_at], default=now)
 
     async def _discard_old(self) -> int:
         """As the seed deletes them, but into the trash: failed 7 days after the last attempt, dead 14 after receipt."""

@@ -28,6 +28,7 @@ ORDER_KEY = "in-order"
 """Of all webhooks of an endpoint that keeps order."""
 DAY: Millis = 86_400_000
 WEEK: Millis = 7 * DAY
+NEVER = "never attempted"
 AGED = ("expired", "max_age")
 """Reasons of letters that waited for too long."""
 
@@ -78,6 +79,7 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `retry` is a policy as data, "" for the usual one. `retry_on` and `fail_on` are statuses or ranges ("404", "5xx")
     that are judged otherwise than usual. `events` are patterns of event types that it subscribes to. `sealed` has its
     secrets, encrypted. `pauses`: when it was muted or disabled before, in which time its webhooks did not age.
+    `failing_since`: no attempt succeeded since; `failed_at`, which is noted hourly: the last one.
     """
 
     id: str
@@ -92,18 +94,20 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: Millis = 30_000
     retry: str = ""
     max_age: Millis = WEEK
+    window: Literal["received", "first_attempt"] = "received"
     retry_on: tuple[str, ...] = ()
     fail_on: tuple[str, ...] = ()
     headers: Pairs = ()
     events: tuple[str, ...] = ()
     breaker: bool = False
-    disable_after: Millis | None = 5 * DAY
+    disable_after: Millis | None = 2 * WEEK
     sealed: bytes = b""
     status: EndpointStatus = "active"
     status_reason: str = ""
     status_since: Instant = 0
     pauses: tuple[tuple[Instant, Instant], ...] = ()
     failing_since: Instant | None = None
+    failed_at: Instant = 0
     created_at: Instant = 0
     updated_at: Instant = 0
 
@@ -115,13 +119,12 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ordered(self) -> bool:
         return self.order != "none"
 
-    def age(self, item: Item, now: Instant) -> Millis:
-        """Since the webhook was received or last replayed, without the time in which the endpoint was not active."""
+    def age(self, since: Instant, now: Instant) -> Millis:
+        """The time since then, without that in which the endpoint was not active."""
         spans: Iterable[tuple[Instant, Instant]] = self.pauses
         if self.status != "active":
             spans = (*spans, (self.status_since, now))
-        still = sum(max(0, min(end, now) - max(start, item.renewed_at)) for start, end in spans)
-        return now - item.renewed_at - still
+        return now - since - sum(max(0, min(end, now) - max(start, since)) for start, end in spans)
 
 
 def endpoint_id(queue: str) -> str:
@@ -130,7 +133,9 @@ def endpoint_id(queue: str) -> str:
 
 
 class Webhook(Struct, frozen=True, kw_only=True):
-    """A webhook as it is now. Times are in UTC. `reason`: why it failed or died, as of the letter."""
+    """A webhook as it is now. Times are in UTC. `reason`: why it failed or died, as of the letter; of one that died of
+    age also whether it was ever attempted. `notification_sent`: about its end.
+    """
 
     id: str
     endpoint_id: str
@@ -164,7 +169,10 @@ def webhook_of(history: History, *, notified: bool = False) -> Webhook:
     item, status = history.item, status_of(history.item)
     envelope = envelope_of(item.payload) if not item.flaw else Envelope(b"")
     failures = [attempt.failure for attempt in history.attempts if attempt.failure is not None]
-    last = item.letter.failure if item.letter is not None else failures[-1] if failures and item.errors else None
+    aged = status == "dead_letter"
+    last = failures[-1] if failures and item.errors and (aged or item.letter is None) else None
+    if item.letter is not None and last is None:
+        last = item.letter.failure
     return Webhook(
         id=item.id,
         endpoint_id=endpoint_id(item.queue),
@@ -175,14 +183,22 @@ def webhook_of(history: History, *, notified: bool = False) -> Webhook:
         payload=envelope.body,
         signature_valid=envelope.signature_valid,
         attempts=item.attempt,
-        last_attempt_at=None if item.leased_at is None else moment(item.leased_at),
+        last_attempt_at=moment(item.leased_at) if item.leased_at is not None and item.attempt else None,
         next_attempt_at=moment(item.due_at) if item.state is State.READY and not item.hold else None,
         delivered_at=moment(item.ended_at) if status == "delivered" and item.ended_at is not None else None,
         error_message=None if last is None or status == "delivered" else last.text,
-        reason="" if item.letter is None else item.letter.reason,
-        notification_sent=notified,
+        reason=_reason(history),
+        notification_sent=notified and item.letter is not None,
         blocked_by=history.blocked_by[0] if history.blocked_by else "",
     )
+
+
+def _reason(history: History) -> str:
+    letter = history.item.letter
+    if letter is None or letter.reason not in AGED:
+        return "" if letter is None else letter.reason
+    said = [deed.reason for deed in history.deeds if deed.change == "expire"][-1:]
+    return ": ".join([letter.reason, *(said or ([] if history.item.attempt else [NEVER]))])
 
 
 def next_retry_delay(attempts: int) -> int:

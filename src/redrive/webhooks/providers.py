@@ -65,8 +65,8 @@ class Verification(Struct, frozen=True):
     """How the requests to an endpoint are verified. Several `secrets` during a rotation.
 
     For hmac and static: `header` holds the signature or the token, behind `prefix`. For hmac: `template` is what is
-    signed, `{body}` by default, `{timestamp}.{body}` with a `timestamp_header`. `tolerance` in seconds. `id_header` holds
-    the sender's id of a delivery.
+    signed, `{body}` by default, `{timestamp}.{body}` with a `timestamp_header`. `tolerance` is in seconds. `id_header`
+    holds the sender's id of a delivery.
     """
 
     provider: str
@@ -117,10 +117,8 @@ def check_verification(provider: object, secrets: object = (), **options: Any) -
     return verification
 
 
-def verify(
-    verification: Verification, headers: Sequence[tuple[str, str]], body: bytes, *, now_seconds: float
-) -> str:
-    """The reason why the request is not genuine; "" if it is. Raises ConfigError for what `check_verification` refuses."""
+def verify(verification: Verification, headers: Sequence[tuple[str, str]], body: bytes, *, now_seconds: float) -> str:
+    """The reason why the request is not genuine; "" if it is. Raises for nothing that a request can hold."""
     provider = _known(verification.provider)
     scheme = replace(verification, **_PRESETS.get(provider, {}))
     try:
@@ -198,7 +196,9 @@ def _check_together(given: Verification) -> None:
         raise ConfigError(f"{given.provider} needs a header", field="header", hint=hint)
     times = 1 if given.timestamp_header else 0
     if given.template and (given.template.count("{body}"), given.template.count("{timestamp}")) != (1, times):
-        rule = "{body} once and {timestamp} once" if times else "{body} once, and {timestamp} only with timestamp_header"
+        rule = (
+            "{body} once and {timestamp} once" if times else "{body} once, and {timestamp} only with timestamp_header"
+        )
         raise ConfigError(f"{shown(given.template)} cannot be used", field="template", hint=f"it must have {rule}")
     if given.provider == "hmac" and not times and given.tolerance != signing.TOLERANCE:
         hint = "name the timestamp_header, or leave it out"

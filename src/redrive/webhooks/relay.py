@@ -14,13 +14,13 @@ from redrive import Keyring, Redrive
 from redrive.app.internals import Store, clock_of, parts_of, store_of
 from redrive.core import codec
 from redrive.core.durations import Duration
+from redrive.core.families import family_of
 from redrive.core.instants import format as instant_text
 from redrive.core.item import History, NewItem, Terms
 from redrive.core.quantity import shown
 from redrive.core.sizes import Size
 from redrive.core.sizes import parse as parse_size
 from redrive.engine.asks import KEY_LIMIT
-from redrive.engine.client import check_id
 from redrive.engine.ids import ItemId, new_id
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import ConfigError, NotFound
@@ -52,6 +52,9 @@ HEAD = 1024 * 1024
 """Bytes of a payload beside the body."""
 CONCURRENCY = 50
 LEASE = "60s"
+_EVENT_TYPE = r"[A-Za-z0-9_.-]{1,128}"
+_EVENT_ID = r"[!-\-/-~]{1,63}"
+"""The signature has dots between the id, the time and the body."""
 
 
 class WebhookPage(Struct, frozen=True):
@@ -76,7 +79,7 @@ class Webhooks:
     async def get(self, id: str) -> Webhook:
         """As it is now. Raises NotFound."""
         history = await self._app.history(id)
-        if not history.item.queue.startswith(tuple(each[:-1] for each in FAMILIES)):
+        if family_of(history.item.queue) not in FAMILIES:
             raise NotFound(f"{id} is an item of queue {history.item.queue}, not a webhook")
         return webhook_of(history, notified=await notified(store_of(self._app), history.item))
 
@@ -88,11 +91,11 @@ class Webhooks:
         limit: int = 100,
         cursor: str | None = None,
     ) -> WebhookPage:
-        """A page, last received first. `error_message` of those that still wait is in `get`."""
+        """A page, last received first, without those in the trash. `error_message` of those that wait is in `get`."""
         if status is not None and status not in STATUSES:
             raise ConfigError(f"{shown(status)} is not a status", field="status", hint=f"use {', '.join(STATUSES)}")
         names = FAMILIES if endpoint is None else [f"{family[:-1]}{endpoint}" for family in FAMILIES]
-        text = f"queue:{','.join(names)} {STATUSES[status] if status else ''}"
+        text = f"queue:{','.join(names)} -disposition:trash {STATUSES[status] if status else ''}"
         page = await self._app.find(text, limit=limit, cursor=cursor)
         return WebhookPage(tuple([webhook_of(History(item)) for item in page]), page.next)
 
@@ -109,7 +112,7 @@ class Relay:
     `allow`: private networks that endpoints may be in, as "10.1.0.0/16". `encryption`: keys for secrets of endpoints.
     `capacity`: how many webhooks may wait in all. `keep`: how long delivered ones are kept. `retention` seed: failed
     and dead ones are discarded after 7 and 14 days. `notify` is called once for each webhook that failed or died, and
-    tried again until it returns; `on_dead_letter` with how many died of age in a round of maintenance.
+    `on_dead_letter` with how many died of age in a round of maintenance; each is tried again until it returns.
     """
 
     def __init__(
@@ -137,7 +140,7 @@ class Relay:
             raise ConfigError(f"must be letters or seed, got {shown(retention)}", field="retention", hint="use one")
         guard = Guard(allow)
         self._client = HttpClient(
-            guard=guard, connections=concurrency, proxy=proxy, proxy_filters=proxy_filters, tls=tls
+            guard=guard, connections=concurrency, proxy=proxy, proxy_filters=proxy_filters, tls=tls, packed=True
         )
         self.app = Redrive(
             store, max_payload=self.max_body + HEAD, encryption=encryption, actor=actor, log=log, clock=clock
@@ -145,10 +148,8 @@ class Relay:
         self.endpoints = Endpoints(self.app, guard, encryption)
         self.webhooks = Webhooks(self.app)
         self.tokens = Tokens(self.app, self.endpoints)
-        self.notices = Notices(self.app, notify)
-        self._maintenance = Maintenance(
-            self.app, self.endpoints, self.notices, retention=retention, on_dead_letter=on_dead_letter
-        )
+        self.notices = Notices(self.app, notify, on_dead_letter)
+        self._maintenance = Maintenance(self.app, self.endpoints, self.notices, retention=retention)
         for family in FAMILIES:
             self.app.queue(family, keep=keep, capacity=capacity)
         self.app.handler(FAMILIES[0], policy=POLICY, lease=LEASE, concurrency=concurrency)(
@@ -160,14 +161,20 @@ class Relay:
         return Delivery(self.endpoints, clock_of(self.app), send, failed=self.notices.put)
 
     async def open(self) -> Self:
-        await self.app.open()
         await self._client.open()
-        await declare(self.app)
+        try:
+            await self.app.open()
+            await declare(self.app)
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def close(self) -> None:
-        await self.app.close()
-        await self._client.close()
+        try:
+            await self.app.close()
+        finally:
+            await self._client.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -182,13 +189,14 @@ class Relay:
 
         With an `id` of the event, a repeat adds nothing.
         """
-        if not isinstance(event_type, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", event_type):
+        if not _is(_EVENT_TYPE, event_type):
             hint = "use 1 to 128 of A-Z a-z 0-9 . _ -, such as order.paid"
             raise ConfigError(f"{shown(event_type)} is not a type of event", field="event_type", hint=hint)
         parts = parts_of(self.app).check_open()
-        event = new_id() if id is None else check_id(id)
-        if "." in event:  # the signature has dots between the id, the time and the body
-            raise ConfigError(f"{shown(event)} contains a dot", field="id", hint="use - or _ in its place")
+        event = new_id() if id is None else id
+        if not _is(_EVENT_ID, event):
+            hint = "use 1 to 63 characters of ASCII without blanks and dots"
+            raise ConfigError(f"{shown(event)} is not an id of an event", field="id", hint=hint)
         data = {"type": event_type, "timestamp": instant_text(parts.clock.now()), "data": payload}
         body = codec.dump_payload(data, limit=self.max_body, queue="webhook:*")
         chosen = [
@@ -205,7 +213,7 @@ class Relay:
     async def send_test(self, endpoint_id: str) -> str:
         """Put a test event for one endpoint, whatever it subscribes to. Gives the id of the webhook."""
         endpoint = await self.endpoints.get(endpoint_id)
-        body = codec.dump_payload({"type": "redrive.test", "data": {"endpoint": endpoint.id}})
+        body = codec.dump_payload({"type": "redrive.test", "data": {"endpoint": endpoint.id}}, limit=HEAD)
         item = _new_item(new_id(), endpoint, Envelope(body, event_type="redrive.test").encode())
         store = store_of(self.app)
         await retry_unknown(lambda: store.put([item]), clock=clock_of(self.app))
@@ -246,6 +254,10 @@ class Relay:
         from redrive.webhooks.ingest import application
 
         return application(self)
+
+
+def _is(pattern: str, text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch(pattern, text) is not None
 
 
 def _new_item(id: str, endpoint: Endpoint, payload: bytes) -> NewItem:

@@ -1,7 +1,7 @@
 """Standard Webhooks 1.0: signatures of outgoing requests, and the verifier for those who receive them.
 
-The text `id.timestamp.body` is signed, with HMAC-SHA256 under a shared secret (`v1`) or with an ed25519 key (`v1a`). The
-module has no clock and no memory: `verify` refuses by time, and returns the id by which a receiver refuses a replay.
+The text `id.timestamp.body` is signed, with HMAC-SHA256 under a shared secret (`v1`) or with an ed25519 key (`v1a`).
+There is no clock and no memory here: `verify` refuses by time, and returns the id by which a receiver refuses replays.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def public_key(private: str) -> str:
 
 def sign(secrets: Sequence[str], webhook_id: str, timestamp_seconds: int, body: bytes) -> str:
     """The value of `webhook-signature`: one signature for each secret, for rotation."""
-    if not isinstance(webhook_id, str) or not _ID.fullmatch(webhook_id):
+    if not _ID.fullmatch(webhook_id):
         hint = "use 1 to 256 printable ASCII characters without blanks and dots"
         raise ConfigError(f"{shown(webhook_id)} cannot be signed", field="webhook_id", hint=hint)
     if not _SECONDS.fullmatch(str(timestamp_seconds)):

@@ -275,10 +275,13 @@ async def test_an_encrypted_payload_is_good_for_its_own_item_only(world: World) 
 async def test_encrypted_when_letters_are_taken_in(world: World) -> None:
     await encrypt(world)
     history = await world.store.get((await world.letter()).id)
-    clear = structs.replace(history, item=structs.replace(history.item, id=fresh("clear"), payload=SMALL))
+    attempts = tuple(structs.replace(one, output=SMALL) for one in history.attempts)
+    item = structs.replace(history.item, id=fresh("clear"), payload=SMALL)
+    clear = structs.replace(history, item=item, attempts=attempts)
     await world.store.take_in([clear], act())
     assert await is_sealed(world, new(SMALL, item_id=clear.item.id))
-    assert (await world.item(clear.item.id)).payload == SMALL
+    taken = await world.store.get(clear.item.id)
+    assert (taken.item.payload, [one.output for one in taken.attempts]) == (SMALL, [b""])
     await world.store.amend(Ids((clear.item.id,)), Discard(), act())
     (tombstone,) = await world.store.prune(Ids((clear.item.id,)), 1, act())
     assert len(tombstone.payload_sha256) == 64

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from redrive.core.acts import Replay
 from redrive.core.decide import Charge, ToReady
 from redrive.core.item import ATTEMPTS_FIRST, ATTEMPTS_LAST, Attempt, Ending, Item
 from redrive.core.select import Ids
+from redrive.core.states import State
 from redrive.core.verbs import Settlement
 from redrive.errors import NotFound
 from redrive.testing.conformance.kit import (
@@ -38,6 +40,16 @@ async def test_get_shows_no_attempt_for_a_first_try_success(world: World) -> Non
     assert (history.attempts, history.omitted, history.deeds) == ((), 0, ())
 
 
+async def test_get_shows_the_output_of_a_first_try_success(world: World) -> None:
+    item = await world.held()
+    settlement = finished(item, b'"sent"')
+    kept = structs.replace(ended(item, Ending.DONE), output=b"\x00\xff 250 OK\r\n")
+    await world.finish(structs.replace(settlement, attempt=kept))
+    history = await world.store.get(item.id)
+    assert (history.item.state, history.item.result, history.attempts) == (State.DONE, b'"sent"', (kept,))
+    await world.sound()
+
+
 async def test_get_shows_every_attempt_in_order(world: World) -> None:
     item = await world.held()
     records = []
@@ -54,14 +66,14 @@ async def test_get_shows_every_attempt_in_order(world: World) -> None:
 
 
 async def test_get_shows_each_attempt_as_it_was_given(world: World) -> None:
-    """Every field, every kind of ending, with and without a failure, whatever the text."""
+    """Every field, every kind of ending, with and without a failure, whatever the text and the output."""
     item = await world.held()
     given = []
     for number, ending in enumerate(Ending):
         why = failure(text=f"{ending} \x00 ☃") if number % 2 else None
-        record = Attempt(
-            item.deliveries, number, f"w {number}", 5 + number, 10_000 * number, ending, why, f"n {ending}"
-        )
+        ran, note, output = 10_000 * number, f"n {ending}", bytes(range(256)) * 32 * number
+        numbers = (item.deliveries, number, f"w {number}", 5 + number, ran)
+        record = Attempt(*numbers, ending, why, note, f"1.{number}", output)
         given.append(record)
         settlement = Settlement(item.id, item.deliveries, ToReady(0, Charge.NOTHING), record)
         (item,) = next_leases(await world.settle(settlement, then=asking(1))).items

@@ -74,7 +74,7 @@ def foreign(world: World, terms: Terms | None = None, *, at: int = 0, item_id: s
     )
     attempts = (
         Attempt(1, 1, "far-away", put + 2 * SECOND, 12, Ending.CRASHED, failure("c6"), "a note"),
-        Attempt(3, 2, "far-away", put + 4 * SECOND, 12, Ending.FAILED, failure("c7")),
+        Attempt(3, 2, "far-away", put + 4 * SECOND, 12, Ending.FAILED, failure("c7"), output=b"\x00\xff"),
     )
     return History(structs.replace(item, **facts), attempts)
 

@@ -60,10 +60,12 @@ begin
             select d.seq, d.due_at, d.kind, d.level, d.level % 3 * 2 + d.level / 3 % 2 as lane,
                    row_number() over (order by d.level % 3 * 2 + d.level / 3 % 2, d.due_at, d.seq) as nth
             from due d
+        ), lanes as materialized (
+            select n.lane, min(n.nth) as head, max(n.nth) as tail from sorted n group by n.lane
         )
         select coalesce(array_agg(o.seq order by o.nth), '{}'), coalesce(array_agg(o.due_at order by o.nth), '{}'),
-               array(select (select coalesce(min(n.nth), 1) from sorted n where n.lane = l) from generate_series(0, 5) l),
-               array(select (select coalesce(max(n.nth), 0) from sorted n where n.lane = l) from generate_series(0, 5) l),
+               array(select coalesce((select n.head from lanes n where n.lane = l), 1) from generate_series(0, 5) l),
+               array(select coalesce((select n.tail from lanes n where n.lane = l), 0) from generate_series(0, 5) l),
                case when of_each < most then array(
                    select array[n.lane + 1, max(n.nth)]
                    from sorted n group by n.kind, n.level, n.lane having count(*) = of_each

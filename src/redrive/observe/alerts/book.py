@@ -1,0 +1,105 @@
+"""The alerts of one app: its channels and rules, declared in code or in settings, and the delivery of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+
+from redrive.core import codec
+from redrive.core.item import Item, Millis
+from redrive.engine.ids import hashed_id
+from redrive.engine.registry import OUTBOX, check_queue_name
+from redrive.engine.signals import Retry
+from redrive.errors import ConfigError, NotFound, NotificationFailed, StoreCorrupt
+from redrive.observe.alerts.model import Channel, Message, Rule
+
+EVERY: Millis = 15_000
+LONGEST_WAIT: Millis = 3_600_000
+"""That a channel may ask for before the next attempt."""
+
+
+class AlertBook:
+    """`outbox` registers the target of a channel. `every`: how often rules are judged."""
+
+    def __init__(self, outbox: Callable[..., object]) -> None:
+        self._outbox = outbox
+        self.channels: dict[str, Channel] = {}
+        self.rules: dict[str, Rule] = {}
+        self.every = EVERY
+
+    @property
+    def key(self) -> str:
+        """Processes with the same rules elect one that judges them."""
+        return hashed_id("\n".join(sorted(self.rules)).encode())
+
+    def add_channel(self, name: str, channel: Channel) -> None:
+        queue_of(name)
+        if self.channels.get(name, channel) != channel:
+            hint = "declare it once, or use another name"
+            raise ConfigError(f"{name!r} is declared otherwise already", field="channel", hint=hint)
+        if name not in self.channels:
+            self.channels[name] = channel
+            self._outbox(target_of(name), partial(deliver, channel), order="skip")
+
+    def add_rule(self, rule: Rule) -> None:
+        if self.rules.get(rule.name, rule) != rule:
+            hint = "declare it once, or use another name"
+            raise ConfigError(f"{rule.name!r} is declared otherwise already", field="rule", hint=hint)
+        self.rules[rule.name] = rule
+
+    def load(self, channels: Mapping[str, Channel], rules: Mapping[str, Rule], every: Millis) -> None:
+        """Those of settings."""
+        for name, channel in channels.items():
+            self.add_channel(name, channel)
+        for rule in rules.values():
+            self.add_rule(rule)
+        if every != EVERY:
+            self.every = every
+
+    def channel(self, name: str) -> Channel:
+        """Raises NotFound."""
+        if name not in self.channels:
+            near = get_close_matches(name, self.channels, n=1)
+            known = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.channels) or 'none'}"
+            raise NotFound(f"no channel {name!r}", hint=known)
+        return self.channels[name]
+
+    def check(self) -> None:
+        """Raises ConfigError for rules that send to channels which nobody declared."""
+        for rule in self.rules.values():
+            for name in rule.to:
+                if name not in self.channels:
+                    near = get_close_matches(name, self.channels, n=1)
+                    fix = f"did you mean {near[0]!r}?" if near else f"declare it: app.alerts.channel({name!r}, …)"
+                    raise ConfigError(
+                        f"rule {rule.name!r} sends to {name!r}, which is no channel", field="to", hint=fix
+                    )
+
+
+def target_of(channel: str) -> str:
+    """The outbox target of a channel: each has a queue and a breaker of its own."""
+    return f"alerts@{channel}"
+
+
+def queue_of(channel: str) -> str:
+    return check_queue_name(f"{OUTBOX}{target_of(channel)}")
+
+
+async def deliver(channel: Channel, item: Item) -> None:
+    """One attempt at an outbox item."""
+    from redrive.engine.outbox import Undeliverable
+    from redrive.observe.alerts.channels import send
+
+    try:
+        message = codec.decode(item.payload, Message)
+    except StoreCorrupt as error:
+        raise Undeliverable(error.message) from None
+    try:
+        await send(channel, message)
+    except NotificationFailed as error:
+        if error.useless:
+            raise Undeliverable(error.message) from None
+        if error.retry_after:
+            raise Retry(error.message, after=min(error.retry_after, LONGEST_WAIT) / 1000) from None
+        raise

@@ -1,0 +1,3 @@
+from tests.support.families import pytest_generate_tests
+
+__all__ = ["pytest_generate_tests"]

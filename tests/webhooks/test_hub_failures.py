@@ -1,0 +1,251 @@
+"""Hubs: what becomes of deliveries when a hub, the edge or the store fails, or is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from redrive.stores.memory import MemoryStore
+from redrive.testing.clock import FakeClock
+from redrive.testing.faults import FaultyStore
+from redrive.webhooks import Relay, WebhookHub
+from tests.webhooks.hub_kit import (
+    LOOPBACK,
+    Door,
+    Kit,
+    Target,
+    hub,
+    killed,
+    kit,
+    port_of,
+    raw,
+    shop,
+)
+
+__all__ = ["kit", "shop"]
+
+
+async def test_a_hub_that_is_killed_loses_nothing(kit: Kit, shop: Target) -> None:
+    await kit.endpoint(shop.url)
+    door = Door(shop)
+    token = await kit.token()
+    run = asyncio.create_task(WebhookHub(kit.url, token, name="killed", clock=kit.clock, allow=[LOOPBACK]).run())
+    first, second = await kit.receive(b"1", b"2")
+    await shop.got(1)
+    await killed(run)
+    door.opened.set()
+    async with hub(kit, token, name="other"):
+        await kit.clock.tick("59s")
+        assert shop.ids == [first], "it may still be at work"
+        await kit.clock.tick("30s")
+        await kit.ended(first, second)
+    assert shop.ids == [first, first, second]
+    assert [arrived.attempt for arrived in shop.seen] == ["1", "1", "1"]
+    notes = [attempt.note for attempt in (await kit.history(first)).attempts]
+    assert notes == ["hub killed is gone, and may have delivered it", ""]
+
+
+async def test_an_edge_that_restarts_gets_the_result_of_what_is_under_way(kit: Kit, shop: Target) -> None:
+    await kit.endpoint(shop.url)
+    token, door = await kit.token(), Door(shop)
+    async with kit.serve() as url:
+        made = WebhookHub(url, token, name="h", clock=kit.clock, allow=[LOOPBACK])
+        run = asyncio.create_task(made.run())
+        (hook,) = await kit.receive()
+        await shop.got(1)
+    await kit.free(hook)
+    async with kit.serve(port_of(url)):
+        await kit.until(lambda: kit.clock.sleepers > 0, "it has noticed")
+        await kit.clock.tick("5s")
+        await kit.until(lambda: bool(kit.edge.sessions), "it is connected again")
+        (session,) = kit.edge.sessions.values()
+        await kit.until(lambda: bool(session._waiting), "leased")  # noqa: SLF001 - what waits
+        await kit.clock.tick("5s")
+        door.opened.set()
+        await kit.ended(hook)
+        made.stop()
+        await run
+    assert shop.ids == [hook], "one request, whose result was reported under the new number"
+
+
+async def test_an_edge_that_is_away_gets_results_later(kit: Kit, shop: Target) -> None:
+    """The target answers while nobody can be told: the result is kept until the edge is there again, and asks."""
+    await kit.endpoint(shop.url)
+    token, door = await kit.token(), Door(shop)
+    async with kit.serve() as url:
+        made = WebhookHub(url, token, name="h", clock=kit.clock, allow=[LOOPBACK])
+        run = asyncio.create_task(made.run())
+        (hook,) = await kit.receive()
+        await shop.got(1)
+    door.opened.set()
+    for _ in range(10):
+        await kit.clock.tick("2s")
+    async with kit.serve(port_of(url)):
+        for _ in range(40):
+            await kit.clock.tick("2s")
+            await kit.clock.rest()
+        await kit.ended(hook)
+        made.stop()
+        await run
+    assert shop.ids == [hook]
+
+
+async def test_a_result_is_not_kept_for_a_webhook_that_others_tried_since(kit: Kit, shop: Target) -> None:
+    await kit.endpoint(shop.url)
+    token, door = await kit.token(), Door(shop)
+    async with hub(kit, token, name="h"), raw(kit, token) as twin:
+        (hook,) = await kit.receive()
+        await shop.got(1)
+        await twin.connect("h")
+        (given,) = await twin.next()
+        assert (await twin.result(given, 500))[1] == {"accepted": True}
+        await kit.free(hook)
+        for _ in range(40):
+            if len(shop.seen) > 1:
+                break
+            await kit.clock.tick("1s")
+        await shop.got(2)
+        door.opened.set()
+        await kit.ended(hook)
+    assert [arrived.attempt for arrived in shop.seen] == ["1", "2"]
+
+
+async def test_an_outage_of_the_store_disconnects_nobody(shop: Target) -> None:
+    clock = FakeClock()
+    store = FaultyStore(MemoryStore(clock))
+    async with Relay(store, clock=clock, log=False, actor="test") as relay:
+        kit = Kit(relay, clock)
+        async with kit.serve():
+            await kit.endpoint(shop.url)
+            async with hub(kit, await kit.token()):
+                await kit.until(lambda: bool(kit.edge.sessions), "it is connected")
+                sessions = list(kit.edge.sessions)
+                for verb in ("document", "documents", "write_documents", "lease", "settle", "extend", "reclaim"):
+                    store.fail(verb)
+                async with raw(kit, "rdh_0_0") as one:
+                    assert (await one.call("next", {}))[0] == 503
+                for _ in range(40):
+                    await clock.tick("5s")
+                store.heal()
+                for _ in range(14):
+                    await clock.tick("5s")
+                (hook,) = await kit.receive()
+                for _ in range(14):
+                    await clock.tick("5s")
+                await kit.ended(hook)
+                assert list(kit.edge.sessions) == sessions
+
+
+async def test_a_hub_that_is_stopped_finishes_and_reports(kit: Kit, shop: Target) -> None:
+    await kit.endpoint(shop.url)
+    door = Door(shop)
+    made = WebhookHub(kit.url, await kit.token(), name="h", clock=kit.clock, allow=[LOOPBACK])
+    run = asyncio.create_task(made.run())
+    first, second = await kit.receive(b"1", b"2")
+    await shop.got(1)
+    made.stop()
+    await kit.clock.rest()
+    assert not run.done()
+    door.opened.set()
+    await run
+    await kit.ended(first)
+    await kit.free(second)
+    assert kit.edge.sessions == {}
+    assert shop.ids == [first]
+
+
+async def test_a_hub_that_is_stopped_does_not_wait_for_an_edge_for_ever(kit: Kit, shop: Target) -> None:
+    await kit.endpoint(shop.url)
+    door = Door(shop)
+    async with kit.serve() as url:
+        made = WebhookHub(url, await kit.token(), name="h", clock=kit.clock, allow=[LOOPBACK])
+        run = asyncio.create_task(made.run())
+        await kit.receive()
+        await shop.got(1)
+    made.stop()
+    door.opened.set()
+    for _ in range(20):
+        await kit.clock.tick("2s")
+    await kit.until(run.done, "it has ended")
+    await run
+
+
+async def test_an_edge_that_is_stopped_waits_for_results(kit: Kit, shop: Target) -> None:
+    await kit.endpoint(shop.url)
+    door = Door(shop)
+    run = asyncio.create_task(kit.relay.run(deliver=False))
+    async with hub(kit, await kit.token()):
+        first, second = await kit.receive(b"1", b"2")
+        await shop.got(1)
+        stop = asyncio.create_task(kit.relay.stop())
+        await kit.clock.rest()
+        assert not stop.done()
+        door.opened.set()
+        await stop
+        await run
+    await kit.ended(first)
+    assert (await kit.history(second)).item.deliveries == 0
+    assert shop.ids == [first]
+
+
+async def test_pauses_grow_to_a_minute_and_begin_anew_after_a_stable_one(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "redrive.webhooks")
+
+    def pauses() -> list[int]:
+        found = [int(text.split()[-2]) for text in caplog.messages if "does not serve" in text]
+        caplog.clear()
+        return found
+
+    token = await kit.token()
+    async with kit.serve() as url:
+        pass
+    made = WebhookHub(url, token, name="h", clock=kit.clock)
+    run = asyncio.create_task(made.run())
+    for seconds in (1, 2, 4, 8, 16, 32, 60, 60):
+        await kit.until(lambda: bool(caplog.messages), "it has tried")
+        assert pauses() == [seconds]
+        await kit.clock.tick(seconds * 1000)
+    await kit.until(lambda: bool(caplog.messages), "it has tried")
+    async with kit.serve(port_of(url)):
+        await kit.clock.tick("60s")
+        await kit.until(lambda: bool(kit.edge.sessions), "it is connected")
+        for _ in range(14):
+            await kit.clock.tick("5s")
+        pauses()
+    await kit.until(lambda: "does not serve" in caplog.text, "the edge is gone")
+    assert pauses() == [1]
+    made.stop()
+    await run
+
+
+async def test_a_hub_does_not_hurry_where_sessions_end_at_once(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    """H-B17: a clean close is no reason to connect again without a pause."""
+    caplog.set_level(logging.WARNING, "redrive.webhooks")
+    async with hub(kit, await kit.token()):
+        for count in range(3):
+            await kit.until(lambda: bool(kit.edge.sessions), "it is connected")
+            async with raw(kit, "") as one:
+                assert one is not None
+            await kit.edge._disconnect(*kit.edge.sessions.values())  # noqa: SLF001 - as a clean close does
+            await kit.until(lambda n=count: caplog.text.count("connect again") > n, "it was told")  # type: ignore[misc]  # the default is an int
+            await kit.clock.rest()
+            assert kit.edge.sessions == {}
+            await kit.clock.tick(1_000 * 2**count)
+
+
+async def test_h30_without_a_hub_a_webhook_dies_of_age_with_the_reason(kit: Kit) -> None:
+    await kit.endpoint()
+    (hook,) = await kit.receive()
+    kit.clock.advance("7d")
+    await kit.relay.maintain()
+    assert (await kit.webhook(hook)).status == "pending"
+    kit.clock.advance("1s")
+    assert (await kit.relay.maintain()).dead_lettered == 1
+    webhook = await kit.webhook(hook)
+    assert (webhook.status, webhook.attempts) == ("dead_letter", 0)
+    deeds = (await kit.history(hook)).deeds
+    assert "not delivered within 7d: never attempted" in [deed.reason for deed in deeds]
