@@ -27,6 +27,7 @@ class Exit(IntEnum):
     FAILED = 1
     USAGE = 2
     REFUSED = 3
+    NOT_ALLOWED = 4
     NOT_FOUND = 5
     CONFLICT = 6
     STORE = 7
@@ -42,6 +43,10 @@ class Refused(RedriveError):
     """Not confirmed, or a confirmation was needed and nobody could give it."""
 
 
+class NotAllowed(RedriveError):
+    """Another side does not know this one, or does not let it do this."""
+
+
 class UserCodeFailed(RedriveError):
     """The user's module raised while it was imported; `shown` is its traceback."""
 
@@ -53,6 +58,7 @@ class UserCodeFailed(RedriveError):
 # The first that fits wins, so a subclass stands before its base.
 TABLE: tuple[tuple[type[BaseException], Exit, str], ...] = (
     (Refused, Exit.REFUSED, "refused"),
+    (NotAllowed, Exit.NOT_ALLOWED, "not_allowed"),
     (errors.NotFound, Exit.NOT_FOUND, "not_found"),
     (errors.UnknownQueue, Exit.NOT_FOUND, "unknown_queue"),
     (errors.Conflict, Exit.CONFLICT, "conflict"),

@@ -144,8 +144,9 @@ Exit codes:
   1 failed                8 still going: the time to wait ran out
   2 usage                 9 partly: some were skipped, named on stderr
   3 not confirmed        10 a check found something
-  5 not found, or       130 interrupted
-    not unique          141 nobody reads the output any more
+  4 not allowed         130 interrupted
+  5 not found, or       141 nobody reads the output any more
+    not unique
   6 conflict: nothing could be changed in its state
 """
 

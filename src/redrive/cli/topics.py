@@ -16,6 +16,7 @@ EXIT_CODES = """Exit codes
   1    failed; with `item wait`, the item did
   2    usage: unknown command, bad flag, bad filter, bad settings
   3    refused: not confirmed, or nobody was there to confirm it
+  4    not allowed: an edge refused the token of a hub, or what it asked for
   5    not found, or a prefix that is not unique
   6    conflict: nothing could be changed in its state
   7    the store is not there, not reachable or not usable

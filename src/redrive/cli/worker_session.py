@@ -8,6 +8,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Protocol
 
 from redrive.app import Redrive
 from redrive.cli.exits import Exit
@@ -15,9 +16,10 @@ from redrive.cli.guard import Guard
 from redrive.cli.leaving import leave_now
 from redrive.cli.worker_line import ChildLine
 from redrive.cli.worker_logs import logger
+from redrive.core.durations import Duration
 from redrive.core.durations import format as format_duration
 from redrive.core.item import Millis
-from redrive.events import Event, StoreFailed, StoreRecovered, WorkerOrdered, WorkerStarted, WorkerStopped
+from redrive.events import Event, Events, StoreFailed, StoreRecovered, WorkerOrdered, WorkerStarted, WorkerStopped
 
 LAST_WORDS: Millis = 10_000
 """Beyond the grace: for the last write. A store that is gone must not keep the process."""
@@ -28,10 +30,27 @@ TURNS = 3
 """Of the loop, in which workers that are told to stop have heard it."""
 
 
+class Runs(Protocol):
+    """What has a session: an app, or a door's process that opens, runs and stops in the same way."""
+
+    @property
+    def events(self) -> Events: ...
+
+    async def open(self) -> object: ...
+
+    async def run(
+        self, *, until_idle: bool, queues: list[str] | None, grace: Duration, concurrency: int | None
+    ) -> None: ...
+
+    async def stop(self, *, grace: Duration | None = None) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class Session:
     """`line` leads to the supervisor, if there is one."""
 
-    def __init__(self, app: Redrive, grace: Millis, line: ChildLine | None = None) -> None:
+    def __init__(self, app: Runs, grace: Millis, line: ChildLine | None = None) -> None:
         self._app = app
         self._grace = grace
         self._line = line
@@ -43,7 +62,9 @@ class Session:
         self._working = False
         app.events.subscribe(self._watch)
 
-    async def serve(self, queues: list[str] | None, *, until_idle: bool, concurrency: int | None = None) -> Exit:
+    async def serve(
+        self, queues: list[str] | None = None, *, until_idle: bool = False, concurrency: int | None = None
+    ) -> Exit:
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(thread_name_prefix="asyncio")
         loop.set_default_executor(pool)
@@ -53,9 +74,9 @@ class Session:
             guard.hear(number)
         try:
             await self._app.open()
-            if self._app.info().engine == "memory":
+            if isinstance(self._app, Redrive) and self._app.info().engine == "memory":
                 logger.warning("the app's store is memory: nobody outside of this process can enqueue to it")
-            if self._line is not None:
+            if isinstance(self._app, Redrive) and self._line is not None:
                 await self._line.catch_up(self._app)
             attending = asyncio.create_task(self._attend())
             grace = f"{self._grace}ms"
@@ -72,7 +93,7 @@ class Session:
 
     async def _attend(self) -> None:
         """Ends this worker in good order when its supervisor is gone, unless it is ending already."""
-        if self._line is not None:
+        if self._line is not None and isinstance(self._app, Redrive):
             await self._line.attend(self._app)
             if not self._signals:
                 logger.warning("the supervisor is gone")

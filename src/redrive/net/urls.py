@@ -54,7 +54,22 @@ def check_headers(headers: Iterable[tuple[str, str]], *, field: str) -> None:
     """Raises ConfigError that names the header, and not its value, which may be a secret."""
     for name, value in headers:
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"{shown(name)} is not the name of a header", field=field, hint="use a name such as X-Team")
+            raise ConfigError(
+                f"{shown(name)} is not the name of a header", field=field, hint="use a name such as X-Team"
+            )
         if not value.isascii() or not value.isprintable() or len(value) > HEADER_SIZE:
             hint = f"use at most {HEADER_SIZE:,} printable ASCII characters"
             raise ConfigError(f"the value of {name} cannot be sent in a header", field=field, hint=hint)
+
+
+def check_address(text: object, *, field: str) -> tuple[str, int]:
+    """The host and the port of HOST:PORT, to listen on. Raises ConfigError."""
+    found = (
+        re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]/]+):([0-9]{1,5})", text.strip())
+        if isinstance(text, str)
+        else None
+    )
+    if found is None or int(found[2]) > 65_535:
+        hint = "use HOST:PORT, such as 127.0.0.1:8080 or [::]:8080; port 0 takes any that is free"
+        raise ConfigError(f"{shown(text)} is not an address to listen on", field=field, hint=hint)
+    return found[1].strip("[]"), int(found[2])

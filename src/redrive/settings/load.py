@@ -20,7 +20,7 @@ from redrive.settings.model import Field, Settings, door_sections, fields, secti
 _log = logging.getLogger("redrive.settings")
 
 DEFAULT = "default"
-OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_APP", "REDRIVE_DEBUG", "REDRIVE_PROVE")
+OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_APP", "REDRIVE_DEBUG", "REDRIVE_HUB_TOKEN", "REDRIVE_PROVE")
 OURS = "REDRIVE_"
 SECRET_LIMIT = 64 * 1024
 

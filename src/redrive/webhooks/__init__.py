@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from redrive.errors import BadSignature, WebhookError, WebhookFailed, WebhookRejected
-from redrive.webhooks.endpoints import Endpoints, EndpointStats, NewEndpoint
-from redrive.webhooks.hub import Hub
-from redrive.webhooks.hub_client import WebhookHub
-from redrive.webhooks.maintenance import Maintained, Notice
-from redrive.webhooks.model import Endpoint, Webhook, next_retry_delay, should_retry
-from redrive.webhooks.relay import Relay, WebhookPage, mark_old_webhooks_as_dead_letter
-from redrive.webhooks.signing import new_secret, sign, signed_headers, verify
-from redrive.webhooks.tokens import HubRefused, Token
+
+if TYPE_CHECKING:
+    from redrive.webhooks.endpoints import Endpoints, EndpointStats, NewEndpoint
+    from redrive.webhooks.hub import Hub
+    from redrive.webhooks.hub_client import WebhookHub
+    from redrive.webhooks.maintenance import Maintained, Notice
+    from redrive.webhooks.model import Endpoint, Webhook, next_retry_delay, should_retry
+    from redrive.webhooks.relay import Relay, WebhookPage, mark_old_webhooks_as_dead_letter
+    from redrive.webhooks.signing import new_secret, sign, signed_headers, verify
+    from redrive.webhooks.tokens import HubRefused, Token
+else:
+    from redrive._late import names_of
+
+    _find, __dir__ = names_of(
+        __name__,
+        {
+            "redrive.webhooks.endpoints": "Endpoints EndpointStats NewEndpoint",
+            "redrive.webhooks.hub": "Hub",
+            "redrive.webhooks.hub_client": "WebhookHub",
+            "redrive.webhooks.maintenance": "Maintained Notice",
+            "redrive.webhooks.model": "Endpoint Webhook next_retry_delay should_retry",
+            "redrive.webhooks.relay": "Relay WebhookPage mark_old_webhooks_as_dead_letter",
+            "redrive.webhooks.signing": "new_secret sign signed_headers verify",
+            "redrive.webhooks.tokens": "HubRefused Token",
+        },
+    )
+
+    def __getattr__(name: str) -> object:
+        try:
+            return _find(name)
+        except ModuleNotFoundError as error:
+            if error.name not in ("aiohttp", "starlette"):
+                raise
+            from redrive.errors import MissingExtra
+
+            hint = "pip install 'redrive[webhooks]'"
+            raise MissingExtra(f"the package {error.name} is not installed", field="webhooks", hint=hint) from None
+
 
 __all__ = [
     "BadSignature",

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from redrive.doors import Door, Group
+from redrive.doors import Door, Group, Section
+
+
+def _section() -> Section:
+    from redrive.webhooks.settings import SECTION
+
+    return SECTION
 
 
 def _body(payload: bytes) -> bytes:
@@ -27,6 +33,7 @@ def _with_body(payload: bytes, body: bytes) -> bytes:
 door = Door(
     name="webhooks",
     start="redrive webhook run, or for endpoints of hubs redrive webhook edge",
+    section=_section,
     groups={
         "webhook": Group("redrive.cli.webhook:webhook", "Webhooks: receive, deliver in order, replay; edge and hub.")
     },

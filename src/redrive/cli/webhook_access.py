@@ -1,0 +1,138 @@
+"""What the webhook commands share: their settings, the endpoints and tokens of a store, a relay on it, secrets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redrive.cli.access import HELP_NAMES, json_option, settings, store_option, upkeep_of, verbose_option
+from redrive.cli.asking import can_ask
+from redrive.cli.incoming import incoming
+from redrive.cli.output import iso
+from redrive.cli.tables import Listing, Shape, list_options, show_list
+from redrive.errors import ConfigError
+from redrive.webhooks.settings import WebhookSettings
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from redrive.app import Redrive
+    from redrive.settings import Settings
+    from redrive.webhooks import Endpoints, Relay
+    from redrive.webhooks.tokens import Tokens
+
+T = TypeVar("T")
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+SECRET_LIMIT = 64 * 1024
+
+
+def command(
+    name: str, about: str, *options: Option, lists: bool = False
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command with its own options, those of its output and those of the store."""
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        for option in reversed((*options, list_options if lists else json_option, store_option, verbose_option)):
+            function = option(function)
+        return click.command(name, help=about, context_settings=HELP_NAMES)(function)
+
+    return made
+
+
+def show_rows(
+    rows: Sequence[T],
+    shape: Shape,
+    header: str,
+    line: Callable[[T], list[str]],
+    as_object: Callable[[T], Any],
+    **more: Any,
+) -> None:
+    """Where a terminal and a pipe show the same; `header` has blanks between its words."""
+    table = lambda found: (header.split(), [line(each) for each in found])  # noqa: E731 - one expression
+    show_list(Listing(as_object=as_object, table=table, line=line, **more), rows, shape)
+
+
+def stamp(at: datetime | None) -> str | None:
+    return None if at is None else iso(round(at.timestamp() * 1000))
+
+
+def endpoints_of(app: Redrive) -> Endpoints:
+    from redrive.net.guard import Guard
+    from redrive.webhooks import Endpoints
+
+    given = settings()
+    return Endpoints(app, Guard(given.section(WebhookSettings).allow), given.encryption_keys)
+
+
+def tokens_of(app: Redrive) -> Tokens:
+    from redrive.webhooks.tokens import Tokens
+
+    return Tokens(app, endpoints_of(app))
+
+
+def relay_of(store: str, given: Settings, *, log: bool = False) -> Relay:
+    with incoming():
+        from redrive.webhooks import Relay
+
+    chosen = given.section(WebhookSettings)
+    return Relay(
+        store,
+        allow=chosen.allow,
+        encryption=given.encryption_keys,
+        keep=f"{chosen.keep}ms",
+        retention="seed" if chosen.retention == "seed" else "letters",
+        max_body=chosen.max_body,
+        concurrency=chosen.concurrency,
+        actor=given.actor,
+        log=log,
+    )
+
+
+def with_relay(store: str, ask: Callable[[Relay], Awaitable[T]]) -> T:
+    """Ask a relay on a store that must be there."""
+    import asyncio
+
+    upkeep, relay = upkeep_of(store), relay_of(store, settings())
+
+    async def asked() -> T:
+        await upkeep.check_is_there()
+        async with relay:
+            return await ask(relay)
+
+    return asyncio.run(asked())
+
+
+def typed_secret() -> str:
+    if not can_ask():
+        hint = "give --secret-file FILE, or --secret-file - for stdin"
+        raise ConfigError("there is no terminal to type it at", field="--secret", hint=hint)
+    return str(click.prompt("Secret of the sender", hide_input=True, err=True))
+
+
+def secrets_in(path: str, field: str) -> tuple[str, ...]:
+    """The lines of a file, or of stdin for `-`; no error shows one."""
+    try:
+        text = sys.stdin.read(SECRET_LIMIT) if path == "-" else Path(path).read_text(encoding="utf-8")[:SECRET_LIMIT]
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"{path} cannot be read: {why}", field=field, hint="name a file, one secret a line") from None
+    lines = tuple([line.strip() for line in text.splitlines() if line.strip()])
+    if not lines:
+        raise ConfigError(f"{path} is empty", field=field, hint="name a file, one secret a line")
+    return lines
+
+
+def named_values(texts: Sequence[str], field: str) -> dict[str, str]:
+    """Of NAME=VALUE, each name once."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name or name in found:
+            why = "is there twice" if name in found else "has no name or no ="
+            raise ConfigError(f"{name!r} {why}", field=field, hint="use NAME=VALUE, each name once")
+        found[name] = value
+    return found
