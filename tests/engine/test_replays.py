@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+from msgspec import structs
 
 from redrive.core.acts import (
     Act,
@@ -19,14 +22,17 @@ from redrive.core.select import EVERYTHING, Ids, Selection
 from redrive.core.states import State
 from redrive.core.verbs import (
     Document,
+    DocumentWrite,
+    Entry,
     LeaseRequest,
+    NewEntry,
     Settlement,
     Want,
 )
 from redrive.engine import replays as engine
 from redrive.engine.receiver_tasks import ReceiverTasks
 from redrive.engine.replays import ReplayLeader
-from redrive.errors import Conflict, NotFound, StoreUnavailable
+from redrive.errors import ConfigError, Conflict, NotFound, StoreUnavailable
 from redrive.events import Events
 from redrive.office.replays import Replays, start
 from redrive.stores.memory import MemoryStore
@@ -148,7 +154,9 @@ async def test_after_a_standstill_it_does_not_make_up_for_more_than_a_window(sce
 
 
 async def test_a_leader_that_reads_no_document_before_a_window_would_be_found(scene: Scene) -> None:
-    """The planted bug: what it has read once is sent to the end, whatever an operator says meanwhile."""
+    """The planted bug: what it has read once is sent to the end, and no version is compared, whatever an operator says
+    meanwhile.
+    """
     await scene.start(await scene.letters(100), Rate(50))
     documents = await scene.store.documents(engine.ACTIVE)
     before = await scene.ready()
@@ -157,6 +165,9 @@ async def test_a_leader_that_reads_no_document_before_a_window_would_be_found(sc
     class OfThePast(MemoryStore):
         async def documents(self, kind: str) -> tuple[Document, ...]:
             return documents
+
+        async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+            return await super().write_documents([structs.replace(write, expect=None) for write in writes])
 
     scene.store.__class__ = OfThePast
     await scene.turns(1_000)
@@ -202,6 +213,22 @@ async def test_a_process_that_only_receives_sends_them_too(scene: Scene) -> None
     assert (await scene.replays.get("r-1")).state == "done"
 
 
+async def test_restarts_are_no_way_to_more_than_the_rate(scene: Scene) -> None:
+    """Whichever process leads: when the next window may be sent stands in the store."""
+    await scene.start(await scene.letters(20), Rate(1, 3_600_000))
+    for number in range(4):
+        leader = scene.another(f"w-{number}")
+        await scene.turns(10_000, leader)
+        await leader.resign()
+    assert (await scene.ready(), (await scene.replays.get("r-1")).sent) == (1, 1)
+    scene.clock.advance(3_600_000)
+    await scene.turns(10_000)
+    assert await scene.ready() == 2
+    await scene.replays.set_rate("r-1", "10/s", reason="faster")
+    await scene.turns(1_000)
+    assert 8 <= await scene.ready() <= 14, "not in an hour"
+
+
 async def test_another_worker_goes_on_with_what_is_left(scene: Scene) -> None:
     ids = await scene.letters(20)
     await scene.start(ids, Rate(50))
@@ -245,6 +272,60 @@ async def test_undo_recalls_what_no_worker_has_leased(scene: Scene) -> None:
     assert (await scene.store.check()).findings == ()
 
 
+async def test_undo_finds_what_was_sent_however_much_was_audited_since(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "PAGE_LIMIT", 20)
+    await scene.start(await scene.letters(30), Rate(50))
+    await scene.turns(400)
+    await scene.store.append([NewEntry("audit", b"{}", request_id=f"r-1.{number}") for number in range(100)])
+    await scene.turns(2_000)
+    undone = await scene.replays.undo("r-1", reason="the wrong letters")
+    assert (len(undone.changed), await scene.ready()) == (30, 0)
+
+
+async def test_undo_says_what_it_cannot_find(scene: Scene) -> None:
+    await scene.start(await scene.letters(3), None)
+    await scene.turns(2_000)
+
+    class WithoutAudit(MemoryStore):
+        async def journal(self, topic: str, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
+            return ()
+
+    scene.store.__class__ = WithoutAudit
+    with pytest.raises(NotFound, match=r"3 of the 3 items that replay r-1 sent cannot be found; recalled 0"):
+        await scene.replays.undo("r-1", reason="the wrong letters")
+
+
+async def test_a_window_that_was_not_counted_is_counted_at_the_end(scene: Scene) -> None:
+    """Its letter could not be sent, and its leader died before it counted."""
+    ids = await scene.letters(1, Terms(dedupe=Dedupe("d")))
+    await scene.store.put([NewItem("twin", "q", b"{}", terms=Terms(dedupe=Dedupe("d")))])
+    await start(scene.store, ids, Replay(), Rate(50), Act("ada", WHY, "r-1"))
+    store = FaultyStore(scene.store)
+    store.at("write_documents", 2, Fault.UNAVAILABLE)
+    with pytest.raises(StoreUnavailable):
+        await ReplayLeader(store, "w-1", events=Events(), clock=scene.clock).turn()
+    scene.clock.advance(engine.TERM + 1)
+    await scene.turns(2_000, scene.another("w-2"))
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.sent, shown.skipped, shown.total) == ("done", 0, 1, 1)
+
+
+async def test_a_window_in_which_it_is_cancelled_is_counted(scene: Scene) -> None:
+    await scene.start(await scene.letters(30), Rate(50))
+
+    class CancelledAfter(FaultyStore):
+        async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+            done = await super().amend(selection, change, by, expect)
+            await scene.replays.cancel("r-1", reason="the wrong letters")
+            return done
+
+    await ReplayLeader(CancelledAfter(scene.store), "w-1", events=Events(), clock=scene.clock).turn()
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.sent, shown.left) == ("cancelled", 10, 20)
+
+
 async def test_what_cannot_be_sent_is_free_again_and_says_why(scene: Scene) -> None:
     ids = await scene.letters(1, Terms(dedupe=Dedupe("d")))
     await scene.store.put([NewItem("twin", "q", b"{}", terms=Terms(dedupe=Dedupe("d")))])
@@ -274,6 +355,48 @@ async def test_a_repeated_start_reserves_nothing_twice(scene: Scene) -> None:
     assert (again.changed, again.already) == ((), tuple(ids[:2]))
     more = await start(scene.store, ids[2:], Replay(), Rate(5), Act("ada", WHY, "r-1"))
     assert (len(more.changed), (await scene.replays.get("r-1")).total) == (2, 4)
+
+
+async def test_a_repeated_start_revives_no_cancelled_replay(scene: Scene) -> None:
+    """A command starts it in parts: what was cancelled between two of them stays so."""
+    ids = await scene.letters(30)
+    await scene.start(ids[:20], Rate(50))
+    await scene.leader.turn()
+    await scene.replays.cancel("r-1", reason="the wrong letters")
+    for part in (ids[:20], ids[20:]):
+        with pytest.raises(Conflict, match="replay r-1 is cancelled"):
+            await start(scene.store, part, Replay(), Rate(50), Act("ada", WHY, "r-1"))
+    await scene.turns(2_000)
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.sent, await scene.ready()) == ("cancelled", 10, 10)
+    assert len((await scene.store.amend(Ids(tuple(ids[10:])), Archive(), Act("a", "b", "c"))).changed) == 20
+
+
+async def test_a_repeated_start_keeps_a_pause_and_goes_on_with_what_was_done(scene: Scene) -> None:
+    ids = await scene.letters(6)
+    await scene.start(ids[:2], None)
+    await scene.turns(2_000)
+    await scene.start(ids[2:4], None)
+    await scene.replays.pause("r-1", reason="x")
+    await scene.start(ids[4:], None)
+    await scene.turns(2_000)
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.total, shown.sent) == ("paused", 6, 2)
+    with pytest.raises(Conflict, match="is paused, and sends in another way"):
+        await start(scene.store, ids, Replay("once"), None, Act("ada", WHY, "r-1"))
+    await scene.replays.resume("r-1", reason="x")
+    await scene.turns(2_000)
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.total, shown.sent, await scene.ready()) == ("done", 6, 6, 6)
+    assert len((await scene.replays.undo("r-1", reason="x")).changed) == 6
+    with pytest.raises(Conflict, match="is cancelled"):
+        await start(scene.store, ids, Replay(), None, Act("ada", WHY, "r-1"))
+
+
+async def test_an_id_that_no_replay_can_have_leaves_none(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match="request_id: must have 1 to 128 characters, not 129"):
+        await start(scene.store, await scene.letters(1), Replay(), None, Act("ada", WHY, "r" * 129))
+    assert await scene.replays.list() == ()
 
 
 async def test_a_start_that_was_cut_off_sends_what_it_has_reserved(scene: Scene) -> None:
