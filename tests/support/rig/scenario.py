@@ -18,6 +18,7 @@ from tests.support.rig.log import Log, Write, now_ns, read_all
 from tests.support.rig.producer import Producer
 from tests.support.rig.survey import survey
 from tests.support.rig.verdict import judge
+from tests.support.rig.waiting_acts import act_on_waiting
 from tests.support.rig.worker import transcriber
 
 QUEUES = ("ok", "flaky", "doomed", "chain", "thread", "ok", "chain", "doomed")
@@ -108,6 +109,7 @@ async def play(place: Place, store: Store, items: int, clock: Clock | None = Non
         await app.pause("thread", reason="to see a pause")
         await app.cancel("unwanted", reason="changed our minds")
         await put_bound(store, asked)
+        await act_on_waiting(app, store, clock, asked)
         hand = Hand(store, Scribe(place.log("hand"), clock, place.pid))
         await hand.work()
         await app.run(until_idle=True, queues=["flaky", "doomed", "chain", "lines"])
