@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
@@ -52,6 +53,60 @@ async def test_a_worker_without_keys_does_not_start(app: Redrive, store: MemoryS
     with pytest.raises(EncryptionKeyMissing, match="nothing was stored"):
         await app.enqueue("cards", {"number": "4111"})
     assert (await app.get(item_id)).state is State.READY
+
+
+async def test_an_item_is_not_run_by_a_process_without_keys(app: Redrive, store: MemoryStore) -> None:
+    item_id = await app.enqueue("cards", {"number": "4111"})
+    store.use_keys(None)
+    with pytest.raises(EncryptionKeyMissing, match="queue 'cards' is encrypted"):
+        await app.run_item(item_id)
+    assert ((await app.get(item_id)).state, (await app.get(item_id)).attempt) == (State.READY, 0)
+
+
+async def test_a_worker_without_keys_stops_at_an_encrypted_member(store: MemoryStore) -> None:
+    app = Redrive(store, encryption=KEYS, log=False)
+    ran: list[str] = []
+
+    @app.handler("vault:*")
+    async def keep(number: str) -> None:
+        ran.append(number)
+
+    async with app:
+        await app.configure("vault:a", encrypt=True, reason="cards")
+        secret = await app.enqueue("vault:a", {"number": "4111"})
+        plain = await app.enqueue("vault:b", {"number": "7"})
+        store.use_keys(None)
+        with pytest.raises(EncryptionKeyMissing, match="queue 'vault:a' is encrypted"):
+            await app.run(until_idle=True)
+        found = await app.get(secret)
+        assert (found.state, found.attempt, found.crashes, ran) == (State.READY, 0, 0, ["7"])
+        assert (await app.get(plain)).state is State.DONE
+
+
+async def test_a_queue_that_is_encrypted_meanwhile_costs_others_nothing(store: MemoryStore) -> None:
+    app = Redrive(store, log=False)
+    encrypted, ran = asyncio.Event(), []
+
+    @app.handler("sec")
+    async def secret() -> str:
+        await app.configure("sec", encrypt=True, reason="cards")
+        encrypted.set()
+        return "4111"
+
+    @app.handler("other")
+    async def other() -> str:
+        await encrypted.wait()
+        ran.append("other")
+        return "done"
+
+    async with app:
+        item_id, *others = [await app.enqueue(queue) for queue in ("sec", "other", "other")]
+        with pytest.raises(EncryptionKeyMissing, match="queue 'sec' is encrypted"):
+            await app.run(until_idle=True)
+        found = await app.get(item_id)
+        assert (found.state, found.attempt, found.errors, found.crashes) == (State.READY, 0, 0, 0)
+        assert [(await app.get(one)).result for one in others] == [b'"done"'] * 2
+        assert ran == ["other"] * 2
 
 
 async def test_letters_under_an_unknown_key_keep_their_bytes_until_the_key_is_there(

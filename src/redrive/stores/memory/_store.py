@@ -50,8 +50,9 @@ from redrive.core.verbs import (
     changed,
 )
 from redrive.errors import Conflict, NotFound, StoreError
-from redrive.stores import audit, damage, packing, reencrypting
+from redrive.stores import audit, packing, reencrypting
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
+from redrive.stores.bodies import Usable
 from redrive.stores.checks import (
     check_act,
     check_amend,
@@ -118,7 +119,7 @@ class MemoryStore(Beside):
         check_lease(request)
         async with self._verb() as now:
             leases = self._leasing.lease(request, now)
-        return structs.replace(leases, items=await self._usable(leases.items))
+        return await self._given(leases)
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
@@ -131,21 +132,22 @@ class MemoryStore(Beside):
         )
         if settled.leases is None:
             return settled
-        leases = structs.replace(settled.leases, items=await self._usable(settled.leases.items))
-        return Settled(settled.answers, leases)
+        return Settled(settled.answers, await self._given(settled.leases))
 
-    async def _usable(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
+    async def _given(self, leases: Leases) -> Leases:
+        usable = await self._usable(leases.items)
+        return Leases(usable.items, leases.suspects_due, usable.locked)
+
+    async def _usable(self, items: tuple[Item, ...], *, lapsed: bool = False) -> Usable:
         """Of what was leased. One that does not decrypt becomes a letter."""
         if not packing.any_packed(items):
-            return items
-        judged = await self._bodies.judged(items)
-        broken = [(item, wrong) for item, wrong in judged if wrong is not None]
-        if broken:
-            letters = [damage.laid_aside(item, wrong, item.leased_at or 0) for item, wrong in broken]
+            return Usable(items)
+        usable = await self._bodies.usable([(item, None) for item in items], lapsed=lapsed)
+        if usable.ends:
             # If this fails, their leases lapse, and whoever reclaims them comes by here again.
             with contextlib.suppress(StoreError):
-                await self._settle_all(letters, None)
-        return tuple([item for item, wrong in judged if wrong is None])
+                await self._settle_all(usable.ends, None)
+        return usable
 
     async def _settle_all(self, settlements: Sequence[Settlement], then: LeaseRequest | None) -> Settled:
         async with self._verb() as now:
@@ -221,7 +223,7 @@ class MemoryStore(Beside):
             items = [_moves.reclaimed(self._table.items[slot.id], ttl, now) for slot in chosen]
             for item in items:
                 self._table.save(item)
-        return await self._usable(tuple(items))
+        return (await self._usable(tuple(items), lapsed=True)).items
 
     # --- letters, where they lie ---
 

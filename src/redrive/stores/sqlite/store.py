@@ -55,7 +55,7 @@ from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.stores import packing, reencrypting, residue
 from redrive.stores.aside import aside, through
 from redrive.stores.base import IDS_LIMIT
-from redrive.stores.bodies import Bodies
+from redrive.stores.bodies import Bodies, Usable
 from redrive.stores.checks import (
     check_act,
     check_amend,
@@ -260,19 +260,19 @@ class SqliteStore:
 
     async def _given(self, session: Session, leases: Leases) -> Leases:
         session.memo.remember(leases.items)
-        return Leases(await self._unpacked(session, leases.items), leases.suspects_due)
+        usable = await self._unpacked(session, leases.items)
+        return Leases(usable.items, leases.suspects_due, usable.locked)
 
-    async def _unpacked(self, session: Session, items: tuple[Item, ...]) -> tuple[Item, ...]:
+    async def _unpacked(self, session: Session, items: tuple[Item, ...], *, lapsed: bool = False) -> Usable:
         """Of leased items, after the commit that leased them. One that does not unpack becomes a letter."""
         if not packing.any_packed(items):
-            return items
-        judged = await self._bodies.judged(items)
-        broken = [(item, wrong) for item, wrong in judged if wrong is not None]
-        if broken:
+            return Usable(items)
+        usable = await self._bodies.usable([(item, None) for item in items], lapsed=lapsed)
+        if usable.ends:
             # If this fails, their leases lapse, and whoever reclaims them comes by here again.
             with contextlib.suppress(StoreError):
-                await session.writer.submit(lambda tx: lease.usable(tx, session.memo, broken))
-        return tuple([item for item, wrong in judged if wrong is None])
+                await session.writer.submit(lambda tx: settle.settle(tx, session.memo, usable.ends))
+        return usable
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
         return await self._write(lambda tx: settle.extend(tx, held, ttl))
@@ -291,7 +291,7 @@ class SqliteStore:
         ask = reclaim.Reclaim(tuple(dict.fromkeys(queues)), ttl, limit, named, force)
         session = await self._here()
         taken = await session.writer.submit(lambda tx: reclaim.reclaim(tx, session.memo, ask))
-        return await self._unpacked(session, taken)
+        return (await self._unpacked(session, taken, lapsed=True)).items
 
     async def lease_letters(
         self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
