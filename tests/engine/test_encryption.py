@@ -52,6 +52,8 @@ async def test_a_worker_without_keys_does_not_start(app: Redrive, store: MemoryS
         await app.run(until_idle=True)
     with pytest.raises(EncryptionKeyMissing, match="nothing was stored"):
         await app.enqueue("cards", {"number": "4111"})
+    with pytest.raises(EncryptionKeyMissing, match="nothing was stored"):
+        await app.enqueue("cards", {"number": "4111"}, id=item_id)
     assert (await app.get(item_id)).state is State.READY
 
 

@@ -378,7 +378,7 @@ LANES: dict[str, Plant] = {
 _SAID = "if one[5] and not verdict then"
 OFFICE: dict[str, Plant] = {
     "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
-    "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(queue, body)\n  if added", "if added"),)),
+    "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(entry[2], entry[4])", ""),)),
     "TakesResultsInClear": Plant((Edit("ending", "check_sealed(m[QUEUE], body(one[6]))", ""),)),
     "NumbersNoCascade": Plant(
         (

@@ -157,7 +157,8 @@ async def test_encrypted_follow_ups(world: World) -> None:
 async def test_encrypted_queues_take_nothing_from_a_process_without_keys(world: World) -> None:
     await encrypt(world)
     letter = await world.letter()
-    await world.put(new(SMALL), new(SMALL), new(queue=PLAIN))
+    there = new(SMALL)
+    await world.put(there, new(SMALL), new(queue=PLAIN))
     (held,) = await world.lease(1)
     (plain,) = await world.lease(1, queue=PLAIN)
     (given,) = await world.store.lease_letters([letter.id], WORKER, TTL)
@@ -167,6 +168,9 @@ async def test_encrypted_queues_take_nothing_from_a_process_without_keys(world: 
     before = await world.store.tally()
     refused: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: world.store.put([new(SMALL)]),
+        lambda: world.store.put([there]),
+        lambda: world.store.put([structs.replace(there, terms=Terms(order_key="a"))]),
+        lambda: world.settle(finished(plain, None, [there])),
         lambda: world.store.put([new(SMALL, terms=Terms(order_key="a")), new(queue=PLAIN)]),
         lambda: world.settle(finished(plain), finished(held, RESULT)),
         lambda: world.settle(finished(plain, None, [new(SMALL)])),
