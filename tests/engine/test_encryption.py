@@ -127,6 +127,13 @@ async def test_letters_under_an_unknown_key_keep_their_bytes_until_the_key_is_th
     assert await app.wait(item_id) == {"charged": "4111"}
 
 
+async def test_an_app_with_another_key_under_a_known_id_does_not_open(app: Redrive, store: MemoryStore) -> None:
+    await app.enqueue("cards", {"number": "4111"})
+    other = Redrive(store, encryption=Keyring({"k1": bytes(32)}, current="k1"), log=False)
+    with pytest.raises(ConfigError, match="key 'k1' is not the key that this store knows under that id"):
+        await other.open()
+
+
 async def test_an_export_stays_encrypted_unless_it_is_to_decrypt(app: Redrive, store: MemoryStore) -> None:
     item_id = await app.enqueue("cards", {"number": "bad"})
     await app.run(until_idle=True)

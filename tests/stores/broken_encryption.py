@@ -12,7 +12,7 @@ from redrive.core.decide import ToDone
 from redrive.core.item import Instant, Item, NewItem
 from redrive.core.verbs import LeaseRequest, PutResult, Settled, Settlement
 from redrive.errors import EncryptionKeyMissing
-from redrive.stores import damage
+from redrive.stores import bodies, damage
 from redrive.stores.bodies import Bodies, Judged, Usable
 from redrive.stores.clock import Clock
 from redrive.stores.keyring import NONCE_SIZE, Keyring, Purpose, key_missing
@@ -107,6 +107,27 @@ def takes_what_it_cannot_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(damage, "given_back", _letter)
 
 
+async def _no_record(_store: object, _ring: Keyring) -> None:
+    """Any key will do."""
+
+
+def encrypts_with_any_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bodies, "record_key", _no_record)
+
+
+class _AnyKey(Bodies):
+    async def record_key(self, store: object) -> None:
+        """Any key will do."""
+
+
+class EncryptsWithAnyKey(Bent):
+    """A process with a mistyped key encrypts what the right one cannot read."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._bodies = _AnyKey(sizes.MAX)
+
+
 class _NeverGivesBack(Bodies):
     """Makes a letter of all that it cannot read."""
 
@@ -135,6 +156,10 @@ ENCRYPTION: dict[str, Bug] = {
     "TakesResultsInClear": Bug(
         "a process that does not know yet that the queue is encrypted stores results in clear",
         ("test_encrypted_queues_take_nothing_from_a_process_without_keys",),
+    ),
+    "EncryptsWithAnyKey": Bug(
+        "a process with a mistyped key encrypts what the right one cannot read",
+        ("test_encrypted_with_another_key_under_a_known_id_is_refused",),
     ),
     "MakesLettersWithoutKeys": Bug(
         "a process that was started without its keys empties the queue into the letters",

@@ -30,6 +30,7 @@ from redrive.core.verbs import (
 from redrive.errors import BadFilter, ConfigError, DecryptionFailed, EncryptionKeyMissing, StoreError
 from redrive.stores import damage, packing
 from redrive.stores.aside import aside
+from redrive.stores.key_checks import Documents, record_key
 from redrive.stores.keyring import Keyring, Purpose, key_missing
 from redrive.stores.packing import SEALED, Packed, is_sealed, key_id_of
 
@@ -76,6 +77,7 @@ class Bodies:
         self.above = above
         self.keyring = keyring
         self._encrypted: dict[str, float] = {}
+        self._recorded: Keyring | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -104,9 +106,18 @@ class Bodies:
         self.know(queue, encrypt=False)
         return False
 
-    async def write(self, pack: Callable[[], Awaitable[P]], write: Callable[[P], Awaitable[T]]) -> T:
+    async def record_key(self, store: Documents) -> None:
+        """Once, before the first body is encrypted: ConfigError if the store knows another key under this id."""
+        ring = self.keyring
+        if ring is not None and self._recorded is not ring:
+            await record_key(store, ring)
+            self._recorded = ring
+
+    async def write(self, store: Documents, pack: Callable[[], Awaitable[P]], write: Callable[[P], Awaitable[T]]) -> T:
         """Packs and writes, and again where a body was refused in clear."""
         while True:
+            if self._encrypted:
+                await self.record_key(store)
             try:
                 return await write(await pack())
             except EncryptionKeyMissing as refused:
@@ -126,7 +137,9 @@ class Bodies:
             return settlements
         return await aside(lambda: [self._end(settlement) for settlement in settlements])
 
-    async def edit(self, selection: Selection, change: Change, write: Callable[[Change], Awaitable[T]]) -> T:
+    async def edit(
+        self, store: Documents, selection: Selection, change: Change, write: Callable[[Change], Awaitable[T]]
+    ) -> T:
         """Any change; the payload of an edit is packed, and encrypted where the store refuses it in clear."""
         if not isinstance(change, Edit):
             return await write(change)
@@ -144,6 +157,7 @@ class Bodies:
             raise ConfigError(
                 "an edit in an encrypted queue is of one item", field="selection", hint="name it by its id"
             )
+        await self.record_key(store)
         return await write(replace(change, payload=self.keyring.seal(body, ids[0], "payload")))
 
     async def histories(self, histories: Sequence[History]) -> Sequence[History]:

@@ -113,7 +113,7 @@ class MemoryStore(Beside):
             async with self._verb() as now:
                 return self._putting.put(packed, now)
 
-        return await self._bodies.write(lambda: self._bodies.items(items), write)
+        return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
@@ -128,7 +128,7 @@ class MemoryStore(Beside):
         if then is not None:
             check_lease(then)
         settled = await self._bodies.write(
-            lambda: self._bodies.settlements(settlements), lambda packed: self._settle_all(packed, then)
+            self, lambda: self._bodies.settlements(settlements), lambda packed: self._settle_all(packed, then)
         )
         if settled.leases is None:
             return settled
@@ -237,7 +237,7 @@ class MemoryStore(Beside):
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
-        return await self._bodies.write(lambda: self._bodies.settlements(settlements), self._settle_letters)
+        return await self._bodies.write(self, lambda: self._bodies.settlements(settlements), self._settle_letters)
 
     async def _settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         async with self._verb() as now:
@@ -252,7 +252,9 @@ class MemoryStore(Beside):
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
-        return await self._bodies.edit(selection, change, lambda packed: self._amend(selection, packed, by, expect))
+        return await self._bodies.edit(
+            self, selection, change, lambda packed: self._amend(selection, packed, by, expect)
+        )
 
     async def _amend(self, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
         async with self._verb() as now:
@@ -278,7 +280,7 @@ class MemoryStore(Beside):
         check_act(by)
         check_imports(histories)
         return await self._bodies.write(
-            lambda: self._bodies.histories(histories), lambda packed: self._take_in(packed, by)
+            self, lambda: self._bodies.histories(histories), lambda packed: self._take_in(packed, by)
         )
 
     async def _take_in(self, histories: Sequence[History], by: Act) -> PutResult:

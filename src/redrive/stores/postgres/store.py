@@ -174,6 +174,9 @@ class PostgresStore:
     def use_keys(self, keyring: Keyring | None) -> None:
         self._bodies.keyring = keyring
 
+    def keyring(self) -> Keyring | None:
+        return self._bodies.keyring
+
     async def _here(self) -> Session:
         """The session of this process and loop. A store that was open before a fork goes on in the child."""
         session = await self._homes.here()
@@ -198,7 +201,7 @@ class PostgresStore:
                 return await put.put(session, packed)
             return await session.gather.put(packed)
 
-        return await self._bodies.write(lambda: self._bodies.items(items), write)
+        return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
@@ -215,6 +218,7 @@ class PostgresStore:
         session = await self._here()
         apart = then is not None and any(is_family(want.queue) for want in then.wants)
         answers, judged, suspect_waits = await self._bodies.write(
+            self,
             lambda: self._bodies.settlements(settlements),
             lambda packed: settle.settle(session, packed, None if apart else then),
         )
@@ -273,14 +277,14 @@ class PostgresStore:
         check_letter_settlements(settlements)
         session = await self._here()
         return await self._bodies.write(
-            lambda: self._bodies.settlements(settlements), lambda packed: in_place.settle(session, packed)
+            self, lambda: self._bodies.settlements(settlements), lambda packed: in_place.settle(session, packed)
         )
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
         session = await self._here()
         return await self._bodies.edit(
-            selection, change, lambda packed: amend.amend(session, selection, packed, by, expect)
+            self, selection, change, lambda packed: amend.amend(session, selection, packed, by, expect)
         )
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
@@ -288,7 +292,7 @@ class PostgresStore:
         check_imports(histories)
         session = await self._here()
         return await self._bodies.write(
-            lambda: self._bodies.histories(histories), lambda packed: take_in.take_in(session, packed, by)
+            self, lambda: self._bodies.histories(histories), lambda packed: take_in.take_in(session, packed, by)
         )
 
     # --- looking ---

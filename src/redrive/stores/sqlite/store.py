@@ -200,6 +200,9 @@ class SqliteStore:
     def use_keys(self, keyring: Keyring | None) -> None:
         self._bodies.keyring = keyring
 
+    def keyring(self) -> Keyring | None:
+        return self._bodies.keyring
+
     async def _here(self) -> Session:
         """The session of this process. A store that was open before a fork goes on in the child with its own."""
         session = self._session
@@ -228,7 +231,9 @@ class SqliteStore:
         check_not_within(within, "SQLite")
         check_new(items)
         writer = (await self._here()).writer
-        return await self._bodies.write(lambda: self._bodies.items(items), lambda packed: writer.accept(PutJob(packed)))
+        return await self._bodies.write(
+            self, lambda: self._bodies.items(items), lambda packed: writer.accept(PutJob(packed))
+        )
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
@@ -252,7 +257,7 @@ class SqliteStore:
 
             return await session.writer.submit(work)
 
-        settled = await self._bodies.write(lambda: self._bodies.settlements(settlements), write)
+        settled = await self._bodies.write(self, lambda: self._bodies.settlements(settlements), write)
         memo.forget(settlements)
         if settled.leases is not None:
             return Settled(settled.answers, await self._given(session, settled.leases))
@@ -303,6 +308,7 @@ class SqliteStore:
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
         return await self._bodies.write(
+            self,
             lambda: self._bodies.settlements(settlements),
             lambda packed: self._write(lambda tx: in_place.settle_all(tx, packed)),
         )
@@ -313,12 +319,13 @@ class SqliteStore:
         async def write(packed: Change) -> Amended:
             return await self._act(lambda tx: amend.amend(tx, selection, packed, by, expect))
 
-        return await self._bodies.edit(selection, change, write)
+        return await self._bodies.edit(self, selection, change, write)
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
         check_act(by)
         check_imports(histories)
         return await self._bodies.write(
+            self,
             lambda: self._bodies.histories(histories),
             lambda packed: self._write(lambda tx: take_in.take_in(tx, packed, by)),
         )

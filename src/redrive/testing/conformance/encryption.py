@@ -372,6 +372,34 @@ async def test_reencrypt_replaces_old_keys_and_what_was_in_clear(world: World) -
     await world.sound()
 
 
+async def test_encrypted_with_another_key_under_a_known_id_is_refused(world: World) -> None:
+    clear, there, plain = new(SMALL), new(SMALL), new(queue=PLAIN)
+    await world.put(clear, plain)
+    await encrypt(world)
+    await world.put(there)
+    letter = await world.letter()
+    held = await world.grab(there.id)
+    other = await world.another()
+    before = await stored(world, clear.id)
+    for ring in (Rings.wrong, Keyring({"k1": NEW, "k2": OLD}, current="k2")):
+        other.use_keys(ring)
+        refused: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: other.put([new(SMALL)]),
+            lambda: other.settle([finished(held, RESULT)]),
+            lambda: other.amend(Ids((letter.id,)), Edit(SMALL), act()),
+            other.reencrypt,
+        )
+        for call in refused:
+            with pytest.raises(ConfigError, match="key 'k1' is not the key that this store knows under that id"):
+                await call()
+    assert await stored(world, clear.id) == before
+    assert keys_of(await world.store.reencrypt(dry_run=True)) == {"": 1, "k1": 2}
+    other.use_keys(Rings.both)
+    await other.put([new(SMALL)])
+    await world.finish(finished(held, RESULT))
+    await world.sound()
+
+
 async def test_reencrypt_goes_on_by_pages_and_leaves_what_does_not_decrypt(world: World) -> None:
     await encrypt(world)
     await world.put(*[new(SMALL) for _ in range(5)])
