@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 
@@ -131,6 +132,38 @@ async def test_an_app_with_another_key_under_a_known_id_does_not_open(app: Redri
     await app.enqueue("cards", {"number": "4111"})
     other = Redrive(store, encryption=Keyring({"k1": bytes(32)}, current="k1"), log=False)
     with pytest.raises(ConfigError, match="key 'k1' is not the key that this store knows under that id"):
+        await other.open()
+
+
+def _nightly(app: Redrive) -> None:
+    app.schedule("nightly", "cards", {"number": "4111"}, every="1h")
+
+
+async def _kept(store: MemoryStore) -> bytes:
+    (document,) = await store.documents("schedule")
+    return base64.b64decode(json.loads(document.body)["schedule"]["payload"])
+
+
+async def test_the_payload_of_a_schedule_is_stored_encrypted(app: Redrive, store: MemoryStore) -> None:
+    _nightly(app)
+    (view,) = await app.schedules.list()
+    assert (view.schedule.payload, view.schedule.sealed) == (b'{"number":"4111"}', "")
+    assert b"4111" not in await _kept(store)
+    item_id = await app.schedules.run("nightly", reason="now")
+    assert (await app.get(item_id)).payload == b'{"number":"4111"}'
+    paused = await app.schedules.pause("nightly", reason="a while")
+    assert (paused.schedule.payload, b"4111" in await _kept(store)) == (b'{"number":"4111"}', False)
+    store.use_keys(Keyring({"k1": bytes(range(32)), "k2": bytes(32)}, current="k2"))
+    assert {one.key: one.bodies for one in (await app.reencrypt()).keys} == {"k2": 2}
+    store.use_keys(None)
+    (view,) = await app.schedules.list()
+    assert (view.schedule.sealed, b"4111" in view.schedule.payload) == ("k2", False)
+    with pytest.raises(EncryptionKeyMissing):
+        await app.schedules.run("nightly", reason="now")
+    other = Redrive(store, log=False)
+    other.queue("cards")
+    _nightly(other)
+    with pytest.raises(EncryptionKeyMissing, match="queue 'cards' is encrypted"):
         await other.open()
 
 
