@@ -246,12 +246,8 @@ def _store_of(store: str | Store, clock: Clock | None, encryption: Keyring | Non
     made.use_keys(encryption)
     info = made.info()
     location = str(Path(info.location).resolve()) if info.engine == "sqlite" else info.location
-    return made, (
-        info.engine,
-        location,
-        urlsplit(store).query,
-        *[None if each is None else id(each) for each in (clock, encryption)],
-    )
+    objects = [None if each is None else id(each) for each in (clock, encryption)]
+    return made, (info.engine, location, urlsplit(store).query, *objects)
 
 
 def _fingerprint(store: Store) -> str:

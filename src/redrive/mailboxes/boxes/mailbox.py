@@ -79,8 +79,8 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     `default_ttl`: seconds after which a message that was never received is not given any more; `on_expire`: whether it
     then becomes a dead letter without a mailbox, or is cancelled. Dead letters of the mailbox go to the trash after the
     same time, if it is given: a default never takes a letter. `max_size`: how many messages there may be. `keep`:
-    how long acknowledged ones are kept, if the queue has no such setting yet; None for as it is. `encryption`: the keys,
-    for a queue that is encrypted; mailboxes on one store that share connections are given the same Keyring.
+    how long acknowledged ones are kept, if the queue has no such setting yet; None for as it is. `encryption`: the keys
+    for queues that are encrypted; mailboxes share the connections of those with the same Keyring object.
     """
 
     name = ""
