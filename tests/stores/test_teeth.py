@@ -315,6 +315,8 @@ TEETH = (
             "test_encryption_is_in_force_for_every_process_with_the_next_write",
         ),
     ),
+    Tooth(e.MakesLettersWithoutKeys, ("test_encrypted_items_stay_ready_in_a_process_without_any_keys",)),
+    Tooth(e.EncryptsWithAnyKey, ("test_encrypted_with_another_key_under_a_known_id_is_refused",)),
     Tooth(e.LeavesResultsUnderTheOldKey, ("test_reencrypt_replaces_old_keys_and_what_was_in_clear",)),
     Tooth(e.UsesANonceTwice, ("test_no_two_encrypted_bodies_have_the_same_nonce",)),
     Tooth(e.BindsNoBodyToItsItem, ("test_an_encrypted_payload_is_good_for_its_own_item_only",)),
