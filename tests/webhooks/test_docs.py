@@ -10,12 +10,12 @@ import pytest
 
 import redrive.webhooks
 from redrive.core.sizes import parse as parse_size
+from redrive.net.verification import PROVIDERS, Verification
 from redrive.webhooks import Endpoint, EndpointStats, Maintained, Notice, Relay, Webhook, WebhookHub, ingest, tokens
 from redrive.webhooks.delivery import BODY_LIMIT
 from redrive.webhooks.endpoint_options import LONGEST, EndpointOptions
 from redrive.webhooks.endpoints import Endpoints
 from redrive.webhooks.model import DAY, STATUSES, next_retry_delay
-from redrive.webhooks.providers import PROVIDERS, Verification
 from redrive.webhooks.relay import MAX_BODY, Webhooks
 from tests.cli.test_examples import example
 from tests.docs.pages import ROOT

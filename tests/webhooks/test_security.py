@@ -19,9 +19,10 @@ from redrive.app.internals import store_of
 from redrive.core import codec
 from redrive.core.verbs import DocumentWrite
 from redrive.errors import BadSignature, ConfigError
+from redrive.net import signing
 from redrive.net.http import Tls
 from redrive.stores.clock import SystemClock
-from redrive.webhooks import HubRefused, Relay, signing
+from redrive.webhooks import HubRefused, Relay
 from redrive.webhooks.model import ENDPOINT, Endpoint, Envelope
 from tests.support.listening import HOST
 from tests.webhooks.certificates import DAY, Authority, outdated

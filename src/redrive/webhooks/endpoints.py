@@ -25,14 +25,14 @@ from redrive.core.verbs import DocumentWrite, QueueChange
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.net.guard import Guard
+from redrive.net.signing import new_secret
 from redrive.net.urls import check_http_url
+from redrive.net.verification import Verification
 from redrive.office.doors import mark
 from redrive.office.gates import declare_gate
 from redrive.office.settings import record
 from redrive.webhooks.endpoint_options import VERIFYING, EndpointOptions, check_options, verification_of
 from redrive.webhooks.model import DAY, ENDPOINT, FAMILIES, STATUSES, Endpoint, EndpointStatus, Via
-from redrive.webhooks.providers import Verification
-from redrive.webhooks.signing import new_secret
 
 FRESH: Millis = 1_000
 """How old a document may be when a webhook is delivered or received."""
