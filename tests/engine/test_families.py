@@ -135,3 +135,61 @@ async def test_names_that_are_no_members_are_refused(lab: Lab) -> None:
         app.handler("a:b:*")
     with pytest.raises(ConfigError, match="are of one family"):
         app.handler("hook:a")(lambda: None)
+
+
+async def test_a_member_is_followed_up_to(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+
+    @app.handler("source")
+    async def source() -> None:
+        app.follow_up("hook:a", {"n": 1})
+        with pytest.raises(ConfigError, match="a pattern, not a queue"):
+            app.follow_up("hook:*")
+        with pytest.raises(ConfigError, match="not declared here"):
+            app.follow_up("other:a")
+
+    await app.enqueue("source")
+    await lab.drain(app)
+    assert ran == ["hook:a"]
+
+
+async def test_an_item_of_a_member_is_run_by_the_handler_of_the_family(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+    late, other = await app.enqueue("hook:a", delay="1h"), await app.enqueue("hook:b")
+    assert (await lab.drive(app.run_item(late))).state is State.DONE
+    assert ran == ["hook:a"]
+    assert (await app.get(other)).state is State.READY
+
+
+async def test_a_worker_can_serve_one_member_alone(lab: Lab) -> None:
+    """With one handler for each of several kinds, as with one for all."""
+    app = await lab.app()
+    ran: list[str] = []
+    for kind in ("paid", "sent"):
+
+        @app.handler("hook:*", kind=kind)
+        async def deliver(item: Item) -> None:
+            ran.append(f"{item.queue} {item.kind}")
+
+    for queue in ("hook:a", "hook:b"):
+        await app.enqueue(queue, kind="paid")
+        await app.enqueue(queue, kind="sent")
+    await lab.drive(app.run(queues=["hook:a"], until_idle=True))
+    assert sorted(ran) == ["hook:a paid", "hook:a sent"]
+    await lab.drive(app.run(queues=["hook:a", "hook:*"], until_idle=True))
+    assert len(ran) == 4
+    with pytest.raises(UnknownQueue):
+        await app.run(queues=["hooks:a"], until_idle=True)
+
+
+async def test_a_family_that_is_not_known_is_not_paused(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    await app.enqueue("hook:a")
+    with pytest.raises(UnknownQueue, match=r"did you mean 'hook:\*'"):
+        await app.pause("hok:*", reason="a slip")
+    await lab.store.configure("late:a", QueueChange())
+    await app.pause("late:*", reason="it has a member")
+    assert [row.queue for row in (await app.tally()).families] == ["late:*"]
