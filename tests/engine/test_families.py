@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from redrive import Item, Policy, Redrive, constant, never
+from redrive.core.meters import Rate
 from redrive.core.states import State
-from redrive.core.verbs import QueueChange
+from redrive.core.verbs import QueueChange, WorkerFacts
 from redrive.errors import ConfigError, QueueFull, UnknownQueue
 from tests.support.lab import Lab
 
@@ -193,3 +194,70 @@ async def test_a_family_that_is_not_known_is_not_paused(lab: Lab) -> None:
     await lab.store.configure("late:a", QueueChange())
     await app.pause("late:*", reason="it has a member")
     assert [row.queue for row in (await app.tally()).families] == ["late:*"]
+
+
+# --- what operators see ---
+
+
+async def test_a_waiting_member_has_a_worker(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    async with lab.working(app):
+        await app.pause("hook:a", reason="the test")
+        waits = await app.enqueue("hook:a")
+        await lab.pass_time("1s")
+        assert [why.kind for why in (await app.explain(waits)).why] == ["paused"]
+
+
+async def test_a_kind_of_a_member_that_no_worker_has_is_told(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("hook:*", kind="paid")(_nothing)
+    async with lab.working(app):
+        other = await app.enqueue("hook:a", kind="other")
+        quiet = await app.enqueue("hook:b", kind="quiet")
+        await app.pause("hook:b", reason="the test")
+        await lab.pass_time("20s")
+        assert "no worker for kind 'other'" in (await app.explain(other)).summary
+        assert "no_worker" in [why.kind for why in (await app.explain(quiet)).why]
+        (row,) = (await app.overview()).queues
+        assert (row.name, row.unserved, row.unattended) == ("hook:*", ("other",), False)
+        assert row.oldest == 20_000
+        shown = {each.name: each.unserved for each in (await app.overview(members=True)).queues}
+        assert shown == {"hook:a": ("other",), "hook:b": ("quiet",)}
+        problems = {problem.kind: problem.what for problem in (await app.health(oldest="10s")).problems}
+        assert problems["no_worker_for_kind"] == "hook:*"
+        assert problems["too_old"] == "hook:*"
+
+
+async def test_a_family_of_which_only_some_members_are_served_is_unattended(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    await lab.store.beat("w1", WorkerFacts(("hook:a",)), 3_600_000)
+    await lab.store.configure("hook:*", QueueChange())
+    await app.enqueue("hook:a")
+    assert [(row.workers, row.unattended) for row in (await app.overview()).queues] == [(1, False)]
+    await app.enqueue("hook:b")
+    assert [(row.workers, row.unattended) for row in (await app.overview()).queues] == [(1, True)]
+    assert [problem.kind for problem in (await app.health()).problems] == ["no_worker"]
+
+
+async def test_explain_names_the_family_that_keeps_an_item(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    await lab.store.beat("w1", WorkerFacts(("hook:*",)), 3_600_000)
+    await lab.store.configure("hook:*", QueueChange(max_running=1))
+    await app.enqueue("hook:a")
+    assert len(await lab.ghost("hook:*", ttl="1h")) == 1
+    item = await app.enqueue("hook:b")
+    told = await app.explain(item)
+    assert told.summary == "1 of family hook:* run, and 1 may at once"
+    assert told.advice == ("redrive queue set 'hook:*' --max-running N --reason …",)
+    await lab.store.configure("hook:*", QueueChange(max_running=None, rate=Rate(1, 3_600_000)))
+    await lab.ghost("hook:*", ttl="1h")
+    told = await app.explain(await app.enqueue("hook:b"))
+    assert [why.kind for why in told.why] == ["rate"]
+    await app.pause("hook:*", reason="all stop")
+    told = await app.explain(await app.enqueue("hook:c"))
+    assert told.summary.startswith("family hook:* is paused by ")
+    assert told.next == "it runs when somebody resumes the family"
+    assert told.advice == ("redrive queue resume 'hook:*'",)

@@ -291,6 +291,7 @@ async def test_family_rate_holds_for_each_member(world: World) -> None:
     await world.put(*news(5, member("a")), *news(5, member("b")))
     assert Counter(queues_of(await family(world, 20))) == {member("a"): 2, member("b"): 3}
     assert await family(world, 20) == ()
+    assert [row.rate_at is not None for row in (await world.store.tally()).queues] == [True, True]
     world.tick(SECOND)
     assert Counter(queues_of(await family(world, 20))) == {member("a"): 2, member("b"): 2}
 
@@ -446,6 +447,10 @@ async def test_family_tally_has_the_sums(world: World) -> None:
     short = await world.store.tally(members=False)
     assert [row.queue for row in short.queues] == [QUEUE, FAMILY]
     assert short.queues[1] == row
+    some = await world.store.tally(members=(member("b"), QUEUE, "none"))
+    assert [row.queue for row in some.queues] == [QUEUE, FAMILY, member("b")]
+    assert some.queues[2] == tally.queues[2]
+    assert some.routes == short.routes == tally.routes
 
 
 # --- bad input ---
