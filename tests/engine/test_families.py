@@ -261,3 +261,29 @@ async def test_explain_names_the_family_that_keeps_an_item(lab: Lab) -> None:
     assert told.summary.startswith("family hook:* is paused by ")
     assert told.next == "it runs when somebody resumes the family"
     assert told.advice == ("redrive queue resume 'hook:*'",)
+
+
+async def test_a_member_has_no_retry_share_of_its_own(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app, retry_share=0.2)
+    await app.enqueue("hook:a")
+    with pytest.raises(ConfigError, match="has no share of its own") as refused:
+        await app.configure("hook:a", retry_share=0.5, reason="fresh first")
+    assert refused.value.field == "retry_share"
+    app.queue("hook:b", retry_share=0.5)
+    with pytest.raises(ConfigError, match="has no share of its own"):
+        await app.enqueue("hook:b")
+    assert (await lab.store.settings("hook:a")).retry_share == 0.2
+
+
+async def test_what_is_said_for_a_member_is_its_own_until_it_is_none(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app, order="skip", keep_trash="1d")
+    await app.configure("hook:a", order="block", keep_trash="30d", reason="the customer asked")
+    held = await lab.store.settings("hook:a")
+    assert (held.order, held.keep_trash) == ("block", 30 * 86_400_000)
+    await app.configure("hook:a", order=None, keep_trash=None, reason="as the others")
+    held = await lab.store.settings("hook:a")
+    assert (held.order, held.keep_trash) == ("skip", 86_400_000)
+    with pytest.raises(ConfigError):
+        await app.configure("hook:*", order=None, reason="a queue has one")

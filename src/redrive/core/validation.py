@@ -59,8 +59,9 @@ _TRACEPARENT = re.compile(
 
 
 def check_traceparent(trace: object, *, field: str) -> str:
-    """W3C Trace Context: version, trace id, span id and flags; versions after 00 may have more behind them, up to the 512
-    characters that a store takes.
+    """W3C Trace Context: version, trace id, span id and flags; versions after 00 may have more behind them.
+
+    In all no more than the 512 characters that a store takes.
     """
     found = _TRACEPARENT.fullmatch(trace) if isinstance(trace, str) else None
     if found is None or (found["version"] == "00" and found["more"] is not None):

@@ -399,7 +399,7 @@ class MemoryStore(Beside):
                 members = self._table.members(queue) if is_family(queue) else [there[queue]] if queue in there else []
                 check_capacity(queue, change.capacity, sum([lane.fill for lane in members]))
             lane = self._table.declare_family(queue) if is_family(queue) else self._table.declare(queue)
-            self._adopt(lane, changed(lane.own, change))
+            self._adopt(lane, changed(lane.own, change, member=bool(family_of(queue))))
             if change.paused is not None:
                 lane.paused = change.paused
                 lane.paused_by, lane.paused_reason = (change.by, change.reason) if change.paused else ("", "")
