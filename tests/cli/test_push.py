@@ -37,6 +37,20 @@ def test_push_prints_the_id_of_what_it_made(tmp_path: Path, capsys: pytest.Captu
 
 
 @on_sqlite
+def test_push_to_a_new_member_of_a_family(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def declare(app: Redrive) -> None:
+        app.queue("hook:*")
+        await app.resume("hook:*")
+
+    with_app(tmp_path, declare)
+    told = here(capsys, "queue", "push", "hook:new", "1")
+    assert (told.code, told.err) == (Exit.DONE, "")
+    assert item_of(capsys, told.out.strip())["queue"] == "hook:new"
+    assert "no queue 'hok:new' (did you mean" in here(capsys, "queue", "push", "hok:new", "1").err
+    assert "a pattern, not a queue" in here(capsys, "queue", "push", "hook:*", "1").err
+
+
+@on_sqlite
 def test_payloads_from_variables_and_from_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with_app(tmp_path, a_queue)
     for args, payload in (

@@ -186,6 +186,36 @@ def test_an_unknown_queue_is_not_made(
 
 
 @on_sqlite
+def test_an_unknown_family_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def declare(app: Redrive) -> None:
+        app.queue("hook:*", max_running=9)
+        await app.enqueue("hook:a")
+
+    with_app(tmp_path, declare)
+    told = here(capsys, "queue", "pause", "hok:*", "--reason", "a slip")
+    assert told.code == Exit.NOT_FOUND
+    assert "no queue 'hok:*' (did you mean 'hook:*'?" in told.err
+    assert here(capsys, "queue", "pause", "hook:*", "--reason", "on purpose").code == Exit.DONE
+    assert here(capsys, "queue", "pause", "hook:new", "--reason", "before it is there").code == Exit.DONE
+
+
+@on_sqlite
+def test_a_member_has_its_own_order_until_it_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def declare(app: Redrive) -> None:
+        app.queue("hook:*", order="skip")
+        await app.enqueue("hook:a")
+
+    with_app(tmp_path, declare)
+    told = here(capsys, "queue", "set", "hook:a", "--order", "block", "--keep-trash", "30d", "--reason", "x")
+    assert (told.code, told.out) == (Exit.DONE, "order\tblock\nkeep-trash\t30d\n")
+    told = here(capsys, "queue", "set", "hook:a", "--order", "none", "--keep-trash", "none", "--reason", "x")
+    assert (told.code, told.out) == (Exit.DONE, "")
+    told = here(capsys, "queue", "set", "hook:a", "--retry-share", "0.5", "--reason", "x")
+    assert "a member of a family and has no share of its own" in told.err
+    assert here(capsys, "queue", "set", "hook:*", "--order", "none", "--reason", "x").code == Exit.USAGE
+
+
+@on_sqlite
 def test_on_a_terminal(tmp_path: Path) -> None:
     line_in(tmp_path, 3, order="park")
     with_app(tmp_path, limited)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from redrive import Item, Policy, Redrive, constant, never
+from redrive.core.meters import Rate
 from redrive.core.states import State
-from redrive.core.verbs import QueueChange
+from redrive.core.verbs import QueueChange, WorkerFacts
 from redrive.errors import ConfigError, QueueFull, UnknownQueue
 from tests.support.lab import Lab
 
@@ -135,3 +136,154 @@ async def test_names_that_are_no_members_are_refused(lab: Lab) -> None:
         app.handler("a:b:*")
     with pytest.raises(ConfigError, match="are of one family"):
         app.handler("hook:a")(lambda: None)
+
+
+async def test_a_member_is_followed_up_to(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+
+    @app.handler("source")
+    async def source() -> None:
+        app.follow_up("hook:a", {"n": 1})
+        with pytest.raises(ConfigError, match="a pattern, not a queue"):
+            app.follow_up("hook:*")
+        with pytest.raises(ConfigError, match="not declared here"):
+            app.follow_up("other:a")
+
+    await app.enqueue("source")
+    await lab.drain(app)
+    assert ran == ["hook:a"]
+
+
+async def test_an_item_of_a_member_is_run_by_the_handler_of_the_family(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+    late, other = await app.enqueue("hook:a", delay="1h"), await app.enqueue("hook:b")
+    assert (await lab.drive(app.run_item(late))).state is State.DONE
+    assert ran == ["hook:a"]
+    assert (await app.get(other)).state is State.READY
+
+
+async def test_a_worker_can_serve_one_member_alone(lab: Lab) -> None:
+    """With one handler for each of several kinds, as with one for all."""
+    app = await lab.app()
+    ran: list[str] = []
+    for kind in ("paid", "sent"):
+
+        @app.handler("hook:*", kind=kind)
+        async def deliver(item: Item) -> None:
+            ran.append(f"{item.queue} {item.kind}")
+
+    for queue in ("hook:a", "hook:b"):
+        await app.enqueue(queue, kind="paid")
+        await app.enqueue(queue, kind="sent")
+    await lab.drive(app.run(queues=["hook:a"], until_idle=True))
+    assert sorted(ran) == ["hook:a paid", "hook:a sent"]
+    await lab.drive(app.run(queues=["hook:a", "hook:*"], until_idle=True))
+    assert len(ran) == 4
+    with pytest.raises(UnknownQueue):
+        await app.run(queues=["hooks:a"], until_idle=True)
+
+
+async def test_a_family_that_is_not_known_is_not_paused(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    await app.enqueue("hook:a")
+    with pytest.raises(UnknownQueue, match=r"did you mean 'hook:\*'"):
+        await app.pause("hok:*", reason="a slip")
+    await lab.store.configure("late:a", QueueChange())
+    await app.pause("late:*", reason="it has a member")
+    assert [row.queue for row in (await app.tally()).families] == ["late:*"]
+
+
+# --- what operators see ---
+
+
+async def test_a_waiting_member_has_a_worker(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    async with lab.working(app):
+        await app.pause("hook:a", reason="the test")
+        waits = await app.enqueue("hook:a")
+        await lab.pass_time("1s")
+        assert [why.kind for why in (await app.explain(waits)).why] == ["paused"]
+
+
+async def test_a_kind_of_a_member_that_no_worker_has_is_told(lab: Lab) -> None:
+    app = await lab.app()
+    app.handler("hook:*", kind="paid")(_nothing)
+    async with lab.working(app):
+        other = await app.enqueue("hook:a", kind="other")
+        quiet = await app.enqueue("hook:b", kind="quiet")
+        await app.pause("hook:b", reason="the test")
+        await lab.pass_time("20s")
+        assert "no worker for kind 'other'" in (await app.explain(other)).summary
+        assert "no_worker" in [why.kind for why in (await app.explain(quiet)).why]
+        (row,) = (await app.overview()).queues
+        assert (row.name, row.unserved, row.unattended) == ("hook:*", ("other",), False)
+        assert row.oldest == 20_000
+        shown = {each.name: each.unserved for each in (await app.overview(members=True)).queues}
+        assert shown == {"hook:a": ("other",), "hook:b": ("quiet",)}
+        problems = {problem.kind: problem.what for problem in (await app.health(oldest="10s")).problems}
+        assert problems["no_worker_for_kind"] == "hook:*"
+        assert problems["too_old"] == "hook:*"
+
+
+async def test_a_family_of_which_only_some_members_are_served_is_unattended(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    await lab.store.beat("w1", WorkerFacts(("hook:a",)), 3_600_000)
+    await lab.store.configure("hook:*", QueueChange())
+    await app.enqueue("hook:a")
+    assert [(row.workers, row.unattended) for row in (await app.overview()).queues] == [(1, False)]
+    await app.enqueue("hook:b")
+    assert [(row.workers, row.unattended) for row in (await app.overview()).queues] == [(1, True)]
+    assert [problem.kind for problem in (await app.health()).problems] == ["no_worker"]
+
+
+async def test_explain_names_the_family_that_keeps_an_item(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app)
+    await lab.store.beat("w1", WorkerFacts(("hook:*",)), 3_600_000)
+    await lab.store.configure("hook:*", QueueChange(max_running=1))
+    await app.enqueue("hook:a")
+    assert len(await lab.ghost("hook:*", ttl="1h")) == 1
+    item = await app.enqueue("hook:b")
+    told = await app.explain(item)
+    assert told.summary == "1 of family hook:* run, and 1 may at once"
+    assert told.advice == ("redrive queue set 'hook:*' --max-running N --reason …",)
+    await lab.store.configure("hook:*", QueueChange(max_running=None, rate=Rate(1, 3_600_000)))
+    await lab.ghost("hook:*", ttl="1h")
+    told = await app.explain(await app.enqueue("hook:b"))
+    assert [why.kind for why in told.why] == ["rate"]
+    await app.pause("hook:*", reason="all stop")
+    told = await app.explain(await app.enqueue("hook:c"))
+    assert told.summary.startswith("family hook:* is paused by ")
+    assert told.next == "it runs when somebody resumes the family"
+    assert told.advice == ("redrive queue resume 'hook:*'",)
+
+
+async def test_a_member_has_no_retry_share_of_its_own(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app, retry_share=0.2)
+    await app.enqueue("hook:a")
+    with pytest.raises(ConfigError, match="has no share of its own") as refused:
+        await app.configure("hook:a", retry_share=0.5, reason="fresh first")
+    assert refused.value.field == "retry_share"
+    app.queue("hook:b", retry_share=0.5)
+    with pytest.raises(ConfigError, match="has no share of its own"):
+        await app.enqueue("hook:b")
+    assert (await lab.store.settings("hook:a")).retry_share == 0.2
+
+
+async def test_what_is_said_for_a_member_is_its_own_until_it_is_none(lab: Lab) -> None:
+    app = await lab.app()
+    recording(app, order="skip", keep_trash="1d")
+    await app.configure("hook:a", order="block", keep_trash="30d", reason="the customer asked")
+    held = await lab.store.settings("hook:a")
+    assert (held.order, held.keep_trash) == ("block", 30 * 86_400_000)
+    await app.configure("hook:a", order=None, keep_trash=None, reason="as the others")
+    held = await lab.store.settings("hook:a")
+    assert (held.order, held.keep_trash) == ("skip", 86_400_000)
+    with pytest.raises(ConfigError):
+        await app.configure("hook:*", order=None, reason="a queue has one")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 import pytest
 from msgspec import structs
 
 from redrive.core import sizes
+from redrive.core.acts import Act
 from redrive.core.decide import ToDone
-from redrive.core.item import Instant, Item, NewItem
+from redrive.core.item import History, Instant, Item, NewItem
 from redrive.core.verbs import LeaseRequest, PutResult, Settled, Settlement
 from redrive.errors import EncryptionKeyMissing
 from redrive.stores import bodies, damage
 from redrive.stores.bodies import Bodies, Judged, Usable
 from redrive.stores.clock import Clock
 from redrive.stores.keyring import NONCE_SIZE, Keyring, Purpose, key_missing
+from redrive.stores.packing import is_sealed
 from redrive.stores.reencrypting import Rewrite
 from tests.stores.broken import Bent
 from tests.stores.broken_servers import Bug
+from tests.stores.planting import Patch
 
 
 class ResultsInClear(Bent):
@@ -59,6 +63,32 @@ class GoesByWhatItKnew(Bent):
                     return self._putting.put(items, now)
             finally:
                 lane.own = before
+
+
+def _without_revisions(history: History) -> tuple[Item, ...]:
+    return (history.item,)
+
+
+def takes_revisions_in_clear(module: ModuleType) -> Patch:
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "payloads_of", _without_revisions)
+
+    return patch
+
+
+class TakesRevisionsInClear(Bent):
+    """What was there before an edit comes in clear, and is kept so."""
+
+    async def _take_in(self, histories: Sequence[History], by: Act) -> PutResult:
+        lanes = [self._table.lanes[one.item.queue] for one in histories if is_sealed(one.item.payload)]
+        before = [lane.own for lane in lanes]
+        for lane in lanes:
+            lane.own = structs.replace(lane.own, encrypt=False)
+        try:
+            return await super()._take_in(histories, by)
+        finally:
+            for lane, own in zip(lanes, before, strict=True):
+                lane.own = own
 
 
 class LeavesResultsUnderTheOldKey(Bent):
@@ -156,6 +186,10 @@ ENCRYPTION: dict[str, Bug] = {
     "TakesResultsInClear": Bug(
         "a process that does not know yet that the queue is encrypted stores results in clear",
         ("test_encrypted_queues_take_nothing_from_a_process_without_keys",),
+    ),
+    "TakesRevisionsInClear": Bug(
+        "what was there before an edit comes in clear, and is kept so",
+        ("test_encrypted_revisions_are_taken_in_as_they_are",),
     ),
     "EncryptsWithAnyKey": Bug(
         "a process with a mistyped key encrypts what the right one cannot read",

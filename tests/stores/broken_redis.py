@@ -377,6 +377,9 @@ LANES: dict[str, Plant] = {
 
 _SAID = "if one[5] and not verdict then"
 OFFICE: dict[str, Plant] = {
+    "TakesRevisionsInClear": Plant(
+        (Edit("take_in", "check_sealed(m[QUEUE], string.sub(ARGV[at], 9 + tonumber(string.sub(ARGV[at], 1, 8))))", ""),)
+    ),
     "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
     "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
     "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(entry[2], entry[4])", ""),)),

@@ -316,6 +316,7 @@ TEETH = (
         ),
     ),
     Tooth(e.MakesLettersWithoutKeys, ("test_encrypted_items_stay_ready_in_a_process_without_any_keys",)),
+    Tooth(e.TakesRevisionsInClear, ("test_encrypted_revisions_are_taken_in_as_they_are",)),
     Tooth(e.EncryptsWithAnyKey, ("test_encrypted_with_another_key_under_a_known_id_is_refused",)),
     Tooth(e.LeavesResultsUnderTheOldKey, ("test_reencrypt_replaces_old_keys_and_what_was_in_clear",)),
     Tooth(e.UsesANonceTwice, ("test_no_two_encrypted_bodies_have_the_same_nonce",)),

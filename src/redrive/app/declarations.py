@@ -7,7 +7,7 @@ what an operator changed, and a release with another value does. Why: ADR 21.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
 from msgspec import UNSET, convert
@@ -24,7 +24,7 @@ from redrive.errors import BadSchedule, ConfigError, Conflict
 from redrive.office.gates import declare_gate
 from redrive.office.policies import declare_policies
 from redrive.office.schedules import declare_schedules
-from redrive.office.settings import said
+from redrive.office.settings import check_member, said
 from redrive.stores.base import Store
 
 KIND = "declared"
@@ -97,7 +97,7 @@ class Declarations:
         for name in sorted(self.gates.keys() | self._gates_of_queues() - {OWN_GATE}):
             await declare_gate(store, name, self.gates.get(name))
         for queue in sorted(registry.declared | self.queues.keys()):
-            await self._write_queue(store, queue)
+            await self._write_queue(store, queue, registry.declared)
         for route, capacity in sorted(self.routes.items()):
             await _once(store, f"route:{route}", {"capacity": capacity}, _route_writer(store, route))
         await self._write_schedules(store, registry)
@@ -112,9 +112,11 @@ class Declarations:
     def _gates_of_queues(self) -> set[str]:
         return {str(change.gate) for change in self.queues.values() if change.gate is not UNSET and change.gate}
 
-    async def _write_queue(self, store: Store, queue: str) -> None:
+    async def _write_queue(self, store: Store, queue: str, declared: Container[str]) -> None:
         change = self.queues.get(queue)
         settings = {} if change is None else said(change)
+        if change is not None:
+            await check_member(store, queue, change, declared)
         # Also a queue without settings is declared: its name is known from now on.
         await store.configure(queue, QueueChange())
         if settings:

@@ -176,10 +176,11 @@ class Operating(Lifecycle):
         It stays until it is changed again, or until the code declares another value than it did.
         """
         parts = await self._parts.catch_up()
-        change, why = office.queue_change(settings), check_reason(reason)
+        change, why = office.queue_change(settings, queue), check_reason(reason)
         if not settings:
             raise ConfigError("nothing to change", field="settings", hint="say which, such as max_running=10")
         await parts.client.check_queue(queue)
+        await office.check_member(parts.store, queue, change, parts.registry.declared)
         if settings.get("policy") is not None:
             await check_policy(parts.store, settings["policy"], parts.registry.policies)
         said = office.said(change)

@@ -40,7 +40,7 @@ class Registering(Lifecycle):
         """
         queue = user_queue_name(name)
         if settings:
-            self._parts.declared.queue(queue, queue_change(settings))
+            self._parts.declared.queue(queue, queue_change(settings, queue))
         self._parts.registry.declared.add(queue)
         return queue
 

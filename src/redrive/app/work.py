@@ -9,6 +9,7 @@ from typing import Any
 from redrive.app.lifecycle import Lifecycle
 from redrive.app.registration import is_count
 from redrive.core.durations import Duration, parse
+from redrive.core.families import is_family
 from redrive.core.filters import parse as parse_filter
 from redrive.core.item import History, Item
 from redrive.core.policy_data import PolicyLike
@@ -161,9 +162,12 @@ class Working(Lifecycle):
             hint = "enqueue to a queue of your own instead"
             raise ConfigError("an outbox item cannot cause another outbox item", field="queue", hint=hint)
         parts = self._parts
-        if queue not in parts.registry.declared and queue not in parts.registry.outboxes:
+        if not parts.registry.knows(queue):
             if is_outbox(queue):
                 raise unknown_outbox(queue)
+            if is_family(queue):
+                hint = f"name one member, such as {queue[:-1]}acme"
+                raise ConfigError(f"{queue!r} is a pattern, not a queue", field="queue", hint=hint)
             hint = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise ConfigError(f"{queue!r} is not declared here", field="queue", hint=hint)
         asks = Asks(
@@ -236,9 +240,8 @@ class Working(Lifecycle):
         parts = await self._parts.catch_up()
         item = (await parts.client.get(item_id)).item
         _check_waits(item)
-        handlers = parts.registry.choose((item.queue,))
-        handler = {item.queue: handlers[item.queue]}
-        if not handlers[item.queue].takes(item.kind):
+        handler = {item.queue: parts.registry.choose((item.queue,))[item.queue]}
+        if not handler[item.queue].takes(item.kind):
             hint = "register a handler for it, or one without a kind"
             raise ConfigError(f"no handler of {item.queue!r} here is for kind {item.kind!r}", field="kind", hint=hint)
         if not await parts.work(parts.store, handler, until_idle=False, grace=grace, item=item.id):

@@ -34,10 +34,10 @@ from redrive.events import Events
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.key_checks import check_keys
-from redrive.stores.keyring import Keyring
+from redrive.stores.keyring import Keyring, check_keyring
 from redrive.stores.url import store_from_url
 
-__all__ = ["SharedStore", "Store"]
+__all__ = ["Keyring", "SharedStore", "Store", "check_keyring"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

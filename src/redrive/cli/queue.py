@@ -13,7 +13,7 @@ from redrive.cli.root import LazyGroup
 from redrive.cli.status import limits, note, queue_line, queue_object, table
 from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_list
 from redrive.cli.watch import look, watch_option
-from redrive.core.families import family_of, is_family
+from redrive.core.families import family_of, is_family, served
 from redrive.core.verbs import QueueTally
 from redrive.engine.registry import unknown_queue
 from redrive.office.overview import Overview, QueueOverview
@@ -110,11 +110,19 @@ async def _read(app: Redrive, name: str) -> QueueOverview:
 
 
 async def known_queue(app: Redrive, name: str) -> QueueTally:
-    """Raises UnknownQueue. Families and their members need not be there before."""
+    """Raises UnknownQueue. A member of a known family need not be there before, nor a family that has members."""
     tally = await app.tally()
-    if is_family(name) or any(row.queue == family_of(name) for row in tally.families):
+    families = [row.queue for row in tally.families]
+    if name in families or family_of(name) in families or any(family_of(row.queue) == name for row in tally.queues):
         return tally.row(name)
-    return row_of(tally.queues, name)
+    return row_of((*tally.queues, *tally.families), name)
+
+
+async def check_queue(app: Redrive, name: str, fix: str) -> None:
+    """Raises UnknownQueue, with `fix` as its hint, if it is not there and no member of a known family."""
+    known = [row.queue for row in (await app.tally(members=False)).queues]
+    if not served(known, name):
+        raise unknown_queue(name, known, fix)
 
 
 def row_of(queues: tuple[QueueTally, ...], name: str) -> QueueTally:

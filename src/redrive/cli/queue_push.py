@@ -10,7 +10,7 @@ import click
 
 from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
 from redrive.cli.output import clean, say, write, write_json
-from redrive.engine.registry import unknown_queue
+from redrive.cli.queue import check_queue
 from redrive.errors import ConfigError, PayloadError, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ async def _push(
     if new:
         app.queue(name)
     else:
-        known = [row.queue for row in (await app.tally()).queues]
-        if name not in known:
-            raise unknown_queue(name, known, "say --new if it is to be a new one")
+        await check_queue(app, name, "say --new if it is to be a new one")
     if len(payloads) == 1:
         return [await app.enqueue(name, payloads[0], id=item_id, **asks)]
     return await app.enqueue_many(name, payloads, **asks)

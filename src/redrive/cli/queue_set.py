@@ -14,9 +14,9 @@ from redrive.cli.output import on_terminal, say, tabbed, write_json
 from redrive.cli.queue import known_queue
 from redrive.cli.status import limits, settings_object
 from redrive.core import durations, rates
-from redrive.core.families import OWN_GATE
+from redrive.core.families import OWN_GATE, family_of
 from redrive.core.policy_data import is_data
-from redrive.core.verbs import QueueSettings
+from redrive.core.verbs import SAYABLE, QueueSettings
 from redrive.errors import ConfigError, NotFound
 from redrive.office.letters import check_reason
 from redrive.office.policies import declare_policies, declared_policies
@@ -120,7 +120,7 @@ ALWAYS = {
     "encrypt": "off is what a new queue has",
     "keep_trash": "30d is what a new queue has; 3650d keeps them for ten years",
 }
-"""What cannot be lifted."""
+"""What cannot be lifted, but for what a member of a family has again as its family has it."""
 
 
 def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +141,7 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def set_queue(
     *, name: str, new_gate: bool, new_policy: bool, reason: str, as_json: bool, store: str, **said: str | None
 ) -> None:
-    settings = _settings(said)
+    settings = _settings(name, said)
     if not settings:
         raise click.UsageError("say what to set, as in --max-running 10", ctx=click.get_current_context())
     why = check_reason(reason)
@@ -155,7 +155,7 @@ def set_queue(
         say("as a new queue has them")
 
 
-def _settings(said: dict[str, str | None]) -> QueueOptions:
+def _settings(queue: str, said: dict[str, str | None]) -> QueueOptions:
     """Read and checked before the store is looked for; errors name the option as it was typed."""
     settings: dict[str, Any] = {}
     for name, text in said.items():
@@ -164,12 +164,12 @@ def _settings(said: dict[str, str | None]) -> QueueOptions:
         option = f"--{name.replace('_', '-')}"
         if text.strip().lower() != NONE:
             value = OPTIONS[name][1](text, option)
-        elif name not in ALWAYS:
+        elif name not in ALWAYS or (name in SAYABLE and family_of(queue)):
             value = None
         else:
             raise ConfigError("a queue always has one", field=option, hint=ALWAYS[name])
         try:
-            queue_change({name: value})
+            queue_change({name: value}, queue)
         except ConfigError as error:
             message = error.message.removeprefix(f"{name}: ")
             raise ConfigError(message, field=option, hint=error.hint.replace("None", NONE)) from None

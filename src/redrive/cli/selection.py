@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from redrive.core.families import is_family, served
 from redrive.core.filters import parse as parse_filter
 from redrive.engine.registry import unknown_queue
 from redrive.errors import ConfigError
@@ -62,8 +63,8 @@ def known_queue(queue: str | None, *, new: bool) -> Callable[[Redrive], Awaitabl
         return None
 
     async def check(app: Redrive) -> None:
-        names = [row.queue for row in (await app.tally()).queues]
-        if queue not in names:
+        names = [row.queue for row in (await app.tally(members=False)).queues]
+        if is_family(queue) or not served(names, queue):
             raise unknown_queue(queue, names, "--new makes it")
 
     return check

@@ -256,12 +256,14 @@ def limits(settings: QueueSettings) -> dict[str, str]:
         "max_per_key": _number(settings.max_per_key),
         "rate": None if settings.rate is None else rates.format(settings.rate),
         "capacity": _number(settings.capacity),
-        "order": None if settings.order == "block" else settings.order,
+        "order": None if settings.order == "block" and "order" not in settings.own else settings.order,
         "policy": settings.policy or None,
         "gate": settings.gate or None,
         "keep": _duration(settings.keep),
         "keep_results": _duration(settings.keep_results),
-        "keep_trash": None if settings.keep_trash == TRASH_KEPT else _duration(settings.keep_trash),
+        "keep_trash": None
+        if settings.keep_trash == TRASH_KEPT and "keep_trash" not in settings.own
+        else _duration(settings.keep_trash),
         "retry_share": _share(settings.retry_share),
         "encrypt": "on" if settings.encrypt else None,
     }

@@ -2,8 +2,9 @@
 
 The settings of a family stand under its pattern, as those of a queue stand under its name. `capacity` and `max_running`
 of a family bound all of its members together. Any other setting of a family is the default of each member; a member
-that has a value of its own for a setting keeps it. `encrypt` is set on members only. A breaker `*` of the family gives
-each member one of its own, named as the member.
+that has a value of its own for a setting keeps it. `retry_share` is the family's alone: one lease, with one share, is
+for all members. `encrypt` is set on members only. A breaker `*` of the family gives each member one of its own, named
+as the member.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from redrive.core.item import Instant
-from redrive.core.verbs import QueueSettings
+from redrive.core.verbs import SETTINGS, QueueSettings
 
 OWN_GATE = "*"
 """As the breaker of a family: each member has one under its own name."""
@@ -26,7 +27,7 @@ queues may fill it, and nothing tells the member.
 
 _OWN = frozenset({"capacity", "max_running", "encrypt"})
 _DEFAULTS = QueueSettings()
-_INHERITED = tuple((name, getattr(_DEFAULTS, name)) for name in QueueSettings.__struct_fields__ if name not in _OWN)
+_INHERITED = tuple((name, getattr(_DEFAULTS, name)) for name in SETTINGS if name not in {*_OWN, "retry_share"})
 
 
 def is_family(queue: str) -> bool:
@@ -55,10 +56,14 @@ def names_between(family: str) -> tuple[str, str]:
 
 def member_settings(queue: str, own: QueueSettings, family: QueueSettings) -> QueueSettings:
     """The settings that hold for a member: its own, and those of its family where it has the default."""
-    inherited = {name: getattr(family, name) for name, default in _INHERITED if getattr(own, name) == default}
+    inherited = {
+        name: getattr(family, name)
+        for name, default in _INHERITED
+        if getattr(own, name) == default and name not in own.own
+    }
     if inherited.get("gate") == OWN_GATE:
         inherited["gate"] = queue
-    return replace(own, **inherited)
+    return replace(own, **inherited, retry_share=family.retry_share, own=())
 
 
 def portion(limit: int, members: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeGuard
 
@@ -50,6 +51,23 @@ def check_errors(given: object, *, field: str, names: bool = False) -> None:
     for each in given or ():
         if not (isinstance(each, type) and issubclass(each, BaseException)) and not (names and isinstance(each, str)):
             raise InvalidParameterError(f"must be an exception class, got {shown(each)}", field=field, hint=hint)
+
+
+_TRACEPARENT = re.compile(
+    r"(?!ff)(?P<version>[0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?P<more>-[!-~]{0,456})?"
+)
+
+
+def check_traceparent(trace: object, *, field: str) -> str:
+    """W3C Trace Context: version, trace id, span id and flags; versions after 00 may have more behind them.
+
+    In all no more than the 512 characters that a store takes.
+    """
+    found = _TRACEPARENT.fullmatch(trace) if isinstance(trace, str) else None
+    if found is None or (found["version"] == "00" and found["more"] is not None):
+        hint = "use 00-, 32 hex digits of the trace, -, 16 of the span and -01, in small letters, or leave it out"
+        raise ConfigError(f"{shown(trace)} is not a W3C traceparent", field=field, hint=hint)
+    return found[0]
 
 
 def check_clock(given: object) -> None:

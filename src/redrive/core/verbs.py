@@ -171,7 +171,8 @@ class QueueSettings(Struct, frozen=True):
     `encrypt`: new payloads and results are stored encrypted only.
 
     Of a family, `max_running` and `capacity` bound all members together, and the rest is the default of each member
-    (core.families); `gate` may be `*`.
+    (core.families); `gate` may be `*`. `own`: of a member, which of SAYABLE it has for itself although a new queue has
+    the same; any other value that a new queue has stands for the one of the family.
     """
 
     max_running: int | None = None
@@ -186,6 +187,7 @@ class QueueSettings(Struct, frozen=True):
     retry_share: float | None = RETRY_SHARE
     keep_trash: Millis = TRASH_KEPT
     encrypt: bool = False
+    own: tuple[str, ...] = ()
 
 
 class QueueTally(Struct, frozen=True):
@@ -256,7 +258,7 @@ class CauseTally(Struct, frozen=True):
 
 class QueueChange(Struct, frozen=True):
     """`paused` None leaves it as it is; any change declares the queue. The others are those of QueueSettings: UNSET
-    leaves one as it is, None takes a limit away.
+    leaves one as it is, None takes a limit away, or gives `order` and `keep_trash` as a new queue has them.
     """
 
     paused: bool | None = None
@@ -266,23 +268,30 @@ class QueueChange(Struct, frozen=True):
     max_per_key: int | UnsetType | None = UNSET
     rate: Rate | UnsetType | None = UNSET
     capacity: int | UnsetType | None = UNSET
-    order: Literal["block", "park", "skip"] | UnsetType = UNSET
+    order: Literal["block", "park", "skip"] | UnsetType | None = UNSET
     policy: str | UnsetType = UNSET
     gate: str | UnsetType = UNSET
     keep: Millis | UnsetType | None = UNSET
     keep_results: Millis | UnsetType | None = UNSET
     retry_share: float | UnsetType | None = UNSET
-    keep_trash: Millis | UnsetType = UNSET
+    keep_trash: Millis | UnsetType | None = UNSET
     encrypt: bool | UnsetType = UNSET
 
 
-_SETTINGS = tuple(name for name in QueueSettings.__struct_fields__)
+SETTINGS = tuple([name for name in QueueSettings.__struct_fields__ if name != "own"])
+"""The names of those that a change may speak of."""
+SAYABLE = {"order": "block", "keep_trash": TRASH_KEPT}
+"""Settings that a queue always has, as a new queue has them."""
 
 
-def changed(settings: QueueSettings, change: QueueChange) -> QueueSettings:
-    """The settings as they are after the change."""
-    values = {name: getattr(change, name) for name in _SETTINGS}
-    return replace(settings, **{name: value for name, value in values.items() if value is not UNSET})
+def changed(settings: QueueSettings, change: QueueChange, *, member: bool) -> QueueSettings:
+    """The settings as they are after the change. `member`: by its name, it may be one of a family."""
+    values = {name: value for name in SETTINGS if (value := getattr(change, name)) is not UNSET}
+    reset = {name for name in SAYABLE if name in values and values[name] is None}
+    after = replace(settings, **values | {name: SAYABLE[name] for name in reset})
+    said = ({*settings.own} | values.keys()) - reset
+    own = [name for name, default in SAYABLE.items() if member and name in said and getattr(after, name) == default]
+    return replace(after, own=tuple(own))
 
 
 class Gate(Struct, frozen=True):

@@ -15,9 +15,10 @@ from redrive.core.item import Dedupe, Instant, Millis, NewItem, Priority, Terms
 from redrive.core.policy import Policy
 from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
+from redrive.core.validation import check_traceparent
 from redrive.engine.registry import check_kind
 from redrive.errors import ConfigError
-from redrive.stores.checks import check_headers, check_schema, check_text, check_trace
+from redrive.stores.checks import check_headers, check_schema, check_text
 
 T = TypeVar("T")
 KeyOf = str | Callable[[Any], str | None]
@@ -110,7 +111,7 @@ def _terms(asks: Asks, policies: Collection[str]) -> Terms | None:
         on_dead=cast('Literal["wait", "die"]', one_of("on_dead", asks.on_dead, ON_DEAD)),
         policy="" if asks.policy is None else known_policy(asks.policy, policies),
         schema=schema_of(asks.schema),
-        trace="" if asks.trace is None else _trace(asks.trace),
+        trace="" if asks.trace is None else check_traceparent(asks.trace, field="trace"),
         headers=() if asks.headers is None else headers_of(asks.headers),
     )
     return None if terms == _NOTHING else terms
@@ -140,14 +141,6 @@ def schema_of(schema: object) -> int:
         raise ConfigError(f"{shown(schema)} is not a version of a schema", field="schema", hint="use a whole number")
     check_schema(schema)
     return schema
-
-
-def _trace(trace: object) -> str:
-    if not isinstance(trace, str):
-        hint = "use a W3C traceparent, such as 00-<trace id>-<span id>-01"
-        raise ConfigError(f"{shown(trace)} is not a text", field="trace", hint=hint)
-    check_trace(trace)
-    return trace
 
 
 def headers_of(headers: object) -> tuple[tuple[str, str], ...]:

@@ -110,13 +110,13 @@ class Client:
     async def check_queue(self, queue: str) -> None:
         """A typo must not become work that nobody will ever do."""
         family = family_of(queue)
-        if is_family(queue):
-            return
         if not self._known.isdisjoint((queue, family)) or not self._registry.declared.isdisjoint((queue, family)):
             return
         user_queue_name(queue)
         rows = (await self._store.tally(members=False)).queues
         self._known = {row.queue for row in rows if not is_outbox(row.queue)}
+        if is_family(queue) and any(family_of(known) == queue for known in self._known):
+            return  # not declared yet, but there are queues that it would have as members
         if self._known.isdisjoint((queue, family)):
             fix = f"register a handler for it, or declare it with app.queue({queue!r})"
             raise unknown_queue(queue, self._registry.declared | self._known, fix)

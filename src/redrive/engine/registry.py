@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from redrive.core import codec, durations
-from redrive.core.families import family_of
+from redrive.core.families import family_of, is_family, served
 from redrive.core.item import Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.policy_data import resolve
@@ -184,6 +184,11 @@ class Handler:
         """Of a kind that none has: itself, which judges what a lost worker had."""
         return self.others.get(kind, self)
 
+    def of_member(self, queue: str) -> Handler:
+        """The handler of a family, for one member alone."""
+        others = {kind: replace(each, queue=queue) for kind, each in self.others.items()}
+        return replace(self, queue=queue, others=others)
+
     def call(self, arguments: dict[str, Any]) -> Awaitable[Any] | Any:
         return self.function(**arguments)
 
@@ -227,6 +232,12 @@ class Registry:
         if not is_outbox(handler.queue):
             self.declared.add(handler.queue)
 
+    def knows(self, queue: str) -> bool:
+        """Whether items may be put into it: it, its family or its target is declared here."""
+        if is_family(queue):
+            return False
+        return bool(served(tuple(self.declared), queue)) or queue in self.outboxes
+
     def name_policy(self, name: str, policy: Policy) -> None:
         if self.policies.setdefault(name, policy) != policy:
             hint = "give each policy a name of its own"
@@ -244,7 +255,10 @@ class Registry:
         return resolve(Policy() if handler is None else handler.policy, self.policies, *texts)
 
     def choose(self, queues: Iterable[str] | None) -> dict[str, Handler]:
-        """The handlers to run: all, or those named; and those of outbox queues in any case."""
+        """The handlers to run: all, or those named; and those of outbox queues in any case.
+
+        A member of a family may be named: it alone is served, by the handler of the family.
+        """
         if queues is None:
             if not self.handlers:
                 raise ConfigError("no handler is registered", field="handler", hint="decorate one with @app.handler")
@@ -253,11 +267,16 @@ class Registry:
         if not wanted:
             hint = "give a list of queue names, or leave it out for all"
             raise ConfigError(f"{queues!r} names no queues", field="queues", hint=hint)
+        chosen: dict[str, Handler] = {}
         for queue in wanted:
-            if queue not in self.handlers:
+            by = served(tuple(self.handlers), queue)
+            if not by:
                 raise unknown_queue(queue, self.handlers, "register a handler for it with @app.handler")
-        outboxes = {queue: each for queue, each in self.handlers.items() if is_outbox(queue)}
-        return {queue: self.handlers[queue] for queue in wanted} | outboxes
+            if by == queue:
+                chosen[queue] = self.handlers[by]
+            elif by not in wanted:
+                chosen[queue] = self.handlers[by].of_member(user_queue_name(queue))
+        return chosen | {queue: each for queue, each in self.handlers.items() if is_outbox(queue)}
 
 
 def _joined(parts: Mapping[str | None, Handler]) -> Handler:
@@ -301,6 +320,6 @@ def _contradiction(name: str, queue: str, values: Mapping[str | None, str]) -> C
 
 
 def unknown_queue(queue: str, known: Iterable[str], fix: str, *, what: str = "queue") -> UnknownQueue:
-    near = get_close_matches(queue, list(known), n=1)
+    near = get_close_matches(queue, [name for name in known if is_family(name) or not is_family(queue)], n=1)
     guess = f"did you mean {near[0]!r}? otherwise " if near else ""
     return UnknownQueue(f"no {what} {queue!r}", hint=f"{guess}{fix}")

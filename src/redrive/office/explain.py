@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from redrive.core import rates
 from redrive.core.durations import brief
-from redrive.core.families import served
+from redrive.core.families import is_family, served
 from redrive.core.item import Ending, Instant, Terms, short_id
 from redrive.core.lanes import is_retry, level_of
 from redrive.core.states import State
@@ -86,17 +86,24 @@ def _reasons(scene: Scene) -> Iterator[Why]:
         yield _kept(scene, full)
     elif item.due_at > scene.now:
         yield _not_due(scene)
-    if scene.queue.paused:
-        yield _paused(scene.queue)
+    for row in (scene.queue, *scene.families):
+        if row.paused:
+            yield _paused(row)
     if scene.gate is not None and scene.gate.state != "closed":
         yield _gated(scene.gate)
     yield from _unpaid(scene)
-    most = scene.queue.settings.max_running
-    if most is not None and scene.queue.leased >= most:
-        yield Why("max_running", f"{scene.queue.leased:,} of its queue run, and {most:,} may at once")
+    for row in _full(scene):
+        of = "its queue" if row is scene.queue else f"family {row.queue}"
+        yield Why("max_running", f"{row.leased:,} of {of} run, and {row.settings.max_running:,} may at once")
     if not _takers(scene):
         yield Why("no_worker", _unserved(scene))
     yield from _rated(scene)
+
+
+def _full(scene: Scene) -> list[QueueTally]:
+    """Those of its queue and its family of which as many run as may."""
+    rows = (scene.queue, *scene.families)
+    return [row for row in rows if row.settings.max_running is not None and row.leased >= row.settings.max_running]
 
 
 def _held(scene: Scene) -> Why:
@@ -175,7 +182,8 @@ def _of(scene: Scene) -> str:
 
 def _paused(row: QueueTally) -> Why:
     who, reason = row.paused_by or "somebody", row.paused_reason or "no reason given"
-    return Why("paused", f"queue {row.queue} is paused by {who}: {reason}", by=who)
+    what = "family" if is_family(row.queue) else "queue"
+    return Why("paused", f"{what} {row.queue} is paused by {who}: {reason}", by=who)
 
 
 def _gated(gate: GateView) -> Why:
@@ -218,7 +226,7 @@ def _servers(scene: Scene) -> list[WorkerBeat]:
 def _takers(scene: Scene) -> list[WorkerBeat]:
     """Those that have a handler for its kind."""
     item = scene.history.item
-    return [beat for beat in _servers(scene) if beat.facts.takes(item.queue, item.kind)]
+    return [beat for beat in _servers(scene) if beat.facts.takes(served(beat.facts.queues, item.queue), item.kind)]
 
 
 def _unserved(scene: Scene) -> str:
@@ -260,7 +268,8 @@ def _condition(scene: Scene, why: Why) -> str:
         case "limit" | "max_running":
             return "one of those that run ends"
         case "paused":
-            return "somebody resumes the queue"
+            whole = any(row.paused for row in scene.families)
+            return "somebody resumes the family" if whole and not scene.queue.paused else "somebody resumes the queue"
         case "park":
             return "an operator unparks it"
         case "gate":
@@ -291,12 +300,12 @@ def _advice(scene: Scene, why: tuple[Why, ...]) -> tuple[str, ...]:
         advice.append(f"redrive letters skip {quote(short_id(dead[0].id))} --reason …")
     if "park" in kinds:
         advice.append(f"redrive item unpark {quote(short_id(scene.history.item.id))} --reason …")
-    if "paused" in kinds:
-        advice.append(f"redrive queue resume {quote(scene.queue.queue)}")
+    rows = (scene.queue, *scene.families)
+    advice += [f"redrive queue resume {quote(row.queue)}" for row in rows if "paused" in kinds and row.paused]
     if "gate" in kinds and scene.gate is not None:
         advice.append(f"redrive gate close {quote(scene.gate.name)} --reason …")
     if "max_running" in kinds:
-        advice.append(f"redrive queue set {quote(scene.queue.queue)} --max-running N --reason …")
+        advice += [f"redrive queue set {quote(row.queue)} --max-running N --reason …" for row in _full(scene)]
     if "no_worker" in kinds:
         advice.append(doors.start(scene.door, scene.queue.queue))
     if "route_full" in kinds:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from redrive.core.families import family_of, is_family
+from redrive.core.families import family_of, is_family, served
 from redrive.core.item import Instant, Item, Millis, Terms, short_id
 from redrive.core.redact import redact_text
-from redrive.core.select import And, Match, Or
+from redrive.core.select import And, Match, Not, Or
 from redrive.core.states import State
-from redrive.core.verbs import CauseTally, QueueTally, RouteTally, StoreInfo, WorkerBeat
+from redrive.core.terms import HOLDS
+from redrive.core.verbs import CauseTally, QueueTally, RouteTally, StoreInfo, Tally, WorkerBeat, WorkerFacts
 from redrive.engine.registry import is_outbox
 from redrive.errors import NotFound
 from redrive.office.doors import doors, start
@@ -47,7 +48,8 @@ class QueueOverview(Struct, frozen=True):
     `oldest`: how long the item that has been due longest waits. `workers`: live ones. `unattended`: there is work to
     do, or it is leased by a worker that is gone, and no worker is alive (a paused queue waits on purpose); then `start`
     is what would serve it. `stuck`: what waits for dead letters. `reached`: limits that keep it from taking or giving.
-    `unserved`: kinds of which something is due and that no live worker has, though the queue has workers.
+    `unserved`: kinds of which something is due and that no live worker has, though the queue has workers. Of a family,
+    what is due is looked at among the items that were enqueued first.
     """
 
     tally: QueueTally
@@ -95,15 +97,20 @@ async def overview(store: Store, *, members: bool = False) -> Overview:
     gates = await list_gates(store) if any(row.settings.gate for row in tally.queues) else ()
     causes = tuple([replace(each, text=redact_text(each.text)) for each in await store.causes(None, TOP_CAUSES)])
     workers = await store.workers()
-    live = Counter(queue for beat in workers if beat.alive for queue in beat.facts.queues)
+    alive = [beat.facts for beat in workers if beat.alive]
     stuck = await _stuck(store, tally.queues)
     queues = [
-        _queue(row, tally.at, live[row.queue] + live[family_of(row.queue)], stuck.get(row.queue), gates)
+        _queue(row, tally.at, sum(_serves(facts, row.queue) for facts in alive), stuck.get(row.queue), gates)
         for row in tally.queues
     ]
     queues = [row for row in queues if not is_outbox(row.name) or row.fill or row.tally.open]
     queues = [
-        replace(row, unserved=await _unserved(store, row, workers)) if row.oldest is not None else row for row in queues
+        await _with_waiting(store, row, alive, tally.at)
+        if is_family(row.name) and row.tally.ready and not row.tally.paused
+        else replace(row, unserved=await _unserved(store, row, alive))
+        if row.oldest is not None
+        else row
+        for row in queues
     ]
     if any(row.unattended for row in queues):
         marked = await doors(store)
@@ -119,9 +126,7 @@ def _queue(
     waits = bool(row.ready) and row.oldest_due is not None and row.oldest_due <= now
     oldest = now - row.oldest_due if waits and row.oldest_due is not None else None
     # An outbox item is retried by the process that serves its target: without one it is never due again.
-    # Of a family it is not known when the first is due.
-    unknown = is_outbox(row.queue) or is_family(row.queue)
-    to_do = row.leased > 0 or ((oldest is not None or (unknown and row.ready > 0)) and not row.paused)
+    to_do = row.leased > 0 or ((oldest is not None or (is_outbox(row.queue) and row.ready > 0)) and not row.paused)
     made = QueueOverview(row, oldest, workers, to_do and not workers, "", stuck)
     settings, reached = row.settings, []
     if settings.capacity is not None and made.fill >= settings.capacity:
@@ -133,13 +138,40 @@ def _queue(
     return replace(made, reached=tuple(reached))
 
 
-async def _unserved(store: Store, row: QueueOverview, workers: tuple[WorkerBeat, ...]) -> tuple[str, ...]:
+def _serves(facts: WorkerFacts, queue: str) -> bool:
+    """A family is also served by a worker that has only some of its members."""
+    return bool(served(facts.queues, queue)) or (is_family(queue) and queue in map(family_of, facts.queues))
+
+
+async def _unserved(store: Store, row: QueueOverview, alive: Sequence[WorkerFacts]) -> tuple[str, ...]:
     """Costs nothing where a worker has all kinds, or there is none at all."""
-    serving = [beat.facts for beat in workers if beat.alive and row.name in beat.facts.queues]
-    if not serving or any(facts.kinds_of(row.name) is None for facts in serving):
+    serving = [(facts, name) for facts in alive if (name := served(facts.queues, row.name))]
+    if not serving or any(facts.kinds_of(name) is None for facts, name in serving):
         return ()
     due = await store.kinds(row.name)
-    return tuple([kind for kind in due if not any(facts.takes(row.name, kind) for facts in serving)])
+    return tuple([kind for kind in due if not any(facts.takes(name, kind) for facts, name in serving)])
+
+
+async def _with_waiting(store: Store, row: QueueOverview, alive: Sequence[WorkerFacts], now: Instant) -> QueueOverview:
+    """Of a family, from the items that have waited longest: its members are too many to look at all of them."""
+    held = Or(tuple([Match("hold", "=", hold) for hold in HOLDS[1:]]))
+    waiting = And((Match("queue", "glob", row.name), Match("state", "=", State.READY), Not(held)))
+    page = await store.find(waiting, LOOKED_AT, oldest=True)
+    due = [item for item in page.items if item.due_at <= now and family_of(item.queue) == row.name]
+    asked = await store.tally(members={item.queue for item in due}) if due else Tally(now)
+    paused = {each.queue for each in asked.queues if each.paused}
+    due = [item for item in due if item.queue not in paused]
+    if not due:
+        return row
+    unserved: set[str] = set()
+    left = False
+    for queue, kind in {(item.queue, item.kind) for item in due}:
+        serving = [(facts, name) for facts in alive if (name := served(facts.queues, queue))]
+        left = left or not serving
+        if serving and not any(facts.takes(name, kind) for facts, name in serving):
+            unserved.add(kind)
+    oldest = now - min(item.due_at for item in due)
+    return replace(row, oldest=oldest, unserved=tuple(sorted(unserved)), unattended=row.unattended or left)
 
 
 # --- what waits for dead letters ---

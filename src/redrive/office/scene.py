@@ -56,6 +56,7 @@ class Explanation(Struct, frozen=True):
 class Scene(Struct, frozen=True):
     """The item and what stands around it at one time.
 
+    `queue` has the settings that hold for it; `families` is the one that it is a member of, if there is one.
     `others` are those it waits for, as far as they are still there. `behind`: how many wait behind it under its order
     key, and `more` if there are more. `policy`: the one that judges it, where the app is known;
     `note` tells of names that the app does not know. `door`: see office.doors.
@@ -64,6 +65,7 @@ class Scene(Struct, frozen=True):
     now: Instant
     history: History
     queue: QueueTally
+    families: tuple[QueueTally, ...] = ()
     gate: GateView | None = None
     routes: tuple[RouteTally, ...] = ()
     workers: tuple[WorkerBeat, ...] = ()
@@ -86,12 +88,11 @@ def _nobody(_item: Item, _row: QueueTally) -> None:
 async def look(store: Store, item_id: str, judge: Judge = _nobody) -> Scene:
     """Raises NotFound."""
     history = await store.get(item_id)
-    item, tally = history.item, await store.tally()
-    row, family = tally.row(item.queue), tally.row(family_of(item.queue))
-    if any(family is each for each in tally.families):
+    item, tally = history.item, await store.tally(members=(history.item.queue,))
+    row = tally.row(item.queue)
+    families = tuple([each for each in tally.families if each.queue == family_of(item.queue)])
+    if families:
         row = replace(row, settings=await store.settings(item.queue))
-        if family.paused and not row.paused:
-            row = replace(row, paused=True, paused_by=family.paused_by, paused_reason=family.paused_reason)
     gates = await list_gates(store) if row.settings.gate else ()
     behind, more = await _behind(store, item)
     policy, note = judge(item, row) or (None, "")
@@ -99,6 +100,7 @@ async def look(store: Store, item_id: str, judge: Judge = _nobody) -> Scene:
         now=tally.at,
         history=history,
         queue=row,
+        families=families,
         gate=next((gate for gate in gates if gate.name == row.settings.gate), None),
         routes=tally.routes,
         workers=await store.workers(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
@@ -11,16 +11,13 @@ from msgspec import UNSET, Struct, to_builtins
 from redrive.core import codec, durations, rates
 from redrive.core.acts import Act
 from redrive.core.durations import Duration
+from redrive.core.families import family_of
 from redrive.core.policy import Policy
 from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
 from redrive.core.rates import RateText
 from redrive.core.select import Ids
-from redrive.core.verbs import (
-    NewEntry,
-    QueueChange,
-    QueueSettings,
-)
+from redrive.core.verbs import SAYABLE, SETTINGS, NewEntry, QueueChange
 from redrive.engine.asks import empty_policy, one_of
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError
@@ -49,13 +46,13 @@ class QueueOptions(TypedDict, total=False):
     max_per_key: int | None
     rate: RateText | None
     capacity: int | None
-    order: str
+    order: str | None
     policy: PolicyLike | None
     gate: str | None
     keep: Duration | None
     keep_results: Duration | None
     retry_share: float | Literal["off"] | None
-    keep_trash: Duration
+    keep_trash: Duration | None
     encrypt: bool
 
 
@@ -85,10 +82,27 @@ class SettingsRecord(Struct, frozen=True):
     settings: dict[str, Any]
 
 
-def queue_change(options: Mapping[str, Any]) -> QueueChange:
-    """Raises ConfigError that names the option."""
+def queue_change(options: Mapping[str, Any], queue: str = "") -> QueueChange:
+    """Raises ConfigError that names the option. None gives a member of a family any of them as its family has it."""
     check_known(options, _CHECKS, "a queue")
-    return QueueChange(**{name: _CHECKS[name](value, name) for name, value in options.items()})
+    inherits = set(SAYABLE) if family_of(queue) else set()
+    values: dict[str, Any] = {
+        name: None if value is None and name in inherits else _CHECKS[name](value, name)
+        for name, value in options.items()
+    }
+    return QueueChange(**values)
+
+
+async def check_member(store: Store, queue: str, change: QueueChange, declared: Container[str] = ()) -> None:
+    """`declared`: names that the store need not be asked for."""
+    family = family_of(queue)
+    if not family or change.retry_share is UNSET:
+        return
+    if family in declared or any(row.queue == family for row in (await store.tally(members=False)).families):
+        hint = f"set it for {family!r}: one lease, with one share, is for all of its members"
+        raise ConfigError(
+            f"{queue!r} is a member of a family and has no share of its own", field="retry_share", hint=hint
+        )
 
 
 def check_known(options: Iterable[str], known: Iterable[str], what: str) -> None:
@@ -102,7 +116,7 @@ def check_known(options: Iterable[str], known: Iterable[str], what: str) -> None
 
 def said(change: QueueChange) -> dict[str, Any]:
     """The settings a change speaks of, as plain values."""
-    values = {name: getattr(change, name) for name in QueueSettings.__struct_fields__}
+    values = {name: getattr(change, name) for name in SETTINGS}
     return {name: to_builtins(value) for name, value in values.items() if value is not UNSET}
 
 

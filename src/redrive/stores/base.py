@@ -9,7 +9,7 @@ with the same ids, nonce or request id without doubling). No verb falls back to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, Self
 
 from redrive.core.acts import (
@@ -281,10 +281,11 @@ class Store(Protocol):
     ) -> IdPage:
         """What `find` would give, in the same order, as ids only and in larger pages: the set an act is about."""
 
-    async def tally(self, *, members: bool = True) -> Tally:
+    async def tally(self, *, members: bool | Collection[str] = True) -> Tally:
         """Counts per declared queue, kept in the writes that change them, never scanned; ordered by queue name.
 
-        Without `members`, the row of a declared family stands in `queues` in place of those of its members.
+        Without `members`, the row of a declared family stands in `queues` in place of those of its members; with some
+        names, beside those of these members.
         """
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:

@@ -374,7 +374,7 @@ def check_change(queue: str, change: QueueChange) -> None:
     if change.rate is not UNSET and change.rate is not None:
         check_rate(change.rate)
     check_keeps(change)
-    if change.order is not UNSET and change.order not in ORDERS:
+    if change.order is not UNSET and change.order not in (None, *ORDERS):
         raise ConfigError(f"{change.order!r} is none of {', '.join(ORDERS)}", field="order")
     share = change.retry_share
     if share is not UNSET and share is not None and not 0 < share <= 1:
@@ -390,9 +390,9 @@ def check_change(queue: str, change: QueueChange) -> None:
 def check_keeps(change: QueueChange) -> None:
     for field in ("keep", "keep_results", "keep_trash"):
         value = getattr(change, field)
-        if value is UNSET or (value is None and field != "keep_trash"):
+        if value is UNSET or value is None:
             continue
-        if value is None or not 0 <= value <= durations.MAX:
+        if not 0 <= value <= durations.MAX:
             hint = "say how long" if field == "keep_trash" else "use None to keep for ever"
             raise ConfigError(f"must be between 0 and {durations.MAX} ms, not {value}", field=field, hint=hint)
 

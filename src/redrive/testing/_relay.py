@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import ParamSpec, Self, TypeVar
 
 from redrive.core.acts import (
@@ -130,7 +130,7 @@ class Relay(ABC):
     ) -> IdPage:
         return await self.relay(self.store.ids, selection, limit, cursor, oldest=oldest)
 
-    async def tally(self, *, members: bool = True) -> Tally:
+    async def tally(self, *, members: bool | Collection[str] = True) -> Tally:
         return await self.relay(self.store.tally, members=members)
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:

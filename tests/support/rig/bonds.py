@@ -1,4 +1,5 @@
-"""R3: the part of the scenario in which items are bound to others: lines, twins, dependencies, limits, gates, routes.
+"""R3: the part of the scenario in which items are bound to others: lines, twins, dependencies, limits, gates, routes,
+families and kinds.
 
 Some of it goes through handlers; what a worker rarely meets (a full route, a cancelled run) is done by hand, leasing
 and settling as a worker does, and written down like a handler's.
@@ -70,6 +71,18 @@ def register_bonds(app: Redrive, scribe: Scribe, policy: Policy) -> None:
         scribe.end(item, "done")
         return "soon forgotten"
 
+    @app.handler("fam:*", policy=policy, concurrency=3)
+    async def member(item: Item) -> None:
+        scribe.start(item)
+        scribe.end(item, "done")
+
+    @app.handler("fam:*", kind="odd", policy=policy)
+    async def odd(item: Item) -> None:
+        scribe.start(item)
+        scribe.end(item, "done" if item.errors else "failed")
+        if not item.errors:
+            raise ConnectionError("works the second time")
+
 
 def bound_items() -> Iterator[NewItem]:
     for number in (1, 2, 3):
@@ -85,6 +98,9 @@ def bound_items() -> Iterator[NewItem]:
     yield NewItem("behind", "gated", b"null", priority=Priority.LOW, terms=Terms(order_key="c"))
     yield NewItem("urgent", "gated", b"null", priority=Priority.HIGH)
     yield NewItem("swept", "swept", b"null")
+    for name in ("a", "b", "c"):
+        yield NewItem(f"even-{name}", f"fam:{name}", b"null", terms=Terms(order_key="line"))
+        yield NewItem(f"odd-{name}", f"fam:{name}", b"null", kind="odd", terms=Terms(order_key="line"))
     for number in (1, 2, 3):
         yield NewItem(f"hand-{number}", "hand", b"null", terms=Terms(limit_key="hand"))
 
@@ -94,6 +110,8 @@ async def put_bound(store: Store, log: Write) -> None:
     await store.configure_route("bad", 1)
     await store.configure("lines", QueueChange(order="park", max_per_key=1, max_running=3, capacity=100))
     await store.configure("gated", QueueChange(gate="dep", rate=Rate(1_000)))
+    await store.configure("fam:*", QueueChange(gate="*", max_running=2, capacity=100, order="skip"))
+    await store.configure("fam:b", QueueChange(rate=Rate(1_000), order="block"))
     await store.configure("swept", QueueChange(keep=0, keep_results=0))
     # It opens at the first failure, and lets a probe through sooner than anybody may ask for.
     await declare_gate(store, "dep", replace(gate_config(consecutive=1), interval=20, longest=20, retry_floor=20))

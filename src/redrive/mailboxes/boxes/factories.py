@@ -6,7 +6,7 @@ import os
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
-from redrive.blocking.shared_store import Store
+from redrive.blocking.shared_store import Keyring, Store
 from redrive.core.durations import Duration
 from redrive.core.validation import check_optional, check_path, check_type
 from redrive.errors import InvalidParameterError
@@ -14,7 +14,6 @@ from redrive.mailboxes.boxes.mailbox import StoreMailbox
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.validation import as_parameter
 from redrive.stores.clock import Clock
-from redrive.stores.keyring import Keyring
 from redrive.stores.url import url_of_client
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_or
 from weakref import finalize
 
 from redrive.blocking.handle import Handle
-from redrive.blocking.shared_store import Store
+from redrive.blocking.shared_store import Keyring, Store, check_keyring
 from redrive.core import durations, typed_codec
 from redrive.core import outcome as o
 from redrive.core.durations import Duration
@@ -54,7 +54,6 @@ from redrive.mailboxes.validation import (
 from redrive.office import doors
 from redrive.office.said import check_reason
 from redrive.stores.clock import Clock
-from redrive.stores.keyring import Keyring, check_keyring
 
 if TYPE_CHECKING:
     from redrive.blocking.loops.stop import Stop

@@ -365,11 +365,11 @@ function kin.limits(queue, own)
   if not whole then
     return own
   end
-  own = own or {false, false, false, 0, false, 'block', ''}
+  own = own or {false, false, false, 0, false, false, ''}
   local gate = whole[7] == '*' and queue or whole[7]
   return {
     own[1], own[2] or whole[2], own[3] or whole[3], own[3] and own[4] or whole[4], own[5],
-    own[6] ~= 'block' and own[6] or whole[6], own[7] ~= '' and own[7] or gate,
+    own[6] or whole[6], own[7] ~= '' and own[7] or gate,
   }
 end
 

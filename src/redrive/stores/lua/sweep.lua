@@ -28,10 +28,9 @@ local function kept_for()
   for at = 1, #queues, 2 do
     local declared = list_of(queues[at + 1]) or {}
     local _, family = kin.of(queues[at])
-    local trash = declared[KEEP_TRASH] or trash_kept
     found[queues[at]] = {
       declared[KEEP] or family and family[KEEP], declared[KEEP_RESULTS] or family and family[KEEP_RESULTS],
-      trash == trash_kept and family and family[KEEP_TRASH] or trash,
+      declared[KEEP_TRASH] or family and family[KEEP_TRASH] or trash_kept,
     }
     any = any or declared[KEEP] or declared[KEEP_RESULTS]
   end

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- tally: counts per declared queue and per route. Every count is the size of the index in which the items lie.
--- Inputs:    "1" if rows of members of families are wanted
+-- Inputs:    "1" if rows of all members of families are wanted; or of which
 -- Outputs:   now; how many open letters; route and open letters in turn; route and room in turn; then per queue its name,
 --            settings, ready, leased, done, open, archived, trash, cancelled, held, parked, the earliest due time or nil,
 --            and the meter of its rate
@@ -49,6 +49,10 @@ local reply = {
   now(), call('ZCARD', P .. 'letters:open'), call('ZRANGE', P .. 'routes', 0, -1, 'WITHSCORES'),
   call('HGETALL', P .. 'rooms'),
 }
+local named = {}
+for index = 3, #ARGV do
+  named[ARGV[index]] = true
+end
 local queues = call('HGETALL', P .. 'queues')
 for index = 1, #queues, 2 do
   local queue = queues[index]
@@ -59,7 +63,7 @@ for index = 1, #queues, 2 do
       reply[size + 2 + at] = kin.counted(queue, kind)
     end
     reply[size + 12], reply[size + 13] = false, 0
-  elseif ARGV[2] == '1' or not kin.of(queue) then
+  elseif ARGV[2] == '1' or named[queue] or not kin.of(queue) then
   local ready, oldest = ready_of(queue)
   local parked = parked_of(queue)
   reply[size + 1], reply[size + 2], reply[size + 3] = queue, queues[index + 1], ready

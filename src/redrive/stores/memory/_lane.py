@@ -112,5 +112,5 @@ class Lane:
             held=self.counts[HELD],
             parked=self.counts[PARKED],
             settings=self.own,
-            rate_at=meters.gives_again(self.own.rate, self.rate_at, now),
+            rate_at=meters.gives_again(self.settings.rate, self.rate_at, now),
         )

@@ -7,7 +7,7 @@ verb makes it atomic for loops in several threads; nothing is awaited while it i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
 from msgspec import UNSET, structs
@@ -328,12 +328,17 @@ class MemoryStore(Beside):
     def _page(self, asked: _pages.Asked, now: Instant) -> Page:
         return _pages.page(self._table, asked, now, self._bodies.shown)
 
-    async def tally(self, *, members: bool = True) -> Tally:
+    async def tally(self, *, members: bool | Collection[str] = True) -> Tally:
         async with self._verb() as now:
             families = tuple(lane.tally(now) for _, lane in sorted(self._table.families.items()))
-            shown = {name: lane for name, lane in self._table.lanes.items() if members or lane.family is None}
+            named = () if isinstance(members, bool) else members
+            shown = {
+                name: lane
+                for name, lane in self._table.lanes.items()
+                if members is True or lane.family is None or name in named
+            }
             lanes = tuple(lane.tally(now) for _, lane in sorted(shown.items()))
-            if not members:
+            if members is not True:
                 lanes = tuple(sorted((*lanes, *families), key=lambda row: row.queue))
             open_letters, capacities = +self._table.routes, self._capacities
             routes = [
@@ -398,7 +403,7 @@ class MemoryStore(Beside):
                 members = self._table.members(queue) if is_family(queue) else [there[queue]] if queue in there else []
                 check_capacity(queue, change.capacity, sum([lane.fill for lane in members]))
             lane = self._table.declare_family(queue) if is_family(queue) else self._table.declare(queue)
-            self._adopt(lane, changed(lane.own, change))
+            self._adopt(lane, changed(lane.own, change, member=bool(family_of(queue))))
             if change.paused is not None:
                 lane.paused = change.paused
                 lane.paused_by, lane.paused_reason = (change.by, change.reason) if change.paused else ("", "")

@@ -5,14 +5,14 @@ Each is one statement, so one picture. Readers keep nobody from writing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from redrive.core import codec, select
-from redrive.core.families import is_family
+from redrive.core.families import family_of, is_family
 from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Instant, Millis
-from redrive.core.meters import gives_again
+from redrive.core.meters import Rate, gives_again
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, IdPage, LetterChange, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
@@ -305,17 +305,20 @@ async def _now(session: Session) -> Instant:
     return int(instant)
 
 
-async def tally(session: Session, *, members: bool = True) -> Tally:
-    rows = await session.read(session.sql("tally", "queues"), (members, session.pinned()))
-    queues = [_queue(row) for row in rows if row[1] is not None and (members or not row[32])]
+async def tally(session: Session, *, members: bool | Collection[str] = True) -> Tally:
+    named = [] if isinstance(members, bool) else [name for name in members if storable((name,))]
+    rows = await session.read(session.sql("tally", "queues"), (members is True, named, session.pinned()))
+    wanted = [row for row in rows if row[1] is not None and (members is True or not row[32] or row[1] in named)]
+    rates = {row[1]: settings_of(row[17:31]).rate for row in wanted if is_family(row[1])}
+    queues = [_queue(row, rates) for row in wanted]
     families = [row for row in queues if is_family(row.queue)]
-    shown = [row for row in queues if not members or not is_family(row.queue)]
+    shown = [row for row in queues if members is not True or not is_family(row.queue)]
     routes = [RouteTally(row[15], row[2], row[16]) for row in rows if row[15] is not None]
     return Tally(rows[0][0], tuple(shown), tuple(routes), tuple(families))
 
 
-def _queue(row: Row) -> QueueTally:
-    """From a row of tally.queues."""
+def _queue(row: Row, rates: Mapping[str, Rate | None]) -> QueueTally:
+    """From a row of tally.queues. `rates`: of families, for members that have none of their own."""
     name, ready, leased, done, opened, archived, trash, cancelled, oldest, paused, by, reason, held, parked = row[1:15]
     settings = settings_of(row[17:31])
     return QueueTally(
@@ -334,7 +337,7 @@ def _queue(row: Row) -> QueueTally:
         held,
         parked,
         settings,
-        gives_again(settings.rate, row[31], row[0]),
+        gives_again(settings.rate or rates.get(family_of(name)), row[31], row[0]),
     )
 
 

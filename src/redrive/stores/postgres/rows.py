@@ -14,7 +14,7 @@ from redrive.core.lanes import PRIORITIES
 from redrive.core.meters import Rate
 from redrive.core.states import Disposition, State
 from redrive.core.terms import HOLDS, parked_hold
-from redrive.core.verbs import QueueSettings, Tombstone
+from redrive.core.verbs import SAYABLE, QueueSettings, Tombstone
 from redrive.stores.bodies import Judged, flawed, judged_revision
 from redrive.stores.packing import Packed, fault
 
@@ -98,13 +98,18 @@ def tombstone_of(row: Row) -> Tombstone:
     return Tombstone(item_id, queue, STATES[state], digest, at, actor, reason)
 
 
+_DEFAULT = QueueSettings()
+
+
 def settings_of(row: Row) -> QueueSettings:
     """From the columns of configure.settings. A queue that has items and was never configured has none."""
-    max_running, max_per_key, count, per, burst, capacity, order, *rest = row
-    if order is None:
+    max_running, max_per_key, count, per, burst, capacity, order, *rest, trash, encrypt = row
+    if encrypt is None:
         return QueueSettings()
     rate = None if count is None else Rate(count, per, burst)
-    return QueueSettings(max_running, max_per_key, rate, capacity, order, *rest)
+    own = tuple([name for name, value in (("order", order), ("keep_trash", trash)) if value == SAYABLE[name]])
+    always = (order or _DEFAULT.order, *rest, _DEFAULT.keep_trash if trash is None else trash, encrypt, own)
+    return QueueSettings(max_running, max_per_key, rate, capacity, *always)
 
 
 def letter_names(reason: str, failure: Failure, route: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from redrive.core.families import OWN_GATE, family_of, is_family, member_settings, names_between
-from redrive.core.verbs import Gate, GateWrite, QueueChange, QueueSettings, changed
+from redrive.core.verbs import SAYABLE, Gate, GateWrite, QueueChange, QueueSettings, changed
 from redrive.errors import Conflict
 from redrive.stores.checks import check_capacity
 from redrive.stores.postgres.compile import storable
@@ -48,7 +48,7 @@ async def _configure(session: Session, tx: Tx, queue: str, change: QueueChange) 
         await tx.execute(session.sql("configure", "declare"), (queue,))
     (row,) = await tx.execute(f"{session.sql('configure', 'settings')} for no key update", (queue,))
     before = settings_of(row)
-    after = changed(before, change)
+    after = changed(before, change, member=bool(family_of(queue)))
     if change.capacity is not UNSET and change.capacity is not None:
         ((fill,),) = await tx.execute(session.sql("configure", "fill"), (queue,))
         check_capacity(queue, change.capacity, fill)
@@ -71,6 +71,12 @@ async def _configure(session: Session, tx: Tx, queue: str, change: QueueChange) 
     return after
 
 
+def _said(after: QueueSettings, name: str) -> Any:
+    """Null where it is as a new queue has it, unless a member of a family has it for itself."""
+    value = getattr(after, name)
+    return value if value != SAYABLE[name] or name in after.own else None
+
+
 def _columns(after: QueueSettings) -> tuple[Any, ...]:
     rate = after.rate
     return (
@@ -78,13 +84,13 @@ def _columns(after: QueueSettings) -> tuple[Any, ...]:
         after.max_per_key,
         *((None, None, None) if rate is None else (rate.count, rate.per, rate.burst)),
         after.capacity,
-        after.order,
+        _said(after, "order"),
         after.policy,
         after.gate,
         after.keep,
         after.keep_results,
         None if after.retry_share is None else float(after.retry_share),
-        after.keep_trash,
+        _said(after, "keep_trash"),
         after.encrypt,
     )
 

@@ -7,7 +7,7 @@ and without any state of a session. The rest is driven from here in transactions
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
@@ -314,7 +314,7 @@ class PostgresStore:
         await self._bodies.check_filter(selection, self.tally)
         return await find.ids(await self._here(), self._bodies, selection, limit, cursor, oldest=oldest)
 
-    async def tally(self, *, members: bool = True) -> Tally:
+    async def tally(self, *, members: bool | Collection[str] = True) -> Tally:
         return await find.tally(await self._here(), members=members)
 
     async def causes(self, queue: str | None = None, limit: int = 100) -> tuple[CauseTally, ...]:

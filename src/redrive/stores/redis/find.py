@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from redrive.core import codec, select
-from redrive.core.families import is_family
+from redrive.core.families import family_of, is_family
 from redrive.core.item import BLOCKERS, Attempt, Failure, History, Instant, Item
-from redrive.core.meters import gives_again
+from redrive.core.meters import Rate, gives_again
 from redrive.core.select import Selection
 from redrive.core.verbs import CauseTally, IdPage, LetterChange, Page, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound, StoreCorrupt
@@ -111,11 +111,14 @@ async def tombstone(session: Session, item_id: str) -> Tombstone | None:
     return None if kept is None else tombstone_of(item_id, kept)
 
 
-async def tally(session: Session, *, members: bool = True) -> Tally:
-    now, letters, opened, rooms, *fields = await session.read("tally", [b"1" if members else b"0"])
-    rows = sorted([_queue(fields[at : at + 13], now) for at in range(0, len(fields), 13)], key=lambda row: row.queue)
+async def tally(session: Session, *, members: bool | Collection[str] = True) -> Tally:
+    named = [] if isinstance(members, bool) else [as_bytes(name) for name in members]
+    now, letters, opened, rooms, *fields = await session.read("tally", [b"1" if members is True else b"0", *named])
+    found = [fields[at : at + 13] for at in range(0, len(fields), 13)]
+    rates = {row[0]: declared_of(row[1]).settings().rate for row in found if row[0].endswith(b":*")}
+    rows = sorted([_queue(row, now, rates) for row in found], key=lambda row: row.queue)
     families = tuple([row for row in rows if is_family(row.queue)])
-    queues = tuple([row for row in rows if not members or not is_family(row.queue)])
+    queues = tuple([row for row in rows if members is not True or not is_family(row.queue)])
     return Tally(now, queues, _routes(letters, opened, rooms), families)
 
 
@@ -129,13 +132,14 @@ def _routes(letters: int, opened: Sequence[bytes], rooms: Sequence[bytes]) -> tu
     return tuple([RouteTally(route, count.get(route, 0), room.get(route)) for route in sorted(count | room)])
 
 
-def _queue(row: Sequence[Any], now: Instant) -> QueueTally:
+def _queue(row: Sequence[Any], now: Instant, rates: Mapping[bytes, Rate | None]) -> QueueTally:
+    """`rates`: of families, for members that have none of their own."""
     name, kept, ready, leased, done, opened, archived, trash, cancelled, held, parked, oldest_due, meter = row
     counts = (ready, leased, done, opened, archived, trash, cancelled)
     declared = declared_of(kept)
     paused = (declared.paused, declared.by, declared.reason)
     settings = declared.settings()
-    again = gives_again(settings.rate, meter, now)
+    again = gives_again(settings.rate or rates.get(as_bytes(family_of(name.decode()))), meter, now)
     return QueueTally(name.decode(), *counts, oldest_due, *paused, held, parked, settings, again)
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from redrive.core import codec
 from redrive.core.families import family_of, member_settings
 from redrive.core.item import Millis
-from redrive.core.verbs import TRASH_KEPT, Gate, GateWrite, QueueChange, QueueSettings, changed
+from redrive.core.verbs import SAYABLE, Gate, GateWrite, QueueChange, QueueSettings, changed
 from redrive.errors import Conflict, StoreUnavailable
 from redrive.stores.checks import check_capacity
 from redrive.stores.redis.search import as_bytes
@@ -32,7 +32,7 @@ class Declared(Struct, array_like=True, frozen=True):
     rest: str = ""
     keep: Millis | bool = False
     keep_results: Millis | bool = False
-    keep_trash: Millis = TRASH_KEPT
+    keep_trash: Millis | bool = False
     encrypt: bool = False
 
     def settings(self) -> QueueSettings:
@@ -59,7 +59,7 @@ async def configure(session: Session, queue: str, change: QueueChange) -> QueueS
         kept = await session.read("settings", [queue])
         was = declared_of(kept)
         before = was.settings()
-        after = changed(before, change)
+        after = changed(before, change, member=bool(family_of(queue)))
         begins_anew = int(after.rate != before.rate)
         frees = int(after.max_per_key != before.max_per_key)
         bound = change.capacity if isinstance(change.capacity, int) else ""
@@ -81,19 +81,28 @@ def _kept(was: Declared, change: QueueChange, after: QueueSettings) -> bytes:
     if after == _DEFAULT:
         return packed(paused)
     keeps = [False if keep is None else keep for keep in (after.keep, after.keep_results)]
-    return packed((*paused, _limits(after), codec.encode(after).decode(), *keeps, after.keep_trash, after.encrypt))
+    return packed(
+        (*paused, _limits(after), codec.encode(after).decode(), *keeps, _said(after, "keep_trash"), after.encrypt)
+    )
+
+
+def _said(after: QueueSettings, name: str) -> Any:
+    """For scripts: False where it is as a new queue has it, unless a member of a family has it for itself."""
+    value = getattr(after, name)
+    return value if value != SAYABLE[name] or name in after.own else False
 
 
 def _limits(after: QueueSettings) -> tuple[object, ...] | bool:
     """As lua/limits.lua has them."""
-    if (after.max_running, after.max_per_key, after.rate, after.capacity, after.order, after.gate) == _NO_LIMITS:
+    order = _said(after, "order")
+    if (after.max_running, after.max_per_key, after.rate, after.capacity, order, after.gate) == _NO_LIMITS:
         return False
     rate = (False, 0) if after.rate is None else (after.rate.interval, after.rate.most)
     running, per_key, capacity = after.max_running or False, after.max_per_key or False, after.capacity or False
-    return (running, per_key, *rate, capacity, after.order, after.gate)
+    return (running, per_key, *rate, capacity, order, after.gate)
 
 
-_NO_LIMITS = (None, None, None, None, _DEFAULT.order, _DEFAULT.gate)
+_NO_LIMITS = (None, None, None, None, False, _DEFAULT.gate)
 
 
 async def configure_route(session: Session, route: str, capacity: int | None) -> None:

@@ -27,7 +27,7 @@ def configure(tx: Tx, queue: str, change: QueueChange) -> QueueSettings:
     if change.capacity is not UNSET and change.capacity is not None:
         check_capacity(queue, change.capacity, fill)
     before = QueueSettings() if kept is None else codec.decode(kept, QueueSettings)
-    after = changed(before, change)
+    after = changed(before, change, member=bool(family_of(queue)))
     _adopt(tx, queue, before, after)
     if change.paused is not None:
         by, reason = (change.by, change.reason) if change.paused else ("", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from redrive.core import codec
 from redrive.core.families import VISITS, family_of, is_family, look_again, member_settings, names_between
 from redrive.core.item import Instant
+from redrive.core.meters import Rate
 from redrive.core.verbs import QueueSettings
 from redrive.stores.sqlite import limits, opening, slots
 from redrive.stores.sqlite.tx import Family, Tx
@@ -25,6 +26,11 @@ def settings_or(tx: Tx, queue: str, own: QueueSettings | None) -> QueueSettings 
     if family is None or family.settings is None:
         return own
     return member_settings(queue, own or QueueSettings(), family.settings)
+
+
+def inherited_rate(tx: Tx, queue: str) -> Rate | None:
+    family = tx.family(family_of(queue))
+    return None if family is None or family.settings is None else family.settings.rate
 
 
 def declare(tx: Tx, name: str) -> Family:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from redrive.core import codec
 from redrive.core.families import family_of, is_family, names_between
 from redrive.core.item import BLOCKERS, Attempt, Deed, Failure, History, Item
@@ -9,6 +11,7 @@ from redrive.core.meters import gives_again
 from redrive.core.verbs import CauseTally, LetterChange, QueueSettings, QueueTally, RouteTally, Tally, Tombstone
 from redrive.errors import NotFound
 from redrive.stores.sqlite import edges, opening
+from redrive.stores.sqlite.families import inherited_rate
 from redrive.stores.sqlite.rows import SEQ, Row, item_of, revision_of, tombstone_of
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
@@ -65,25 +68,30 @@ def ids_at(_: Tx, rows: list[Row]) -> list[str]:
     return [str(row[2]) for row in rows]
 
 
-def tally(tx: Tx, *, members: bool = True) -> Tally:
+def tally(tx: Tx, *, members: bool | Collection[str] = True) -> Tally:
     queues: list[QueueTally] = []
     families: list[QueueTally] = []
-    rows = tx.execute(_TALLY["queues"]).fetchall() if members else _without_members(tx)
+    rows = tx.execute(_TALLY["queues"]).fetchall() if members is True else _without_members(tx)
+    named = set() if isinstance(members, bool) else {*members} - {row[0] for row in rows}
+    for member in named:
+        rows += tx.execute(_TALLY["queue"], (member,)).fetchall()
     for name, ready, leased, done, *lying, cancelled, held, parked, kept, paused, by, reason, rate_at in rows:
         opened, archived, trash = lying
         settings = QueueSettings() if kept is None else codec.decode(kept, QueueSettings)
         oldest = opening.earliest(opening.firsts_of(tx, name)) if ready and not is_family(name) else None
         counts = (ready, leased, done, opened, archived, trash, cancelled)
-        again = gives_again(settings.rate, rate_at, tx.now)
+        rate = settings.rate or inherited_rate(tx, name)
+        again = gives_again(rate, rate_at, tx.now)
         row = QueueTally(name, *counts, oldest, paused != 0, by, reason, held, parked, settings, again)
         if is_family(name):
             families.append(row)
-        if not members or not is_family(name):
+        if members is not True or not is_family(name):
             queues.append(row)
     routes = [RouteTally(*row) for row in tx.execute(_TALLY["routes"])]
     # Letters without a route are counted nowhere: they are what is left.
-    unrouted = sum([queue.open for queue in queues]) - sum([route.open for route in routes])
+    unrouted = sum([queue.open for queue in queues if queue.queue not in named]) - sum([route.open for route in routes])
     unnamed = [RouteTally("", unrouted)] if unrouted else []
+    queues.sort(key=lambda row: row.queue)
     return Tally(tx.now, tuple(queues), (*unnamed, *routes), tuple(families))
 
 

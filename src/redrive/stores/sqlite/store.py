@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self, TypeVar
 
 from redrive.core import durations, sizes
@@ -360,7 +360,7 @@ class SqliteStore:
 
         return residue.Looks(find_them, find_ids, lambda: self._read(lambda tx: tx.now), oldest)
 
-    async def tally(self, *, members: bool = True) -> Tally:
+    async def tally(self, *, members: bool | Collection[str] = True) -> Tally:
         return await self._read(lambda tx: find.tally(tx, members=members))
 
     async def _search(self, search: Search[T]) -> Search[T]:

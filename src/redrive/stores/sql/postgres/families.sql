@@ -41,13 +41,13 @@ begin
         s.rate_per := f.rate_per;
         s.rate_burst := f.rate_burst;
     end if;
-    s.order_mode := case when coalesce(s.order_mode, 'block') = 'block' then f.order_mode else s.order_mode end;
+    s.order_mode := coalesce(s.order_mode, f.order_mode);
     s.policy := coalesce(nullif(s.policy, ''), f.policy);
     s.gate := coalesce(nullif(s.gate, ''), case f.gate when '*' then of_queue else f.gate end);
     s.keep := coalesce(s.keep, f.keep);
     s.keep_results := coalesce(s.keep_results, f.keep_results);
-    s.retry_share := coalesce(s.retry_share, f.retry_share);
-    s.keep_trash := case when coalesce(s.keep_trash, 2592000000) = 2592000000 then f.keep_trash else s.keep_trash end;
+    s.retry_share := f.retry_share;
+    s.keep_trash := coalesce(s.keep_trash, f.keep_trash);
     if bounded and (f.paused or f.max_running is not null) then
         s.max_running := coalesce(s.max_running, 2147483647);
     end if;

@@ -78,7 +78,7 @@ begin
     where t.seq = any (array[o.seq]) and t.order_key <> '';
     for r in
         select o.seq, o.role, i.id, t.queue, t.order_key as key,
-               coalesce((select q.order_mode from {schema}.queue q where q.name = t.queue), 'block') as mode
+               coalesce((select q.order_mode from {schema}.settings_for(t.queue, false) q), 'block') as mode
         from unnest(seqs, roles) with ordinality as o (seq, role, nth)
         join {schema}.item i on i.seq = any (array[o.seq])
         join {schema}.terms t on t.seq = any (array[o.seq]) and t.order_key <> ''

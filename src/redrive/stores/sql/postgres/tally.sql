@@ -1,5 +1,5 @@
 -- tally (and wait): summed counters of every declared queue, and its earliest due time by index.
--- Inputs: whether members of families are wanted; the pinned instant or null; queues. Outputs: one row per queue, by name; one per route; a span or null.
+-- Inputs: whether all members of families are wanted, and which; the pinned instant or null; queues. Outputs: one row per queue, by name; one per route; a span or null.
 -- Atomicity: one statement, so one picture.
 
 -- :name queues
@@ -12,7 +12,7 @@ with recursive counted as (
     from (
         select * from {schema}.counter
         union all
-        select * from {schema}.member_counter where %b::boolean
+        select * from {schema}.member_counter where %b::boolean or queue = any(%b::text[])
     ) k
     group by queue
 ), step (name, kind, level) as (

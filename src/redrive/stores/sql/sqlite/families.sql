@@ -14,8 +14,9 @@ select ?, coalesce(sum(ready), 0), coalesce(sum(leased), 0), coalesce(sum(done),
 from queue where name > ? and name < ?;
 
 -- :name lower_new
--- The members of a new family that have anything ready.
-insert into agenda (family, queue, next_at) select ?, name, ? from queue where name > ? and name < ? and ready > 0;
+-- The members of a new family that have anything ready. Its own row sorts among theirs.
+insert into agenda (family, queue, next_at)
+select ?1, name, ?2 from queue where name > ?3 and name < ?4 and ready > 0 and name <> ?1;
 
 -- :name lower
 -- One that waits for its turn keeps its place.

@@ -185,13 +185,13 @@ create table {schema}.queue (
     rate_per bigint,
     rate_burst bigint,
     capacity bigint,
-    order_mode text collate "C" not null default 'block',
+    order_mode text collate "C",
     policy text not null default '',
     gate text collate "C" not null default '',
     keep bigint,
     keep_results bigint,
     retry_share double precision default 0.5,
-    keep_trash bigint not null default 2592000000,
+    keep_trash bigint,
     encrypt boolean not null default false
 );
 -- What lease reads: an empty index as long as no queue has a limit.
