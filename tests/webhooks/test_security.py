@@ -262,8 +262,8 @@ async def test_s9_a_token_is_compared_in_constant_time(monkeypatch: pytest.Monke
         token, text = await relay.tokens.create("home")
         monkeypatch.setattr(hmac, "compare_digest", counted)
         with pytest.raises(HubRefused, match="the token is not known"):
-            await relay.tokens.check(f"rdh_{token.id}_wrong")
-        assert (await relay.tokens.check(text)).id == token.id
+            await relay.tokens.check(f"Bearer {text}x")
+        assert (await relay.tokens.check(f"Bearer {text}")).id == token.id
     assert len(compared) == 2
 
 
@@ -398,7 +398,7 @@ async def test_s14_secrets_are_in_no_log_error_audit_or_document(caplog: pytest.
         _, token = await relay.tokens.create("home")
         wrong = relay.endpoints.update("in", secret=f" {CANARY}")
         short = relay.endpoints.update("in", provider="standard", secret=CANARY)
-        for trying in (wrong, short, relay.tokens.check(f"{token}x")):
+        for trying in (wrong, short, relay.tokens.check(f"Bearer {token}x")):
             with pytest.raises((ConfigError, HubRefused)) as caught:
                 await trying
             shown.append(repr(caught.value) + str(caught.value))
